@@ -1,0 +1,1 @@
+"""SDKs for publishers and subscribers; needs nothing else of Penstock."""

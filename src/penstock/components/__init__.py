@@ -1,0 +1,1 @@
+"""The programs Penstock stands on: where they are, how to get them, how to start them."""

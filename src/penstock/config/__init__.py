@@ -1,0 +1,1 @@
+"""penstock.yaml: typed settings, environment overrides, secrets from files."""

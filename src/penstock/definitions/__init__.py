@@ -1,0 +1,1 @@
+"""Sets of definitions: reading documents, checking them as a whole, comparing them."""

@@ -1,0 +1,1 @@
+"""The MQTT gateway: sockets and enforcement."""

@@ -1,0 +1,1 @@
+"""Expressions: one syntax tree, three forms (Python function, Spark Column, interpreter)."""

@@ -1,0 +1,1 @@
+"""Typed, frozen definitions: what a data officer declares."""

@@ -1,0 +1,1 @@
+"""What must last: definitions with epochs, the change feed, the audit log."""

@@ -1,0 +1,1 @@
+"""Runs the parts of Penstock as child processes: start, restart, stop, status."""

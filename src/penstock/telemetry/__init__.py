@@ -1,0 +1,1 @@
+"""Logs with an allow-list of fields, metrics, health."""
