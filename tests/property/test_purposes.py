@@ -1,0 +1,36 @@
+"""Purpose sets: reading back what was printed, and compatibility in the plainest words."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.model.purposes import PurposeSet, parse_purposes
+
+PURPOSES = st.lists(st.sampled_from(["a", "b", "ab", "c"]), min_size=1, max_size=4).map("/".join)
+SETS = st.builds(PurposeSet.of, st.lists(PURPOSES, max_size=4), st.lists(PURPOSES, max_size=4))
+
+
+def under(purpose: str, ancestor: str) -> bool:
+    return (purpose + "/").startswith(ancestor + "/")
+
+
+@given(SETS)
+def test_what_is_printed_reads_back(purposes: PurposeSet) -> None:
+    assert parse_purposes(str(purposes)) == purposes
+
+
+@given(SETS, PURPOSES)
+def test_compatibility(purposes: PurposeSet, ap: str) -> None:
+    allowed = any(under(ap, there) for there in purposes.aip)
+    prohibited = any(under(ap, there) for there in purposes.pip)
+    assert purposes.compatible(ap) == (allowed and not prohibited)
+
+
+@given(SETS, SETS, PURPOSES)
+def test_a_union_allows_what_one_allows_and_none_prohibits(
+    one: PurposeSet, other: PurposeSet, ap: str
+) -> None:
+    stances = (one.stance(ap), other.stance(ap))
+    expected = min(stances) if min(stances) < 0 else max(stances)
+    assert one.union(other).stance(ap) == expected
