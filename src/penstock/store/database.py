@@ -75,7 +75,7 @@ class Database:
     @property
     def is_postgresql(self) -> bool:
         """Say whether this is PostgreSQL; otherwise it is SQLite."""
-        return self.engine.dialect.name == "postgresql"
+        return self.address.path is None
 
     @contextmanager
     def write(self, area: str = "store") -> Iterator[Connection]:

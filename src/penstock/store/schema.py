@@ -51,6 +51,8 @@ NAME_LENGTH = 256
 ACTOR_LENGTH = 256
 REASON_LENGTH = 2000
 MARK_LENGTH = 32
+# Where PostgreSQL tells listeners of a new epoch.
+CHANNEL = "penstock_epoch"
 
 _ORIGIN = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)

@@ -1,0 +1,255 @@
+"""The definitions: one set of documents, changed as a whole, each change an epoch.
+
+Rules that hold here:
+- Changes come one after another. The caller's `edit` sees the set at the current epoch and
+  decides; if it raises, nothing is written.
+- A change is stored completely or not at all, with actor, reason and history, and raises
+  the epoch by one. A change that alters nothing writes nothing and keeps the epoch.
+- The notice to followers is part of the same transaction.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import MappingProxyType
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from penstock.errors import InvalidError, Problem, UsageError, quote
+from penstock.model.document import Document, Key
+from penstock.store.database import Database
+from penstock.store.edits import Edit, Limits, check_origin, edits_between, encode_edits
+from penstock.store.schema import CHANNEL, epochs, revisions
+from penstock.store.snapshots import Snapshot, load_at, load_current, read_document
+
+AREA = "definitions"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a change did; nothing, if no document differs."""
+
+    before: Snapshot
+    after: Snapshot
+    created: tuple[Key, ...] = ()
+    updated: tuple[Key, ...] = ()
+    deleted: tuple[Key, ...] = ()
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that holds now."""
+        return self.after.epoch
+
+    @property
+    def is_empty(self) -> bool:
+        """Say whether nothing was changed."""
+        return self.after is self.before
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """One change in the history of the whole set."""
+
+    epoch: int
+    at: datetime
+    actor: str
+    reason: str
+    changes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """One change in the history of one definition; no document: it was deleted."""
+
+    epoch: int
+    at: datetime
+    actor: str
+    reason: str
+    document: Document | None
+
+
+def utc_now() -> datetime:
+    """Return the time of day."""
+    return datetime.now(UTC)
+
+
+class Definitions:
+    """Reads and changes the definitions in a database. Threads may share it."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        clock: Callable[[], datetime] = utc_now,
+        limits: Limits | None = None,
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._limits = limits or Limits()
+        self._held: Snapshot | None = None
+
+    def snapshot(self) -> Snapshot:
+        """Return the current set. Costs one small query if nothing changed since the last call."""
+        with self._database.read() as connection:
+            self._held = snapshot = load_current(connection, self._held).snapshot
+        return snapshot
+
+    def snapshot_at(self, epoch: int) -> Snapshot:
+        """Return the set as it stood at an epoch."""
+        with self._database.read() as connection:
+            return load_at(connection, epoch)
+
+    def change(
+        self,
+        edit: Callable[[Snapshot], Sequence[Edit]],
+        *,
+        actor: str,
+        reason: str,
+        then: Callable[[Connection, Change], None] | None = None,
+    ) -> Change:
+        """Change the set: `edit` sees the current one and returns edits, or raises.
+
+        `then` may write further rows into the same transaction, such as orders that must
+        exist if and only if the change does; it is called even if nothing changed. Neither
+        callback may open a transaction of its own that writes.
+        """
+        check_origin(actor, reason)
+        with self._database.write(AREA) as connection:
+            before = load_current(connection, self._held).snapshot
+            encoded = encode_edits(edit(before), self._limits)
+            change = self._plan(before, encoded)
+            if not change.is_empty:
+                self._store(connection, change, encoded, actor, reason)
+            if then is not None:
+                then(connection, change)
+        self._held = change.after
+        return change
+
+    def rollback(
+        self,
+        epoch: int,
+        *,
+        actor: str,
+        reason: str,
+        keys: Iterable[Key] | None = None,
+        check: Callable[[Snapshot, Sequence[Edit]], None] | None = None,
+    ) -> Change:
+        """Bring back what an earlier epoch held: all of it, or some keys, as a new change.
+
+        `check` sees the current set and the edits, and raises if they must not be done.
+        """
+        wanted = None if keys is None else list(keys)
+
+        def edit(now: Snapshot) -> Sequence[Edit]:
+            then = self.snapshot_at(epoch)
+            for key in wanted or ():
+                if key not in now.documents and key not in then.documents:
+                    raise UsageError(
+                        f"{quote(key)} exists neither now nor at epoch {epoch}",
+                        fix="look up its history for an epoch that holds it",
+                    )
+            edits = edits_between(now.documents, then.documents, wanted)
+            if check is not None:
+                check(now, edits)
+            return edits
+
+        return self.change(edit, actor=actor, reason=reason)
+
+    def history(self, key: Key, limit: int = 100) -> list[Revision]:
+        """Return the changes of one definition, newest first."""
+        query = (
+            sa.select(epochs, revisions.c.body)
+            .join_from(revisions, epochs, revisions.c.epoch == epochs.c.epoch)
+            .where(revisions.c.kind == key.kind, revisions.c.name == key.name)
+            .order_by(revisions.c.epoch.desc())
+            .limit(limit)
+        )
+        with self._database.read() as connection:
+            return [
+                Revision(
+                    row.epoch,
+                    row.at,
+                    row.actor,
+                    row.reason,
+                    None if row.body is None else read_document(key.kind, key.name, row.body),
+                )
+                for row in connection.execute(query)
+            ]
+
+    def epochs(self, limit: int = 100) -> list[Epoch]:
+        """Return the changes of the whole set, newest first."""
+        changes = (
+            sa.select(sa.func.count())
+            .where(revisions.c.epoch == epochs.c.epoch)
+            .scalar_subquery()
+            .label("changes")
+        )
+        query = sa.select(epochs, changes).order_by(epochs.c.epoch.desc()).limit(limit)
+        with self._database.read() as connection:
+            return [
+                Epoch(row.epoch, row.at, row.actor, row.reason, row.changes)
+                for row in connection.execute(query)
+            ]
+
+    def _plan(self, before: Snapshot, encoded: dict[Key, str | None]) -> Change:
+        """Find out what the edits change; drop from `encoded` what they leave as it is."""
+        documents = dict(before.documents)
+        created: list[Key] = []
+        updated: list[Key] = []
+        deleted: list[Key] = []
+        for key, text in list(encoded.items()):
+            held = before.documents.get(key)
+            if text == (None if held is None else held.canonical()):
+                del encoded[key]
+            elif text is None:
+                deleted.append(key)
+                del documents[key]
+            else:
+                (created if held is None else updated).append(key)
+                # What we hand out is what every other process will read.
+                documents[key] = read_document(key.kind, key.name, text)
+        if not encoded:
+            return Change(before, before)
+        if len(documents) > self._limits.documents:
+            text = f"{len(documents)} definitions; at most {self._limits.documents} are allowed"
+            raise InvalidError("the change", [Problem("", text, "delete what is no longer needed")])
+        after = Snapshot(before.epoch + 1, uuid.uuid4().hex, MappingProxyType(documents))
+        return Change(before, after, tuple(created), tuple(updated), tuple(deleted))
+
+    def _store(
+        self,
+        connection: Connection,
+        change: Change,
+        encoded: dict[Key, str | None],
+        actor: str,
+        reason: str,
+    ) -> None:
+        after = change.after
+        connection.execute(
+            epochs.insert().values(
+                epoch=after.epoch, mark=after.mark, at=self._clock(), actor=actor, reason=reason
+            )
+        )
+        connection.execute(
+            revisions.update()
+            .where(
+                revisions.c.kind == sa.bindparam("of_kind"),
+                revisions.c.name == sa.bindparam("of_name"),
+                revisions.c.superseded.is_(None),
+            )
+            .values(superseded=after.epoch),
+            [{"of_kind": key.kind, "of_name": key.name} for key in encoded],
+        )
+        connection.execute(
+            revisions.insert(),
+            [
+                {"kind": key.kind, "name": key.name, "epoch": after.epoch, "body": text}
+                for key, text in encoded.items()
+            ],
+        )
+        if self._database.is_postgresql:
+            connection.execute(sa.select(sa.func.pg_notify(CHANNEL, str(after.epoch))))

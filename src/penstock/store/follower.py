@@ -1,0 +1,245 @@
+"""Followers: what an enforcement point knows of the definitions, and for how long.
+
+Rules that hold here:
+- A follower counts as informed from the moment *before* it asked the database, so what
+  `current()` returns holds every change that was committed a lease ago or earlier.
+- Where the lease ran out, `current()` raises `StaleError`: who cannot know denies.
+- A subscriber that fails to take an update in stops the lease from being renewed; the
+  update is offered again until all have taken it. Taking one twice must do no harm.
+- Nothing is missed while the database is away: after it is back the follower catches up
+  by epoch, or loads all anew if the database was restored to another history.
+
+        open feed ──▶ look: changed()? ──yes──▶ read what is new ──▶ tell subscribers
+            ▲              ▲    │no                                        │
+            │              │    ▼                                          ▼
+        pause, grow ◀─┐    └─ sleep ◀──────────── renew the lease ◀────────┘
+                      └── any error, from any step
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from penstock.errors import PenstockError, UnavailableError, UsageError
+from penstock.store.database import Database
+from penstock.store.feed import Bell, Feed, open_feed
+from penstock.store.snapshots import Snapshot, Update, load_current
+
+LEASE = 5.0
+SQLITE_POLL = 0.02
+SHORTEST_LEASE = 0.2
+# PostgreSQL is asked this often per lease, so that a lost notice or two end no lease.
+_LOOKS_PER_LEASE = 5
+_FIRST_PAUSE = 0.05
+_LONGEST_PAUSE = 1.0
+
+Subscriber = Callable[[Update], None]
+
+
+class StaleError(UnavailableError):
+    """The current definitions are not known: the lease ran out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How a follower is doing, for health checks and metrics."""
+
+    epoch: int | None
+    age: float | None  # seconds since it last knew that this is the current epoch
+    is_fresh: bool
+    trouble: str | None
+
+
+def boot_clock() -> float:
+    """Return seconds that go on while the machine sleeps, and never go back."""
+    return time.clock_gettime(_CLOCK)
+
+
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+class Follower:
+    """Follows the definitions from a thread of its own; use it as a context manager."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        lease: float = LEASE,
+        poll: float = SQLITE_POLL,
+        clock: Callable[[], float] = boot_clock,
+    ) -> None:
+        if lease < SHORTEST_LEASE:
+            raise UsageError(
+                f"a lease of {lease} s is too short to be renewed in time",
+                fix=f"choose at least {SHORTEST_LEASE} s",
+            )
+        self.lease = lease
+        self._database = database
+        self._pause = lease / _LOOKS_PER_LEASE if database.is_postgresql else poll
+        self._clock = clock
+        self._held: tuple[Snapshot, float] | None = None  # replaced as one, so read unlocked
+        self._news = threading.Condition()
+        self._delivery = threading.RLock()
+        self._subscribers: list[Subscriber] = []
+        self._trouble: str | None = None
+        self._bell = Bell()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="penstock-follower", daemon=True)
+
+    def current(self) -> Snapshot:
+        """Return the current set; raise `StaleError` if it is not known to be current."""
+        held = self._held
+        if held is not None and self._clock() - held[1] <= self.lease:
+            return held[0]
+        raise self._stale()
+
+    def wait_for(self, epoch: int, timeout: float) -> Snapshot:
+        """Wait until this epoch or a later one is known."""
+        with self._news:
+            self._news.wait_for(lambda: self._held and self._held[0].epoch >= epoch, timeout)
+        snapshot = self.current()
+        if snapshot.epoch < epoch:
+            raise StaleError(f"epoch {epoch} did not arrive within {timeout} s")
+        return snapshot
+
+    def status(self) -> Status:
+        """Say how the follower is doing."""
+        held = self._held
+        if held is None:
+            return Status(None, None, is_fresh=False, trouble=self._trouble)
+        age = self._clock() - held[1]
+        return Status(held[0].epoch, age, is_fresh=age <= self.lease, trouble=self._trouble)
+
+    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
+        """Call `subscriber` with every update, at once with the whole set if there is one.
+
+        It is called from the follower's thread. The result ends the subscription.
+        """
+        with self._delivery:
+            if self._held is not None:
+                snapshot = self._held[0]
+                subscriber(Update(snapshot, frozenset(snapshot.documents)))
+            self._subscribers.append(subscriber)
+
+        def unsubscribe() -> None:
+            with self._delivery, contextlib.suppress(ValueError):
+                self._subscribers.remove(subscriber)
+
+        return unsubscribe
+
+    async def updates(self) -> AsyncIterator[Update]:
+        """Yield updates on an event loop; those that came in the meantime are joined."""
+        loop = asyncio.get_running_loop()
+        woken = asyncio.Event()
+        waiting: deque[Update] = deque()
+
+        def take(update: Update) -> None:
+            waiting.append(update)
+            with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits
+                loop.call_soon_threadsafe(woken.set)
+
+        unsubscribe = self.subscribe(take)
+        try:
+            while True:
+                await woken.wait()
+                woken.clear()
+                if waiting:  # an update may ring after it was joined to the one before
+                    yield _join(waiting)
+        finally:
+            unsubscribe()
+
+    def start(self) -> None:
+        """Start following; a follower is started once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop following; what is known stays known until the lease runs out."""
+        self._stopping.set()
+        self._bell.ring()
+        self._thread.join()
+        self._bell.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _run(self) -> None:
+        pause = _FIRST_PAUSE
+        while not self._stopping.is_set():
+            try:
+                with open_feed(self._database, self._bell) as feed:
+                    while not self._stopping.is_set():
+                        self._look(feed)
+                        pause = _FIRST_PAUSE
+                        feed.sleep(self._pause)
+            except Exception as error:  # noqa: BLE001 (whatever it is, the lease runs out)
+                self._trouble = self._describe(error)
+                self._stopping.wait(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _look(self, feed: Feed) -> None:
+        asked = self._clock()
+        held = self._held and self._held[0]
+        if held is None or feed.changed():
+            with feed.connection.begin():
+                update = load_current(feed.connection, held)
+            self._deliver(update, asked, is_news=update.snapshot is not held)
+        else:
+            self._held = held, asked
+        self._trouble = None
+
+    def _deliver(self, update: Update, asked: float, *, is_news: bool) -> None:
+        with self._delivery:
+            if is_news:
+                for subscriber in list(self._subscribers):
+                    subscriber(update)
+            with self._news:
+                self._held = update.snapshot, asked
+                self._news.notify_all()
+
+    def _stale(self) -> StaleError:
+        status = self.status()
+        if status.age is None:
+            what = "the definitions have not been loaded yet"
+        else:
+            what = (
+                f"the definitions of epoch {status.epoch} were last known to be current"
+                f" {status.age:.1f} s ago, longer than the lease of {self.lease:g} s"
+            )
+        because = f" ({status.trouble})" if status.trouble else ""
+        return StaleError(what + because, fix=self._database.address.remedy)
+
+    def _describe(self, error: Exception) -> str:
+        if isinstance(error, PenstockError):
+            return error.message
+        if isinstance(error, SQLAlchemyError):
+            return self._database.unavailable(error).message
+        return f"unexpected {type(error).__name__}"  # a subscriber's text may hold anything
+
+
+def _join(waiting: deque[Update]) -> Update:
+    """Take all waiting updates as one."""
+    snapshot, changed = waiting.popleft()
+    while waiting:
+        snapshot, more = waiting.popleft()
+        changed |= more
+    return Update(snapshot, changed)

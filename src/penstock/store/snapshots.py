@@ -1,0 +1,120 @@
+"""Whole sets of definitions, read from the database as they stood at one epoch.
+
+Rules that hold here:
+- A snapshot is one moment: it holds everything up to its epoch and nothing after it.
+- Whoever holds a snapshot loads only what changed since, if the database still has the
+  epoch that the snapshot came from. A restored or replaced database is loaded whole.
+- Nobody changes a snapshot, nor the bodies in it: many readers share them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy import Connection, Row
+
+from penstock.errors import UnavailableError, UsageError
+from penstock.model.document import Document, Key
+from penstock.store.schema import epochs, revisions
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The documents of one epoch; `mark` tells it from the same epoch of another history."""
+
+    epoch: int
+    mark: str
+    documents: Mapping[Key, Document]
+
+
+class Update(NamedTuple):
+    """A snapshot, and the keys that may differ from the one held before."""
+
+    snapshot: Snapshot
+    changed: frozenset[Key]
+
+
+def load_current(connection: Connection, held: Snapshot | None = None) -> Update:
+    """Load the current set; with a snapshot in hand, load only what changed since."""
+    marks = _read_marks(connection, held)
+    epoch = max(marks)
+    if held is None or marks.get(held.epoch) != held.mark:
+        documents = _load_documents(connection, epoch)
+        changed = frozenset(documents) | frozenset(held.documents if held else ())
+        return Update(_snapshot(epoch, marks[epoch], documents), changed)
+    if epoch == held.epoch:
+        return Update(held, frozenset())
+    documents = dict(held.documents)
+    rows = _load_valid(connection, epoch, since=held.epoch)
+    for kind, name, body in rows:
+        if body is None:
+            documents.pop(Key(kind, name), None)
+        else:
+            documents[Key(kind, name)] = read_document(kind, name, body)
+    changed = frozenset(Key(kind, name) for kind, name, _ in rows)
+    return Update(_snapshot(epoch, marks[epoch], documents), changed)
+
+
+def load_at(connection: Connection, epoch: int) -> Snapshot:
+    """Load the set as it stood at an epoch."""
+    marks = _read_marks(connection, None, epoch)
+    if epoch not in marks:
+        raise UsageError(f"there is no epoch {epoch}", fix=f"choose one from 0 to {max(marks)}")
+    return _snapshot(epoch, marks[epoch], _load_documents(connection, epoch))
+
+
+def read_document(kind: str, name: str, body: str) -> Document:
+    """Make a document of what the store holds."""
+    return Document(kind, name, json.loads(body))
+
+
+def _snapshot(epoch: int, mark: str, documents: dict[Key, Document]) -> Snapshot:
+    return Snapshot(epoch, mark, MappingProxyType(documents))
+
+
+def _read_marks(connection: Connection, held: Snapshot | None, *wanted: int) -> dict[int, str]:
+    """Read the newest epoch and those asked for, each with its mark."""
+    asked = [*wanted, held.epoch] if held else wanted
+    newest = sa.select(sa.func.max(epochs.c.epoch)).scalar_subquery()
+    rows = connection.execute(
+        sa.select(epochs.c.epoch, epochs.c.mark).where(
+            sa.or_(epochs.c.epoch == newest, *(epochs.c.epoch == epoch for epoch in asked))
+        )
+    )
+    marks = {row.epoch: row.mark for row in rows}
+    if not marks:
+        raise UnavailableError(
+            "the store has no epoch at all: its tables were emptied",
+            fix="restore the database from a backup",
+        )
+    return marks
+
+
+def _load_documents(connection: Connection, epoch: int) -> dict[Key, Document]:
+    rows = _load_valid(connection, epoch)
+    return {
+        Key(kind, name): read_document(kind, name, body)
+        for kind, name, body in rows
+        if body is not None
+    }
+
+
+def _load_valid(
+    connection: Connection, epoch: int, since: int = -1
+) -> Sequence[Row[Any, Any, Any]]:
+    """Load the revisions valid at an epoch and newer than another one.
+
+    The answer is the same whatever is committed meanwhile; see `schema`.
+    """
+    return connection.execute(
+        sa.select(revisions.c.kind, revisions.c.name, revisions.c.body).where(
+            revisions.c.epoch > since,
+            revisions.c.epoch <= epoch,
+            sa.or_(revisions.c.superseded.is_(None), revisions.c.superseded > epoch),
+        )
+    ).all()
