@@ -1,1 +1,26 @@
-"""Logs with an allow-list of fields, metrics, health."""
+"""Logs with an allow-list of fields, metrics with closed labels, health and readiness.
+
+from penstock.telemetry import Endpoint, Health, configure, counter, get_logger
+"""
+
+from penstock.telemetry.endpoint import Endpoint
+from penstock.telemetry.fields import Shape, allow
+from penstock.telemetry.health import Health, Report
+from penstock.telemetry.hooks import install_hooks
+from penstock.telemetry.logs import configure, get_logger, safe_text
+from penstock.telemetry.metrics import counter, gauge, histogram
+
+__all__ = [
+    "Endpoint",
+    "Health",
+    "Report",
+    "Shape",
+    "allow",
+    "configure",
+    "counter",
+    "gauge",
+    "get_logger",
+    "histogram",
+    "install_hooks",
+    "safe_text",
+]

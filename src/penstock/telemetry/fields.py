@@ -1,0 +1,112 @@
+"""The allow-list of log fields: what may be said in a log line, and in which shape.
+
+Rules that hold here:
+- A field that is not on the list is dropped. A value that has not the shape of its
+  field is withheld. Both are counted, never printed.
+- No shape admits free text. Words are ASCII without spaces or `@`, so that neither a
+  line break nor a terminal sequence nor a mail address can pass.
+- Fields that would name people or carry what they sent can not be put on the list.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from enum import StrEnum
+
+from penstock.errors import UsageError, quote
+
+WITHHELD = "(withheld)"
+WORD_LIMIT = 80
+_WORD = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_.:/+-]{{0,{WORD_LIMIT - 1}}}", re.ASCII)
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}", re.ASCII)
+_LARGEST = 2**63
+
+_NEVER = re.compile(
+    r"payload|topic|user|client|person|people|subject|actor|name|mail|phone|address|password"
+    r"|secret|token|credential|cookie|body|content|message|headers?|query|sql|params",
+)
+
+
+class Shape(StrEnum):
+    """What the value of a field may look like."""
+
+    NUMBER = "number"
+    FLAG = "flag"
+    WORD = "word"
+
+
+_allowed: dict[str, Shape] = {
+    "attempt": Shape.NUMBER,
+    "bytes": Shape.NUMBER,
+    "check": Shape.WORD,
+    "code": Shape.WORD,
+    "component": Shape.WORD,
+    "count": Shape.NUMBER,
+    "delay_s": Shape.NUMBER,
+    "duration_ms": Shape.NUMBER,
+    "enabled": Shape.FLAG,
+    "epoch": Shape.NUMBER,
+    "exit_code": Shape.NUMBER,
+    "host": Shape.WORD,
+    "key_id": Shape.WORD,
+    "kind": Shape.WORD,
+    "limit": Shape.NUMBER,
+    "outcome": Shape.WORD,
+    "part": Shape.WORD,
+    "pid": Shape.NUMBER,
+    "port": Shape.NUMBER,
+    "protocol": Shape.WORD,
+    "reason": Shape.WORD,
+    "rule": Shape.WORD,
+    "seconds": Shape.NUMBER,
+    "signal": Shape.WORD,
+    "size": Shape.NUMBER,
+    "state": Shape.WORD,
+    "version": Shape.WORD,
+    "view": Shape.WORD,
+}
+
+
+def allow(field: str, shape: Shape) -> None:
+    """Put a field on the list; meant to be called while a module is imported."""
+    if not _NAME.fullmatch(field):
+        raise UsageError(f"{quote(field)} is no name for a log field", fix="use snake_case")
+    if _NEVER.search(field):
+        raise UsageError(
+            f"the log field {quote(field)} sounds like a person or what they sent",
+            fix="log a count, a kind or a rule; who did what belongs in the audit log",
+        )
+    if _allowed.setdefault(field, shape) is not shape:
+        raise UsageError(f"the log field {quote(field)} is already a {_allowed[field]}")
+
+
+def allowed() -> dict[str, Shape]:
+    """Return the list as it stands, for the reference and its test."""
+    return dict(sorted(_allowed.items()))
+
+
+def shape_of(field: object) -> Shape | None:
+    """Return the shape of a field on the list, or None."""
+    return _allowed.get(field) if isinstance(field, str) else None
+
+
+def admit(shape: Shape, value: object) -> str | int | float | bool | None:
+    """Return the value as it may be printed, or `WITHHELD`.
+
+    Exact types only: a subclass of `str` or `int` could print as anything.
+    """
+    if value is None:
+        return None
+    if shape is Shape.FLAG and type(value) is bool:
+        return value
+    if shape is Shape.NUMBER:
+        if type(value) is int and -_LARGEST <= value < _LARGEST:
+            return value
+        if type(value) is float and math.isfinite(value):
+            return value
+    if shape is Shape.WORD:
+        text = value.value if isinstance(value, StrEnum) else value
+        if type(text) is str and _WORD.fullmatch(text):
+            return text
+    return WITHHELD

@@ -1,0 +1,238 @@
+"""Structured logs to stderr: JSON lines, or readable lines where a person watches.
+
+    log = get_logger("gateway")
+    log.info("listening", port=1883)
+    log.warning("broker lost", error=error, attempt=3)
+
+Rules that hold here:
+- Nothing reaches the stream but through `_admit`: fields of the allow-list in their
+  shapes (see `fields`), and messages that are literals (see `literals`).
+- An error is printed as its type and the places in Penstock it came through. Its text
+  is printed only where its class was declared safe with `safe_text`, because the texts
+  of errors quote their input.
+- Libraries log through the same rules, and without the arguments of their messages.
+- Logging never raises and never blocks on anything but the stream itself.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, MutableMapping
+from typing import Any, Literal, TextIO, TypeVar
+
+import structlog
+from structlog.typing import FilteringBoundLogger
+
+from penstock.errors import PenstockError, UnavailableError
+from penstock.telemetry import fields, literals, metrics
+
+Level = Literal["debug", "info", "warning", "error", "critical"]
+Style = Literal["auto", "json", "text"]
+
+TEXT_LIMIT = 300
+PLACES_LIMIT = 6
+_LEVELS: dict[str, int] = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+    "critical": logging.CRITICAL,
+}
+_SOURCE_ROOT = os.sep + "penstock" + os.sep
+
+WITHHELD = metrics.counter(
+    "penstock_log_withheld",
+    "Parts of log lines that were not printed because they were not on the allow-list.",
+    what=("field", "value", "message"),
+)
+LOST = metrics.counter("penstock_log_lost", "Log lines that the stream did not take.").plain
+
+_safe: set[type[BaseException]] = {UnavailableError}
+Failure = TypeVar("Failure", bound=type[PenstockError])
+
+
+def safe_text(cls: Failure) -> Failure:
+    """Declare, as a decorator, that the texts of this class never quote what people sent.
+
+    It holds for this class alone; a subclass says it again.
+    """
+    _safe.add(cls)
+    return cls
+
+
+def get_logger(part: str) -> FilteringBoundLogger:
+    """Return the logger of a part of Penstock."""
+    logger: FilteringBoundLogger = structlog.get_logger(part=part)
+    return logger
+
+
+def configure(
+    *,
+    level: Level = "info",
+    library_level: Level = "warning",
+    style: Style = "auto",
+    stream: TextIO | None = None,
+) -> None:
+    """Send all logs of this process, our own and those of libraries, through the rules."""
+    sink = _Sink(stream or sys.stderr, style)
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            _check_message,
+            sink.process,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
+        logger_factory=structlog.ReturnLoggerFactory(),
+        cache_logger_on_first_use=False,
+    )
+    root = logging.getLogger()
+    for handler in [*root.handlers]:
+        root.removeHandler(handler)
+    root.addHandler(_LibraryHandler(sink))
+    root.setLevel(_LEVELS[library_level])
+    logging.captureWarnings(capture=True)
+
+
+class _Sink:
+    """Where lines end: admits, renders and writes them, one whole line at a time."""
+
+    def __init__(self, stream: TextIO, style: Style) -> None:
+        self._stream = stream
+        readable = style == "text" or (style == "auto" and stream.isatty())
+        self._render: Callable[[dict[str, Any]], str] = _as_text if readable else _as_json
+        self._lock = threading.Lock()
+
+    def process(
+        self, logger: object, method: str, event: MutableMapping[str, Any]
+    ) -> MutableMapping[str, Any]:
+        """Take an event as structlog's last processor."""
+        del logger, method
+        self.write(event)
+        raise structlog.DropEvent
+
+    def write(self, event: MutableMapping[str, Any]) -> None:
+        """Print what may be printed of this event."""
+        line = self._render(_admit(event)) + "\n"
+        try:
+            with self._lock:
+                self._stream.write(line)
+                self._stream.flush()
+        except (OSError, ValueError):
+            # The stream is closed or full: there is nobody left to tell but the metric.
+            LOST.inc()
+
+
+class _LibraryHandler(logging.Handler):
+    """Takes the records of the standard library's logging."""
+
+    def __init__(self, sink: _Sink) -> None:
+        super().__init__()
+        self._sink = sink
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print the message without its arguments, if it stands so in the library's source."""
+        frame = literals.frame_at(record.pathname, record.lineno)
+        # A logger can be named after anything, a module only after a module.
+        library = record.name.partition(".")[0]
+        self._sink.write(
+            {
+                "event": _literal_or_withheld(record.msg, literals.is_literal(record.msg, frame)),
+                "level": _level_of(record.levelno),
+                "part": library if library in sys.modules else "library",
+                "error": record.exc_info[1] if record.exc_info else None,
+            }
+        )
+
+
+def _check_message(
+    logger: object, method: str, event: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    del logger, method
+    text = event.get("event")
+    known = literals.is_literal(text, literals.calling_frame())
+    event["event"] = _literal_or_withheld(text, known)
+    exc_info = event.pop("exc_info", None)
+    if exc_info and event.get("error") is None:
+        raised = exc_info[1] if isinstance(exc_info, tuple) else exc_info
+        event["error"] = raised if isinstance(raised, BaseException) else sys.exc_info()[1]
+    return event
+
+
+def _literal_or_withheld(text: Any, known: bool) -> str:  # noqa: FBT001
+    if known:
+        return str(text)[:TEXT_LIMIT]
+    WITHHELD["message"].inc()
+    return fields.WITHHELD
+
+
+def _level_of(number: int) -> str:
+    reached = [name for name, least in _LEVELS.items() if number >= least]
+    return reached[-1] if reached else "debug"
+
+
+def _admit(event: MutableMapping[str, Any]) -> dict[str, Any]:
+    now = time.time()
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))
+    line: dict[str, Any] = {
+        "time": f"{stamp}.{int(now % 1 * 1000):03d}Z",
+        "level": event.pop("level", "info"),
+        "event": event.pop("event", fields.WITHHELD),
+    }
+    error = event.pop("error", None)
+    dropped = 0
+    for name, value in event.items():
+        shape = fields.shape_of(name)
+        if shape is None:
+            dropped += 1
+            continue
+        line[name] = fields.admit(shape, value)
+        if line[name] == fields.WITHHELD:
+            WITHHELD["value"].inc()
+    if isinstance(error, BaseException):
+        line.update(_describe(error))
+    elif error is not None:
+        dropped += 1
+    if dropped:
+        WITHHELD["field"].inc(dropped)
+        line["dropped"] = dropped
+    return line
+
+
+def _describe(error: BaseException) -> dict[str, Any]:
+    kind = type(error)
+    described: dict[str, Any] = {"error": f"{kind.__module__}.{kind.__qualname__}"}
+    if kind in _safe:
+        described["error_text"] = str(error)[:TEXT_LIMIT]
+    places = [
+        frame.filename.rpartition(_SOURCE_ROOT)[2] + f":{frame.lineno}"
+        for frame in traceback.extract_tb(error.__traceback__)
+        if _SOURCE_ROOT in frame.filename
+    ]
+    if places:
+        described["at"] = " > ".join(places[-PLACES_LIMIT:])
+    return described
+
+
+def _as_json(line: dict[str, Any]) -> str:
+    # ASCII only: no line separator of any kind and no terminal sequence survives that.
+    return json.dumps(line, ensure_ascii=True, separators=(",", ":"))
+
+
+def _as_text(line: dict[str, Any]) -> str:
+    first = f"{line.pop('time')} {line.pop('level'):<8} {_escape(line.pop('event'))}"
+    rest = [f"{name}={_escape(value)}" for name, value in line.items() if value is not None]
+    return "  ".join([first, *rest])
+
+
+def _escape(value: object) -> str:
+    text = str(value)
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)

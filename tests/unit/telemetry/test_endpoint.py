@@ -1,0 +1,103 @@
+import http.client
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from penstock.errors import UnavailableError
+from penstock.telemetry import Endpoint, Health, endpoint
+
+
+@pytest.fixture
+def served() -> Iterator[Endpoint]:
+    with Endpoint(Health()) as running:
+        yield running
+
+
+def ask(running: Endpoint, path: str, method: str = "GET") -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=10)
+    try:
+        connection.request(method, path)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def ask_json(running: Endpoint, path: str) -> tuple[int, Any]:
+    status, body = ask(running, path)
+    return status, json.loads(body)
+
+
+def test_metrics(served: Endpoint) -> None:
+    status, body = ask(served, "/metrics")
+    assert status == 200
+    assert b"penstock_log_withheld_total" in body
+    assert b"process_resident_memory_bytes" in body
+
+
+def test_live_and_not_yet_ready(served: Endpoint) -> None:
+    assert ask_json(served, "/healthz") == (200, {"ok": True, "checks": ["process"], "failing": {}})
+    assert ask_json(served, "/readyz")[0] == 503
+    served.health.register("store", lambda: None)
+    assert ask_json(served, "/readyz") == (200, {"ok": True, "checks": ["store"], "failing": {}})
+
+
+def test_readiness_names_what_fails(served: Endpoint) -> None:
+    def fail() -> None:
+        raise RuntimeError("alice")
+
+    served.health.register("store", lambda: None)
+    served.health.register("broker", fail)
+    status, found = ask_json(served, "/readyz")
+    assert status == 503
+    assert found["failing"] == {"broker": "raised RuntimeError"}
+
+
+def test_other_paths_and_methods(served: Endpoint) -> None:
+    assert ask(served, "/../etc/passwd")[0] == 404
+    assert ask(served, "/metrics", "POST")[0] == 501
+    assert ask(served, "/healthz", "HEAD") == (200, b"")
+
+
+def test_it_listens_on_loopback_by_itself(served: Endpoint) -> None:
+    assert served.url == f"http://127.0.0.1:{served.port}"
+    assert served._server is not None
+    assert served._server.socket.getsockname()[0] == "127.0.0.1"
+
+
+def test_connections_over_the_limit_are_closed(served: Endpoint) -> None:
+    address = ("127.0.0.1", served.port)
+    held = [socket.create_connection(address) for _ in range(endpoint.CONNECTIONS_LIMIT)]
+    try:
+        for one in held:
+            one.sendall(b"GET /healthz HTTP/1.1\r\n")  # and never an end of it
+        with socket.create_connection(address, timeout=10) as further:
+            assert further.recv(1) == b""
+    finally:
+        for one in held:
+            one.close()
+
+
+def test_a_slow_asker_is_cut_off(monkeypatch: pytest.MonkeyPatch, served: Endpoint) -> None:
+    monkeypatch.setattr(endpoint, "SECONDS_LIMIT", 0.2)
+    with socket.create_connection(("127.0.0.1", served.port), timeout=10) as slow:
+        slow.sendall(b"GET /healthz HTTP/1.1\r\nX: ")
+        assert slow.recv(1) == b""
+
+
+def test_a_port_in_use_is_named(served: Endpoint) -> None:
+    with pytest.raises(UnavailableError, match=f"port {served.port}"):
+        Endpoint(Health(), port=served.port).start()
+
+
+def test_it_stops() -> None:
+    running = Endpoint(Health())
+    running.start()
+    port = running.port
+    running.stop()
+    running.stop()
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", port), timeout=2)
