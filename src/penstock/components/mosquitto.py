@@ -1,0 +1,105 @@
+"""Mosquitto as a child process on loopback: the embedded broker, also for tests.
+
+Rules that hold here:
+- It listens on loopback only: only gateways on this machine may reach it.
+- Its configuration is written whole on every start; no packaged configuration is read.
+- With `persistent` its state (retained messages, sessions) is kept in the folder.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from penstock.components import processes
+from penstock.components.finders import find_mosquitto
+from penstock.errors import UnavailableError
+
+
+def write_configuration(folder: Path, port: int, *, persistent: bool = True) -> Path:
+    """Write the broker's configuration file into `folder` and return its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [
+        f"listener {port} 127.0.0.1",
+        "allow_anonymous true",
+        "max_inflight_messages 0",
+        "max_queued_messages 100000",
+        "max_queued_bytes 268435456",
+        "set_tcp_nodelay true",
+        "log_dest stderr",
+        "log_type error",
+        "log_type warning",
+        "log_type notice",
+        "connection_messages false",
+        f"persistence {'true' if persistent else 'false'}",
+    ]
+    if persistent:
+        lines += [f"persistence_location {folder}/", "autosave_interval 1800"]
+    if os.geteuid() == 0:
+        # Mosquitto would give up root for a user that cannot write this folder.
+        lines.append("user root")
+    path = folder / "mosquitto.conf"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def broker_command(folder: Path, port: int, *, persistent: bool = True) -> list[str]:
+    """Return the command that runs the broker with its state in `folder`."""
+    found = find_mosquitto()
+    if found.path is None:
+        raise UnavailableError("the program mosquitto was not found", fix=found.fix)
+    configuration = write_configuration(folder, port, persistent=persistent)
+    return [str(found.path), "-c", str(configuration)]
+
+
+class MosquittoServer:
+    """A broker that lives as long as the `with` block."""
+
+    def __init__(self, folder: Path, *, port: int = 0, persistent: bool = True) -> None:
+        self.folder = folder
+        self.port = port or processes.free_port()
+        self.persistent = persistent
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process id of the running broker."""
+        if self._process is None:
+            raise UnavailableError("the broker is not running", fix="call start() first")
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start the broker and wait until it accepts connections."""
+        self._process = processes.start(
+            broker_command(self.folder, self.port, persistent=self.persistent),
+            log=self.folder / "mosquitto.log",
+            ready=lambda: processes.accepts(self.port),
+        )
+
+    def stop(self) -> None:
+        """Stop the broker in order."""
+        if self._process:
+            processes.stop(self._process)
+            self._process = None
+
+    def kill(self) -> None:
+        """End the broker as a crash would."""
+        if self._process:
+            self._process.kill()
+            self._process.wait(processes.STOP_SECONDS)
+            self._process = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()

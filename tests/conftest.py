@@ -1,0 +1,105 @@
+"""Fixtures that every test may use: real servers, one Spark session, and what needs them.
+
+A test says what it needs: `@pytest.mark.needs("postgresql")`. Where that is missing the
+test is skipped with the reason; with CI=true it fails, so that nothing hides there.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from penstock.components import Component, MosquittoServer, PostgresServer, find
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+settings.register_profile(
+    "penstock",
+    deadline=None,
+    print_blob=True,
+    derandomize=os.environ.get("CI") == "true",
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.load_profile("penstock")
+
+_found: dict[str, Component] = {}
+
+
+def _look_for(name: str) -> Component:
+    if name not in _found:
+        _found[name] = find(name)
+    return _found[name]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for mark in item.iter_markers("needs"):
+        for name in mark.args:
+            component = _look_for(name)
+            if component.found:
+                continue
+            reason = f"needs {name}, which is missing: {component.fix}"
+            if os.environ.get("CI") == "true":
+                pytest.fail(reason, pytrace=False)
+            pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+    """One PostgreSQL server for all tests of this process; mark them needs("postgresql")."""
+    with PostgresServer(tmp_path_factory.mktemp("postgresql")) as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_url(postgres_server: PostgresServer, request: pytest.FixtureRequest) -> Iterator[str]:
+    """Give the address of an empty database of this test's own."""
+    import psycopg  # noqa: PLC0415 - only tests that ask for it need the driver
+
+    name = f"test_{abs(hash(request.node.nodeid)):x}"
+    admin = postgres_server.url.replace("postgresql+psycopg", "postgresql")
+    with psycopg.connect(admin, autocommit=True) as connection:
+        connection.execute(f'CREATE DATABASE "{name}"')
+    yield postgres_server.url.rsplit("/", 1)[0] + f"/{name}"
+    with psycopg.connect(admin, autocommit=True) as connection:
+        connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+@pytest.fixture
+def mosquitto(tmp_path: Path) -> Iterator[MosquittoServer]:
+    """Run a broker for this test alone; mark the test needs("mosquitto")."""
+    with MosquittoServer(tmp_path / "mosquitto") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One lazy Spark session for all tests of this process; mark them needs("java")."""
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - a JVM only for those who ask
+
+    java = _look_for("java").path
+    if java is not None and "JAVA_HOME" not in os.environ:
+        os.environ["JAVA_HOME"] = str(java.resolve().parent.parent)
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("penstock-tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.memory", "2g")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
