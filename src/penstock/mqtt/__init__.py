@@ -1,1 +1,99 @@
-"""MQTT 3.1.1 and 5 without I/O: packets, topic filters, session states."""
+"""MQTT 3.1.1 and 5 without I/O: packets, the reader, session states.
+
+A `Reader` turns the bytes of one side of a connection into packets; every packet has an
+`encode(version)`. `Publish` has cheaper ways, see `penstock.mqtt.publish`. What may happen
+when, in `penstock.mqtt.session` and its neighbours, is tables without clocks and sockets.
+"""
+
+from penstock.mqtt.acks import (
+    Puback,
+    Pubcomp,
+    Pubrec,
+    Pubrel,
+    encode_puback,
+    encode_pubcomp,
+    encode_pubrec,
+    encode_pubrel,
+)
+from penstock.mqtt.connect import Connack, Connect, Will
+from penstock.mqtt.control import PINGREQ, PINGRESP, Auth, Disconnect, Pingreq, Pingresp
+from penstock.mqtt.errors import (
+    ClientIdError,
+    MalformedPacketError,
+    MqttError,
+    PacketTooLargeError,
+    ProtocolError,
+    ReceiveMaximumError,
+    TopicAliasError,
+    TopicNameError,
+    UnsupportedVersionError,
+)
+from penstock.mqtt.kinds import PACKET_SIZE_LIMIT, V3, V5, PacketType, Sender
+from penstock.mqtt.properties import (
+    NO_PROPERTIES,
+    Properties,
+    encode_subscription_identifiers,
+    encode_user_properties,
+)
+from penstock.mqtt.publish import (
+    NO_PUBLISH_PROPERTIES,
+    PropertyLists,
+    Publish,
+    PublishProperties,
+    TopicNames,
+)
+from penstock.mqtt.reader import Packet, Reader
+from penstock.mqtt.reasons import FAILURE, ReasonCode
+from penstock.mqtt.subscriptions import Suback, Subscribe, Subscription, Unsuback, Unsubscribe
+
+__all__ = [
+    "FAILURE",
+    "NO_PROPERTIES",
+    "NO_PUBLISH_PROPERTIES",
+    "PACKET_SIZE_LIMIT",
+    "PINGREQ",
+    "PINGRESP",
+    "V3",
+    "V5",
+    "Auth",
+    "ClientIdError",
+    "Connack",
+    "Connect",
+    "Disconnect",
+    "MalformedPacketError",
+    "MqttError",
+    "Packet",
+    "PacketTooLargeError",
+    "PacketType",
+    "Pingreq",
+    "Pingresp",
+    "Properties",
+    "PropertyLists",
+    "ProtocolError",
+    "Puback",
+    "Pubcomp",
+    "Publish",
+    "PublishProperties",
+    "Pubrec",
+    "Pubrel",
+    "Reader",
+    "ReasonCode",
+    "ReceiveMaximumError",
+    "Sender",
+    "Suback",
+    "Subscribe",
+    "Subscription",
+    "TopicAliasError",
+    "TopicNameError",
+    "TopicNames",
+    "Unsuback",
+    "Unsubscribe",
+    "UnsupportedVersionError",
+    "Will",
+    "encode_puback",
+    "encode_pubcomp",
+    "encode_pubrec",
+    "encode_pubrel",
+    "encode_subscription_identifiers",
+    "encode_user_properties",
+]

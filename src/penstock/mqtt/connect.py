@@ -1,0 +1,193 @@
+"""CONNECT and CONNACK: how a connection opens.
+
+Rules that hold here:
+- The protocol name and level are judged before anything else of a CONNECT, so that a
+  client of another version gets the answer it understands.
+- A CONNACK's reason is in MQTT 5's numbering in both versions; 3.1.1's return codes exist
+  on the wire only.
+- Passwords and will payloads never show in a representation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from penstock.errors import UsageError
+from penstock.mqtt.errors import (
+    ClientIdError,
+    ProtocolError,
+    TopicNameError,
+    UnsupportedVersionError,
+)
+from penstock.mqtt.kinds import V3, V5, PacketType, Sender
+from penstock.mqtt.properties import (
+    NO_PROPERTIES,
+    WILL,
+    Properties,
+    encode_properties,
+    read_properties,
+)
+from penstock.mqtt.reasons import (
+    ALLOWED,
+    reason_of_return_code,
+    return_code_of_reason,
+)
+from penstock.mqtt.wire import Cursor, encode_binary, encode_text, frame
+
+_NAME = b"MQTT"
+_OLD_NAME = b"MQIsdp"
+_LONGEST_NAME = 6
+
+_RESERVED = 0x01
+_CLEAN_START = 0x02
+_WILL = 0x04
+_WILL_QOS = 0x18
+_WILL_RETAIN = 0x20
+_PASSWORD = 0x40
+_USERNAME = 0x80
+
+
+@dataclass(frozen=True, slots=True)
+class Will:
+    """The message that the broker publishes when the connection is lost."""
+
+    topic: str
+    payload: bytes = field(default=b"", repr=False)
+    qos: int = 0
+    retain: bool = False
+    properties: Properties = NO_PROPERTIES
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """A client's request to open a connection."""
+
+    client_id: str
+    version: int = V5
+    clean_start: bool = True
+    keep_alive: int = 0
+    username: str | None = None
+    password: bytes | None = field(default=None, repr=False)
+    will: Will | None = None
+    properties: Properties = NO_PROPERTIES
+
+    def encode(self, version: int | None = None) -> bytes:
+        """Encode for its own protocol version, or for another."""
+        version = version or self.version
+        if version == V3 and self.password is not None and self.username is None:
+            raise UsageError("MQTT 3.1.1 has no password without user name", fix="add the name")
+        flags = _CLEAN_START if self.clean_start else 0
+        parts = [encode_text(self.client_id, "client identifier")]
+        if self.will is not None:
+            flags |= _WILL | self.will.qos << 3 | (_WILL_RETAIN if self.will.retain else 0)
+            if version == V5:
+                parts.append(encode_properties(self.will.properties, WILL))
+            parts.append(encode_text(self.will.topic, "will topic"))
+            parts.append(encode_binary(self.will.payload, "will payload"))
+        if self.username is not None:
+            flags |= _USERNAME
+            parts.append(encode_text(self.username, "user name"))
+        if self.password is not None:
+            flags |= _PASSWORD
+            parts.append(encode_binary(self.password, "password"))
+        head = b"\x00\x04MQTT" + bytes((version, flags)) + self.keep_alive.to_bytes(2)
+        if version == V5:
+            head += encode_properties(self.properties, PacketType.CONNECT)
+        return frame(0x10, head + b"".join(parts))
+
+
+@dataclass(frozen=True, slots=True)
+class Connack:
+    """The server's answer to a CONNECT."""
+
+    reason: int = 0
+    session_present: bool = False
+    properties: Properties = NO_PROPERTIES
+
+    def encode(self, version: int) -> bytes:
+        """Encode for a protocol version."""
+        present = 1 if self.session_present and not self.reason else 0
+        if version == V3:
+            return bytes((0x20, 2, present, return_code_of_reason(self.reason)))
+        properties = encode_properties(self.properties, PacketType.CONNACK)
+        return frame(0x20, bytes((present, self.reason)) + properties)
+
+
+def read_version(cursor: Cursor) -> int:
+    """Read protocol name and level: 3.1.1 or 5, or else an error that knows its CONNACK."""
+    size = cursor.two_bytes("protocol name")
+    if size > _LONGEST_NAME:
+        raise cursor.malformed("protocol name is too long")
+    name = cursor.take(size, "protocol name")
+    level = cursor.byte("protocol level")
+    if name not in {_NAME, _OLD_NAME}:
+        raise UnsupportedVersionError("CONNECT: the protocol name is not MQTT", level=level)
+    if name == _OLD_NAME or level not in {V3, V5}:
+        raise UnsupportedVersionError(f"CONNECT: protocol level {level}", level=level)
+    return level
+
+
+def read_connect(cursor: Cursor, version: int) -> Connect:
+    """Read what follows the protocol level of a CONNECT."""
+    flags = cursor.byte("connect flags")
+    _check_flags(cursor, flags, version)
+    keep_alive = cursor.two_bytes("keep alive")
+    properties = NO_PROPERTIES
+    if version == V5:
+        properties = read_properties(cursor, PacketType.CONNECT)
+        _check_authentication("CONNECT", properties)
+    client_id = cursor.text("client identifier")
+    clean = bool(flags & _CLEAN_START)
+    if version == V3 and not client_id and not clean:
+        raise ClientIdError("CONNECT: empty client identifier without clean session")
+    will = _read_will(cursor, flags, version) if flags & _WILL else None
+    username = cursor.text("user name") if flags & _USERNAME else None
+    password = cursor.binary("password") if flags & _PASSWORD else None
+    cursor.finish()
+    return Connect(client_id, version, clean, keep_alive, username, password, will, properties)
+
+
+def read_connack(cursor: Cursor, version: int) -> Connack:
+    """Read a CONNACK."""
+    flags = cursor.byte("acknowledge flags")
+    if flags > 1:
+        raise cursor.malformed("reserved acknowledge flags are set")
+    code = cursor.byte("reason code")
+    if version == V3:
+        reason = reason_of_return_code(code)
+        properties = NO_PROPERTIES
+    else:
+        reason = code if code in ALLOWED[PacketType.CONNACK, Sender.SERVER] else None
+        properties = read_properties(cursor, PacketType.CONNACK)
+        _check_authentication("CONNACK", properties)
+    cursor.finish()
+    if reason is None:
+        raise ProtocolError(f"CONNACK: reason code 0x{code:02x} does not exist")
+    if flags and reason:
+        raise ProtocolError("CONNACK: a refusal says that a session is present")
+    return Connack(reason, bool(flags), properties)
+
+
+def _check_flags(cursor: Cursor, flags: int, version: int) -> None:
+    if flags & _RESERVED:
+        raise cursor.malformed("reserved connect flag is set")
+    if not flags & _WILL and flags & (_WILL_QOS | _WILL_RETAIN):
+        raise cursor.malformed("will QoS or will retain without will")
+    if flags & _WILL_QOS == _WILL_QOS:
+        raise cursor.malformed("will QoS is 3")
+    if version == V3 and flags & _PASSWORD and not flags & _USERNAME:
+        raise cursor.malformed("password without user name")
+
+
+def _read_will(cursor: Cursor, flags: int, version: int) -> Will:
+    properties = read_properties(cursor, WILL) if version == V5 else NO_PROPERTIES
+    topic = cursor.text("will topic")
+    if not topic or "#" in topic or "+" in topic:
+        raise TopicNameError("CONNECT: will topic is empty or holds a wildcard")
+    payload = cursor.binary("will payload")
+    return Will(topic, payload, (flags & _WILL_QOS) >> 3, bool(flags & _WILL_RETAIN), properties)
+
+
+def _check_authentication(packet: str, properties: Properties) -> None:
+    if properties.authentication_data is not None and properties.authentication_method is None:
+        raise ProtocolError(f"{packet}: authentication data without authentication method")

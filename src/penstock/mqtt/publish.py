@@ -1,0 +1,332 @@
+"""PUBLISH: the packet that everything is about, and the only one that must be cheap.
+
+A decoded `Publish` keeps the bytes it came from: the topic with its length as one field,
+the properties as the list they were, the payload as one slice. Writing it again, in the
+same version or the other, joins these pieces behind a new header.
+
+Rules that hold here:
+- `topic` and `topic_field` say the same; change them with `rename`.
+- `properties` is shared between messages with equal lists and never changes; what is
+  written comes from the `properties` argument of `to_v5`.
+- `TopicNames` and `PropertyLists` remember what was found valid. They hold a bounded
+  number of short keys, and only what passed the checks, so that remembering changes
+  nothing but the time it takes.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import Final
+
+from penstock.errors import UsageError
+from penstock.mqtt.errors import MqttError, ProtocolError, TopicNameError
+from penstock.mqtt.kinds import V5, PacketType, Sender
+from penstock.mqtt.properties import (
+    NO_PROPERTIES,
+    SUBSCRIPTION_IDENTIFIER,
+    TOPIC_ALIAS,
+    USER,
+    Properties,
+    UserProperties,
+    encode_items,
+    scan,
+)
+from penstock.mqtt.wire import FIELD_LIMIT, Cursor, encode_text, encode_varint, read_varint
+
+_DUP = 0x08
+_QOS = 0x06
+_RETAIN = 0x01
+_HIGHEST_QOS = 2
+_LONG = 0x80
+
+
+@dataclass(slots=True)
+class PublishProperties:
+    """The properties of a PUBLISH, read once per distinct list of bytes."""
+
+    raw: bytes
+    """The list as it came, without its length."""
+    kept: bytes
+    """The list without topic alias, subscription identifiers and reserved user properties."""
+    user: UserProperties = ()
+    """User properties whose names are not reserved, in order."""
+    reserved: UserProperties = ()
+    """User properties whose names begin with a reserved prefix, in order."""
+    subscription_identifiers: tuple[int, ...] = ()
+    topic_alias: int = 0
+    """0 where there is none."""
+    payload_format: int | None = None
+    message_expiry: int | None = None
+    content_type: str | None = None
+    response_topic: str | None = None
+    correlation_data: bytes | None = field(default=None, repr=False)
+
+
+NO_PUBLISH_PROPERTIES: Final = PublishProperties(b"", b"")
+
+
+@dataclass(slots=True)
+class Publish:
+    """An application message on its way.
+
+    Made by the reader, or with `Publish.of`. `packet_id` is 0 where the QoS is 0. In MQTT 5
+    the topic is empty where the packet has only a topic alias.
+    """
+
+    first: int
+    topic_field: bytes = field(repr=False)
+    topic: str
+    packet_id: int
+    properties: PublishProperties
+    payload: bytes = field(repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        topic: str,
+        payload: bytes = b"",
+        *,
+        qos: int = 0,
+        retain: bool = False,
+        dup: bool = False,
+        packet_id: int = 0,
+        properties: Properties = NO_PROPERTIES,
+    ) -> Publish:
+        """Make a message to be sent, checking what the reader would have checked."""
+        if not 0 <= qos <= _HIGHEST_QOS:
+            raise UsageError(f"{qos} is no QoS", fix="use 0, 1 or 2")
+        if (qos == 0) != (packet_id == 0) or not 0 <= packet_id <= FIELD_LIMIT:
+            raise UsageError(
+                f"packet identifier {packet_id} with QoS {qos}",
+                fix="use 1 to 65535 with QoS 1 and 2, and 0 with QoS 0",
+            )
+        if dup and not qos:
+            raise UsageError("DUP with QoS 0", fix="leave DUP out")
+        if not topic and not properties.topic_alias:
+            raise UsageError("the topic is empty", fix="name a topic or a topic alias")
+        first = 0x30 | dup << 3 | qos << 1 | retain
+        listed = PropertyLists(Sender.SERVER).parse(encode_items(properties, PacketType.PUBLISH))
+        return cls(first, _topic_field(topic), topic, packet_id, listed, payload)
+
+    @property
+    def qos(self) -> int:
+        """Quality of service: 0, 1 or 2."""
+        return self.first >> 1 & 3
+
+    @property
+    def retain(self) -> bool:
+        """Whether the broker keeps the message, or sent it because it had kept it."""
+        return bool(self.first & _RETAIN)
+
+    @property
+    def dup(self) -> bool:
+        """Whether the packet was sent before."""
+        return bool(self.first & _DUP)
+
+    def rename(self, topic: str) -> None:
+        """Put another topic in place of the present one."""
+        self.topic_field = _topic_field(topic)
+        self.topic = topic
+
+    def set_flags(self, *, qos: int, retain: bool, dup: bool) -> None:
+        """Replace all three flags; with QoS 0 the packet identifier is left out."""
+        self.first = 0x30 | (dup and qos > 0) << 3 | qos << 1 | retain
+
+    def to_v3(self) -> bytes:
+        """Encode for MQTT 3.1.1, which knows no properties."""
+        topic, payload, first = self.topic_field, self.payload, self.first
+        size = len(topic) + len(payload)
+        if first & _QOS:
+            size += 2
+            head = _pack_head(first, size) if size < _LONG else _long_head(first, size)
+            return b"".join((head, topic, _pack_two(self.packet_id), payload))
+        head = _pack_head(first, size) if size < _LONG else _long_head(first, size)
+        return b"".join((head, topic, payload))
+
+    def to_v5(self, properties: bytes | None = None) -> bytes:
+        """Encode for MQTT 5 with these encoded properties, or else those it came with."""
+        topic, payload, first = self.topic_field, self.payload, self.first
+        if properties is None:
+            properties = self.properties.raw
+        count = encode_varint(len(properties))
+        size = len(topic) + len(count) + len(properties) + len(payload)
+        if first & _QOS:
+            size += 2
+            head = _pack_head(first, size) if size < _LONG else _long_head(first, size)
+            parts = (head, topic, _pack_two(self.packet_id), count, properties, payload)
+            return b"".join(parts)
+        head = _pack_head(first, size) if size < _LONG else _long_head(first, size)
+        return b"".join((head, topic, count, properties, payload))
+
+    def encode(self, version: int) -> bytes:
+        """Encode as it is for a protocol version."""
+        return self.to_v5() if version == V5 else self.to_v3()
+
+
+_pack_head = struct.Struct("BB").pack
+_pack_two = struct.Struct(">H").pack
+
+
+def _long_head(first: int, size: int) -> bytes:
+    return bytes((first,)) + encode_varint(size)
+
+
+def _topic_field(topic: str) -> bytes:
+    if "#" in topic or "+" in topic:
+        raise UsageError("the topic holds a wildcard", fix="publish to one topic")
+    return encode_text(topic, "topic")
+
+
+class TopicNames(dict[bytes, str]):
+    """Valid topic fields (length and name) and their text; `names[field]` checks new ones.
+
+    The empty name is let through, as it can stand beside a topic alias.
+    """
+
+    def __init__(self, *, entries: int = 8_192, longest: int = 512) -> None:
+        super().__init__()
+        self._entries = entries
+        self._longest = longest
+
+    def __missing__(self, topic_field: bytes) -> str:
+        topic = self.check(topic_field)
+        if len(topic_field) <= self._longest:
+            if len(self) >= self._entries:
+                self.clear()
+            self[topic_field] = topic
+        return topic
+
+    @staticmethod
+    def check(topic_field: bytes) -> str:
+        """Read a topic name, raising what is wrong with it."""
+        topic = Cursor("PUBLISH", topic_field, 0, len(topic_field)).text("topic name")
+        if "#" in topic or "+" in topic:
+            raise TopicNameError("PUBLISH: topic name holds a wildcard")
+        return topic
+
+
+class PropertyLists(dict[bytes, PublishProperties]):
+    """Valid property lists of PUBLISH packets; `lists[raw]` parses new ones.
+
+    One instance serves one direction: clients may not send subscription identifiers. User
+    properties whose names begin with one of the `reserved` prefixes are told apart.
+    """
+
+    def __init__(
+        self,
+        sender: Sender,
+        *,
+        reserved: tuple[str, ...] = (),
+        entries: int = 8_192,
+        longest: int = 256,
+    ) -> None:
+        super().__init__()
+        self.sender = sender
+        self.reserved = reserved
+        self._entries = entries
+        self._longest = longest
+
+    def __missing__(self, raw: bytes) -> PublishProperties:
+        properties = self.parse(raw)
+        if len(raw) <= self._longest:
+            if len(self) >= self._entries:
+                self.clear()
+            self[raw] = properties
+        return properties
+
+    def parse(self, raw: bytes) -> PublishProperties:
+        """Read a property list without remembering it."""
+        if not raw:
+            return NO_PUBLISH_PROPERTIES
+        properties = PublishProperties(raw, raw)
+        kept: list[bytes] = []
+        user: list[tuple[str, str]] = []
+        reserved: list[tuple[str, str]] = []
+        numbers: list[int] = []
+        for identifier, rule, value, data in scan(
+            Cursor("PUBLISH properties", raw, 0, len(raw)), len(raw), PacketType.PUBLISH
+        ):
+            if identifier == USER:
+                if value[0].startswith(self.reserved):
+                    reserved.append(value)
+                    continue
+                user.append(value)
+            elif identifier == SUBSCRIPTION_IDENTIFIER:
+                if self.sender is Sender.CLIENT:
+                    raise ProtocolError("PUBLISH: a client sent a subscription identifier")
+                numbers.append(value)
+                continue
+            elif identifier == TOPIC_ALIAS:
+                properties.topic_alias = value
+                continue
+            else:
+                setattr(properties, rule.name, value)
+            kept.append(data)
+        properties.kept = b"".join(kept)
+        properties.user = tuple(user)
+        properties.reserved = tuple(reserved)
+        properties.subscription_identifiers = tuple(numbers)
+        return properties
+
+
+PUBLISH_FIRST: Final = frozenset((0x30, 0x31, 0x32, 0x33, 0x34, 0x35, 0x3A, 0x3B, 0x3C, 0x3D))
+"""The first bytes that a PUBLISH can have: neither QoS 3 nor DUP with QoS 0."""
+
+
+def read_publish(
+    first: int,
+    data: bytes,
+    start: int,
+    stop: int,
+    version: int,
+    topics: TopicNames,
+    lists: PropertyLists,
+) -> Publish:
+    """Read a PUBLISH whose first byte is in order and whose body is `data[start:stop]`.
+
+    Only what costs nothing is checked on the way; a packet that breaks a rule is read a
+    second time by `_explain`.
+    """
+    packet_id = begin = 0
+    properties = NO_PUBLISH_PROPERTIES
+    try:
+        at = start + 2 + (data[start] << 8 | data[start + 1])
+        topic_field = data[start:at]
+        if first & _QOS:
+            packet_id = data[at] << 8 | data[at + 1]
+            at += 2
+            if not packet_id:
+                raise _explain(first, data, start, stop, version)
+        if version == V5:
+            size = data[at]
+            at += 1
+            if size:
+                if size >= _LONG:
+                    size, at = read_varint(data, at - 1, stop) or (stop, stop)
+                begin = at
+                at += size
+    except IndexError:
+        raise _explain(first, data, start, stop, version) from None
+    if at > stop:
+        raise _explain(first, data, start, stop, version)
+    if begin:
+        properties = lists[data[begin:at]]
+    topic = topics[topic_field]
+    if not topic and not properties.topic_alias:
+        raise _explain(first, data, start, stop, version)
+    return Publish(first, topic_field, topic, packet_id, properties, data[at:stop])
+
+
+def _explain(first: int, data: bytes, start: int, stop: int, version: int) -> MqttError:
+    """Find what is wrong with a PUBLISH that `read_publish` gave up on."""
+    cursor = Cursor("PUBLISH", data, start, stop)
+    cursor.binary("topic name")
+    if first & _QOS:
+        cursor.packet_id()
+    if version == V5:
+        size = cursor.varint("property length")
+        if size > cursor.left:
+            return cursor.malformed(f"property length is {size}, {cursor.left} bytes are left")
+        return ProtocolError("PUBLISH: neither topic name nor topic alias")
+    return TopicNameError("PUBLISH: topic name is empty")

@@ -1,0 +1,288 @@
+"""From bytes to packets, however the bytes were cut.
+
+    reader.feed(data)
+    while batch := reader.packets():
+        for packet in batch: ...
+
+`packets` gives all complete packets at once. If one of them breaks a rule, the packets
+before it are given first, and the next call raises; after that the reader is of no use.
+
+Rules that hold here:
+- Who sends and which version is spoken decides what is accepted. A reader for clients
+  knows no version until it has read a CONNECT, and takes nothing else before.
+- A packet's first byte and length are judged as soon as they are there; what is too large
+  is refused before any of it is kept.
+- At most one incomplete packet is kept. Every byte is copied a bounded number of times,
+  even when bytes come one by one.
+- PUBLISH and plain acknowledgements take the short way through the loop; everything else
+  is rare and goes by table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from penstock.errors import UsageError, quote
+from penstock.mqtt.acks import Puback, Pubcomp, Pubrec, Pubrel, read_ack
+from penstock.mqtt.connect import Connack, Connect, read_connack, read_connect, read_version
+from penstock.mqtt.control import (
+    Auth,
+    Disconnect,
+    Pingreq,
+    Pingresp,
+    read_auth,
+    read_disconnect,
+    read_pingreq,
+    read_pingresp,
+)
+from penstock.mqtt.errors import (
+    MalformedPacketError,
+    MqttError,
+    PacketTooLargeError,
+    ProtocolError,
+)
+from penstock.mqtt.kinds import (
+    FIXED_FLAGS,
+    PACKET_SIZE_LIMIT,
+    SENDABLE,
+    V3,
+    V5,
+    PacketType,
+    Sender,
+)
+from penstock.mqtt.publish import (
+    PUBLISH_FIRST,
+    PropertyLists,
+    Publish,
+    TopicNames,
+    read_publish,
+)
+from penstock.mqtt.subscriptions import (
+    Suback,
+    Subscribe,
+    Unsuback,
+    Unsubscribe,
+    read_suback,
+    read_subscribe,
+    read_unsuback,
+    read_unsubscribe,
+)
+from penstock.mqtt.wire import Cursor, read_varint
+
+Packet = (
+    Publish
+    | Puback
+    | Pubrec
+    | Pubrel
+    | Pubcomp
+    | Connect
+    | Connack
+    | Subscribe
+    | Suback
+    | Unsubscribe
+    | Unsuback
+    | Pingreq
+    | Pingresp
+    | Disconnect
+    | Auth
+)
+
+_Decoder = Callable[[Cursor], Packet]
+
+
+def _decoders(version: int, sender: Sender) -> dict[int, _Decoder]:
+    """Give what reads a packet by its first byte; what is missing is not allowed."""
+    every: dict[PacketType, _Decoder] = {
+        PacketType.CONNACK: partial(read_connack, version=version),
+        PacketType.PUBACK: partial(read_ack, version=version, sender=sender, kind=Puback),
+        PacketType.PUBREC: partial(read_ack, version=version, sender=sender, kind=Pubrec),
+        PacketType.PUBREL: partial(read_ack, version=version, sender=sender, kind=Pubrel),
+        PacketType.PUBCOMP: partial(read_ack, version=version, sender=sender, kind=Pubcomp),
+        PacketType.SUBSCRIBE: partial(read_subscribe, version=version),
+        PacketType.SUBACK: partial(read_suback, version=version),
+        PacketType.UNSUBSCRIBE: partial(read_unsubscribe, version=version),
+        PacketType.UNSUBACK: partial(read_unsuback, version=version),
+        PacketType.PINGREQ: read_pingreq,
+        PacketType.PINGRESP: read_pingresp,
+        PacketType.DISCONNECT: partial(read_disconnect, version=version, sender=sender),
+        PacketType.AUTH: partial(read_auth, sender=sender),
+    }
+    return {
+        kind << 4 | FIXED_FLAGS[kind]: every[kind]
+        for kind in SENDABLE[sender, version]
+        if kind in every
+    }
+
+
+_DECODERS: Final = {
+    (version, sender): _decoders(version, sender) for version in (V3, V5) for sender in Sender
+}
+_ACK_TYPES: Final[dict[int, type[Puback | Pubrec | Pubrel | Pubcomp]]] = {
+    0x40: Puback,
+    0x50: Pubrec,
+    0x62: Pubrel,
+    0x70: Pubcomp,
+}
+_ACK_SIZE: Final = 2
+_LONG: Final = 0x80
+_CONNECT: Final = 0x10
+_NAMES: Final = {int(kind): kind.name for kind in PacketType}
+
+
+class Reader:
+    """Splits what one side of a connection sends into packets.
+
+    `topics` and `properties` can be shared by all readers of the same direction; a reader
+    that gets none makes its own. `maximum_packet_size` can be changed between packets.
+    """
+
+    __slots__ = (
+        "_broken",
+        "_held",
+        "_need",
+        "maximum_packet_size",
+        "properties",
+        "sender",
+        "topics",
+        "version",
+    )
+
+    def __init__(
+        self,
+        sender: Sender,
+        *,
+        version: int | None = None,
+        maximum_packet_size: int = PACKET_SIZE_LIMIT,
+        topics: TopicNames | None = None,
+        properties: PropertyLists | None = None,
+    ) -> None:
+        if version not in ((None, V3, V5) if sender is Sender.CLIENT else (V3, V5)):
+            raise UsageError(f"{quote(version)} is no protocol version", fix="use V3 or V5")
+        self.sender = sender
+        self.version = version
+        self.maximum_packet_size = maximum_packet_size
+        self.topics = TopicNames() if topics is None else topics
+        self.properties = PropertyLists(sender) if properties is None else properties
+        self._held: bytes | bytearray = b""
+        self._need = 0
+        self._broken: MqttError | None = None
+
+    @property
+    def buffered(self) -> int:
+        """How many bytes of an incomplete packet are kept."""
+        return len(self._held)
+
+    def feed(self, data: bytes) -> None:
+        """Take what arrived."""
+        held = self._held
+        if not held:
+            self._held = data
+        elif self._need and len(held) + len(data) >= self._need:
+            self._held = b"".join((held, data))
+        elif isinstance(held, bytearray):
+            held += data
+        else:
+            # Growing in place, so that a large packet in small pieces is not copied for each.
+            self._held = bytearray(held)
+            self._held += data
+
+    def packets(self) -> list[Packet]:
+        """Give the packets that are complete; raise if the next one breaks a rule."""
+        if self._broken is not None:
+            raise self._broken
+        packets: list[Packet] = []
+        if not self._held or len(self._held) < self._need:
+            return packets
+        data = bytes(self._held)
+        self._held = b""
+        self._need = 0
+        try:
+            taken = self._split(data, packets)
+            if taken < len(data):
+                self._hold(data, taken)
+        except MqttError as error:
+            self._broken = error
+            if not packets:
+                raise
+        return packets
+
+    def _split(self, data: bytes, packets: list[Packet]) -> int:
+        """Decode all complete packets; give the place where an incomplete one begins."""
+        version = self.version
+        topics = self.topics
+        lists = self.properties
+        limit = self.maximum_packet_size
+        append = packets.append
+        at = 0
+        end = len(data)
+        while end - at > 1:
+            first = data[at]
+            size = data[at + 1]
+            start = at + 2
+            if size >= _LONG:
+                read = read_varint(data, at + 1, end)
+                if read is None:
+                    break
+                size, start = read
+            stop = start + size
+            if stop > end or stop - at > limit:
+                break
+            if version and first in PUBLISH_FIRST:
+                append(read_publish(first, data, start, stop, version, topics, lists))
+            elif size == _ACK_SIZE and version and first in _ACK_TYPES:
+                packet_id = data[start] << 8 | data[start + 1]
+                if not packet_id:
+                    raise ProtocolError(f"{_NAMES[first >> 4]}: packet identifier is 0")
+                append(_ACK_TYPES[first](packet_id))
+            else:
+                append(self._decode(first, data, start, stop))
+                version = self.version
+            at = stop
+        return at
+
+    def _decode(self, first: int, data: bytes, start: int, stop: int) -> Packet:
+        """Decode one packet that is neither PUBLISH nor a plain acknowledgement."""
+        self._check_first(first)
+        cursor = Cursor(_NAMES[first >> 4], data, start, stop)
+        version = self.version
+        if version is None:
+            # Known from here on, even if the rest is refused: the answer depends on it.
+            self.version = version = read_version(cursor)
+            return read_connect(cursor, version)
+        if first == _CONNECT:
+            return read_connect(cursor, read_version(cursor))
+        return _DECODERS[version, self.sender][first](cursor)
+
+    def _hold(self, data: bytes, at: int) -> None:
+        """Keep the beginning of a packet, unless it already shows that it is refused."""
+        self._check_first(data[at])
+        read = read_varint(data, at + 1, len(data))
+        if read is None:
+            self._need = len(data) - at + 1
+        else:
+            size, start = read
+            self._need = start - at + size
+            if self._need > self.maximum_packet_size:
+                raise PacketTooLargeError(
+                    f"{_NAMES[data[at] >> 4]}: {self._need} bytes, of which at most "
+                    f"{self.maximum_packet_size} are accepted"
+                )
+        self._held = data[at:]
+
+    def _check_first(self, first: int) -> None:
+        """Refuse a first byte that cannot begin a packet here."""
+        kind = first >> 4
+        if not kind:
+            raise MalformedPacketError("packet type 0 does not exist")
+        if self.version is None:
+            if kind != PacketType.CONNECT:
+                raise ProtocolError(f"{_NAMES[kind]} before CONNECT")
+        elif kind not in SENDABLE[self.sender, self.version]:
+            raise ProtocolError(f"{_NAMES[kind]} is not for a {self.sender.value} to send")
+        if kind == PacketType.PUBLISH:
+            if first not in PUBLISH_FIRST:
+                raise MalformedPacketError("PUBLISH: QoS is 3, or DUP is set although QoS is 0")
+        elif first & 0xF != FIXED_FLAGS[PacketType(kind)]:
+            raise MalformedPacketError(f"{_NAMES[kind]}: reserved flags are set")

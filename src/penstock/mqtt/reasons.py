@@ -1,0 +1,133 @@
+"""Reason codes: their names, which packet may carry which, and their 3.1.1 forms.
+
+Rules that hold here:
+- Packets carry plain integers in MQTT 5's numbering, whatever version they came in;
+  `ReasonCode` names them. 0x80 and above mean failure.
+- A code that the specification does not list for a packet, or for the side that sent it,
+  is a protocol error.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+from penstock.mqtt.kinds import PacketType, Sender
+
+
+class ReasonCode(IntEnum):
+    """Every reason code of MQTT 5; 0x00 to 0x02 have further names where they are used."""
+
+    SUCCESS = 0x00
+    GRANTED_QOS_1 = 0x01
+    GRANTED_QOS_2 = 0x02
+    DISCONNECT_WITH_WILL = 0x04
+    NO_MATCHING_SUBSCRIBERS = 0x10
+    NO_SUBSCRIPTION_EXISTED = 0x11
+    CONTINUE_AUTHENTICATION = 0x18
+    RE_AUTHENTICATE = 0x19
+    UNSPECIFIED_ERROR = 0x80
+    MALFORMED_PACKET = 0x81
+    PROTOCOL_ERROR = 0x82
+    IMPLEMENTATION_SPECIFIC_ERROR = 0x83
+    UNSUPPORTED_PROTOCOL_VERSION = 0x84
+    CLIENT_IDENTIFIER_NOT_VALID = 0x85
+    BAD_USER_NAME_OR_PASSWORD = 0x86
+    NOT_AUTHORIZED = 0x87
+    SERVER_UNAVAILABLE = 0x88
+    SERVER_BUSY = 0x89
+    BANNED = 0x8A
+    SERVER_SHUTTING_DOWN = 0x8B
+    BAD_AUTHENTICATION_METHOD = 0x8C
+    KEEP_ALIVE_TIMEOUT = 0x8D
+    SESSION_TAKEN_OVER = 0x8E
+    TOPIC_FILTER_INVALID = 0x8F
+    TOPIC_NAME_INVALID = 0x90
+    PACKET_IDENTIFIER_IN_USE = 0x91
+    PACKET_IDENTIFIER_NOT_FOUND = 0x92
+    RECEIVE_MAXIMUM_EXCEEDED = 0x93
+    TOPIC_ALIAS_INVALID = 0x94
+    PACKET_TOO_LARGE = 0x95
+    MESSAGE_RATE_TOO_HIGH = 0x96
+    QUOTA_EXCEEDED = 0x97
+    ADMINISTRATIVE_ACTION = 0x98
+    PAYLOAD_FORMAT_INVALID = 0x99
+    RETAIN_NOT_SUPPORTED = 0x9A
+    QOS_NOT_SUPPORTED = 0x9B
+    USE_ANOTHER_SERVER = 0x9C
+    SERVER_MOVED = 0x9D
+    SHARED_SUBSCRIPTIONS_NOT_SUPPORTED = 0x9E
+    CONNECTION_RATE_EXCEEDED = 0x9F
+    MAXIMUM_CONNECT_TIME = 0xA0
+    SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED = 0xA1
+    WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED = 0xA2
+
+
+FAILURE: Final = 0x80
+"""Codes from here on say that something failed."""
+
+_RECEIPT = frozenset((0x00, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99))
+_RELEASE = frozenset((0x00, 0x92))
+_GOODBYE = frozenset((0x00, 0x80, 0x81, 0x82, 0x83, 0x90, 0x93, 0x94, 0x95, 0x96, 0x97, 0x98, 0x99))
+_CONNACK = frozenset(
+    {0x00, 0x8C, 0x90, 0x95, 0x97, 0x99, 0x9A, 0x9B, 0x9C, 0x9D, 0x9F, *range(0x80, 0x8B)}
+)
+_SUBACK = frozenset((0x00, 0x01, 0x02, 0x80, 0x83, 0x87, 0x8F, 0x91, 0x97, 0x9E, 0xA1, 0xA2))
+_UNSUBACK = frozenset((0x00, 0x11, 0x80, 0x83, 0x87, 0x8F, 0x91))
+_SERVER_GOODBYE = _GOODBYE | {
+    *(0x87, 0x89, 0x8B, 0x8C, 0x8D, 0x8E, 0x8F),
+    *(0x9A, 0x9B, 0x9C, 0x9D, 0x9E, 0x9F, 0xA0, 0xA1, 0xA2),
+}
+
+ALLOWED: Final[dict[tuple[PacketType, Sender], frozenset[int]]] = {
+    (PacketType.CONNACK, Sender.SERVER): _CONNACK,
+    (PacketType.PUBACK, Sender.CLIENT): _RECEIPT,
+    # Only a server knows that nobody subscribes.
+    (PacketType.PUBACK, Sender.SERVER): _RECEIPT | {0x10},
+    (PacketType.PUBREC, Sender.CLIENT): _RECEIPT,
+    (PacketType.PUBREC, Sender.SERVER): _RECEIPT | {0x10},
+    (PacketType.PUBREL, Sender.CLIENT): _RELEASE,
+    (PacketType.PUBREL, Sender.SERVER): _RELEASE,
+    (PacketType.PUBCOMP, Sender.CLIENT): _RELEASE,
+    (PacketType.PUBCOMP, Sender.SERVER): _RELEASE,
+    (PacketType.SUBACK, Sender.SERVER): _SUBACK,
+    (PacketType.UNSUBACK, Sender.SERVER): _UNSUBACK,
+    (PacketType.DISCONNECT, Sender.CLIENT): _GOODBYE | {0x04},
+    (PacketType.DISCONNECT, Sender.SERVER): _SERVER_GOODBYE,
+    (PacketType.AUTH, Sender.CLIENT): frozenset((0x18, 0x19)),
+    (PacketType.AUTH, Sender.SERVER): frozenset((0x00, 0x18)),
+}
+"""The reason codes that a packet may carry, by the side that sends it."""
+
+V3_SUBACK_FAILURE: Final = 0x80
+V3_SUBACK_CODES: Final = frozenset((0x00, 0x01, 0x02, V3_SUBACK_FAILURE))
+
+_FROM_RETURN_CODE = (0x00, 0x84, 0x85, 0x88, 0x86, 0x87)
+_UNAVAILABLE = 3
+_TO_RETURN_CODE = {code: number for number, code in enumerate(_FROM_RETURN_CODE)} | {
+    0x8A: 5,  # banned: not authorised
+    0x8C: 4,  # the credentials cannot be judged
+    0x90: 5,  # 0x90 to 0x9B speak of a will that is not accepted
+    0x99: 5,
+    0x9A: 5,
+    0x9B: 5,
+}
+
+
+def reason_of_return_code(code: int) -> int | None:
+    """Give the reason code that a 3.1.1 CONNACK return code stands for, if it is one."""
+    return _FROM_RETURN_CODE[code] if code < len(_FROM_RETURN_CODE) else None
+
+
+def return_code_of_reason(reason: int) -> int:
+    """Give the 3.1.1 CONNACK return code that is nearest to a reason code."""
+    return _TO_RETURN_CODE.get(reason, _UNAVAILABLE)
+
+
+def describe(reason: int) -> str:
+    """Name a reason code for a log or an error: `0x87 not authorized`."""
+    try:
+        name = ReasonCode(reason).name.replace("_", " ").lower()
+    except ValueError:
+        name = "unknown"
+    return f"0x{reason:02x} {name}"
