@@ -1,0 +1,115 @@
+"""The entry point: finds the verb, runs it, turns errors into words and exit codes."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+from penstock import __version__
+from penstock.errors import PenstockError
+
+try:
+    import click
+except ImportError:
+    sys.exit("penstock: the command line is not installed → pip install 'penstock[all]'")
+
+from penstock.cli.output import print_error
+
+# Verb → the line that `penstock --help` shows. The order is the reader's: first steps,
+# definitions, questions, running, the rest.
+VERBS: dict[str, str] = {
+    "init": "Write a commented penstock.yaml and the keys it names.",
+    "doctor": "Report what is installed, what is missing, and how to fix it.",
+    "demo": "Run a demonstration on this machine.",
+    "apply": "Apply definitions from files or folders, all or nothing.",
+    "get": "Show definitions.",
+    "delete": "Delete definitions.",
+    "diff": "Show what applying files would change.",
+    "history": "Show the changes of a definition, or of all.",
+    "rollback": "Return definitions to what an earlier epoch held.",
+    "schema": "Print the JSON Schema of a kind.",
+    "check": "Ask whether a subject may read or write a topic, and why.",
+    "audit": "Read, verify and prove the audit log.",
+    "up": "Run the parts named in penstock.yaml.",
+    "status": "Show the parts that run.",
+    "bench": "Measure a part and print figures.",
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are modules of this package."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Return the verbs in the reader's order."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import the module of the verb."""
+        if cmd_name not in VERBS:
+            return None
+        module = importlib.import_module(f"penstock.cli.{cmd_name.replace('-', '_')}")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """List the verbs without importing any of them."""
+        with formatter.section("Verbs"):
+            formatter.write_dl(list(VERBS.items()))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Resolve the verb; a wrong one is answered with the nearest."""
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            import difflib
+
+            near = difflib.get_close_matches(args[0], VERBS, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else "`penstock --help` lists them"
+            raise click.UsageError(f"no verb {args[0][:60]!r}; {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, prog_name="penstock")
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(dir_okay=False),
+    envvar="PENSTOCK_CONFIG",
+    help="The configuration file; else penstock.yaml in the working folder, else defaults.",
+)
+@click.pass_context
+def penstock(ctx: click.Context, config_file: str | None) -> None:
+    """Control the flow of personal data through publish/subscribe systems."""
+    ctx.obj = config_file
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit with its code."""
+    given = sys.argv[1:] if arguments is None else arguments
+    as_json = "--json" in given
+    try:
+        code = penstock.main(args=given, prog_name="penstock", standalone_mode=False)
+    except click.UsageError as error:
+        usage = error.ctx.command_path if error.ctx else "penstock"
+        print_error(error.format_message(), f"see `{usage} --help`", as_json=as_json)
+        code = 2
+    except click.ClickException as error:
+        print_error(error.format_message(), None, as_json=as_json)
+        code = 2
+    except (click.Abort, KeyboardInterrupt):
+        code = 130
+    except PenstockError as error:
+        if os.environ.get("PENSTOCK_DEBUG"):
+            raise
+        print_error(error.message, error.fix, as_json=as_json, error=error)
+        code = error.exit_code
+    except BrokenPipeError:
+        # The reader of our output went away, as `head` does.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code if isinstance(code, int) else 0)

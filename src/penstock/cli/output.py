@@ -1,0 +1,85 @@
+"""What commands print: one line of JSON for machines, tables and colours for people.
+
+Rules that hold here:
+- Every command takes `--json` and then prints exactly one JSON value on one line to
+  standard output (commands that follow something: one per event).
+- Colours only on a terminal, and never with NO_COLOR.
+- Errors go to standard error, with the fix on a line of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from penstock.errors import InvalidError, PenstockError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def json_option(function: Function) -> Function:
+    """Add `--json` to a command; it arrives as the parameter `as_json`."""
+    option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
+    return option(function)
+
+
+def console(*, errors: bool = False) -> Console:
+    """Return the console for people; plain where there is no terminal or NO_COLOR is set."""
+    stream = sys.stderr if errors else sys.stdout
+    width = None if stream.isatty() else int(os.environ.get("COLUMNS", "110"))
+    return Console(file=stream, width=width, highlight=False, soft_wrap=False)
+
+
+def print_json(data: Any) -> None:
+    """Print one JSON value on one line."""
+    print(json.dumps(data, ensure_ascii=False, separators=(",", ":"), default=str))
+
+
+def show(as_json: bool, data: Any, render: Callable[[Console], None]) -> None:  # noqa: FBT001
+    """Print `data` as one line of JSON, or let `render` draw it for people."""
+    if as_json:
+        print_json(data)
+    else:
+        render(console())
+
+
+def table(*columns: str, title: str | None = None) -> Table:
+    """Return a table in the house style."""
+    made = Table(
+        title=title, title_justify="left", box=None, pad_edge=False, header_style="bold dim"
+    )
+    for column in columns:
+        made.add_column(column, overflow="fold")
+    return made
+
+
+def print_error(
+    message: str, fix: str | None, *, as_json: bool, error: PenstockError | None = None
+) -> None:
+    """Print an error with its problems and its fix."""
+    problems = error.problems if isinstance(error, InvalidError) else []
+    if as_json:
+        body: dict[str, Any] = {"error": message, "fix": fix}
+        if problems:
+            body["problems"] = [
+                {"place": item.place, "message": item.message, "fix": item.fix} for item in problems
+            ]
+        print(json.dumps(body, ensure_ascii=False), file=sys.stderr)
+        return
+    target = console(errors=True)
+    target.print(Text.assemble(("error: ", "bold red"), message))
+    for item in problems:
+        place = (f"{item.place}: ", "bold") if item.place else ""
+        target.print(Text.assemble("  ", place, item.message))
+        if item.fix:
+            target.print(Text.assemble("    → ", (item.fix, "cyan")))
+    if fix:
+        target.print(Text.assemble("  → ", (fix, "cyan")))

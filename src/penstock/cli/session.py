@@ -1,0 +1,42 @@
+"""What a command works with: the configuration, the store, and who is asking."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from penstock.config import Config, defaults, find, load
+from penstock.store.database import Database
+
+
+def configuration() -> Config:
+    """Return the settings: of the named file, of penstock.yaml here, else the defaults."""
+    context = click.get_current_context(silent=True)
+    named = context.find_root().obj if context else None
+    path = find(Path(named) if named else None)
+    return load(path) if path else defaults(Path.cwd())
+
+
+@contextmanager
+def open_database(config: Config | None = None) -> Iterator[Database]:
+    """Open the store of this installation, for as long as the block lasts."""
+    settings = config or configuration()
+    settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with Database.open(settings.store.connection_url()) as database:
+        yield database
+
+
+def actor() -> str:
+    """Return who is asking, for history and audit: PENSTOCK_ACTOR, else the login name."""
+    named = os.environ.get("PENSTOCK_ACTOR")
+    if named:
+        return named
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid-{os.getuid()}"
