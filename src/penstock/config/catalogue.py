@@ -1,0 +1,213 @@
+"""Every setting there is, read off the models.
+
+`penstock init`, the reference, environment variables and the hints of error messages
+all draw from here, so that none of them can drift from what is accepted.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic.fields import FieldInfo
+
+from penstock.config.environment import variable_of
+from penstock.config.quantities import BYTES, SECONDS
+from penstock.config.secrets import Secret, SecretFile
+from penstock.config.settings import Kind, Settings
+from penstock.config.source import Steps, dotted
+
+ANY_NAME = "NAME"
+"""Stands in a way for a name that the user chooses."""
+
+SECRET_KEYS = ("file", "env")
+
+_UNITS: Mapping[str, Mapping[str, float]] = {"a duration": SECONDS, "a size": BYTES}
+_WORDS = {str: "text", int: "a number", float: "a number", bool: "true or false", Path: "a path"}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting, or a group of them."""
+
+    path: Steps
+    field: FieldInfo
+
+    @property
+    def name(self) -> str:
+        """The way to it, as people write it."""
+        return dotted(self.path)
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that sets it."""
+        return variable_of(self.path)
+
+    @property
+    def value_type(self) -> Any:
+        """Its Python type, without the `None` of a setting that may be left out."""
+        return _bare(self.field.annotation)
+
+    @property
+    def group(self) -> type[Settings] | None:
+        """The model of the settings below it, where it is a group."""
+        return (
+            self.value_type
+            if isinstance(self.value_type, type) and issubclass(self.value_type, Settings)
+            else None
+        )
+
+    @property
+    def named_group(self) -> type[Settings] | None:
+        """The model of each entry, where it is a mapping of names that the user chooses."""
+        return get_args(self.value_type)[1] if get_origin(self.value_type) is Mapping else None
+
+    @property
+    def plural(self) -> bool:
+        """Whether its value is a list or a mapping."""
+        return self.group is not None or get_origin(self.value_type) in {tuple, Mapping}
+
+    @property
+    def description(self) -> str:
+        """What it means, in one line."""
+        if self.group is not None:
+            return self.group.__doc__ or ""
+        return self.field.description or ""
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The words it can be, where only some are allowed."""
+        return get_args(self.value_type) if get_origin(self.value_type) is Literal else ()
+
+    @property
+    def secret(self) -> bool:
+        """Whether its value says where a secret is, or might be one by mistake."""
+        return _is_class(self.value_type, Secret)
+
+    @property
+    def kind(self) -> str:
+        """The words that people use for its type."""
+        if self.choices:
+            return "one of " + ", ".join(self.choices)
+        return _kind_of(self.field.annotation, self.field.metadata).word
+
+    @property
+    def form(self) -> str:
+        """What it must look like, where its type does not say."""
+        return _kind_of(self.field.annotation, self.field.metadata).form
+
+    @property
+    def bounds(self) -> str:
+        """The least and the most it can be, as people write them."""
+        if self.kind == "a port":
+            return ""  # everyone knows them
+        units = _UNITS.get(self.kind, {})
+        least, most = "", ""
+        for mark in self.field.metadata:
+            match mark:
+                case Ge(ge=bound):
+                    least = _write(bound, units)
+                case Gt(gt=bound):
+                    least = f"more than {_write(bound, units)}"
+                case Le(le=bound):
+                    most = _write(bound, units)
+                case Lt(lt=bound):
+                    most = f"less than {_write(bound, units)}"
+        return f"{least} to {most}" if least and most else (least and f"at least {least}") or most
+
+    @property
+    def default(self) -> Any:
+        """Its default, as a person would write it; None where there is none."""
+        return None if self.group is not None else self.field.default
+
+
+def settings_of(model: type[Settings], path: Steps = ()) -> Iterator[Setting]:
+    """Yield the settings of `model` in order, each group before what is in it."""
+    for name, field in model.model_fields.items():
+        setting = Setting((*path, name), field)
+        yield setting
+        if setting.group is not None:
+            yield from settings_of(setting.group, setting.path)
+        elif setting.named_group is not None:
+            yield from settings_of(setting.named_group, (*setting.path, ANY_NAME))
+
+
+def keys_at(model: type[Settings], path: Steps) -> dict[str, Setting] | None:
+    """Return the settings that can stand below `path`; None where names are free or none can."""
+    below: type[Settings] | None = model
+    steps = iter(path)
+    for step in steps:
+        setting = _child(below, str(step)) if below else None
+        if setting is None:
+            return None
+        below = setting.group
+        if setting.named_group is not None and next(steps, None) is not None:
+            below = setting.named_group
+    if below is None:
+        return None
+    return {name: Setting((*path, name), field) for name, field in below.model_fields.items()}
+
+
+def setting_at(model: type[Settings], path: Steps) -> Setting | None:
+    """Return the setting at `path`, or the secret that `path` says the place of."""
+    *above, last = path
+    known = keys_at(model, tuple(above)) or {}
+    if str(last) in known:
+        return known[str(last)]
+    if above and last in SECRET_KEYS:
+        setting = setting_at(model, tuple(above))
+        return setting if setting and setting.value_type is Secret else None
+    return None
+
+
+def _child(model: type[Settings], name: str) -> Setting | None:
+    field = model.model_fields.get(name)
+    return Setting((name,), field) if field else None
+
+
+def _bare(annotation: Any) -> Any:
+    """Strip `None` and annotations off a type."""
+    if get_origin(annotation) in {Union, types.UnionType}:
+        return _bare(next(arg for arg in get_args(annotation) if arg is not type(None)))
+    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+
+
+def _is_class(found: Any, wanted: type) -> bool:
+    return isinstance(found, type) and issubclass(found, wanted)
+
+
+def _kind_of(annotation: Any, marks: Sequence[Any] = ()) -> Kind:
+    if get_origin(annotation) in {Union, types.UnionType}:
+        return _kind_of(next(arg for arg in get_args(annotation) if arg is not type(None)), marks)
+    if get_origin(annotation) is Annotated:
+        marks = get_args(annotation)[1:]
+    for mark in marks:
+        if isinstance(mark, Kind):
+            return mark
+    bare = _bare(annotation)
+    if get_origin(bare) is tuple:
+        each = _kind_of(get_args(bare)[0])
+        return Kind(f"a list, each {each.word}", each.form)
+    if get_origin(bare) is Mapping:
+        each = _kind_of(get_args(bare)[0])
+        return Kind(f"settings under {each.word}", each.form)
+    for base, word in (
+        (SecretFile, "the path of a secret file"),
+        (Secret, "{file: PATH} or {env: NAME}"),
+        (Settings, "a group of settings"),
+    ):
+        if _is_class(bare, base):
+            return Kind(word)
+    return Kind(_WORDS.get(bare, str(bare)))
+
+
+def _write(bound: Any, units: Mapping[str, float]) -> str:
+    """Write a bound in the largest unit that divides it."""
+    for unit, worth in sorted(units.items(), key=lambda item: -item[1]):
+        if bound and round(bound / worth, 9) % 1 == 0:
+            return f"{round(bound / worth)}{unit}"
+    return str(bound)

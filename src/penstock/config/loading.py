@@ -1,0 +1,119 @@
+"""Finds penstock.yaml, reads it, lays the environment over it, and checks the whole.
+
+Rules that hold here:
+- All problems of the file and of the environment are reported at once.
+- Only `load` and `find` look at the process's own environment and working folder.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from penstock.config.catalogue import setting_at, settings_of
+from penstock.config.environment import EnvironmentText, overrides, parse_value
+from penstock.config.problems import in_order, problems_of, unknown_key
+from penstock.config.root import Config
+from penstock.config.settings import folders
+from penstock.config.source import Source, dotted, read_file
+from penstock.errors import InvalidError, Problem, UsageError, quote
+
+FILE_NAME = "penstock.yaml"
+FILE_VARIABLE = "PENSTOCK_CONFIG"
+CLOSE = 0.85
+
+
+def find(named: Path | None = None, environ: Mapping[str, str] | None = None) -> Path | None:
+    """Return the settings file: the named one, else $PENSTOCK_CONFIG, else the one here."""
+    if named is not None:
+        return named
+    variable = (os.environ if environ is None else environ).get(FILE_VARIABLE)
+    if variable:
+        return Path(variable)
+    here = Path(FILE_NAME)
+    return here if here.exists() else None
+
+
+def load(named: Path | None = None, environ: Mapping[str, str] | None = None) -> Config:
+    """Load the settings; raise `InvalidError` with all problems, or say that there is no file."""
+    environ = os.environ if environ is None else environ
+    path = find(named, environ)
+    if path is None:
+        raise UsageError(
+            f"there is no {FILE_NAME} in {quote(Path.cwd())}",
+            fix="run `penstock init`, or name a file with --config FILE or $PENSTOCK_CONFIG",
+        )
+    return check(read_file(path), environ)
+
+
+def defaults(base: Path, environ: Mapping[str, str] | None = None) -> Config:
+    """Return the settings of an installation in `base` without a file."""
+    environ = os.environ if environ is None else environ
+    return check(Source("(no file)"), environ, base=base)
+
+
+def check(source: Source, environ: Mapping[str, str], *, base: Path | None = None) -> Config:
+    """Lay the environment over what the file says, and check the whole."""
+    problems = [*source.problems.values(), *_lay_over(source, environ)]
+    base = base or (source.file.parent if source.file else Path.cwd())
+    try:
+        config = Config.model_validate(source.data, context=folders(base, source.data.get("data")))
+    except ValidationError as error:
+        problems += problems_of(error, Config, source)
+    if problems:
+        raise InvalidError(source.name, in_order(problems))
+    config._source = source  # noqa: SLF001 - a private attribute of the model, set once here
+    return config
+
+
+def _lay_over(source: Source, environ: Mapping[str, str]) -> list[Problem]:
+    problems = []
+    for path, text in overrides(environ).items():
+        where = f"environment variable {text.variable}"
+        setting = setting_at(Config, path)
+        if setting is not None:
+            value = parse_value(text, plural=setting.plural)
+            if not _put(source.data, path, value):
+                problems.append(
+                    Problem(
+                        where,
+                        "the file has a plain value where this needs a group of settings",
+                        f"mend {source.place(path[:1], key=True)}",
+                    )
+                )
+            for length in range(1, len(path) + 1):
+                source.keys.setdefault(path[:length], where)
+            source.values[path] = source.keys[path] = where
+        elif len(path) > 1:
+            problems.append(unknown_key(Config, path, f"{where} ({dotted(path)})"))
+        elif (meant := _meant(path[0])) is not None:
+            problems.append(Problem(where, "this names no setting", f"did you mean {meant}?"))
+    return problems
+
+
+def _put(data: dict[str, Any], path: tuple[str, ...], value: EnvironmentText | list[Any]) -> bool:
+    """Put a value at `path`, making the groups around it; False where one is no group."""
+    *above, last = path
+    for step in above:
+        if data.get(step) is None:
+            data[step] = {}
+        if not isinstance(data[step], dict):
+            return False
+        data = data[step]
+    data[last] = value
+    return True
+
+
+def _meant(name: str) -> str | None:
+    """Return the variable that a name without two underscores was probably meant to be."""
+    known = {
+        "_".join(map(str, setting.path)).lower(): setting.variable
+        for setting in settings_of(Config)
+    }
+    close = difflib.get_close_matches(name, known, n=1, cutoff=CLOSE)
+    return known[close[0]] if close else None

@@ -1,0 +1,79 @@
+"""The whole of penstock.yaml: one field for each section.
+
+A later part adds its module in `sections` and its field here; loading, environment
+variables, `penstock init`, the reference and `penstock doctor` follow from the models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, PrivateAttr
+
+from penstock.config.secrets import Secret
+from penstock.config.sections.audit import AuditSettings
+from penstock.config.sections.broker import BrokerSettings
+from penstock.config.sections.gateway import GatewaySettings
+from penstock.config.sections.log import LogSettings
+from penstock.config.sections.monitor import MonitorSettings
+from penstock.config.sections.store import StoreSettings
+from penstock.config.sections.supervisor import SupervisorSettings
+from penstock.config.settings import DEFAULT_DATA, BasePath, Kind, Settings, setting, wrong
+from penstock.config.source import Source, Steps
+
+PartName = Annotated[
+    str,
+    Field(pattern=r"^[a-z][a-z0-9-]{0,31}$"),
+    Kind("a name", "at most 32 small letters, digits and hyphens, a letter first"),
+]
+
+
+def _refuse_twins(names: tuple[str, ...]) -> tuple[str, ...]:
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            raise wrong(f"the part {name!r} is named twice", "keep one")
+    return names
+
+
+class Config(Settings):
+    """The settings of one installation of Penstock."""
+
+    data: BasePath = setting(DEFAULT_DATA, "The folder of all that Penstock keeps.")
+    parts: Annotated[tuple[PartName, ...], Field(max_length=64), AfterValidator(_refuse_twins)] = (
+        Field(default=("broker",), description="The parts that `penstock up` runs.")
+    )
+    store: StoreSettings = Field(default_factory=StoreSettings)
+    audit: AuditSettings = Field(default_factory=AuditSettings)
+    log: LogSettings = Field(default_factory=LogSettings)
+    monitor: MonitorSettings = Field(default_factory=MonitorSettings)
+    broker: BrokerSettings = Field(default_factory=BrokerSettings)
+    gateway: GatewaySettings = Field(default_factory=GatewaySettings)
+    supervisor: SupervisorSettings = Field(default_factory=SupervisorSettings)
+
+    _source: Source | None = PrivateAttr(default=None)
+
+    @property
+    def file(self) -> Path | None:
+        """The file that these settings were loaded from, if they were."""
+        return self._source.file if self._source else None
+
+    def place(self, *path: str | int) -> str:
+        """Say where the setting at `path` was written, for an error message."""
+        return self._source.place(path) if self._source else ".".join(map(str, path))
+
+    def secrets(self) -> Iterator[tuple[Steps, Secret]]:
+        """Yield every secret that these settings name, with its setting."""
+        return _secrets(self, ())
+
+
+def _secrets(value: Any, path: Steps) -> Iterator[tuple[Steps, Secret]]:
+    if isinstance(value, Secret):
+        yield path, value
+    elif isinstance(value, Settings):
+        for name in type(value).model_fields:
+            yield from _secrets(getattr(value, name), (*path, name))
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            yield from _secrets(item, (*path, name))

@@ -1,0 +1,135 @@
+"""`gateway`: where clients connect, what they may cost, how reservations are enforced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from penstock.config.quantities import Duration, Size
+from penstock.config.secrets import SecretFile
+from penstock.config.settings import Conflict, DataPath, Host, Kind, Port, Settings, setting
+
+ListenerName = Annotated[
+    str,
+    Field(pattern=r"^[a-z][a-z0-9]{0,31}$"),
+    Kind("a name", "at most 32 small letters and digits, a letter first"),
+]
+
+
+class ListenerSettings(Settings):
+    """One address where clients connect."""
+
+    transport: Literal["tcp", "tls", "websocket", "websocket-tls"] = setting(
+        "tcp", "How clients connect."
+    )
+    host: Host = setting("127.0.0.1", "The address it listens on; 0.0.0.0 is every IPv4 address.")
+    port: Port = setting(1883, "The port it listens on; 0 takes a free one.")
+    path: Annotated[str, Field(pattern=r"^/[!-~]*$", max_length=256)] = setting(
+        "/mqtt", "The path of the WebSocket."
+    )
+    certificate: DataPath | None = setting(
+        None,
+        "The certificate chain, for TLS.",
+        examples=("certificates/server.pem",),
+    )
+    key: SecretFile | None = setting(
+        None, "The file of its key, for TLS.", examples=("keys/server.key",)
+    )
+    client_ca: DataPath | None = setting(
+        None,
+        "The certificates that every client's is checked against, for mutual TLS.",
+        examples=("certificates/clients-ca.pem",),
+    )
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether what clients send is protected on its way."""
+        return self.transport in {"tls", "websocket-tls"}
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Yield TLS files where there is no TLS, and the reverse."""
+        for name in ("certificate", "key"):
+            if self.encrypted and getattr(self, name) is None:
+                yield Conflict(
+                    name, f"the transport {self.transport} needs it", "name a file in PEM form"
+                )
+        for name in ("certificate", "key", "client_ca"):
+            if not self.encrypted and getattr(self, name) is not None:
+                yield Conflict(
+                    name,
+                    f"the transport {self.transport} does not use it",
+                    "leave it out, or set transport to tls or websocket-tls",
+                )
+
+
+class LimitSettings(Settings):
+    """What clients may cost."""
+
+    connections: Annotated[int, Field(ge=1, le=1_000_000)] = setting(
+        10_000, "The most clients at a time."
+    )
+    connect_timeout: Annotated[Duration, Field(gt=0, le=300)] = setting(
+        "10s", "How long a new connection may take until its CONNECT is here."
+    )
+    keep_alive: Annotated[Duration, Field(gt=0, le=65535)] = setting(
+        "30m", "The longest that a client may be silent, whatever it asks for."
+    )
+    packet: Annotated[Size, Field(ge=1024, le=268_435_455)] = setting("1MiB", "The largest packet.")
+    subscriptions: Annotated[int, Field(ge=1, le=1_000_000)] = setting(
+        1000, "The most subscriptions of one client."
+    )
+    receive_maximum: Annotated[int, Field(ge=1, le=65535)] = setting(
+        100, "The most unacknowledged messages of one client, each way."
+    )
+    queue: Annotated[Size, Field(ge=1024)] = setting(
+        "4MiB", "The most that may wait for a slow client before it is closed."
+    )
+
+
+class FilteringSettings(Settings):
+    """How reservations of topics for purposes are enforced."""
+
+    mode: Literal["subscribe", "publish", "hybrid"] = setting(
+        "hybrid",
+        "Check when a client subscribes, at each delivery, or both.",
+    )
+    strict: bool = setting(
+        default=False, description="Whether a topic without a reservation is closed to all."
+    )
+    denied_publish: Literal["acknowledge", "close"] = setting(
+        "acknowledge",
+        "What an MQTT 3.1.1 client sees when its message is denied: an "
+        "acknowledgement (the message is dropped), or the end of its connection.",
+    )
+
+
+class GatewaySettings(Settings):
+    """The gate that clients connect to, in front of the broker."""
+
+    open_mode: bool = setting(
+        default=False,
+        description="For trials only: every client may reserve and administer. "
+        "The gateway warns at each start.",
+    )
+    listeners: Annotated[
+        Mapping[ListenerName, ListenerSettings], Field(min_length=1, max_length=64)
+    ] = setting(
+        {"mqtt": {}},
+        "Where clients connect: a name of your choice, and its settings.",
+    )
+    limits: LimitSettings = Field(default_factory=LimitSettings)
+    filtering: FilteringSettings = Field(default_factory=FilteringSettings)
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Yield two listeners that want the same address."""
+        taken: dict[tuple[str, int], str] = {}
+        for name, listener in self.listeners.items():
+            first = taken.setdefault((listener.host, listener.port), name)
+            if first != name and listener.port:
+                yield Conflict(
+                    f"listeners.{name}.port",
+                    f"the listener {first!r} has the same address",
+                    "choose another port",
+                )

@@ -1,0 +1,248 @@
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+from pydantic import ValidationError
+
+from penstock.config import Config, SecretFile, SecretVariable, defaults, find, load
+from penstock.config.loading import check
+from penstock.config.source import read_text
+from penstock.errors import InvalidError, UsageError
+
+
+def read(text: str, environ: dict[str, str] | None = None) -> Config:
+    return check(
+        read_text(dedent(text).encode(), "penstock.yaml"), environ or {}, base=Path("/srv")
+    )
+
+
+def problems(text: str, environ: dict[str, str] | None = None) -> list[str]:
+    with pytest.raises(InvalidError) as caught:
+        read(text, environ)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def test_settings_are_frozen() -> None:
+    config = read("")
+    with pytest.raises(ValidationError):
+        config.data = Path("/elsewhere")
+    with pytest.raises(ValidationError):
+        config.store.url = "sqlite:///x"
+
+
+def test_relative_paths_start_at_the_data_folder_and_it_at_the_file() -> None:
+    config = read("data: here\nbroker: {tls: {ca: ca.pem}}\naudit: {signing_key: /abs/key}")
+    assert config.data == Path("/srv/here")
+    assert config.broker.tls.ca == Path("/srv/here/ca.pem")
+    assert config.store.url == "sqlite:////srv/here/penstock.db"
+    assert config.audit.signing_key == SecretFile(Path("/abs/key"))
+    assert config.audit.pseudonym_key == SecretFile(Path("/srv/here/keys/pseudonym.key"))
+
+
+def test_a_group_whose_lines_are_all_commented_out_keeps_its_defaults() -> None:
+    commented = read("store:\ngateway:\n  limits:\n")
+    assert commented.model_dump() == read("").model_dump()
+
+
+def test_all_problems_are_listed_at_once_in_the_order_of_the_file() -> None:
+    found = problems(
+        """\
+        store:
+          ur: sqlite:///x.db
+          lease: soon
+        url: sqlite:///x.db
+        gateway:
+          listeners:
+            Big: {}
+            ws: {transport: pigeon, port: 70000}
+          open_mode: no way
+        log: loud
+        parts: broker
+        parts: [broker]
+        """,
+        {"PENSTOCK_GATEWAY__LIMITS__PACKET": "huge"},
+    )
+    assert [line.split(": ")[0] for line in found] == [
+        "penstock.yaml:2:3 (store.ur)",
+        "penstock.yaml:3:10 (store.lease)",
+        "penstock.yaml:4:1 (url)",
+        "penstock.yaml:7:5 (gateway.listeners.Big)",
+        "penstock.yaml:8:21 (gateway.listeners.ws.transport)",
+        "penstock.yaml:8:35 (gateway.listeners.ws.port)",
+        "penstock.yaml:9:14 (gateway.open_mode)",
+        "penstock.yaml:10:6 (log)",
+        "penstock.yaml:12:1 (parts)",
+        "environment variable PENSTOCK_GATEWAY__LIMITS__PACKET (gateway.limits.packet)",
+    ]
+    assert all(" → " in line for line in found)
+
+
+@pytest.mark.parametrize(
+    ("text", "fix"),
+    [
+        ("stor: {}", "did you mean 'store'?"),
+        ("store: {urls: x}", "did you mean 'url'?"),
+        ("signing_key: x", "did you mean audit.signing_key?"),
+        ("log: {zzz: 1}", "remove it; known here: level, format"),
+        ("log: {level: loud}", "write one of debug, info, warning, error"),
+        ("log: {level: [debug]}", "not a group or a list → write one of debug"),
+        ("log: [debug]", "write `key: value` lines below it: level, format"),
+        ("parts: broker", "write [ONE, TWO]"),
+        ("parts: [broker, broker]", "the part 'broker' is named twice → keep one"),
+        ("monitor: {port: 65536}", "'65536' does not fit → write a port"),
+        ("monitor: {host: 'a b'}", "'a b' does not fit → write a host (a name or an address"),
+        ("monitor: {host: null}", "a value is missing → write a host"),
+        ("audit: {batch: 0}", "'0' does not fit → write a number (1 to 100000)"),
+        ("supervisor: {grace: 2h}", "'2h' does not fit → write a duration (0 to 1h)"),
+        ("gateway: {listeners: {}}", "write settings under a name"),
+    ],
+)
+def test_each_problem_names_its_fix(text: str, fix: str) -> None:
+    (found,) = problems(text)
+    assert fix in found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "broker: {password: hunter2}",
+        "broker: {password: [hunter2]}",
+        "broker: {password: {file: x, value: hunter2}}",
+        "broker: {password: {value: hunter2}}",
+        "broker: {pasword: hunter2}",
+        "broker: hunter2",
+        "store: postgresql://me:hunter2@host/db",
+        "store: {url: 'postgresql://me:hunter2@host/db'}",
+        "store: {url: 'postgresql://me@host/db?password=hunter2'}",
+        "store: {url: 'mysql://me:hunter2@host/db'}",
+        "store: {url: 'postgresql://me:hunter2@[host/db'}",
+        'audit: {signing_key: "-----BEGIN PRIVATE KEY-----\\nhunter2"}',
+        "audit: {signing_key: [hunter2]}",
+        'broker: {password: {file: "-----BEGIN PRIVATE KEY-----\\nhunter2"}}',
+    ],
+)
+def test_a_secret_in_the_file_is_refused_and_not_shown(text: str) -> None:
+    (found,) = problems(text)
+    assert "hunter2" not in found
+    assert "penstock.yaml:1:" in found
+    assert " → " in found
+
+
+def test_secrets_are_places() -> None:
+    config = read(
+        """\
+        store: {url: "postgresql://me@host/db", password: {file: keys/store}}
+        broker: {mode: external, port: 1883, username: me, password: {env: BROKER_PASSWORD}}
+        """
+    )
+    assert config.store.password == SecretFile(Path("/srv/penstock-data/keys/store"))
+    assert config.broker.password == SecretVariable("BROKER_PASSWORD")
+    assert dict(config.secrets()) == {
+        ("store", "password"): config.store.password,
+        ("broker", "password"): config.broker.password,
+        ("audit", "signing_key"): config.audit.signing_key,
+        ("audit", "pseudonym_key"): config.audit.pseudonym_key,
+    }
+
+
+def test_a_secret_from_the_environment_stays_there() -> None:
+    config = read(
+        "broker: {mode: external, port: 1883, username: me, password: {file: x}}",
+        {"PENSTOCK_BROKER__PASSWORD": "hunter2"},
+    )
+    assert config.broker.password == SecretVariable("PENSTOCK_BROKER__PASSWORD")
+    assert "hunter2" not in repr(config)
+    assert "hunter2" not in config.model_dump_json()
+
+
+def test_the_environment_goes_before_the_file() -> None:
+    config = read(
+        "log: {level: debug}\ngateway: {listeners: {mqtt: {port: 1}}}\nmonitor:\n",
+        {
+            "PENSTOCK_DATA": "/var/lib/penstock",
+            "PENSTOCK_PARTS": "broker, gateway",
+            "PENSTOCK_LOG__LEVEL": "error",
+            "PENSTOCK_MONITOR__ENABLED": "false",
+            "PENSTOCK_GATEWAY__LISTENERS__MQTT__PORT": "2",
+            "PENSTOCK_GATEWAY__LISTENERS__WS__TRANSPORT": "websocket",
+            "PENSTOCK_STORE__PASSWORD__FILE": "keys/store",
+        },
+    )
+    assert config.data == Path("/var/lib/penstock")
+    assert config.parts == ("broker", "gateway")
+    assert config.log.level == "error"
+    assert config.monitor.enabled is False
+    assert config.gateway.listeners["mqtt"].port == 2
+    assert config.gateway.listeners["ws"].transport == "websocket"
+    assert config.store.password == SecretFile(Path("/var/lib/penstock/keys/store"))
+
+
+def test_lists_and_groups_in_the_environment_are_json() -> None:
+    config = read(
+        "",
+        {
+            "PENSTOCK_PARTS": '["gateway"]',
+            "PENSTOCK_GATEWAY__LISTENERS": '{"a": {"port": 7}}',
+        },
+    )
+    assert config.parts == ("gateway",)
+    assert config.gateway.listeners["a"].port == 7
+    (found,) = problems("", {"PENSTOCK_GATEWAY__LISTENERS": '{"a": '})
+    assert found.startswith("environment variable PENSTOCK_GATEWAY__LISTENERS (gateway.listeners)")
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        ("PENSTOCK_STORE_URL", "did you mean PENSTOCK_STORE__URL?"),
+        ("PENSTOCK_STORE__URLS", "did you mean 'url'?"),
+        ("PENSTOCK_LOG__LEVEL__X", "there is no setting 'x' in 'log.level'"),
+        ("PENSTOCK_NOWHERE__X", "there is no setting 'x' in 'nowhere'"),
+        ("PENSTOCK_PART", "did you mean PENSTOCK_PARTS?"),
+        ("PENSTOCK___", "there is no setting"),
+    ],
+)
+def test_a_variable_that_was_meant_as_a_setting_is_not_ignored(variable: str, text: str) -> None:
+    (found,) = problems("", {variable: "x"})
+    assert found.startswith(f"environment variable {variable}")
+    assert text in found
+
+
+@pytest.mark.parametrize("variable", ["PENSTOCK_CONFIG", "PENSTOCK_JARS", "PENSTOCK_", "PENSTOC"])
+def test_variables_of_others_are_left_alone(variable: str) -> None:
+    assert read("", {variable: "x"}).model_dump() == read("").model_dump()
+
+
+def test_a_variable_below_a_plain_value_is_a_problem_of_both() -> None:
+    found = problems("log: loud", {"PENSTOCK_LOG__LEVEL": "info"})
+    assert len(found) == 2
+    assert found[1].endswith("mend penstock.yaml:1:1 (log)")
+
+
+def test_the_file_is_the_named_one_else_the_variables_else_the_one_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert find(environ={}) is None
+    with pytest.raises(UsageError, match="penstock init"):
+        load(environ={})
+    for name in ("penstock.yaml", "other.yaml", "third.yaml"):
+        (tmp_path / name).write_text(f"data: {name[0]}")
+    environ = {"PENSTOCK_CONFIG": "other.yaml"}
+    assert load(environ={}).data == tmp_path / "p"
+    assert load(environ=environ).data == tmp_path / "o"
+    assert load(Path("third.yaml"), environ=environ).data == tmp_path / "t"
+    assert load(environ={}).file == tmp_path / "penstock.yaml"
+
+
+def test_without_a_file_the_defaults_hold_and_the_environment_counts(tmp_path: Path) -> None:
+    config = defaults(tmp_path, {"PENSTOCK_LOG__LEVEL": "debug"})
+    assert config.file is None
+    assert config.data == tmp_path / "penstock-data"
+    assert config.log.level == "debug"
+
+
+def test_settings_know_where_they_were_written() -> None:
+    config = read("parts: [one,\n  two]", {"PENSTOCK_LOG__LEVEL": "debug"})
+    assert config.place("parts", 1) == "penstock.yaml:2:3 (parts.1)"
+    assert config.place("log", "level") == "environment variable PENSTOCK_LOG__LEVEL (log.level)"

@@ -1,0 +1,123 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+from sqlalchemy.engine import make_url
+
+from penstock.config.catalogue import settings_of
+from penstock.config.root import Config
+from penstock.config.secrets import SecretVariable
+from penstock.config.sections.broker import BrokerSettings
+from penstock.config.sections.gateway import GatewaySettings, ListenerSettings
+from penstock.config.sections.store import StoreSettings
+from penstock.config.sections.supervisor import SupervisorSettings
+from penstock.config.settings import Settings
+
+
+def conflicts(model: type[Settings], **settings: Any) -> list[str]:
+    with pytest.raises(ValidationError) as caught:
+        model(**settings)
+    return [
+        conflict.setting
+        for error in caught.value.errors()
+        for conflict in error["ctx"]["conflicts"]
+    ]
+
+
+def test_every_setting_says_what_it_means() -> None:
+    for setting in settings_of(Config):
+        assert setting.description.endswith("."), setting.name
+
+
+@pytest.mark.parametrize(
+    ("written", "loaded"),
+    [
+        ("postgresql://me@host/db", "postgresql+psycopg://me@host/db"),
+        ("postgres://host:5433/db", "postgresql+psycopg://host:5433/db"),
+        ("postgresql:///db?host=/run/pg", "postgresql+psycopg:///db?host=/run/pg"),
+        ("sqlite:////var/a.db", "sqlite:////var/a.db"),
+        ("sqlite:///a b%20c.db", "sqlite:////data/a b%20c.db"),
+    ],
+)
+def test_store_urls_are_complete(written: str, loaded: str) -> None:
+    context = {"base": Path("/"), "data": Path("/data")}
+    assert StoreSettings.model_validate({"url": written}, context=context).url == loaded
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqlite://",
+        "sqlite:///",
+        "sqlite:///:memory:",
+        "sqlite://host/a.db",
+        "sqlite:///a?b",
+        "sqlite:///a#b",
+        "a.db",
+        "postgresql://host",
+        "postgresql://host:port/db",
+        "mysql://host/db",
+        "postgresql+asyncpg://host/db",
+    ],
+)
+def test_other_urls_are_refused(url: str) -> None:
+    with pytest.raises(ValidationError):
+        StoreSettings(url=url)
+
+
+@pytest.mark.parametrize("url", ["postgresql://me@host/db", "postgresql://host/db"])
+@pytest.mark.parametrize("password", ["plain", "a/b@c:d %41?#ü"])
+def test_the_password_reaches_the_database_as_it_is(
+    url: str, password: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DB_PASSWORD", password)
+    store = StoreSettings(url=url, password=SecretVariable("DB_PASSWORD"))
+    parsed = make_url(store.connection_url())
+    assert parsed.password == password
+    assert (parsed.host, parsed.database) == ("host", "db")
+    assert StoreSettings(url=url).connection_url() == StoreSettings(url=url).url
+
+
+def test_the_embedded_broker_has_nothing_of_an_external_one() -> None:
+    secret = SecretVariable("X")
+    found = conflicts(
+        BrokerSettings, host="10.0.0.1", username="me", password=secret, tls={"enabled": True}
+    )
+    assert found == ["host", "username", "password", "tls"]
+    assert conflicts(BrokerSettings, mode="external", password=secret) == ["port", "password"]
+    BrokerSettings.model_validate(
+        {"mode": "external", "host": "b", "port": 8883, "username": "me", "tls": {"enabled": True}}
+    )
+
+
+def test_a_certificate_and_its_key_go_together() -> None:
+    external = {"mode": "external", "port": 1}
+    assert conflicts(BrokerSettings, **external, tls={"certificate": "c"}) == ["key"]
+    assert conflicts(BrokerSettings, **external, tls={"key": "k"}) == ["certificate"]
+
+
+@pytest.mark.parametrize("transport", ["tls", "websocket-tls"])
+def test_an_encrypted_listener_needs_certificate_and_key(transport: str) -> None:
+    assert conflicts(ListenerSettings, transport=transport) == ["certificate", "key"]
+    listener = ListenerSettings.model_validate(
+        {"transport": transport, "certificate": "c", "key": "k"}
+    )
+    assert listener.encrypted
+
+
+def test_a_plain_listener_takes_no_certificate() -> None:
+    assert conflicts(ListenerSettings, certificate="c", client_ca="d") == [
+        "certificate",
+        "client_ca",
+    ]
+
+
+def test_two_listeners_do_not_share_an_address() -> None:
+    same = {"a": {"port": 5}, "b": {"port": 5}, "c": {"port": 5, "host": "0.0.0.0"}}  # noqa: S104
+    assert conflicts(GatewaySettings, listeners=same) == ["listeners.b.port"]
+    GatewaySettings.model_validate({"listeners": {"a": {"port": 0}, "b": {"port": 0}}})
+
+
+def test_the_wait_before_a_restart_can_grow() -> None:
+    assert conflicts(SupervisorSettings, backoff="2s", backoff_limit="1s") == ["backoff_limit"]
