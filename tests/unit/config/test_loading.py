@@ -208,7 +208,10 @@ def test_a_variable_that_was_meant_as_a_setting_is_not_ignored(variable: str, te
     assert text in found
 
 
-@pytest.mark.parametrize("variable", ["PENSTOCK_CONFIG", "PENSTOCK_JARS", "PENSTOCK_", "PENSTOC"])
+@pytest.mark.parametrize(
+    "variable",
+    ["PENSTOCK_CONFIG", "PENSTOCK_ACTOR", "PENSTOCK_DEBUG", "PENSTOCK_JARS", "PENSTOCK_"],
+)
 def test_variables_of_others_are_left_alone(variable: str) -> None:
     assert read("", {variable: "x"}).model_dump() == read("").model_dump()
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.config.source import DEPTH_LIMIT, SIZE_LIMIT, VALUE_LIMIT, read_file, read_text
-from penstock.errors import InvalidError, UnavailableError
+from penstock.errors import InvalidError, Problem, UnavailableError
 
 
 def refusal(text: str | bytes) -> str:
@@ -152,7 +152,7 @@ def shape(value: object) -> object:
 
 @given(st.text(alphabet="ab:-[]{}&*!?|>'\"#,% \n\t01~", max_size=60))
 def test_any_text_is_read_as_the_library_does_or_refused_with_a_place(text: str) -> None:
-    problems = []
+    problems: list[Problem] = []
     try:
         source = read_text(text.encode(), "a.yaml")
         problems += source.problems.values()
