@@ -1,0 +1,1 @@
+"""Demonstrations: real parts on this machine, small stories that check themselves."""

@@ -1,0 +1,21 @@
+"""The kinds of definitions, one module each; importing this package registers them all."""
+
+from penstock.model.kinds.group import Group
+from penstock.model.kinds.policy import Policy
+from penstock.model.kinds.presubscription import Presubscription
+from penstock.model.kinds.purpose import Purpose
+from penstock.model.kinds.purpose_settings import PurposeSettings
+from penstock.model.kinds.reservation import Reservation
+from penstock.model.kinds.right import Right
+from penstock.model.kinds.vocabulary import Vocabulary
+
+__all__ = [
+    "Group",
+    "Policy",
+    "Presubscription",
+    "Purpose",
+    "PurposeSettings",
+    "Reservation",
+    "Right",
+    "Vocabulary",
+]

@@ -1,0 +1,30 @@
+"""Policies: grants to read or write topics, under a condition on attributes."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from penstock.model.definition import Definition, ExpressionText, register
+from penstock.model.kinds.fields import Subject, TopicFilter
+
+EXPRESSION_LIMIT = 8192
+
+
+@register
+class Policy(Definition):
+    """A grant: this subject may read or write these topics where the condition holds."""
+
+    kind: ClassVar[str] = "policy"
+
+    subject: Subject = Field(
+        default="anyone", description="user:NAME, client:ID, group:NAME or anyone."
+    )
+    filter: TopicFilter = Field(description="The topics that this policy grants.")
+    allow: Literal["read", "write"] = Field(description="What it grants.")
+    when: Annotated[str, Field(max_length=EXPRESSION_LIMIT), ExpressionText("bool")] = Field(
+        default="true",
+        description="An expression over s, o, e and t; "
+        "an error or a missing attribute counts as not satisfied.",
+    )

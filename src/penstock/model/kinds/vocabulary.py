@@ -1,0 +1,32 @@
+"""Vocabularies: the attributes that expressions may use, and their types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from pydantic import Field, JsonValue
+
+from penstock.model.definition import Definition, register
+
+
+@register
+class Vocabulary(Definition):
+    """The attributes of subjects, objects and the environment, with their types."""
+
+    kind: ClassVar[str] = "vocabulary"
+
+    subject: Mapping[str, JsonValue] = Field(
+        default_factory=dict,
+        description="Attributes of `s`, who asks: name and type, such as `pSet: list(string)`.",
+    )
+    object: Mapping[str, JsonValue] = Field(
+        default_factory=dict,
+        description="Attributes of `o`, what the message is about, such as `patientId: string`.",
+    )
+    environment: Mapping[str, JsonValue] = Field(
+        default_factory=dict, description="Attributes of `e`, the surroundings."
+    )
+    payload: Mapping[str, JsonValue] = Field(
+        default_factory=dict, description="Fields of JSON payloads, as `t.payload`."
+    )
