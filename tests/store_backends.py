@@ -1,0 +1,32 @@
+"""Fixtures for tests of the store: fresh databases of both kinds.
+
+A module that uses them says `pytest_plugins = ["tests.store_backends"]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.store.database import Database
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/penstock.db"
+
+
+@pytest.fixture(
+    params=["sqlite", pytest.param("postgres", marks=pytest.mark.needs("postgresql"))],
+)
+def store_url(request: pytest.FixtureRequest) -> str:
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
+
+
+@pytest.fixture
+def database(store_url: str) -> Iterator[Database]:
+    with Database.open(store_url) as database:
+        yield database
