@@ -15,6 +15,7 @@ from penstock.mqtt.acks import (
     encode_pubrec,
     encode_pubrel,
 )
+from penstock.mqtt.aliases import Aliases
 from penstock.mqtt.connect import Connack, Connect, Will
 from penstock.mqtt.control import PINGREQ, PINGRESP, Auth, Disconnect, Pingreq, Pingresp
 from penstock.mqtt.errors import (
@@ -28,6 +29,8 @@ from penstock.mqtt.errors import (
     TopicNameError,
     UnsupportedVersionError,
 )
+from penstock.mqtt.flows import Exchange, Incoming, Outgoing, Received, Sent, Step
+from penstock.mqtt.keepalive import KeepAlive
 from penstock.mqtt.kinds import PACKET_SIZE_LIMIT, V3, V5, PacketType, Sender
 from penstock.mqtt.properties import (
     NO_PROPERTIES,
@@ -35,15 +38,15 @@ from penstock.mqtt.properties import (
     encode_subscription_identifiers,
     encode_user_properties,
 )
-from penstock.mqtt.publish import (
+from penstock.mqtt.publish import Publish, TopicNames
+from penstock.mqtt.publish_properties import (
     NO_PUBLISH_PROPERTIES,
     PropertyLists,
-    Publish,
     PublishProperties,
-    TopicNames,
 )
 from penstock.mqtt.reader import Packet, Reader
-from penstock.mqtt.reasons import FAILURE, ReasonCode
+from penstock.mqtt.reasons import FAILURE, ReasonCode, describe
+from penstock.mqtt.session import Connection, Limits, State
 from penstock.mqtt.subscriptions import Suback, Subscribe, Subscription, Unsuback, Unsubscribe
 
 __all__ = [
@@ -55,13 +58,20 @@ __all__ = [
     "PINGRESP",
     "V3",
     "V5",
+    "Aliases",
     "Auth",
     "ClientIdError",
     "Connack",
     "Connect",
+    "Connection",
     "Disconnect",
+    "Exchange",
+    "Incoming",
+    "KeepAlive",
+    "Limits",
     "MalformedPacketError",
     "MqttError",
+    "Outgoing",
     "Packet",
     "PacketTooLargeError",
     "PacketType",
@@ -79,7 +89,11 @@ __all__ = [
     "Reader",
     "ReasonCode",
     "ReceiveMaximumError",
+    "Received",
     "Sender",
+    "Sent",
+    "State",
+    "Step",
     "Suback",
     "Subscribe",
     "Subscription",
@@ -90,6 +104,7 @@ __all__ = [
     "Unsubscribe",
     "UnsupportedVersionError",
     "Will",
+    "describe",
     "encode_puback",
     "encode_pubcomp",
     "encode_pubrec",

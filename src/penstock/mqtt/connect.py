@@ -11,6 +11,7 @@ Rules that hold here:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from penstock.errors import UsageError
 from penstock.mqtt.errors import (
@@ -62,6 +63,8 @@ class Will:
 class Connect:
     """A client's request to open a connection."""
 
+    packet_type: ClassVar[PacketType] = PacketType.CONNECT
+
     client_id: str
     version: int = V5
     clean_start: bool = True
@@ -99,6 +102,8 @@ class Connect:
 @dataclass(frozen=True, slots=True)
 class Connack:
     """The server's answer to a CONNECT."""
+
+    packet_type: ClassVar[PacketType] = PacketType.CONNACK
 
     reason: int = 0
     session_present: bool = False

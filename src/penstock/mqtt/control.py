@@ -9,7 +9,7 @@ Rules that hold here:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from penstock.errors import UsageError
 from penstock.mqtt.kinds import V3, PacketType, Sender
@@ -27,6 +27,8 @@ from penstock.mqtt.wire import Cursor, frame
 class Pingreq:
     """A client's sign of life."""
 
+    packet_type: ClassVar[PacketType] = PacketType.PINGREQ
+
     def encode(self, _version: int) -> bytes:
         """Encode, the same in both versions."""
         return b"\xc0\x00"
@@ -35,6 +37,8 @@ class Pingreq:
 @dataclass(frozen=True, slots=True)
 class Pingresp:
     """The server's answer to a PINGREQ."""
+
+    packet_type: ClassVar[PacketType] = PacketType.PINGRESP
 
     def encode(self, _version: int) -> bytes:
         """Encode, the same in both versions."""
@@ -48,6 +52,8 @@ PINGRESP: Final = Pingresp()
 @dataclass(frozen=True, slots=True)
 class Disconnect:
     """The last packet of a connection."""
+
+    packet_type: ClassVar[PacketType] = PacketType.DISCONNECT
 
     reason: int = 0
     properties: Properties = NO_PROPERTIES
@@ -65,6 +71,8 @@ class Disconnect:
 @dataclass(frozen=True, slots=True)
 class Auth:
     """A step of an extended authentication."""
+
+    packet_type: ClassVar[PacketType] = PacketType.AUTH
 
     reason: int = 0
     properties: Properties = NO_PROPERTIES

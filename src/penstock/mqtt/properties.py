@@ -14,16 +14,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any, Final, Literal, NamedTuple
 
-from penstock.errors import UsageError, quote
-from penstock.mqtt.errors import TopicAliasError, TopicNameError
-from penstock.mqtt.kinds import PACKET_SIZE_LIMIT, PacketType
-from penstock.mqtt.wire import (
-    FIELD_LIMIT,
-    Cursor,
-    encode_binary,
-    encode_text,
-    encode_varint,
-)
+from penstock.errors import UsageError
+from penstock.mqtt import values
+from penstock.mqtt.errors import MalformedPacketError, MqttError, ProtocolError
+from penstock.mqtt.kinds import PacketType
+from penstock.mqtt.values import ValueType
+from penstock.mqtt.wire import Cursor, encode_varint
 
 Place = PacketType | Literal["will"]
 """Where a property stands: in a packet, or in the will that a CONNECT carries."""
@@ -33,7 +29,7 @@ WILL: Final = "will"
 UserProperties = tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Properties:
     """What a packet says beside its fields; None where it says nothing."""
 
@@ -73,17 +69,19 @@ class Properties:
 
 NO_PROPERTIES: Final = Properties()
 
-Kind = Literal["flag", "two", "four", "varint", "text", "topic", "binary", "pair"]
-
 
 class Rule(NamedTuple):
-    """What holds for one property."""
+    """What holds for one property: its name, its type, and where it may stand."""
 
     name: str
-    kind: Kind
+    type: ValueType
     places: frozenset[Place]
-    least: int = 0
     repeated: frozenset[Place] = frozenset()
+
+    @property
+    def many(self) -> bool:
+        """Whether `Properties` keeps a tuple of values, as some packet can repeat it."""
+        return bool(self.repeated)
 
 
 _ACKS = (
@@ -103,80 +101,92 @@ _ANYWHERE: frozenset[Place] = _REASONED | {
     *(PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE),
 }
 
-TABLE: Final[dict[int, Rule]] = {
-    0x01: Rule("payload_format", "flag", _MESSAGE),
-    0x02: Rule("message_expiry", "four", _MESSAGE),
-    0x03: Rule("content_type", "text", _MESSAGE),
-    0x08: Rule("response_topic", "topic", _MESSAGE),
-    0x09: Rule("correlation_data", "binary", _MESSAGE),
-    0x0B: Rule(
-        "subscription_identifiers",
-        "varint",
-        _PUBLISH | {PacketType.SUBSCRIBE},
-        least=1,
-        repeated=_PUBLISH,
-    ),
-    0x11: Rule("session_expiry", "four", _OPENING | {PacketType.DISCONNECT}),
-    0x12: Rule("assigned_client_id", "text", _CONNACK),
-    0x13: Rule("server_keep_alive", "two", _CONNACK),
-    0x15: Rule("authentication_method", "text", _OPENING | {PacketType.AUTH}),
-    0x16: Rule("authentication_data", "binary", _OPENING | {PacketType.AUTH}),
-    0x17: Rule("request_problem_information", "flag", _CONNECT),
-    0x18: Rule("will_delay", "four", frozenset((WILL,))),
-    0x19: Rule("request_response_information", "flag", _CONNECT),
-    0x1A: Rule("response_information", "text", _CONNACK),
-    0x1C: Rule("server_reference", "text", _CONNACK | {PacketType.DISCONNECT}),
-    0x1F: Rule("reason_string", "text", _REASONED),
-    0x21: Rule("receive_maximum", "two", _OPENING, least=1),
-    0x22: Rule("topic_alias_maximum", "two", _OPENING),
-    0x23: Rule("topic_alias", "two", _PUBLISH, least=1),
-    0x24: Rule("maximum_qos", "flag", _CONNACK),
-    0x25: Rule("retain_available", "flag", _CONNACK),
-    0x26: Rule("user", "pair", _ANYWHERE, repeated=_ANYWHERE),
-    0x27: Rule("maximum_packet_size", "four", _OPENING, least=1),
-    0x28: Rule("wildcard_subscription_available", "flag", _CONNACK),
-    0x29: Rule("subscription_identifiers_available", "flag", _CONNACK),
-    0x2A: Rule("shared_subscription_available", "flag", _CONNACK),
-}
-
 USER: Final = 0x26
 SUBSCRIPTION_IDENTIFIER: Final = 0x0B
 TOPIC_ALIAS: Final = 0x23
 
+TABLE: Final[dict[int, Rule]] = {
+    0x01: Rule("payload_format", values.FLAG, _MESSAGE),
+    0x02: Rule("message_expiry", values.FOUR_BYTES, _MESSAGE),
+    0x03: Rule("content_type", values.TEXT, _MESSAGE),
+    0x08: Rule("response_topic", values.TOPIC, _MESSAGE),
+    0x09: Rule("correlation_data", values.BINARY, _MESSAGE),
+    SUBSCRIPTION_IDENTIFIER: Rule(
+        "subscription_identifiers",
+        values.VARINT_NOT_ZERO,
+        _PUBLISH | {PacketType.SUBSCRIBE},
+        repeated=_PUBLISH,
+    ),
+    0x11: Rule("session_expiry", values.FOUR_BYTES, _OPENING | {PacketType.DISCONNECT}),
+    0x12: Rule("assigned_client_id", values.TEXT, _CONNACK),
+    0x13: Rule("server_keep_alive", values.TWO_BYTES, _CONNACK),
+    0x15: Rule("authentication_method", values.TEXT, _OPENING | {PacketType.AUTH}),
+    0x16: Rule("authentication_data", values.BINARY, _OPENING | {PacketType.AUTH}),
+    0x17: Rule("request_problem_information", values.FLAG, _CONNECT),
+    0x18: Rule("will_delay", values.FOUR_BYTES, frozenset((WILL,))),
+    0x19: Rule("request_response_information", values.FLAG, _CONNECT),
+    0x1A: Rule("response_information", values.TEXT, _CONNACK),
+    0x1C: Rule("server_reference", values.TEXT, _CONNACK | {PacketType.DISCONNECT}),
+    0x1F: Rule("reason_string", values.TEXT, _REASONED),
+    0x21: Rule("receive_maximum", values.TWO_BYTES_NOT_ZERO, _OPENING),
+    0x22: Rule("topic_alias_maximum", values.TWO_BYTES, _OPENING),
+    TOPIC_ALIAS: Rule("topic_alias", values.TOPIC_ALIAS, _PUBLISH),
+    0x24: Rule("maximum_qos", values.FLAG, _CONNACK),
+    0x25: Rule("retain_available", values.FLAG, _CONNACK),
+    USER: Rule("user", values.PAIR, _ANYWHERE, repeated=_ANYWHERE),
+    0x27: Rule("maximum_packet_size", values.FOUR_BYTES_NOT_ZERO, _OPENING),
+    0x28: Rule("wildcard_subscription_available", values.FLAG, _CONNACK),
+    0x29: Rule("subscription_identifiers_available", values.FLAG, _CONNACK),
+    0x2A: Rule("shared_subscription_available", values.FLAG, _CONNACK),
+}
+
 _IDENTIFIERS = {rule.name: identifier for identifier, rule in TABLE.items()}
-_MOST = {"flag": 1, "two": FIELD_LIMIT, "four": 0xFFFF_FFFF, "varint": PACKET_SIZE_LIMIT}
-_WIDTH = {"flag": 1, "two": 2, "four": 4}
+_READS = {
+    place: {
+        identifier: (rule.name, rule.type.read, place not in rule.repeated)
+        for identifier, rule in TABLE.items()
+        if place in rule.places
+    }
+    for place in _ANYWHERE
+}
+
+Item = tuple[int, Any, bytes]
+"""One property as it stood in a packet: identifier, value, and all its bytes."""
 
 
-class Item(NamedTuple):
-    """One property as it stood in a packet, with its bytes."""
-
-    identifier: int
-    rule: Rule
-    value: Any
-    data: bytes
-
-
-def scan(cursor: Cursor, end: int, place: Place) -> list[Item]:
-    """Read the properties up to a byte of the packet, checking each by the table."""
+def scan(packet: str, raw: bytes, place: Place) -> list[Item]:
+    """Read a property list without its length, checking each by the table."""
+    reads = _READS[place]
     items: list[Item] = []
     seen: set[int] = set()
-    while cursor.at < end:
-        start = cursor.at
-        identifier = cursor.byte("property identifier")
-        rule = TABLE.get(identifier)
-        if rule is None or place not in rule.places:
-            cursor.at = start
-            what = "is unknown" if rule is None else f"({rule.name}) does not belong here"
-            raise cursor.malformed(f"property 0x{identifier:02x} {what}")
-        if identifier in seen and place not in rule.repeated:
-            cursor.at = start
-            raise cursor.forbidden(f"property {rule.name} stands twice")
-        seen.add(identifier)
-        value = _read_value(cursor, rule)
-        if cursor.at > end:
-            raise cursor.malformed(f"property {rule.name} is cut off by the property length")
-        items.append(Item(identifier, rule, value, cursor.since(start)))
+    at = 0
+    end = len(raw)
+    name = ""
+    try:
+        while at < end:
+            identifier = raw[at]
+            if identifier not in reads:
+                raise MalformedPacketError(f"0x{identifier:02x} does not belong here")
+            name, read, once = reads[identifier]
+            if once:
+                if identifier in seen:
+                    raise ProtocolError("stands twice")
+                seen.add(identifier)
+            value, stop = read(raw, at + 1)
+            if stop > end:
+                raise MalformedPacketError("is cut off")
+            items.append((identifier, value, raw[at:stop]))
+            at = stop
+            name = ""
+    except MqttError as error:
+        text = error.message
+        raise type(error)(f"{packet}: {_property(name)} {text} ({_behind(at)})") from None
+    except IndexError:
+        text = f"{packet}: {_property(name)} is cut off ({_behind(at)})"
+        raise MalformedPacketError(text) from None
+    except UnicodeDecodeError:
+        text = f"{packet}: {_property(name)} is ill-formed UTF-8 ({_behind(at)})"
+        raise MalformedPacketError(text) from None
     return items
 
 
@@ -185,15 +195,16 @@ def read_properties(cursor: Cursor, place: Place) -> Properties:
     size = cursor.varint("property length")
     if not size:
         return NO_PROPERTIES
-    if size > cursor.left:
-        raise cursor.malformed(f"property length is {size}, {cursor.left} bytes are left")
-    values: dict[str, Any] = {}
-    for _, rule, value, _ in scan(cursor, cursor.at + size, place):
-        if rule.repeated or rule.kind == "varint":
-            values[rule.name] = (*values.get(rule.name, ()), value)
+    found: dict[str, Any] = {}
+    many: dict[str, list[Any]] = {}
+    for identifier, value, _ in scan(cursor.packet, cursor.take(size, "properties"), place):
+        rule = TABLE[identifier]
+        if rule.many:
+            many.setdefault(rule.name, []).append(value)
         else:
-            values[rule.name] = value
-    return Properties(**values)
+            found[rule.name] = value
+    found.update((name, tuple(every)) for name, every in many.items())
+    return Properties(**found)
 
 
 def encode_items(properties: Properties, place: Place) -> bytes:
@@ -208,13 +219,12 @@ def encode_items(properties: Properties, place: Place) -> bytes:
         identifier = _IDENTIFIERS[field.name]
         rule = TABLE[identifier]
         if place not in rule.places:
-            raise UsageError(
-                f"property {rule.name} does not belong in {_name(place)}", fix="leave it out"
-            )
-        values = value if rule.repeated or rule.kind == "varint" else (value,)
-        if len(values) > 1 and place not in rule.repeated:
-            raise UsageError(f"property {rule.name} stands once in {_name(place)}", fix="keep one")
-        out.extend(bytes((identifier,)) + _encode_value(rule, one) for one in values)
+            where = place.name if isinstance(place, PacketType) else f"a {place}"
+            raise UsageError(f"property {rule.name} does not belong in {where}", fix="leave it out")
+        every = value if rule.many else (value,)
+        if len(every) > 1 and place not in rule.repeated:
+            raise UsageError(f"property {rule.name} stands more than once", fix="keep one")
+        out.extend(_encode(identifier, one) for one in every)
     return b"".join(out)
 
 
@@ -226,59 +236,22 @@ def encode_properties(properties: Properties, place: Place) -> bytes:
 
 def encode_user_properties(pairs: Iterable[tuple[str, str]]) -> bytes:
     """Encode user properties alone, to be put behind a message's own properties."""
-    return b"".join(b"\x26" + _encode_value(TABLE[USER], pair) for pair in pairs)
+    return b"".join(_encode(USER, pair) for pair in pairs)
 
 
 def encode_subscription_identifiers(numbers: Iterable[int]) -> bytes:
     """Encode subscription identifiers alone, to be put behind a message's own properties."""
-    rule = TABLE[SUBSCRIPTION_IDENTIFIER]
-    return b"".join(b"\x0b" + _encode_value(rule, number) for number in numbers)
+    return b"".join(_encode(SUBSCRIPTION_IDENTIFIER, number) for number in numbers)
 
 
-def _read_value(cursor: Cursor, rule: Rule) -> int | str | bytes | tuple[str, str]:
-    name = rule.name
-    match rule.kind:
-        case "text":
-            return cursor.text(name)
-        case "binary":
-            return cursor.binary(name)
-        case "pair":
-            return cursor.text("user property name"), cursor.text("user property value")
-        case "topic":
-            topic = cursor.text(name)
-            if not topic or "#" in topic or "+" in topic:
-                raise TopicNameError(f"{cursor.packet}: {name} is no topic ({cursor.place()})")
-            return topic
-        case "varint":
-            number = cursor.varint(name)
-        case width:
-            number = int.from_bytes(cursor.take(_WIDTH[width], name))
-    if not rule.least <= number <= _MOST[rule.kind]:
-        if name == "topic_alias":
-            raise TopicAliasError(f"{cursor.packet}: topic alias is 0 ({cursor.place()})")
-        raise cursor.forbidden(f"property {name} is {number}, which is out of range")
-    return number
+def _encode(identifier: int, value: Any) -> bytes:
+    rule = TABLE[identifier]
+    return bytes((identifier,)) + rule.type.write(value, rule.name)
 
 
-def _encode_value(rule: Rule, value: Any) -> bytes:
-    match rule.kind:
-        case "text" | "topic":
-            return encode_text(value, rule.name)
-        case "binary":
-            return encode_binary(value, rule.name)
-        case "pair":
-            return encode_text(value[0], "user property name") + encode_text(
-                value[1], "user property value"
-            )
-    if not rule.least <= value <= _MOST[rule.kind]:
-        raise UsageError(
-            f"property {rule.name} is {quote(value)}",
-            fix=f"use {rule.least} to {_MOST[rule.kind]}",
-        )
-    if rule.kind == "varint":
-        return encode_varint(value)
-    return int(value).to_bytes(_WIDTH[rule.kind])
+def _property(name: str) -> str:
+    return f"property {name}" if name else "property"
 
 
-def _name(place: Place) -> str:
-    return place.name if isinstance(place, PacketType) else f"a {place}"
+def _behind(at: int) -> str:
+    return f"at byte {at} behind the property length"

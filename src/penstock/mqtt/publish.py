@@ -17,20 +17,20 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import Final
+from typing import ClassVar, Final
 
 from penstock.errors import UsageError
 from penstock.mqtt.errors import MqttError, ProtocolError, TopicNameError
 from penstock.mqtt.kinds import V5, PacketType, Sender
 from penstock.mqtt.properties import (
     NO_PROPERTIES,
-    SUBSCRIPTION_IDENTIFIER,
-    TOPIC_ALIAS,
-    USER,
     Properties,
-    UserProperties,
     encode_items,
-    scan,
+)
+from penstock.mqtt.publish_properties import (
+    NO_PUBLISH_PROPERTIES,
+    PropertyLists,
+    PublishProperties,
 )
 from penstock.mqtt.wire import FIELD_LIMIT, Cursor, encode_text, encode_varint, read_varint
 
@@ -42,37 +42,14 @@ _LONG = 0x80
 
 
 @dataclass(slots=True)
-class PublishProperties:
-    """The properties of a PUBLISH, read once per distinct list of bytes."""
-
-    raw: bytes
-    """The list as it came, without its length."""
-    kept: bytes
-    """The list without topic alias, subscription identifiers and reserved user properties."""
-    user: UserProperties = ()
-    """User properties whose names are not reserved, in order."""
-    reserved: UserProperties = ()
-    """User properties whose names begin with a reserved prefix, in order."""
-    subscription_identifiers: tuple[int, ...] = ()
-    topic_alias: int = 0
-    """0 where there is none."""
-    payload_format: int | None = None
-    message_expiry: int | None = None
-    content_type: str | None = None
-    response_topic: str | None = None
-    correlation_data: bytes | None = field(default=None, repr=False)
-
-
-NO_PUBLISH_PROPERTIES: Final = PublishProperties(b"", b"")
-
-
-@dataclass(slots=True)
 class Publish:
     """An application message on its way.
 
     Made by the reader, or with `Publish.of`. `packet_id` is 0 where the QoS is 0. In MQTT 5
     the topic is empty where the packet has only a topic alias.
     """
+
+    packet_type: ClassVar[PacketType] = PacketType.PUBLISH
 
     first: int
     topic_field: bytes = field(repr=False)
@@ -204,70 +181,6 @@ class TopicNames(dict[bytes, str]):
         if "#" in topic or "+" in topic:
             raise TopicNameError("PUBLISH: topic name holds a wildcard")
         return topic
-
-
-class PropertyLists(dict[bytes, PublishProperties]):
-    """Valid property lists of PUBLISH packets; `lists[raw]` parses new ones.
-
-    One instance serves one direction: clients may not send subscription identifiers. User
-    properties whose names begin with one of the `reserved` prefixes are told apart.
-    """
-
-    def __init__(
-        self,
-        sender: Sender,
-        *,
-        reserved: tuple[str, ...] = (),
-        entries: int = 8_192,
-        longest: int = 256,
-    ) -> None:
-        super().__init__()
-        self.sender = sender
-        self.reserved = reserved
-        self._entries = entries
-        self._longest = longest
-
-    def __missing__(self, raw: bytes) -> PublishProperties:
-        properties = self.parse(raw)
-        if len(raw) <= self._longest:
-            if len(self) >= self._entries:
-                self.clear()
-            self[raw] = properties
-        return properties
-
-    def parse(self, raw: bytes) -> PublishProperties:
-        """Read a property list without remembering it."""
-        if not raw:
-            return NO_PUBLISH_PROPERTIES
-        properties = PublishProperties(raw, raw)
-        kept: list[bytes] = []
-        user: list[tuple[str, str]] = []
-        reserved: list[tuple[str, str]] = []
-        numbers: list[int] = []
-        for identifier, rule, value, data in scan(
-            Cursor("PUBLISH properties", raw, 0, len(raw)), len(raw), PacketType.PUBLISH
-        ):
-            if identifier == USER:
-                if value[0].startswith(self.reserved):
-                    reserved.append(value)
-                    continue
-                user.append(value)
-            elif identifier == SUBSCRIPTION_IDENTIFIER:
-                if self.sender is Sender.CLIENT:
-                    raise ProtocolError("PUBLISH: a client sent a subscription identifier")
-                numbers.append(value)
-                continue
-            elif identifier == TOPIC_ALIAS:
-                properties.topic_alias = value
-                continue
-            else:
-                setattr(properties, rule.name, value)
-            kept.append(data)
-        properties.kept = b"".join(kept)
-        properties.user = tuple(user)
-        properties.reserved = tuple(reserved)
-        properties.subscription_identifiers = tuple(numbers)
-        return properties
 
 
 PUBLISH_FIRST: Final = frozenset((0x30, 0x31, 0x32, 0x33, 0x34, 0x35, 0x3A, 0x3B, 0x3C, 0x3D))

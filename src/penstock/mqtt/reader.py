@@ -54,11 +54,11 @@ from penstock.mqtt.kinds import (
 )
 from penstock.mqtt.publish import (
     PUBLISH_FIRST,
-    PropertyLists,
     Publish,
     TopicNames,
     read_publish,
 )
+from penstock.mqtt.publish_properties import PropertyLists
 from penstock.mqtt.subscriptions import (
     Suback,
     Subscribe,
@@ -222,10 +222,13 @@ class Reader:
             size = data[at + 1]
             start = at + 2
             if size >= _LONG:
-                read = read_varint(data, at + 1, end)
-                if read is None:
+                if start < end and 0 < data[start] < _LONG:  # two bytes: most long lengths
+                    size += (data[start] << 7) - _LONG
+                    start += 1
+                elif (read := read_varint(data, at + 1, end)) is None:
                     break
-                size, start = read
+                else:
+                    size, start = read
             stop = start + size
             if stop > end or stop - at > limit:
                 break

@@ -12,7 +12,7 @@ Rules that hold here:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from penstock.errors import UsageError
 from penstock.mqtt.kinds import V3, V5, PacketType, Sender
@@ -62,6 +62,8 @@ class Subscription:
 class Subscribe:
     """A client's request for messages."""
 
+    packet_type: ClassVar[PacketType] = PacketType.SUBSCRIBE
+
     packet_id: int
     subscriptions: tuple[Subscription, ...]
     properties: Properties = NO_PROPERTIES
@@ -78,6 +80,8 @@ class Subscribe:
 @dataclass(frozen=True, slots=True)
 class Suback:
     """The answer to a SUBSCRIBE: the granted QoS or a failure per filter."""
+
+    packet_type: ClassVar[PacketType] = PacketType.SUBACK
 
     packet_id: int
     reasons: tuple[int, ...]
@@ -96,6 +100,8 @@ class Suback:
 class Unsubscribe:
     """A client's request to end subscriptions."""
 
+    packet_type: ClassVar[PacketType] = PacketType.UNSUBSCRIBE
+
     packet_id: int
     filters: tuple[str, ...]
     properties: Properties = NO_PROPERTIES
@@ -110,6 +116,8 @@ class Unsubscribe:
 @dataclass(frozen=True, slots=True)
 class Unsuback:
     """The answer to an UNSUBSCRIBE; in 3.1.1 it has no reasons."""
+
+    packet_type: ClassVar[PacketType] = PacketType.UNSUBACK
 
     packet_id: int
     reasons: tuple[int, ...] = ()

@@ -181,10 +181,6 @@ class Cursor:
             raise self.forbidden("packet identifier is 0")
         return value
 
-    def since(self, start: int) -> bytes:
-        """Give again the bytes that were read since a place."""
-        return self._data[start : self.at]
-
     def rest(self) -> bytes:
         """Read all that is left."""
         return self.take(self.left, "rest")

@@ -1,0 +1,146 @@
+"""The life of a connection: which side may send what, and when.
+
+One table serves both sides of the gateway, as it is written from neither: the gateway
+shows it what it receives and what it sends.
+
+        client CONNECT
+    OPENING ──────────┬── without method ──▶ CONNECTING ─────────┐
+                      │                                          │ server CONNACK
+                      └── with method ─────▶ AUTHENTICATING ─────┤
+                                               ▲  │ AUTH of      │
+                                               └──┘ either side  ├─ below 0x80 ─▶ CONNECTED
+                                                                 │                  │
+                 CLOSED ◀── refusal ─────────────────────────────┘                  │
+                    ▲                                                               │
+                    └────────────────── DISCONNECT, or the network ends ────────────┘
+
+Rules that hold here:
+- What the table does not name is a protocol error; so is a second CONNECT or CONNACK.
+- A client need not wait for the CONNACK before it sends, unless it named an authentication
+  method. Who serves clients must not act on such packets before it has accepted them.
+- AUTH is only for connections that were opened with a method, and keeps to that method.
+- In CONNECTED, PUBLISH and its acknowledgements change nothing here: a caller that sees
+  them by the thousand can leave out `see` while `state` is `State.CONNECTED`.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final, NamedTuple
+
+from penstock.mqtt.connect import Connack, Connect
+from penstock.mqtt.control import Auth
+from penstock.mqtt.errors import ProtocolError
+from penstock.mqtt.kinds import PACKET_SIZE_LIMIT, PacketType, Sender
+from penstock.mqtt.properties import Properties
+from penstock.mqtt.reader import Packet
+from penstock.mqtt.reasons import FAILURE
+from penstock.mqtt.wire import FIELD_LIMIT
+
+
+class State(Enum):
+    """Where a connection stands."""
+
+    OPENING = "opening"
+    CONNECTING = "connecting"
+    AUTHENTICATING = "authenticating"
+    CONNECTED = "connected"
+    CLOSED = "closed"
+
+
+_Moves = dict[tuple[Sender, PacketType], State]
+
+_EXCHANGE = (
+    *(PacketType.PUBLISH, PacketType.PUBACK, PacketType.PUBREC),
+    *(PacketType.PUBREL, PacketType.PUBCOMP),
+)
+_REQUESTS = (*_EXCHANGE, PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE, PacketType.PINGREQ)
+_ANSWERS = (*_EXCHANGE, PacketType.SUBACK, PacketType.UNSUBACK, PacketType.PINGRESP)
+_CLIENT_LEAVES: Final[_Moves] = {(Sender.CLIENT, PacketType.DISCONNECT): State.CLOSED}
+
+
+def _stay(state: State, sender: Sender, kinds: tuple[PacketType, ...]) -> _Moves:
+    return {(sender, kind): state for kind in kinds}
+
+
+TABLE: Final[dict[State, _Moves]] = {
+    State.OPENING: {(Sender.CLIENT, PacketType.CONNECT): State.CONNECTING},
+    State.CONNECTING: {
+        (Sender.SERVER, PacketType.CONNACK): State.CONNECTED,
+        **_stay(State.CONNECTING, Sender.CLIENT, _REQUESTS),
+        **_CLIENT_LEAVES,
+    },
+    State.AUTHENTICATING: {
+        (Sender.SERVER, PacketType.CONNACK): State.CONNECTED,
+        **_stay(State.AUTHENTICATING, Sender.CLIENT, (PacketType.AUTH,)),
+        **_stay(State.AUTHENTICATING, Sender.SERVER, (PacketType.AUTH,)),
+        **_CLIENT_LEAVES,
+    },
+    State.CONNECTED: {
+        **_stay(State.CONNECTED, Sender.CLIENT, (*_REQUESTS, PacketType.AUTH)),
+        **_stay(State.CONNECTED, Sender.SERVER, (*_ANSWERS, PacketType.AUTH)),
+        **_CLIENT_LEAVES,
+        (Sender.SERVER, PacketType.DISCONNECT): State.CLOSED,
+    },
+    State.CLOSED: {},
+}
+"""Who may send which packet in a state, and the state after it."""
+
+
+class Connection:
+    """Follows one network connection through its states."""
+
+    __slots__ = ("method", "state")
+
+    def __init__(self) -> None:
+        self.state = State.OPENING
+        self.method: str | None = None
+
+    def see(self, sender: Sender, packet: Packet) -> State:
+        """Take note of a packet that was received or is sent; refuse it if it is not its time."""
+        kind = packet.packet_type
+        state = TABLE[self.state].get((sender, kind))
+        if state is None:
+            raise ProtocolError(f"{kind.name} from the {sender.value} while {self.state.value}")
+        if isinstance(packet, Connect):
+            self.method = packet.properties.authentication_method
+            if self.method is not None:
+                state = State.AUTHENTICATING
+        elif isinstance(packet, Connack):
+            if packet.reason >= FAILURE:
+                state = State.CLOSED
+            elif packet.properties.authentication_method != self.method:
+                raise ProtocolError("CONNACK: another authentication method than the client's")
+        elif isinstance(packet, Auth):
+            self._check_method(packet)
+        self.state = state
+        return state
+
+    def close(self) -> None:
+        """Take note that the network connection has ended."""
+        self.state = State.CLOSED
+
+    def _check_method(self, packet: Auth) -> None:
+        if self.method is None:
+            raise ProtocolError("AUTH on a connection without authentication method")
+        # Reason 0 without properties is the short form, which names no method.
+        given = packet.properties.authentication_method
+        if given != self.method and (given is not None or packet.reason):
+            raise ProtocolError("AUTH: another authentication method than at CONNECT")
+
+
+class Limits(NamedTuple):
+    """What one side said it takes, with the specification's values where it said nothing."""
+
+    receive_maximum: int = FIELD_LIMIT
+    maximum_packet_size: int = PACKET_SIZE_LIMIT
+    topic_alias_maximum: int = 0
+
+    @classmethod
+    def said_in(cls, properties: Properties) -> Limits:
+        """Read the limits out of a CONNECT's or CONNACK's properties."""
+        return cls(
+            properties.receive_maximum or FIELD_LIMIT,
+            properties.maximum_packet_size or PACKET_SIZE_LIMIT,
+            properties.topic_alias_maximum or 0,
+        )
