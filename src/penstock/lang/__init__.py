@@ -1,1 +1,54 @@
-"""Expressions: one syntax tree, three forms (Python function, Spark Column, interpreter)."""
+"""Expressions: one syntax tree, three forms (Python function, Spark Column, interpreter).
+
+    text → lexer → parser → syntax tree → checker → typed tree ┬→ interpreter
+                                                               ├→ python (generated)
+                                                               └→ spark  (Column)
+
+`spark` is imported by those who have Spark, and by nothing here.
+"""
+
+from penstock.lang.errors import ExpressionError, Span
+from penstock.lang.expression import Expression, compile_expression
+from penstock.lang.scope import Scope, build_scope
+from penstock.lang.types import (
+    BOOL,
+    DOUBLE,
+    DURATION,
+    INT,
+    STRING,
+    TIMESTAMP,
+    Declaration,
+    ListOf,
+    MapOf,
+    Record,
+    Scalar,
+    Type,
+    parse_record,
+    parse_type,
+)
+from penstock.lang.values import Outcome, prepare
+
+__all__ = [
+    "BOOL",
+    "DOUBLE",
+    "DURATION",
+    "INT",
+    "STRING",
+    "TIMESTAMP",
+    "Declaration",
+    "Expression",
+    "ExpressionError",
+    "ListOf",
+    "MapOf",
+    "Outcome",
+    "Record",
+    "Scalar",
+    "Scope",
+    "Span",
+    "Type",
+    "build_scope",
+    "compile_expression",
+    "parse_record",
+    "parse_type",
+    "prepare",
+]
