@@ -1,1 +1,24 @@
-"""Sets of definitions: reading documents, checking them as a whole, comparing them."""
+"""Sets of definitions: reading documents, checking them as a whole, comparing them.
+
+Rules that hold here:
+- All problems of all documents are reported at once, each with its place and its fix.
+- A set is either valid as a whole or it does not exist: types, references, cycles and
+  expressions are checked before a `DefinitionSet` is made.
+"""
+
+from penstock.definitions.comparing import Difference, after_applying, differences
+from penstock.definitions.reading import Reading, read_paths, read_text
+from penstock.definitions.set import DefinitionSet
+from penstock.definitions.writing import write_json, write_yaml
+
+__all__ = [
+    "DefinitionSet",
+    "Difference",
+    "Reading",
+    "after_applying",
+    "differences",
+    "read_paths",
+    "read_text",
+    "write_json",
+    "write_yaml",
+]

@@ -1,0 +1,72 @@
+"""Checks the expressions of a set against the attributes that its vocabularies declare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from penstock.errors import InvalidError, Problem
+from penstock.lang import Scope, build_scope, compile_expression, parse_type
+from penstock.model.definition import Definition, ExpressionText, Steps, marked
+from penstock.model.document import Key
+from penstock.model.kinds import Vocabulary
+
+Locate = Callable[[Key, Steps], str]
+
+# Field of a vocabulary → the root under which expressions see it.
+ROOTS = {"subject": "s", "object": "o", "environment": "e", "payload": "payload"}
+
+
+def scope_of(
+    vocabularies: Iterable[Vocabulary],
+    locate: Locate | None = None,
+    problems: list[Problem] | None = None,
+) -> Scope:
+    """Join vocabularies to one scope; the same attribute with two types is a problem."""
+    found = [] if problems is None else problems
+    declared: dict[str, dict[str, Any]] = {field: {} for field in ROOTS}
+    first: dict[tuple[str, str], Key] = {}
+    for vocabulary in sorted(vocabularies, key=lambda item: item.name):
+        for field, attributes in declared.items():
+            for name, kind in getattr(vocabulary, field).items():
+                place = locate(vocabulary.key, (field, name)) if locate else str(vocabulary.key)
+                try:
+                    build_scope(**{ROOTS[field]: {name: kind}})
+                except InvalidError as error:
+                    found += [Problem(place, item.message, item.fix) for item in error.problems]
+                    continue
+                if attributes.setdefault(name, kind) != kind:
+                    found.append(
+                        Problem(
+                            place,
+                            f"{name!r} is declared as {kind!r} here and as {attributes[name]!r} "
+                            f"in {first[field, name]}",
+                            "give it one type, or another name",
+                        )
+                    )
+                first.setdefault((field, name), vocabulary.key)
+    return build_scope(**{ROOTS[field]: attributes for field, attributes in declared.items()})
+
+
+def check_expressions(
+    definitions: Mapping[Key, Definition | None], scope: Scope, locate: Locate
+) -> list[Problem]:
+    """Return what is wrong with the expressions of these definitions."""
+    problems = []
+    for key, definition in definitions.items():
+        if definition is None:
+            continue
+        for marker, path, text in marked(definition):
+            if not isinstance(marker, ExpressionText):
+                continue
+            try:
+                compile_expression(text, scope, parse_type(marker.result))
+            except InvalidError as error:
+                place = locate(key, path)
+                problems += [
+                    Problem(
+                        f"{place}, {item.place}" if item.place else place, item.message, item.fix
+                    )
+                    for item in error.problems
+                ]
+    return problems

@@ -1,0 +1,165 @@
+"""Reads documents from files and folders, and remembers where each one stood.
+
+Rules that hold here:
+- YAML or JSON, several documents per file; a JSON file holds one document or a list.
+- A folder is read in name order, with its subfolders; files of other endings and hidden
+  files are passed over.
+- The same kind and name twice is a problem, not a silent overwrite.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import InvalidError, Problem, UsageError, quote
+from penstock.model.document import Document, Key
+from penstock.yaml_text import Limits, Source, Steps, read_documents
+
+ENDINGS = {".yaml", ".yml", ".json"}
+LIMITS = Limits(size=64 * 1024 * 1024, depth=64, values=5_000_000)
+FILE_LIMIT = 10_000
+STANDARD_INPUT = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadDocument:
+    """A document and where it stood."""
+
+    document: Document
+    source: Source
+    root: Steps = ()
+
+    def place(self, path: Steps = ()) -> str:
+        """Say where the value at `path` stands in the file."""
+        # The key helps a reader who sees many documents in one list.
+        return f"{self.source.place((*self.root, *path))} of {self.document.key}"
+
+
+class Reading:
+    """What was read: documents by key, where they stood, and what could not be read.
+
+    Problems do not stop the reading: the check of the set reports them together with
+    its own, so that all that is wrong is said at once.
+    """
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+        self._found: dict[Key, ReadDocument] = {}
+
+    @property
+    def documents(self) -> list[Document]:
+        """The documents, in the order they were read."""
+        return [item.document for item in self._found.values()]
+
+    def locate(self, key: Key, path: Steps) -> str:
+        """Say where a value stands: in the file, or in a definition that was there before."""
+        found = self._found.get(key)
+        return found.place(path) if found else ".".join([str(key), *map(str, path)])
+
+    def add(self, content: bytes, name: str) -> None:
+        """Read the documents of one text."""
+        try:
+            sources = read_documents(content, name, LIMITS)
+        except InvalidError as error:
+            self.problems += error.problems
+            return
+        for source in sources:
+            self.problems += source.problems.values()
+            # A list of documents is what `penstock get --json` prints.
+            listed = isinstance(source.data, list)
+            for index, data in enumerate(source.data if listed else [source.data]):
+                if data is not None:
+                    self._add(data, source, (index,) if listed else ())
+
+    def _add(self, data: Any, source: Source, root: Steps) -> None:
+        made = _document(data, source, root, self.problems)
+        if made is None:
+            return
+        first = self._found.setdefault(made.document.key, made)
+        if first is not made:
+            self.problems.append(
+                Problem(made.place(), f"defined before at {first.place()}", "keep one of the two")
+            )
+
+
+def read_paths(paths: Iterable[str]) -> Reading:
+    """Read all documents of files and folders; `-` is standard input."""
+    reading = Reading()
+    for name, content in _contents(paths):
+        reading.add(content, name)
+    return reading
+
+
+def read_text(text: str, name: str = "text") -> Reading:
+    """Read the documents of one text."""
+    reading = Reading()
+    reading.add(text.encode(), name)
+    return reading
+
+
+def _contents(paths: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+    count = 0
+    for given in paths:
+        if given == STANDARD_INPUT:
+            yield "standard input", sys.stdin.buffer.read(LIMITS.size + 1)
+            continue
+        for path in _files(Path(given)):
+            count += 1
+            if count > FILE_LIMIT:
+                raise UsageError(
+                    f"more than {FILE_LIMIT} files", fix="apply smaller folders one by one"
+                )
+            try:
+                with path.open("rb") as file:
+                    yield str(path), file.read(LIMITS.size + 1)
+            except OSError as error:
+                raise UsageError(
+                    f"{quote(path)} cannot be read: {error.strerror}", fix="name a readable file"
+                ) from None
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.exists():
+        raise UsageError(f"there is no file or folder {quote(path)}", fix="check the path")
+    if not path.is_dir():
+        return [path]
+    files = sorted(
+        item
+        for item in path.rglob("*")
+        if item.suffix in ENDINGS
+        and item.is_file()
+        and not any(part.startswith(".") for part in item.relative_to(path).parts)
+    )
+    if not files:
+        raise UsageError(
+            f"the folder {quote(path)} holds no definitions",
+            fix="files of definitions end in .yaml, .yml or .json",
+        )
+    return files
+
+
+def _document(
+    data: Any, source: Source, root: Steps, problems: list[Problem]
+) -> ReadDocument | None:
+    place = source.place(root)
+    if not isinstance(data, dict):
+        problems.append(
+            Problem(place, "this is not a document", "write fields, beginning with kind: and name:")
+        )
+        return None
+    body = dict(data)
+    values = {}
+    for field, example in (("kind", "reservation"), ("name", "home/#")):
+        value = body.pop(field, None)
+        if not isinstance(value, str) or not value:
+            shown = f"is {quote(value)}, which is no text" if value is not None else "is missing"
+            problems.append(
+                Problem(place, f"the field {field!r} {shown}", f"write {field}: {example}")
+            )
+            return None
+        values[field] = value
+    return ReadDocument(Document(values["kind"], values["name"], body), source, root)

@@ -1,0 +1,85 @@
+"""Gives a document the shape of its kind, and words pydantic's complaints for people."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from penstock.errors import Problem, quote
+from penstock.model.definition import KINDS, Definition, Steps
+from penstock.model.document import Document, Key
+
+Locate = Callable[[Key, Steps], str]
+
+
+def shape(document: Document, locate: Locate, problems: list[Problem]) -> Definition | None:
+    """Return the definition, or None with what is wrong added to `problems`."""
+    model = KINDS.get(document.kind)
+    if model is None:
+        problems.append(
+            Problem(
+                locate(document.key, ()),
+                f"there is no kind {quote(document.kind)}",
+                _nearest(document.kind, KINDS) or f"kinds are {', '.join(sorted(KINDS))}",
+            )
+        )
+        return None
+    try:
+        return model.model_validate({"name": document.name, **document.body})
+    except ValidationError as error:
+        problems.extend(
+            _problem(detail, model, document, locate) for detail in error.errors(include_url=False)
+        )
+        return None
+
+
+def _problem(
+    detail: ErrorDetails, model: type[Definition], document: Document, locate: Locate
+) -> Problem:
+    path: Steps = detail["loc"]
+    place = locate(document.key, path)
+    field = ".".join(map(str, path))
+    match detail["type"]:
+        case "extra_forbidden":
+            known = _fields_at(model, path)
+            fix = _nearest(str(path[-1]), known) or f"known fields: {', '.join(sorted(known))}"
+            return Problem(place, f"there is no field {quote(path[-1])} here", fix)
+        case "missing":
+            about = _describe(model, path)
+            return Problem(place, f"the field {field!r} is missing", f"add it{about}")
+        case "value_error":
+            text, _, fix = detail["msg"].removeprefix("Value error, ").partition(" → ")
+            shown = text if quote(detail["input"]) in text else f"{quote(detail['input'])}: {text}"
+            return Problem(place, shown, fix or None)
+        case "literal_error":
+            choices = str(detail.get("ctx", {}).get("expected", ""))
+            return Problem(place, f"{quote(detail['input'])} is not a choice", f"write {choices}")
+        case _:
+            message = detail["msg"][:1].lower() + detail["msg"][1:]
+            return Problem(
+                place, f"{quote(detail['input'])}: {message}", f"see `penstock schema {model.kind}`"
+            )
+
+
+def _fields_at(model: type[Definition], path: Steps) -> list[str]:
+    """Return the fields that stand beside the one at `path`; the top ones where unsure."""
+    current: Any = model
+    for step in path[:-1]:
+        fields = getattr(current, "model_fields", {})
+        current = fields[step].annotation if step in fields else current
+    fields = getattr(current, "model_fields", None) or model.model_fields
+    return [field.alias or name for name, field in fields.items()]
+
+
+def _describe(model: type[Definition], path: Steps) -> str:
+    field = model.model_fields.get(str(path[0])) if len(path) == 1 else None
+    return f": {field.description}" if field and field.description else ""
+
+
+def _nearest(word: str, known: Mapping[str, Any] | list[str]) -> str | None:
+    near = difflib.get_close_matches(word, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else None

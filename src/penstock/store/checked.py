@@ -1,0 +1,104 @@
+"""Definitions that are checked as a whole before any change is stored.
+
+Rules that hold here:
+- Every change of definitions goes through here: the command line, the API and the
+  commands of MQTT clients. What is stored is always a valid set.
+- The check happens inside the write transaction, on the very set that is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from sqlalchemy import Connection
+
+from penstock.definitions import DefinitionSet
+from penstock.definitions.set import Locate, locate_by_key
+from penstock.errors import Problem, UsageError, quote
+from penstock.model.document import Document, Key
+from penstock.store.definitions import Change, Definitions
+from penstock.store.edits import Delete, Edit, Put
+from penstock.store.snapshots import Snapshot
+
+Then = Callable[[Connection, Change], None]
+
+
+class CheckedDefinitions:
+    """The definitions of a store, each change checked. Threads may share it."""
+
+    def __init__(self, definitions: Definitions) -> None:
+        self.definitions = definitions
+        self._held: tuple[Snapshot, DefinitionSet] | None = None
+
+    def current(self) -> tuple[Snapshot, DefinitionSet]:
+        """Return the current documents and what they mean."""
+        snapshot = self.definitions.snapshot()
+        return snapshot, self.meaning(snapshot)
+
+    def meaning(self, snapshot: Snapshot) -> DefinitionSet:
+        """Return what the documents of a snapshot mean, reusing what is known already."""
+        held = self._held
+        if held is None:
+            made = DefinitionSet.build(snapshot.documents.values())
+        elif held[0].mark == snapshot.mark:
+            return held[1]
+        else:
+            before, now = held[0].documents, snapshot.documents
+            made = held[1].change(
+                put=[now[key] for key in now if now[key] is not before.get(key)],
+                delete=[key for key in before if key not in now],
+            )
+        self._held = (snapshot, made)
+        return made
+
+    def apply(
+        self,
+        documents: Sequence[Document],
+        *,
+        actor: str,
+        reason: str = "",
+        prune: Iterable[str] = (),
+        locate: Locate = locate_by_key,
+        problems: Iterable[Problem] = (),
+        then: Then | None = None,
+    ) -> Change:
+        """Put documents; of the kinds in `prune`, delete those that are not among them."""
+        pruned = set(prune)
+        kept = {document.key for document in documents}
+
+        def edit(now: Snapshot) -> Sequence[Edit]:
+            gone = [key for key in now.documents if key.kind in pruned and key not in kept]
+            self.meaning(now).change(documents, gone, locate=locate, problems=problems)
+            return [*map(Put, documents), *map(Delete, gone)]
+
+        return self.definitions.change(edit, actor=actor, reason=reason, then=then)
+
+    def delete(
+        self, keys: Sequence[Key], *, actor: str, reason: str = "", then: Then | None = None
+    ) -> Change:
+        """Delete definitions; each must exist, and nothing may refer to it any more."""
+
+        def edit(now: Snapshot) -> Sequence[Edit]:
+            for key in keys:
+                if key not in now.documents:
+                    raise UsageError(
+                        f"there is no {key.kind} {quote(key.name)}",
+                        fix=f"`penstock get {key.kind}` lists them",
+                    )
+            self.meaning(now).change(delete=keys)
+            return [Delete(key) for key in keys]
+
+        return self.definitions.change(edit, actor=actor, reason=reason, then=then)
+
+    def rollback(
+        self, epoch: int, *, keys: Iterable[Key] | None = None, actor: str, reason: str = ""
+    ) -> Change:
+        """Bring back what an earlier epoch held, as a new change."""
+
+        def check(now: Snapshot, edits: Sequence[Edit]) -> None:
+            self.meaning(now).change(
+                put=[edit.document for edit in edits if isinstance(edit, Put)],
+                delete=[edit.key for edit in edits if isinstance(edit, Delete)],
+            )
+
+        return self.definitions.rollback(epoch, actor=actor, reason=reason, keys=keys, check=check)
