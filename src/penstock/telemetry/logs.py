@@ -23,7 +23,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, MutableMapping
+from collections.abc import MutableMapping
 from typing import Any, Literal, TextIO, TypeVar
 
 import structlog
@@ -33,7 +33,7 @@ from penstock.errors import PenstockError, UnavailableError
 from penstock.telemetry import fields, literals, metrics
 
 Level = Literal["debug", "info", "warning", "error", "critical"]
-Style = Literal["auto", "json", "text"]
+Style = Literal["auto", "json", "console"]
 
 TEXT_LIMIT = 300
 PLACES_LIMIT = 6
@@ -67,7 +67,9 @@ def safe_text(cls: Failure) -> Failure:
 
 
 def get_logger(part: str) -> FilteringBoundLogger:
-    """Return the logger of a part of Penstock."""
+    """Return the logger of a part of Penstock; the rules hold even before `configure`."""
+    if not structlog.is_configured():
+        _route(_Sink(None, "auto"), "info")
     logger: FilteringBoundLogger = structlog.get_logger(part=part)
     return logger
 
@@ -80,7 +82,17 @@ def configure(
     stream: TextIO | None = None,
 ) -> None:
     """Send all logs of this process, our own and those of libraries, through the rules."""
-    sink = _Sink(stream or sys.stderr, style)
+    sink = _Sink(stream, style)
+    _route(sink, level)
+    root = logging.getLogger()
+    for handler in [*root.handlers]:
+        root.removeHandler(handler)
+    root.addHandler(_LibraryHandler(sink))
+    root.setLevel(_LEVELS[library_level])
+    logging.captureWarnings(capture=True)
+
+
+def _route(sink: _Sink, level: Level) -> None:
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -92,21 +104,14 @@ def configure(
         logger_factory=structlog.ReturnLoggerFactory(),
         cache_logger_on_first_use=False,
     )
-    root = logging.getLogger()
-    for handler in [*root.handlers]:
-        root.removeHandler(handler)
-    root.addHandler(_LibraryHandler(sink))
-    root.setLevel(_LEVELS[library_level])
-    logging.captureWarnings(capture=True)
 
 
 class _Sink:
     """Where lines end: admits, renders and writes them, one whole line at a time."""
 
-    def __init__(self, stream: TextIO, style: Style) -> None:
-        self._stream = stream
-        readable = style == "text" or (style == "auto" and stream.isatty())
-        self._render: Callable[[dict[str, Any]], str] = _as_text if readable else _as_json
+    def __init__(self, stream: TextIO | None, style: Style) -> None:
+        self._given = stream
+        self._style = style
         self._lock = threading.Lock()
 
     def process(
@@ -119,11 +124,14 @@ class _Sink:
 
     def write(self, event: MutableMapping[str, Any]) -> None:
         """Print what may be printed of this event."""
-        line = self._render(_admit(event)) + "\n"
+        line = _admit(event)
+        stream = self._given or sys.stderr
         try:
+            readable = self._style == "console" or (self._style == "auto" and stream.isatty())
+            text = _as_text(line) if readable else _as_json(line)
             with self._lock:
-                self._stream.write(line)
-                self._stream.flush()
+                stream.write(text + "\n")
+                stream.flush()
         except (OSError, ValueError):
             # The stream is closed or full: there is nobody left to tell but the metric.
             LOST.inc()

@@ -172,7 +172,7 @@ def test_the_text_of_an_error_appears_only_where_its_class_is_safe() -> None:
 
 def test_no_value_can_begin_a_line_of_its_own() -> None:
     hostile = 'a\n{"event":"forged"}\r\x1b[2J\u2028\u202e\x00'
-    styles: list[logs.Style] = ["json", "text"]
+    styles: list[logs.Style] = ["json", "console"]
     for style in styles:
         lines = Lines(style)
         log = get_logger("gateway")
@@ -184,7 +184,7 @@ def test_no_value_can_begin_a_line_of_its_own() -> None:
 
 
 def test_readable_lines() -> None:
-    lines = Lines("text")
+    lines = Lines("console")
     get_logger("gateway").warning("broker lost", attempt=3, host=None)
     line = lines.text.rstrip("\n")
     assert line.endswith(" warning  broker lost  part=gateway  attempt=3")
@@ -269,3 +269,12 @@ def test_a_queue_between_library_and_handler_withholds_the_message() -> None:
     logging.getLogger().handle(between.get())
     assert lines.last["event"] == "(withheld)"
     assert SECRET not in lines.text
+
+
+def test_the_rules_hold_before_anybody_configured_logs(capsys: pytest.CaptureFixture[str]) -> None:
+    structlog.reset_defaults()
+    get_logger("gateway").warning("started", payload=SECRET, port=1)
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert json.loads(printed.err)["port"] == 1
+    assert SECRET not in printed.err
