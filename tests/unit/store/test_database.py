@@ -25,8 +25,6 @@ from penstock.store import engines, upgrade
 from penstock.store.database import Database
 from penstock.store.schema import epochs, metadata
 
-pytest_plugins = ["tests.store_backends"]
-
 versions = sa.table(upgrade.VERSION_TABLE, sa.column("version_num"))
 
 OPEN = (

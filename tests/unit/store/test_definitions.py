@@ -16,8 +16,6 @@ from penstock.store.edits import Delete, Edit, Limits, Put
 from penstock.store.schema import epochs, revisions
 from penstock.store.snapshots import Snapshot
 
-pytest_plugins = ["tests.store_backends"]
-
 START = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 A, B, C = Key("topic", "a"), Key("topic", "b"), Key("view", "c")
 

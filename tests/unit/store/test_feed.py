@@ -14,8 +14,6 @@ from penstock.store.database import Database
 from penstock.store.feed import Bell, PostgresFeed, open_feed
 from penstock.store.schema import CHANNEL, epochs
 
-pytest_plugins = ["tests.store_backends"]
-
 LONG = 20.0  # a sleep that a passing test never sleeps to its end
 count = sa.select(sa.func.count()).select_from(epochs)
 

@@ -19,8 +19,6 @@ from penstock.store.follower import Follower, StaleError, boot_clock
 from penstock.store.schema import epochs
 from penstock.store.snapshots import Update
 
-pytest_plugins = ["tests.store_backends"]
-
 SOON = 20.0
 A, B = Key("topic", "a"), Key("topic", "b")
 

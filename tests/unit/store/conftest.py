@@ -1,7 +1,4 @@
-"""Fixtures for tests of the store: fresh databases of both kinds.
-
-A module that uses them says `pytest_plugins = ["tests.store_backends"]`.
-"""
+"""Fixtures for tests of the store: fresh databases of both kinds."""
 
 from __future__ import annotations
 

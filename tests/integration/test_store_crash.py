@@ -1,0 +1,45 @@
+"""Nothing acknowledged is lost, nothing half-applied is seen: writers and servers are killed."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAM = Path(__file__).with_name("store_crashes.py")
+
+
+def crash(what: str, kills: int, *where: object) -> dict[str, Any]:
+    seed = random.randrange(2**32)
+    command = [sys.executable, str(PROGRAM), what, str(seed), str(kills), *map(str, where)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=250)
+    assert done.returncode == 0, f"seed {seed}: {done.stderr}"
+    outcome: dict[str, Any] = json.loads(done.stdout)
+    assert outcome["problems"] == [], f"seed {seed}"
+    return outcome
+
+
+def test_200_killed_writers_on_sqlite(tmp_path: Path) -> None:
+    stores = [f"sqlite:///{tmp_path}/{number}.db" for number in range(10)]
+    outcome = crash("writers", 20, *stores)
+    assert outcome["kills"] == 200
+    assert outcome["acknowledged"] > 50
+
+
+@pytest.mark.needs("postgresql")
+def test_40_killed_writers_on_postgresql(postgres_url: str) -> None:
+    outcome = crash("writers", 40, postgres_url)
+    assert outcome["kills"] == 40
+    assert outcome["acknowledged"] > 10
+
+
+@pytest.mark.needs("postgresql")
+def test_a_postgresql_server_that_crashes(tmp_path: Path) -> None:
+    outcome = crash("servers", 4, tmp_path / "server")
+    assert outcome["kills"] == 8  # two writers lost their server each time
+    assert outcome["acknowledged"] >= 8
