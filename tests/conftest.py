@@ -38,6 +38,13 @@ def _look_for(name: str) -> Component:
     return _found[name]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # One JVM is enough: all tests that use Spark run in the same worker process.
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark in item.iter_markers("needs"):

@@ -11,7 +11,9 @@ from pathlib import Path
 import click
 
 from penstock.config import Config, defaults, find, load
+from penstock.store.checked import CheckedDefinitions
 from penstock.store.database import Database
+from penstock.store.definitions import Definitions
 
 
 def configuration() -> Config:
@@ -40,3 +42,10 @@ def actor() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return f"uid-{os.getuid()}"
+
+
+@contextmanager
+def open_definitions(config: Config | None = None) -> Iterator[CheckedDefinitions]:
+    """Open the definitions of this installation, for as long as the block lasts."""
+    with open_database(config) as database:
+        yield CheckedDefinitions(Definitions(database))

@@ -10,8 +10,9 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from penstock.errors import Problem, quote
-from penstock.model.definition import KINDS, Definition, Steps
+from penstock.model.definition import Definition, Steps
 from penstock.model.document import Document, Key
+from penstock.model.kinds import KINDS
 
 Locate = Callable[[Key, Steps], str]
 

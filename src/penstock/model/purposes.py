@@ -112,6 +112,15 @@ class PurposeSet:
         """Tell whether data under this set may be used for the access purpose."""
         return self.stance(ap) == ALLOWS
 
+    def admits(self, ap: str | None) -> bool:
+        """Tell whether a message that carries this set itself may be used for the purpose.
+
+        What a message carries narrows what its topic allows. Prohibitions alone take away
+        and require nothing else; a subscription without purpose gets no such message.
+        """
+        stance = self.stance(ap)
+        return stance == ALLOWS or (stance == SILENT and ap is not None and self.prohibits_only)
+
     def union(self, other: PurposeSet) -> PurposeSet:
         """Combine two sets that apply to the same topic."""
         return PurposeSet(self.aip | other.aip, self.pip | other.pip)

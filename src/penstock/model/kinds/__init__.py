@@ -1,5 +1,6 @@
 """The kinds of definitions, one module each; importing this package registers them all."""
 
+from penstock.model.definition import KINDS
 from penstock.model.kinds.group import Group
 from penstock.model.kinds.policy import Policy
 from penstock.model.kinds.presubscription import Presubscription
@@ -10,6 +11,7 @@ from penstock.model.kinds.right import Right
 from penstock.model.kinds.vocabulary import Vocabulary
 
 __all__ = [
+    "KINDS",
     "Group",
     "Policy",
     "Presubscription",

@@ -1,0 +1,37 @@
+# Two commands matter: `make demo` and `make test`. Both set up all they need.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format bench docs clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## Install what is missing (runs by itself before the others)
+	@$(PYTHON) setup/prepare.py
+
+demo: setup ## Show Penstock at work; ONCE=1 ends by itself
+	@$(BIN)/penstock demo $(if $(ONCE),--once)
+
+test: setup ## Run all tests
+	@$(BIN)/pytest -n 2 --dist loadgroup -q
+
+lint: setup ## Check style, types and the direction of imports
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+
+format: setup ## Bring the code into the house style
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: setup ## Run all benchmarks
+	@$(BIN)/penstock bench all
+
+docs: setup ## Write the generated part of the reference anew
+	@$(BIN)/python setup/reference.py
+
+clean: ## Remove what the set-up and the tests made here
+	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
