@@ -8,12 +8,13 @@ Rules that hold here:
 
 from penstock.config.loading import FILE_NAME, FILE_VARIABLE, defaults, find, load
 from penstock.config.root import Config
-from penstock.config.secrets import Secret, SecretFile, SecretVariable
+from penstock.config.secrets import KeyFile, Secret, SecretFile, SecretVariable
 
 __all__ = [
     "FILE_NAME",
     "FILE_VARIABLE",
     "Config",
+    "KeyFile",
     "Secret",
     "SecretFile",
     "SecretVariable",

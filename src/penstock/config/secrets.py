@@ -121,9 +121,9 @@ class SecretFile(Secret):
             case SecretFile():
                 return value
             case Path():
-                return SecretFile(_resolve(str(value), info))
+                return cls(_resolve(str(value), info))
             case str(path) | {"file": str(path)} if path:
-                return SecretFile(_resolve(path, info))
+                return cls(_resolve(path, info))
         raise wrong("the path of a file is expected", "write the path of a file of mode 0600")
 
     def __str__(self) -> str:
@@ -194,3 +194,9 @@ class SecretFile(Secret):
         if not self.path.exists():
             self.create(generate())
         return self.read()
+
+
+class KeyFile(SecretFile):
+    """A secret file that Penstock makes itself where it is missing."""
+
+    __slots__ = ()

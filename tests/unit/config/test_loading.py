@@ -4,7 +4,7 @@ from textwrap import dedent
 import pytest
 from pydantic import ValidationError
 
-from penstock.config import Config, SecretFile, SecretVariable, defaults, find, load
+from penstock.config import Config, KeyFile, SecretFile, SecretVariable, defaults, find, load
 from penstock.config.loading import check
 from penstock.config.source import read_text
 from penstock.errors import InvalidError, UsageError
@@ -35,8 +35,8 @@ def test_relative_paths_start_at_the_data_folder_and_it_at_the_file() -> None:
     assert config.data == Path("/srv/here")
     assert config.broker.tls.ca == Path("/srv/here/ca.pem")
     assert config.store.url == "sqlite:////srv/here/penstock.db"
-    assert config.audit.signing_key == SecretFile(Path("/abs/key"))
-    assert config.audit.pseudonym_key == SecretFile(Path("/srv/here/keys/pseudonym.key"))
+    assert config.audit.signing_key == KeyFile(Path("/abs/key"))
+    assert config.audit.pseudonym_key == KeyFile(Path("/srv/here/keys/pseudonym.key"))
 
 
 def test_a_group_whose_lines_are_all_commented_out_keeps_its_defaults() -> None:

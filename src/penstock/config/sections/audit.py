@@ -7,18 +7,18 @@ from typing import Annotated
 from pydantic import Field
 
 from penstock.config.quantities import Duration
-from penstock.config.secrets import SecretFile
+from penstock.config.secrets import KeyFile
 from penstock.config.settings import Settings, setting
 
 
 class AuditSettings(Settings):
     """The keys and the batches of the audit log."""
 
-    signing_key: SecretFile = setting(
+    signing_key: KeyFile = setting(
         "keys/audit-signing.key",
         "The file of the key that signs the heads of the log; created if missing.",
     )
-    pseudonym_key: SecretFile = setting(
+    pseudonym_key: KeyFile = setting(
         "keys/pseudonym.key",
         "The file of the key that turns people into pseudonyms; created if "
         "missing. Without it nobody can tell who an entry is about.",
