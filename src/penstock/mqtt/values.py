@@ -77,7 +77,7 @@ def _read_text(data: bytes, at: int) -> tuple[str, int]:
 
 def _read_topic(data: bytes, at: int) -> tuple[str, int]:
     topic, stop = _read_text(data, at)
-    if not topic or "#" in topic or "+" in topic:
+    if (not topic or "#" in topic or "+" in topic) and stop <= len(data):
         raise TopicNameError("is no topic: it is empty or holds a wildcard")
     return topic, stop
 
