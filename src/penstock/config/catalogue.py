@@ -19,7 +19,7 @@ from penstock.config.environment import variable_of
 from penstock.config.quantities import BYTES, SECONDS
 from penstock.config.secrets import Secret, SecretFile
 from penstock.config.settings import Kind, Settings
-from penstock.config.source import Steps, dotted
+from penstock.yaml_text import Steps, dotted
 
 ANY_NAME = "NAME"
 """Stands in a way for a name that the user chooses."""

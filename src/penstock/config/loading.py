@@ -20,8 +20,9 @@ from penstock.config.environment import EnvironmentText, overrides, parse_value
 from penstock.config.problems import in_order, problems_of, unknown_key
 from penstock.config.root import Config
 from penstock.config.settings import folders
-from penstock.config.source import Source, dotted, read_file
+from penstock.config.source import read_file
 from penstock.errors import InvalidError, Problem, UsageError, quote
+from penstock.yaml_text import Source, dotted
 
 FILE_NAME = "penstock.yaml"
 FILE_VARIABLE = "PENSTOCK_CONFIG"
@@ -54,7 +55,7 @@ def load(named: Path | None = None, environ: Mapping[str, str] | None = None) ->
 def defaults(base: Path, environ: Mapping[str, str] | None = None) -> Config:
     """Return the settings of an installation in `base` without a file."""
     environ = os.environ if environ is None else environ
-    return check(Source("(no file)"), environ, base=base)
+    return check(Source("(no file)", data={}), environ, base=base)
 
 
 def check(source: Source, environ: Mapping[str, str], *, base: Path | None = None) -> Config:

@@ -16,8 +16,8 @@ from pydantic_core import ErrorDetails
 
 from penstock.config.catalogue import ANY_NAME, Setting, keys_at, setting_at, settings_of
 from penstock.config.settings import CONFLICT, WRONG, Settings
-from penstock.config.source import Source, Steps, dotted
 from penstock.errors import Problem, quote
+from penstock.yaml_text import Source, Steps, dotted
 
 _GROUP_ERRORS = {"model_type", "model_attributes_type", "dict_type", "mapping_type"}
 _LIST_ERRORS = {"tuple_type", "list_type"}

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from penstock.config.catalogue import ANY_NAME, Setting, keys_at
 from penstock.config.root import Config
-from penstock.config.source import Steps, dotted
 from penstock.config.template import show
+from penstock.yaml_text import Steps, dotted
 
 MARK = "<!-- What follows is written by `python -m penstock.config.reference`. -->\n"
 

@@ -21,7 +21,7 @@ from penstock.config.sections.monitor import MonitorSettings
 from penstock.config.sections.store import StoreSettings
 from penstock.config.sections.supervisor import SupervisorSettings
 from penstock.config.settings import DEFAULT_DATA, BasePath, Kind, Settings, setting, wrong
-from penstock.config.source import Source, Steps
+from penstock.yaml_text import Source, Steps
 
 PartName = Annotated[
     str,

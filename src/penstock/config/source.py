@@ -1,102 +1,20 @@
-"""Reads a YAML file into plain data that remembers where each value stood.
-
-Rules that hold here:
-- Data only: no tag makes an object, no key appears twice, no key is anything but text.
-- What a word means does not depend on the reader's country: `true` and `false` are
-  truth values, `no` and `on` are text, and nothing is a date (YAML 1.2, core schema).
-- Size, depth and the number of values after aliases are expanded are limited, so that
-  a hostile file costs milliseconds, not memory.
-- Every problem has a place; those that allow reading on are collected.
-"""
+"""Reads penstock.yaml: one YAML document of `key: value` lines, within small limits."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from penstock.errors import InvalidError, Problem, UnavailableError, quote
+from penstock.yaml_text import Limits, Source, read_documents
 
-SIZE_LIMIT = 256 * 1024
-DEPTH_LIMIT = 16
-VALUE_LIMIT = 10_000
-
-Steps = tuple[str | int, ...]
-"""The way from the root to a value: keys and list positions."""
-
-
-def dotted(path: Steps) -> str:
-    """Write a way as people do: `gateway.listeners.mqtt.port`."""
-    return ".".join(str(step) for step in path)
-
-
-@dataclass(slots=True)
-class Source:
-    """The data of a file, and where each of its keys and values stands."""
-
-    name: str
-    file: Path | None = None
-    data: dict[str, Any] = field(default_factory=dict)
-    problems: dict[Steps, Problem] = field(default_factory=dict)
-    keys: dict[Steps, str] = field(default_factory=dict)
-    values: dict[Steps, str] = field(default_factory=dict)
-
-    def place(self, path: Steps, *, key: bool = False) -> str:
-        """Say where the value (or the key) at `path` stands, or the nearest around it."""
-        around = path
-        while around:
-            where = (self.keys if key or around != path else self.values).get(around)
-            if where:
-                return f"{where} ({dotted(path)})"
-            around = around[:-1]
-        return f"{self.name} ({dotted(path)})" if path else self.name
-
-
-class _TooDeepError(yaml.MarkedYAMLError):
-    """The nesting is deeper than any settings need."""
-
-
-class _Loader(yaml.SafeLoader):
-    """Composes nodes of the YAML 1.2 core schema, to a limited depth."""
-
-    yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012 - PyYAML's own attribute
-    depth = 0
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        if self.depth == DEPTH_LIMIT:
-            raise _TooDeepError(
-                problem=f"more than {DEPTH_LIMIT} levels", problem_mark=self.get_mark()
-            )
-        self.depth += 1
-        try:
-            return super().compose_node(parent, index)
-        finally:
-            self.depth -= 1
-
-
-_PLAIN = "tag:yaml.org,2002:"
-for _kind, _pattern, _first in (
-    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
-    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
-    ("int", r"[-+]?[0-9]{1,18}", list("-+0123456789")),
-    (
-        "float",
-        r"[-+]?(?:[0-9]{1,18}\.?|[0-9]{0,18}\.[0-9]{1,18})(?:[eE][-+]?[0-9]{1,3})?",
-        list("-+.0123456789"),
-    ),
-):
-    _Loader.add_implicit_resolver(_PLAIN + _kind, re.compile(rf"(?:{_pattern})\Z"), _first)
+LIMITS = Limits(size=256 * 1024, depth=16, values=10_000)
 
 
 def read_file(path: Path) -> Source:
-    """Read a YAML file; raise `InvalidError` where it cannot be read to the end."""
+    """Read a settings file; raise `InvalidError` where it cannot be read to the end."""
     try:
         with path.open("rb") as file:
-            content = file.read(SIZE_LIMIT + 1)
+            content = file.read(LIMITS.size + 1)
     except OSError as error:
         raise UnavailableError(
             f"{quote(path)} cannot be read: {error.strerror}",
@@ -108,128 +26,18 @@ def read_file(path: Path) -> Source:
 
 
 def read_text(content: bytes, name: str) -> Source:
-    """Read YAML text that stands in the file `name`."""
-    if len(content) > SIZE_LIMIT:
-        raise _refused(name, name, f"the file is over {SIZE_LIMIT} bytes", "settings are small")
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise _refused(
-            name, f"{name}:{line}:1", "the text is not UTF-8", "save the file as UTF-8"
-        ) from None
-    source = Source(name)
-    try:
-        root = _Loader(text).get_single_node()
-    except yaml.MarkedYAMLError as error:
-        where = _place(name, error.problem_mark) if error.problem_mark else name
-        context = f" {error.context}" if error.context else ""
-        raise _refused(
-            name, where, f"this is not YAML: {error.problem}{context}", "mend the line"
-        ) from None
-    except yaml.YAMLError as error:
-        raise _refused(
-            name, name, f"this is not YAML: {str(error).splitlines()[0]}", "remove the character"
-        ) from None
-    if root is None:
-        return source
-    data = _Reader(source).read(root, ())
-    if data is not None and not isinstance(data, dict):
-        raise _refused(
-            name,
-            _place(name, root.start_mark),
-            "the file must hold `key: value` lines",
-            "`penstock init` writes an example",
-        )
-    source.data = data or {}
+    """Read the text of a settings file named `name`."""
+    documents = read_documents(content, name, LIMITS)
+    source = documents[0] if documents else Source(name)
+    if len(documents) > 1:
+        raise _refused(documents[1], "a second document begins here", "keep one")
+    if source.data is None:
+        source.data = {}
+    if not isinstance(source.data, dict):
+        fix = "`penstock init` writes an example"
+        raise _refused(source, "the file must hold `key: value` lines", fix)
     return source
 
 
-class _Reader:
-    """Turns composed nodes into plain data, noting places and problems in the source."""
-
-    def __init__(self, source: Source) -> None:
-        self.source = source
-        self.count = 0
-
-    def read(self, node: yaml.Node, path: Steps) -> Any:
-        where = _place(self.source.name, node.start_mark)
-        self.source.values[path] = where
-        self.count += 1
-        # An alias is the same node again: recursion and expansion both end here.
-        if self.count > VALUE_LIMIT or len(path) > DEPTH_LIMIT:
-            raise _refused(
-                self.source.name,
-                where,
-                f"more than {VALUE_LIMIT} values or {DEPTH_LIMIT} levels, aliases expanded",
-                "write fewer values, without anchors and aliases",
-            )
-        if isinstance(node, yaml.MappingNode) and node.tag == _PLAIN + "map":
-            return self._mapping(node, path)
-        if isinstance(node, yaml.SequenceNode) and node.tag == _PLAIN + "seq":
-            return [self.read(item, (*path, index)) for index, item in enumerate(node.value)]
-        if isinstance(node, yaml.ScalarNode) and node.tag in _SCALARS:
-            try:
-                return _SCALARS[node.tag](node.value)
-            except ValueError:
-                self._note(where, path, f"{quote(node.value)} is not what it claims to be")
-                return None
-        self._note(where, path, f"the tag {quote(node.tag)} is not known here")
-        return None
-
-    def _mapping(self, node: yaml.MappingNode, path: Steps) -> dict[str, Any]:
-        data: dict[str, Any] = {}
-        for key, value in node.value:
-            where = _place(self.source.name, key.start_mark)
-            try:
-                word = _text(key.value)
-            except ValueError:
-                self._note(where, (*path, "?"), "a key must be a word")
-                continue
-            steps = (*path, word)
-            if word in data:
-                first = self.source.keys[steps]
-                self.source.problems[steps] = Problem(
-                    f"{where} ({dotted(steps)})",
-                    f"the key {quote(word)} stands here a second time, first at {first}",
-                    "keep one of the two",
-                )
-                continue
-            self.source.keys[steps] = where
-            data[word] = self.read(value, steps)
-        return data
-
-    def _note(self, where: str, path: Steps, message: str) -> None:
-        shown = f"{where} ({dotted(path)})" if path else where
-        self.source.problems[path] = Problem(shown, message, "write a plain value")
-
-
-def _boolean(text: str) -> bool:
-    if text.lower() not in {"true", "false"}:
-        raise ValueError(text)
-    return text.lower() == "true"
-
-
-def _text(value: Any) -> str:
-    """Return text that can be written anywhere: whole characters, and no NUL."""
-    if not isinstance(value, str) or "\0" in value:
-        raise ValueError(value)
-    # JSON writes a character beyond the basic plane as two escapes; YAML leaves them apart.
-    return value.encode("utf-16", "surrogatepass").decode("utf-16")
-
-
-_SCALARS: dict[str, Callable[[str], Any]] = {
-    _PLAIN + "null": lambda _: None,
-    _PLAIN + "bool": _boolean,
-    _PLAIN + "int": int,
-    _PLAIN + "float": float,
-    _PLAIN + "str": _text,
-}
-
-
-def _place(name: str, mark: yaml.Mark) -> str:
-    return f"{name}:{mark.line + 1}:{mark.column + 1}"
-
-
-def _refused(name: str, place: str, message: str, fix: str) -> InvalidError:
-    return InvalidError(name, [Problem(place, message, fix)])
+def _refused(source: Source, message: str, fix: str) -> InvalidError:
+    return InvalidError(source.name, [Problem(source.place(()), message, fix)])

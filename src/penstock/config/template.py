@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock.config.catalogue import Setting, keys_at
 from penstock.config.root import Config
-from penstock.config.source import Steps
+from penstock.yaml_text import Steps
 
 WIDTH = 90
 INDENT = "  "

@@ -6,7 +6,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.config.source import DEPTH_LIMIT, SIZE_LIMIT, VALUE_LIMIT, read_file, read_text
+from penstock.config.source import LIMITS, read_file, read_text
 from penstock.errors import InvalidError, Problem, UnavailableError
 
 
@@ -28,8 +28,8 @@ def test_each_value_and_key_has_its_place() -> None:
 def test_the_place_of_what_is_absent_is_the_group_around_it() -> None:
     source = read_text(b"one: 1\ntwo: {}\n", "a.yaml")
     assert source.place(("two", "three")) == "a.yaml:2:1 (two.three)"
-    assert source.place(("four",)) == "a.yaml (four)"
-    assert source.place(()) == "a.yaml"
+    assert source.place(("four",)) == "a.yaml:1:1 (four)"
+    assert source.place(()) == "a.yaml:1:1"
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_problems_that_allow_reading_on_are_collected() -> None:
 def test_syntax_errors_have_a_place() -> None:
     assert refusal("a: [1\nb: 2").startswith("a.yaml:2:2: this is not YAML")
     assert refusal("a: *nowhere").startswith("a.yaml:1:4: this is not YAML")
-    assert refusal("a: 1\n---\nb: 2").startswith("a.yaml:2:1: this is not YAML")
+    assert refusal("a: 1\n---\nb: 2").startswith("a.yaml:3:1: a second document begins here")
     assert "this is not YAML" in refusal("a: \x01")
 
 
@@ -97,24 +97,24 @@ def test_other_encodings_are_refused_with_their_line() -> None:
 
 
 def test_size_is_limited() -> None:
-    read_text(b"#" * SIZE_LIMIT, "a.yaml")
-    assert "over" in refusal(b"#" * (SIZE_LIMIT + 1))
+    read_text(b"#" * LIMITS.size, "a.yaml")
+    assert "over" in refusal(b"#" * (LIMITS.size + 1))
 
 
 def test_depth_is_limited_whatever_the_file_holds() -> None:
-    depth = DEPTH_LIMIT
+    depth = LIMITS.depth
     read_text(("a: " + "[" * (depth - 1) + "]" * (depth - 1)).encode(), "a.yaml")
     assert "levels" in refusal("a: " + "[" * depth + "]" * depth)
-    assert "levels" in refusal("a: " + "[" * (SIZE_LIMIT - 10))
+    assert "levels" in refusal("a: " + "[" * (LIMITS.size - 10))
 
 
 def test_aliases_are_expanded_within_limits() -> None:
     assert read_text(b"a: &x [1, 2]\nb: *x", "a.yaml").data["b"] == [1, 2]
     bomb = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     bomb += [
-        f"a{n}: &a{n} [" + ", ".join([f"*a{n - 1}"] * 9) + "]" for n in range(1, DEPTH_LIMIT - 2)
+        f"a{n}: &a{n} [" + ", ".join([f"*a{n - 1}"] * 9) + "]" for n in range(1, LIMITS.depth - 2)
     ]
-    assert f"more than {VALUE_LIMIT} values" in refusal("\n".join(bomb))
+    assert f"more than {LIMITS.values} values" in refusal("\n".join(bomb))
     assert "levels" in refusal("a: &x [*x]")
 
 

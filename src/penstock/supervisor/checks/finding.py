@@ -1,0 +1,34 @@
+"""What a look at one thing found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum, auto
+
+
+class Verdict(StrEnum):
+    """How it stands with one thing."""
+
+    OK = auto()
+    WARNING = auto()
+    """Nothing that runs now needs it, or it may cause trouble later."""
+    MISSING = auto()
+    """It is needed and not there."""
+    WRONG = auto()
+    """It is there and cannot be used as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report."""
+
+    topic: str
+    name: str
+    verdict: Verdict
+    detail: str
+    fix: str | None = None
+
+    @property
+    def stops(self) -> bool:
+        """Whether the configured parts cannot run because of it."""
+        return self.verdict in {Verdict.MISSING, Verdict.WRONG}

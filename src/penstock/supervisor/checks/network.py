@@ -1,0 +1,118 @@
+"""Ports: whether what we want to listen on is free, or who has it."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import psutil
+
+from penstock.config import Config
+from penstock.errors import UnavailableError
+from penstock.supervisor.checks.finding import Finding, Verdict
+from penstock.supervisor.part import Part
+from penstock.supervisor.status import RunFolder
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """An address that a part wants to listen on."""
+
+    setting: str
+    part: str
+    host: str
+    port: int
+    encrypted: bool = True
+
+
+def look(config: Config, parts: list[Part]) -> Iterator[Finding]:
+    """Try to listen on every address that the settings name."""
+    running = {part.name for part in parts} | {"supervisor"}
+    own = _own_processes(config)
+    for wanted in _wanted(config):
+        finding = _try(wanted, own)
+        if wanted.part not in running and finding.stops:
+            finding = Finding("ports", wanted.setting, Verdict.WARNING, finding.detail, finding.fix)
+        yield finding
+
+
+def _wanted(config: Config) -> Iterator[Wanted]:
+    if config.monitor.enabled:
+        yield Wanted("monitor", "supervisor", config.monitor.host, config.monitor.port)
+    if config.broker.mode == "embedded":
+        yield Wanted("broker", "broker", config.broker.host, config.broker.port)
+    for name, listener in config.gateway.listeners.items():
+        yield Wanted(
+            f"gateway.listeners.{name}", "gateway", listener.host, listener.port, listener.encrypted
+        )
+
+
+def _own_processes(config: Config) -> set[int]:
+    try:
+        status = RunFolder(config.data).read()
+    except UnavailableError:
+        return set()
+    pids = {part.pid for part in status.parts if part.pid} if status else set()
+    return pids | {status.pid} if status else pids
+
+
+def _try(wanted: Wanted, own: set[int]) -> Finding:
+    shown = f"{wanted.host} port {wanted.port}"
+    if wanted.port == 0:
+        return Finding("ports", wanted.setting, Verdict.OK, f"{wanted.host}, a free port")
+    try:
+        _bind(wanted.host, wanted.port)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            fix = "choose another address, or a port above 1023"
+            return Finding(
+                "ports", wanted.setting, Verdict.WRONG, f"{shown}: {error.strerror}", fix
+            )
+        pid, name = _who(wanted.port)
+        if pid in own:
+            return Finding("ports", wanted.setting, Verdict.OK, f"{shown}, ours ({name})")
+        by = f"{name} (process {pid})" if pid else "another program"
+        fix = f"stop it, or set {wanted.setting}.port to another"
+        return Finding("ports", wanted.setting, Verdict.WRONG, f"{shown} is in use by {by}", fix)
+    if not wanted.encrypted and not _is_loopback(wanted.host):
+        return Finding(
+            "ports",
+            wanted.setting,
+            Verdict.WARNING,
+            f"{shown} is free, but others on the network can read what clients send",
+            "set its transport to tls or websocket-tls",
+        )
+    return Finding("ports", wanted.setting, Verdict.OK, f"{shown} is free")
+
+
+def _bind(host: str, port: int) -> None:
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    with socket.socket(family, kind, protocol) as trial:
+        # As servers do: connections that have just ended do not count.
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        trial.bind(address)
+
+
+def _who(port: int) -> tuple[int | None, str]:
+    """Return who listens on the port, as far as we are allowed to know."""
+    try:
+        for connection in psutil.net_connections("tcp"):
+            # The local address is (host, port), or empty.
+            if connection.status == psutil.CONN_LISTEN and connection.laddr[1:] == (port,):
+                pid = connection.pid
+                return pid, psutil.Process(pid).name() if pid else ""
+    except psutil.Error:
+        pass
+    return None, ""
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

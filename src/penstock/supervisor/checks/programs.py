@@ -1,0 +1,97 @@
+"""Versions: Penstock, Python, the packages of each extra, and the programs around them."""
+
+from __future__ import annotations
+
+import platform
+import re
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+
+from penstock import __version__
+from penstock.components import COMPONENTS, find
+from penstock.config import Config
+from penstock.supervisor.checks.finding import Finding, Verdict
+from penstock.supervisor.part import Part
+
+PYTHON_MINIMUM = (3, 11)
+ALWAYS = "gateway"
+"""The extra that holds what every command but the client needs."""
+
+_REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+).*?(?:extra\s*==\s*['\"]([a-z]+)['\"])?$")
+
+
+def look(config: Config, parts: list[Part]) -> Iterator[Finding]:
+    """Look at our own version, at Python, at packages and at programs."""
+    yield Finding("versions", "penstock", Verdict.OK, __version__)
+    enough = sys.version_info >= PYTHON_MINIMUM
+    least = ".".join(map(str, PYTHON_MINIMUM))
+    yield Finding(
+        "versions",
+        "python",
+        Verdict.OK if enough else Verdict.WRONG,
+        platform.python_version(),
+        None if enough else f"use Python {least} or newer",
+    )
+    needed = {name for part in parts for name in part.needs}
+    yield from _packages(config, needed)
+    for name in COMPONENTS:
+        yield _component(name, needed=name in needed)
+
+
+def packages_by_extra() -> dict[str, list[str]]:
+    """Return the packages that each extra of ours asks for, but those for development."""
+    extras: dict[str, list[str]] = {}
+    for line in metadata.requires("penstock") or []:
+        match = _REQUIREMENT.match(line.strip())
+        if match and match[2] not in {None, "all", "dev"} and match[1] != "penstock":
+            extras.setdefault(match[2], []).append(match[1])
+    return extras
+
+
+def _packages(config: Config, needed: set[str]) -> Iterator[Finding]:
+    try:
+        extras = packages_by_extra()
+    except metadata.PackageNotFoundError:
+        yield Finding(
+            "packages",
+            "penstock",
+            Verdict.WARNING,
+            "runs from a folder and is not installed, so its packages are not known",
+            "pip install 'penstock[all]'",
+        )
+        return
+    wanted = {ALWAYS} | needed
+    if config.store.url.startswith("postgresql"):
+        wanted.add("postgres")
+    if "java" in needed:
+        wanted.add("spark")
+    for extra, names in extras.items():
+        versions = {name: _version(name) for name in names}
+        absent = [name for name, version in versions.items() if version is None]
+        if not absent:
+            shown = ", ".join(f"{name} {version}" for name, version in versions.items())
+            yield Finding("packages", extra, Verdict.OK, shown)
+            continue
+        yield Finding(
+            "packages",
+            extra,
+            Verdict.MISSING if extra in wanted else Verdict.WARNING,
+            f"not installed: {', '.join(absent)}",
+            f"pip install 'penstock[{extra}]'",
+        )
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _component(name: str, *, needed: bool) -> Finding:
+    found = find(name)
+    if found.path is not None:
+        return Finding("programs", name, Verdict.OK, f"{found.version or '?'} ({found.path})")
+    verdict = Verdict.MISSING if needed else Verdict.WARNING
+    return Finding("programs", name, verdict, f"not found; it is for {found.purpose}", found.fix)
