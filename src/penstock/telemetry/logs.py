@@ -24,7 +24,7 @@ import threading
 import time
 import traceback
 from collections.abc import MutableMapping
-from typing import Any, Literal, TextIO, TypeVar
+from typing import Any, Literal, NoReturn, TextIO, TypeVar
 
 import structlog
 from structlog.typing import FilteringBoundLogger
@@ -68,9 +68,10 @@ def safe_text(cls: Failure) -> Failure:
 
 def get_logger(part: str) -> FilteringBoundLogger:
     """Return the logger of a part of Penstock; the rules hold even before `configure`."""
-    if not structlog.is_configured():
-        _route(_Sink(None, "auto"), "info")
-    logger: FilteringBoundLogger = structlog.get_logger(part=part)
+    # Wrapped with processors of its own, so that no setting of structlog can lift the rules.
+    logger: FilteringBoundLogger = structlog.wrap_logger(
+        _sink, processors=_PROCESSORS, wrapper_class=_Bound, part=part
+    )
     return logger
 
 
@@ -82,52 +83,33 @@ def configure(
     stream: TextIO | None = None,
 ) -> None:
     """Send all logs of this process, our own and those of libraries, through the rules."""
-    sink = _Sink(stream, style)
-    _route(sink, level)
+    _sink.stream = stream
+    _sink.style = style
+    _sink.least = _LEVELS[level]
+    structlog.configure(processors=_PROCESSORS, wrapper_class=_Bound)
     root = logging.getLogger()
     for handler in [*root.handlers]:
         root.removeHandler(handler)
-    root.addHandler(_LibraryHandler(sink))
+    root.addHandler(_LibraryHandler())
     root.setLevel(_LEVELS[library_level])
     logging.captureWarnings(capture=True)
 
 
-def _route(sink: _Sink, level: Level) -> None:
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            _check_message,
-            sink.process,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
-        logger_factory=structlog.ReturnLoggerFactory(),
-        cache_logger_on_first_use=False,
-    )
-
-
 class _Sink:
-    """Where lines end: admits, renders and writes them, one whole line at a time."""
+    """Where lines end: the one stream of this process, a whole line at a time."""
 
-    def __init__(self, stream: TextIO | None, style: Style) -> None:
-        self._given = stream
-        self._style = style
+    def __init__(self) -> None:
+        self.stream: TextIO | None = None  # none: whatever stderr is when a line comes
+        self.style: Style = "auto"
+        self.least = logging.INFO
         self._lock = threading.Lock()
-
-    def process(
-        self, logger: object, method: str, event: MutableMapping[str, Any]
-    ) -> MutableMapping[str, Any]:
-        """Take an event as structlog's last processor."""
-        del logger, method
-        self.write(event)
-        raise structlog.DropEvent
 
     def write(self, event: MutableMapping[str, Any]) -> None:
         """Print what may be printed of this event."""
         line = _admit(event)
-        stream = self._given or sys.stderr
+        stream = self.stream or sys.stderr
         try:
-            readable = self._style == "console" or (self._style == "auto" and stream.isatty())
+            readable = self.style == "console" or (self.style == "auto" and stream.isatty())
             text = _as_text(line) if readable else _as_json(line)
             with self._lock:
                 stream.write(text + "\n")
@@ -137,19 +119,18 @@ class _Sink:
             LOST.inc()
 
 
+_sink = _Sink()
+
+
 class _LibraryHandler(logging.Handler):
     """Takes the records of the standard library's logging."""
-
-    def __init__(self, sink: _Sink) -> None:
-        super().__init__()
-        self._sink = sink
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print the message without its arguments, if it stands so in the library's source."""
         frame = literals.frame_at(record.pathname, record.lineno)
         # A logger can be named after anything, a module only after a module.
         library = record.name.partition(".")[0]
-        self._sink.write(
+        _sink.write(
             {
                 "event": _literal_or_withheld(record.msg, literals.is_literal(record.msg, frame)),
                 "level": _level_of(record.levelno),
@@ -157,6 +138,15 @@ class _LibraryHandler(logging.Handler):
                 "error": record.exc_info[1] if record.exc_info else None,
             }
         )
+
+
+def _drop_quiet(
+    logger: object, method: str, event: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    del logger, method
+    if _LEVELS[event["level"]] < _sink.least:
+        raise structlog.DropEvent
+    return event
 
 
 def _check_message(
@@ -171,6 +161,22 @@ def _check_message(
         raised = exc_info[1] if isinstance(exc_info, tuple) else exc_info
         event["error"] = raised if isinstance(raised, BaseException) else sys.exc_info()[1]
     return event
+
+
+def _write(logger: object, method: str, event: MutableMapping[str, Any]) -> NoReturn:
+    del logger, method
+    _sink.write(event)
+    raise structlog.DropEvent
+
+
+_PROCESSORS: list[Any] = [
+    structlog.contextvars.merge_contextvars,
+    structlog.processors.add_log_level,
+    _drop_quiet,
+    _check_message,
+    _write,
+]
+_Bound = structlog.make_filtering_bound_logger(logging.DEBUG)
 
 
 def _literal_or_withheld(text: Any, known: bool) -> str:  # noqa: FBT001

@@ -42,6 +42,7 @@ def restored() -> Iterator[None]:
     root = logging.getLogger()
     handlers, level = [*root.handlers], root.level
     yield
+    logs._sink.__init__()  # type: ignore[misc]
     structlog.reset_defaults()
     structlog.contextvars.clear_contextvars()
     logging.captureWarnings(capture=False)
@@ -272,7 +273,6 @@ def test_a_queue_between_library_and_handler_withholds_the_message() -> None:
 
 
 def test_the_rules_hold_before_anybody_configured_logs(capsys: pytest.CaptureFixture[str]) -> None:
-    structlog.reset_defaults()
     get_logger("gateway").warning("started", payload=SECRET, port=1)
     printed = capsys.readouterr()
     assert printed.out == ""

@@ -1,1 +1,53 @@
-"""The audit log: append-only, tamper-evident, and without anybody's name in it."""
+"""The audit log: append-only, tamper-evident, and without anybody's name in it.
+
+log = AuditLog.open(database, settings.audit.signing_key)
+people = Pseudonyms.open(settings.audit.pseudonym_key)
+with AuditWriter(log) as writer:
+    ticket = writer.submit(
+        Entry.make("decision.read", Outcome.DENIED, actor=people.person("alice"), epoch=7)
+    )
+    writer.wait(ticket)
+"""
+
+from penstock.store.audit.entry import Detail, Entry, Outcome, allow_detail
+from penstock.store.audit.errors import (
+    AuditFullError,
+    AuditStoppedError,
+    TamperedError,
+    UncertainAppendError,
+)
+from penstock.store.audit.log import AuditLog
+from penstock.store.audit.proofs import check_proof, prove_consistency, prove_inclusion
+from penstock.store.audit.pseudonyms import Pseudonyms
+from penstock.store.audit.reading import Filter, Recorded, newest_head, read_after, read_last
+from penstock.store.audit.signing import Head, PublicKeys, Signer
+from penstock.store.audit.verification import Finding, Verdict, verify
+from penstock.store.audit.writer import AuditWriter
+
+__all__ = [
+    "AuditFullError",
+    "AuditLog",
+    "AuditStoppedError",
+    "AuditWriter",
+    "Detail",
+    "Entry",
+    "Filter",
+    "Finding",
+    "Head",
+    "Outcome",
+    "Pseudonyms",
+    "PublicKeys",
+    "Recorded",
+    "Signer",
+    "TamperedError",
+    "UncertainAppendError",
+    "Verdict",
+    "allow_detail",
+    "check_proof",
+    "newest_head",
+    "prove_consistency",
+    "prove_inclusion",
+    "read_after",
+    "read_last",
+    "verify",
+]

@@ -1,0 +1,179 @@
+"""Reads the audit log: entries, heads, and the kept hashes that proofs are made of.
+
+Reading needs no key. What is read is taken as it stands; `verification` is what
+compares it with the signatures.
+
+Rules that hold here:
+- Somebody may have tampered with what is read. In SQLite any column can hold any type,
+  so values come without SQLAlchemy's conversions, which would trust them: `bytes(n)` of
+  a number instead of a hash would fill the memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from penstock.errors import UsageError
+from penstock.store.audit.entry import Entry, Outcome, as_document
+from penstock.store.audit.errors import TamperedError
+from penstock.store.audit.merkle import HASH_SIZE, Frontier, Node
+from penstock.store.audit.signing import Head
+from penstock.store.audit.tables import entries, heads, tip
+from penstock.store.database import Database
+
+PAGE = 10_000
+
+
+def _raw(table: sa.Table, *names: str) -> list[sa.ColumnElement[Any]]:
+    chosen = [table.c[name] for name in names] if names else list(table.c)
+    return [sa.type_coerce(column, sa.types.NullType()) for column in chosen]
+
+
+_ENTRY = _raw(entries)
+_HEAD = _raw(heads)
+_TIP = _raw(tip, "size", "frontier", "root", "time", "key", "signature", "kept")
+
+
+class Recorded(NamedTuple):
+    """An entry in its place in the log, with the hashes kept beside it."""
+
+    seq: int
+    entry: Entry
+    hashes: Any  # bytes, unless somebody tampered with them
+
+    def as_document(self) -> dict[str, Any]:
+        """Return the entry as JSON data."""
+        return as_document(self.seq, self.entry)
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which entries to read; empty fields let everything pass."""
+
+    kinds: Sequence[str] = ()
+    outcomes: Sequence[Outcome] = ()
+    people: Sequence[str] = ()  # pseudonyms, as actor or as subject
+
+    def conditions(self) -> list[sa.ColumnElement[bool]]:
+        """Return what to put behind WHERE."""
+        found: list[sa.ColumnElement[bool]] = []
+        if self.kinds:
+            found.append(entries.c.kind.in_(self.kinds))
+        if self.outcomes:
+            found.append(entries.c.outcome.in_([one.value for one in self.outcomes]))
+        if self.people:
+            found.append(entries.c.actor.in_(self.people) | entries.c.subject.in_(self.people))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Tip:
+    """The one row that appending continues from."""
+
+    size: int
+    frontier: bytes
+    root: bytes
+    time: int
+    key: str
+    signature: bytes
+    kept: int
+
+    @property
+    def head(self) -> Head:
+        """The newest signed head; of an empty log it has no signature."""
+        return Head(self.size, self.root, self.time, self.key, self.signature)
+
+    def edge(self) -> Frontier:
+        """Return the right edge of the tree, after checking it against the root."""
+        try:
+            edge = Frontier.read(self.size, self.frontier)
+        except UsageError:
+            edge = None
+        if edge is None or edge.root() != self.root:
+            raise TamperedError(
+                f"the right edge of the log does not lead to its root at {self.size}"
+            )
+        return edge
+
+
+def read_tip(connection: Connection) -> Tip:
+    """Read the tip; it is missing only where somebody removed it."""
+    row = connection.execute(sa.select(*_TIP)).first()
+    if row is None:
+        raise TamperedError("the tip of the audit log is missing")
+    if [type(value) for value in row] != [int, bytes, bytes, int, str, bytes, int] or row[0] < 0:
+        raise TamperedError("the tip of the audit log is unreadable")
+    return Tip(*row)
+
+
+def read_heads(connection: Connection) -> list[Head]:
+    """Read the older heads that are kept in the database, by size."""
+    return [Head(*row) for row in connection.execute(sa.select(*_HEAD).order_by(heads.c.size))]
+
+
+def read_after(
+    connection: Connection, seq: int, limit: int = PAGE, only: Filter | None = None
+) -> list[Recorded]:
+    """Read the first entries behind `seq` (-1 for the beginning)."""
+    asked = sa.select(*_ENTRY).where(entries.c.seq > seq, *(only or Filter()).conditions())
+    return _recorded(connection.execute(asked.order_by(entries.c.seq).limit(limit)))
+
+
+def read_last(connection: Connection, limit: int, only: Filter | None = None) -> list[Recorded]:
+    """Read the last entries, the oldest of them first."""
+    asked = sa.select(*_ENTRY).where(*(only or Filter()).conditions())
+    return _recorded(connection.execute(asked.order_by(entries.c.seq.desc()).limit(limit)))[::-1]
+
+
+def read_one(connection: Connection, seq: int) -> Recorded | None:
+    """Read one entry by its number."""
+    found = _recorded(connection.execute(sa.select(*_ENTRY).where(entries.c.seq == seq)))
+    return found[0] if found else None
+
+
+def _recorded(rows: Iterable[Sequence[Any]]) -> list[Recorded]:
+    return [Recorded(row[0], Entry(*row[1:9]), row[9]) for row in rows]
+
+
+def read_nodes(connection: Connection, nodes: Sequence[Node]) -> dict[Node, bytes]:
+    """Read the kept hashes of these nodes, each with the entry that completed it."""
+    asked = sa.select(*_raw(entries, "seq", "hashes")).where(
+        entries.c.seq.in_({node.leaf for node in nodes})
+    )
+    rows = connection.execute(asked)
+    kept = {seq: hashes for seq, hashes in rows if isinstance(hashes, bytes)}
+    found = {}
+    for node in nodes:
+        start = node.level * HASH_SIZE
+        part = kept.get(node.leaf, b"")[start : start + HASH_SIZE]
+        if len(part) != HASH_SIZE:
+            raise TamperedError(
+                f"entry {node.leaf} or the hashes kept with it are missing",
+                fix="run `penstock audit verify`",
+            )
+        found[node] = part
+    return found
+
+
+def read_bounds(connection: Connection) -> tuple[Any, Any, Any, Any]:
+    """Read, at one moment: size of the tip, number of entries, first and last `seq`."""
+    asked = sa.select(
+        sa.select(*_raw(tip, "size")).limit(1).scalar_subquery(),
+        sa.select(sa.func.count()).select_from(entries).scalar_subquery(),
+        sa.select(sa.func.min(*_raw(entries, "seq"))).scalar_subquery(),
+        sa.select(sa.func.max(*_raw(entries, "seq"))).scalar_subquery(),
+    )
+    size, count, first, last = connection.execute(asked).one()
+    return size, count, first, last
+
+
+def newest_head(database: Database) -> Head | None:
+    """Return the newest head; None where the log is empty."""
+    with database.read() as connection:
+        found = read_tip(connection).head
+    return found if found.size else None
