@@ -4,7 +4,7 @@ Run as a program of its own: one process with a single thread imports everything
 forks the writers from there, so that a kill costs milliseconds. It prints a line of JSON.
 
     store_crashes.py writers SEED KILLS URL …   kills writers, so often for each new store
-    store_crashes.py servers SEED KILLS FOLDER  kills a PostgreSQL server under its writers
+    store_crashes.py servers SEED KILLS         kills a PostgreSQL server under its writers
 
 What every writer does with each change, so that half of one would show:
 - it moves an amount between two accounts: the sum of all stays 1000;
@@ -24,7 +24,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import alembic.command  # noqa: F401 (loaded before the forks, not in each of them)
 import sqlalchemy as sa
@@ -239,7 +238,7 @@ def main(what: str, seed: str, kills: str, *where: str) -> None:
             watches.append(Watch(url))
             kill_writers(watches[-1], int(kills), random_)
     else:
-        with PostgresServer(Path(where[0])) as server:
+        with PostgresServer() as server:
             watches.append(Watch(server.url))
             kill_servers(watches[-1], server, int(kills), random_)
     outcome = {

@@ -100,7 +100,7 @@ def test_no_change_is_lost_on_postgresql(postgres_url: str) -> None:
 
 
 @pytest.mark.needs("postgresql")
-def test_a_follower_outlives_its_server(tmp_path: Path) -> None:
+def test_a_follower_outlives_its_server() -> None:
     def put(name: str) -> int:
         document = Document("topic", name, {})
         with Database.open(server.url) as database:
@@ -108,7 +108,7 @@ def test_a_follower_outlives_its_server(tmp_path: Path) -> None:
         return change.epoch
 
     changed: set[Key] = set()
-    with PostgresServer(tmp_path / "server") as server, Database.open(server.url) as database:
+    with PostgresServer() as server, Database.open(server.url) as database:
         with Follower(database, lease=1.0) as follower:
             follower.subscribe(lambda update: changed.update(update.changed))
             follower.wait_for(put("before"), SOON)

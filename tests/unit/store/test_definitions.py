@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import Connection, event
@@ -13,7 +14,7 @@ from penstock.model.document import Document, Key
 from penstock.store.database import Database
 from penstock.store.definitions import Change, Definitions
 from penstock.store.edits import Delete, Edit, Limits, Put
-from penstock.store.schema import epochs, revisions
+from penstock.store.schema import CHANNEL, epochs, revisions
 from penstock.store.snapshots import Snapshot
 
 START = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
@@ -217,6 +218,21 @@ def test_a_rollback_can_be_checked_and_refused(definitions: Definitions) -> None
     with pytest.raises(UsageError, match="no"):
         definitions.rollback(1, actor="ann", reason="", check=refuse)
     assert definitions.snapshot().epoch == 2
+
+
+@pytest.mark.needs("postgresql")
+def test_listeners_on_postgresql_are_told_of_each_change(postgres_url: str) -> None:
+    with (
+        Database.open(postgres_url) as database,
+        psycopg.connect(postgres_url.replace("+psycopg", ""), autocommit=True) as listener,
+    ):
+        listener.execute(f"LISTEN {CHANNEL}".encode())
+        definitions = Definitions(database)
+        apply(definitions, put(A))
+        apply(definitions, put(A))  # changes nothing, so there is nothing to tell
+        apply(definitions, put(A, 1))
+        told = listener.notifies(timeout=20, stop_after=2)
+        assert [notice.payload for notice in told] == ["1", "2"]
 
 
 def test_only_what_changed_is_loaded(database: Database) -> None:
