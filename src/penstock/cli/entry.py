@@ -30,6 +30,7 @@ VERBS: dict[str, str] = {
     "rollback": "Return definitions to what an earlier epoch held.",
     "schema": "Print the JSON Schema of a kind.",
     "check": "Ask whether a subject may read or write a topic, and why.",
+    "explain": "Say who can see a topic, for which purposes, and why.",
     "audit": "Read, verify and prove the audit log.",
     "up": "Run the parts named in penstock.yaml.",
     "status": "Show the parts that run.",

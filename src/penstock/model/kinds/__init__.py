@@ -1,6 +1,7 @@
 """The kinds of definitions, one module each; importing this package registers them all."""
 
 from penstock.model.definition import KINDS
+from penstock.model.kinds.enforcement import Enforcement
 from penstock.model.kinds.group import Group
 from penstock.model.kinds.policy import Policy
 from penstock.model.kinds.presubscription import Presubscription
@@ -12,6 +13,7 @@ from penstock.model.kinds.vocabulary import Vocabulary
 
 __all__ = [
     "KINDS",
+    "Enforcement",
     "Group",
     "Policy",
     "Presubscription",

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from penstock.model.definition import Definition, ExpressionText, register
+from penstock.model.definition import (
+    Definition,
+    ExpressionText,
+    Marker,
+    Reference,
+    Steps,
+    register,
+)
 from penstock.model.kinds.fields import Subject, TopicFilter
 
 EXPRESSION_LIMIT = 8192
@@ -28,3 +36,7 @@ class Policy(Definition):
         description="An expression over s, o, e and t; "
         "an error or a missing attribute counts as not satisfied.",
     )
+
+    def implied(self) -> Iterator[tuple[Marker, Steps, str]]:
+        """Yield the say-so that policies are looked at; without it a policy would be idle."""
+        yield Reference("enforcement"), ("name",), "default"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -15,14 +15,17 @@ class PurposeSettings(Definition):
 
     kind: ClassVar[str] = "purpose-settings"
 
-    name: Annotated[Literal["default"], Field(description="There is one: `default`.")] = "default"
-    filtering: Literal["publish", "subscribe", "hybrid", "none"] = Field(
-        default="publish",
-        description="When purposes are checked: on each delivery (publish), on subscribing "
-        "(subscribe), both (hybrid). `none` switches purposes off.",
-    )
+    name: Literal["default"] = Field(default="default", description="There is one: `default`.")
     allow_without_reservation: bool = Field(
         default=True, description="Whether topics without a reservation are open to all."
+    )
+    filter_on_subscribe: bool = Field(
+        default=False, description="Whether subscriptions are refused as a whole."
+    )
+    filter_on_publish: bool = Field(default=True, description="Whether each delivery is checked.")
+    filter_hybrid: bool = Field(
+        default=False,
+        description="Whether subscriptions that can never receive are refused, the others checked.",
     )
     hybrid_tag: bool = Field(
         default=False, description="Whether hybrid filtering marks what it delivers."

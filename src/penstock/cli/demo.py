@@ -1,0 +1,45 @@
+"""`penstock demo`: demonstrations on this machine, each of which checks itself."""
+
+from __future__ import annotations
+
+import importlib
+import time
+
+import click
+
+from penstock.cli.output import console, json_option, print_json
+from penstock.demo.story import Story
+
+# Name → module and what it shows; in the order in which they are run.
+DEMOS = {
+    "first-steps": ("first_steps", "a broker, definitions, and decisions that explain themselves"),
+}
+
+
+@click.command("demo")
+@click.argument("name", required=False, type=click.Choice(list(DEMOS)))
+@click.option("--once", is_flag=True, help="End when the story is told.")
+@json_option
+def command(name: str | None, once: bool, as_json: bool) -> None:
+    """Run a demonstration: the one named, or all.
+
+    Everything runs on this machine, in temporary folders. The exit code is 0 if the
+    demonstration did what it says, else 1.
+    """
+    del once
+    started = time.monotonic()
+    target = console(errors=as_json)
+    checked = 0
+    for key in [name] if name else DEMOS:
+        module, about = DEMOS[key]
+        target.print(f"\n{key}: {about}", style="bold")
+        story = Story(target)
+        importlib.import_module(f"penstock.demo.{module}").run(story)
+        checked += story.checked
+    seconds = round(time.monotonic() - started, 1)
+    if as_json:
+        print_json(
+            {"demos": [name] if name else list(DEMOS), "checked": checked, "seconds": seconds}
+        )
+    else:
+        target.print(f"\nall {checked} expectations held, {seconds} s", style="bold green")
