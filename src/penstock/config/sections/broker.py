@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from penstock.config.quantities import Duration
 from penstock.config.secrets import Secret, SecretFile
 from penstock.config.settings import Conflict, DataPath, Host, Port, Settings, setting
 
@@ -61,6 +62,12 @@ class BrokerSettings(Settings):
             "{file: keys/broker-password}",
             "{env: BROKER_PASSWORD}",
         ),
+    )
+    keep_alive: Annotated[Duration, Field(ge=2, le=3600)] = setting(
+        "30s", "How long the connection of a client to the broker may be silent."
+    )
+    connect_timeout: Annotated[Duration, Field(gt=0, le=300)] = setting(
+        "5s", "How long the broker may take to accept a client."
     )
     tls: BrokerTlsSettings = Field(default_factory=BrokerTlsSettings)
 

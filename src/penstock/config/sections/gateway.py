@@ -83,8 +83,26 @@ class LimitSettings(Settings):
     receive_maximum: Annotated[int, Field(ge=1, le=65535)] = setting(
         100, "The most unacknowledged messages of one client, each way."
     )
-    queue: Annotated[Size, Field(ge=1024)] = setting(
-        "4MiB", "The most that may wait for a slow client before it is closed."
+    queue: Annotated[Size, Field(ge=1024, le=1 << 30)] = setting(
+        "1MiB", "The most that may wait for a slow client, or for a slow broker."
+    )
+    stall_timeout: Annotated[Duration, Field(ge=1, le=86_400)] = setting(
+        "1m", "How long a client may leave its full queue unread before it is closed."
+    )
+    connections_per_address: Annotated[int, Field(ge=1, le=1_000_000)] = setting(
+        10_000, "The most clients at a time from one network address."
+    )
+    topic_bytes: Annotated[int, Field(ge=16, le=65_535)] = setting(
+        4096, "The longest topic or filter, in bytes."
+    )
+    topic_levels: Annotated[int, Field(ge=1, le=128)] = setting(
+        64, "The most levels of a topic or filter."
+    )
+    topic_aliases: Annotated[int, Field(ge=0, le=65_535)] = setting(
+        64, "The most topic aliases of one client."
+    )
+    commands: Annotated[int, Field(ge=1, le=1_000_000)] = setting(
+        100, "The most purpose commands of one client per second."
     )
 
 
@@ -92,7 +110,7 @@ class FilteringSettings(Settings):
     """How reservations of topics for purposes are enforced."""
 
     mode: Literal["subscribe", "publish", "hybrid"] = setting(
-        "hybrid",
+        "publish",
         "Check when a client subscribes, at each delivery, or both.",
     )
     strict: bool = setting(
@@ -103,6 +121,55 @@ class FilteringSettings(Settings):
         "What an MQTT 3.1.1 client sees when its message is denied: an "
         "acknowledgement (the message is dropped), or the end of its connection.",
     )
+    replay_retained: bool = setting(
+        default=False,
+        description="Whether a subscription that was paused gets retained messages again "
+        "when it is resumed.",
+    )
+    slow_clients: Literal["drop", "wait"] = setting(
+        "drop",
+        "What becomes of QoS 0 messages while a client does not keep up: dropped here, or left "
+        "to the broker.",
+    )
+
+
+class AuthenticationSettings(Settings):
+    """How the gateway finds out who a client is: certificate, password, or nobody."""
+
+    passwords: DataPath | None = setting(
+        None,
+        "The file of user names and password hashes, of mode 0600; see `penstock password`.",
+        examples=("keys/passwords",),
+    )
+    relay: bool = setting(
+        default=False,
+        description="Hand user name and password to the broker, which decides.",
+    )
+    anonymous: bool = setting(
+        default=False, description="Let clients in that name nobody, as the user `anonymous`."
+    )
+    checks: Annotated[int, Field(ge=1, le=64)] = setting(
+        2, "How many passwords are checked at the same time."
+    )
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Yield two places that would both decide on a password."""
+        if self.relay and self.passwords is not None:
+            yield Conflict(
+                "relay", "the file of passwords decides already", "keep one of the two settings"
+            )
+
+
+NotationWord = Annotated[
+    str,
+    Field(
+        max_length=80,
+        pattern=r"^(prefix|reserve|access|intended|administer|presubscribe|setting|clear|reset"
+        r"|persist|reload|tree|combined|affected|rest|one|opening|closing|divider|separator)"
+        r"=[^/+#\x00]+$",
+    ),
+    Kind("a word", "NAME=WORD, such as reserve=R"),
+]
 
 
 class GatewaySettings(Settings):
@@ -119,7 +186,16 @@ class GatewaySettings(Settings):
         {"mqtt": {}},
         "Where clients connect: a name of your choice, and its settings.",
     )
+    workers: Annotated[int, Field(ge=1, le=256)] = setting(
+        1, "How many processes share the listeners on this host."
+    )
+    authentication: AuthenticationSettings = Field(default_factory=AuthenticationSettings)
     limits: LimitSettings = Field(default_factory=LimitSettings)
+    notation: Annotated[tuple[NotationWord, ...], Field(max_length=20)] = setting(
+        (),
+        "Words and characters of purpose commands in topics that differ from the usual ones.",
+        examples=('["reserve=R", "opening=(", "closing=)"]',),
+    )
     filtering: FilteringSettings = Field(default_factory=FilteringSettings)
 
     def conflicts(self) -> Iterator[Conflict]:
