@@ -1,1 +1,41 @@
-"""SDKs for publishers and subscribers; needs nothing else of Penstock."""
+"""SDKs for publishers and subscribers; needs nothing else of Penstock.
+
+`PurposeClient` wraps a Paho client and needs paho-mqtt alone; `AsyncPurposeClient` wraps an
+aiomqtt client and is imported when it is asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.client.errors import (
+    NoAnswerError,
+    NotationError,
+    NotConnectedError,
+    RefusedError,
+)
+from penstock.client.notation import Notation
+from penstock.client.paho_client import PurposeClient
+from penstock.client.receipts import Receipt
+
+if TYPE_CHECKING:
+    from penstock.client.aiomqtt_client import AsyncPurposeClient
+
+__all__ = [
+    "AsyncPurposeClient",
+    "NoAnswerError",
+    "NotConnectedError",
+    "Notation",
+    "NotationError",
+    "PurposeClient",
+    "Receipt",
+    "RefusedError",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "AsyncPurposeClient":
+        from penstock.client.aiomqtt_client import AsyncPurposeClient  # noqa: PLC0415
+
+        return AsyncPurposeClient
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

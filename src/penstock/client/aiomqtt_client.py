@@ -1,0 +1,113 @@
+"""An aiomqtt client that knows purposes: the verbs of `PurposeClient`, to be awaited.
+
+    async with aiomqtt.Client("localhost") as wrapped:
+        client = AsyncPurposeClient(wrapped)
+        await client.reserve("home/#", aip=["operational"])
+        await client.subscribe_with_purpose("home/sensors/#", "operational/billing")
+        async for message in client.messages: ...
+
+Rules that hold here:
+- A verb returns when the gateway has acknowledged, and raises the refusal if it is one.
+- Whatever is not named here is the wrapped client's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from aiomqtt import Client
+
+from penstock.client.errors import NoAnswerError
+from penstock.client.notation import NOTATION, Notation
+from penstock.client.paho_client import PurposeClient
+from penstock.client.receipts import ANSWER_SECONDS, Receipt
+
+
+class AsyncPurposeClient:
+    """Wraps an aiomqtt client and adds purposes to it."""
+
+    def __init__(
+        self,
+        wrapped: Client,
+        *,
+        notation: Notation = NOTATION,
+        timeout: float = ANSWER_SECONDS,
+    ) -> None:
+        """Wrap a client; a verb waits `timeout` seconds for its answer."""
+        self.wrapped = wrapped
+        self.timeout = timeout
+        # aiomqtt drops the reasons of refused messages, so we listen to the Paho client
+        # inside it; of our own packets aiomqtt must not hear, as it would not know them.
+        inside = wrapped._client  # noqa: SLF001
+        self._inside = PurposeClient(inside, notation=notation, tell_wrapped=False)
+        # Here nobody can miss a refusal: it is raised where the verb is awaited.
+        self._inside.on_refused = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.wrapped, name)
+
+    async def reserve(self, filter_: str, aip: Iterable[str] = (), pip: Iterable[str] = ()) -> None:
+        """Reserve the topics of a filter for purposes; without any, for nobody."""
+        await self._settled(self._inside.reserve(filter_, aip, pip))
+
+    async def release(self, filter_: str) -> None:
+        """Remove the reservation of a filter."""
+        await self._settled(self._inside.release(filter_))
+
+    async def subscribe_with_purpose(self, filter_: str, ap: str, qos: int = 0) -> None:
+        """Subscribe for one access purpose."""
+        await self._settled(self._inside.subscribe_with_purpose(filter_, ap, qos))
+
+    async def unsubscribe_with_purpose(self, filter_: str, ap: str) -> None:
+        """End a subscription that was made for an access purpose."""
+        await self._settled(self._inside.unsubscribe_with_purpose(filter_, ap))
+
+    async def presubscribe(self, client_id: str, filter_: str, ap: str | None) -> None:
+        """Set the purpose of a subscription that a client will make plainly; None removes it."""
+        await self._settled(self._inside.presubscribe(client_id, filter_, ap))
+
+    async def send(
+        self,
+        topic: str,
+        payload: bytes | str | None = None,
+        qos: int = 0,
+        retain: bool = False,  # noqa: FBT001, FBT002 - as in aiomqtt's publish
+        *,
+        purposes: Iterable[str] | None = None,
+        prohibited: Iterable[str] | None = None,
+    ) -> None:
+        """Publish; `purposes` and `prohibited` narrow the topic's for this one message."""
+        await self._settled(
+            self._inside.send(topic, payload, qos, retain, purposes=purposes, prohibited=prohibited)
+        )
+
+    async def set(self, setting: str, value: bool) -> None:  # noqa: FBT001 - set(name, True) reads well
+        """Switch a setting such as `filter_hybrid`."""
+        await self._settled(self._inside.set(setting, value))
+
+    async def clear(self) -> None:
+        """Remove every reservation and presubscription."""
+        await self._settled(self._inside.clear())
+
+    async def reset(self) -> None:
+        """Return every setting to what is configured."""
+        await self._settled(self._inside.reset())
+
+    async def persist(self) -> None:
+        """Store the present state."""
+        await self._settled(self._inside.persist())
+
+    async def reload(self) -> None:
+        """Return to the stored state."""
+        await self._settled(self._inside.reload())
+
+    async def _settled(self, receipt: Receipt) -> None:
+        try:
+            await asyncio.wait_for(asyncio.wrap_future(receipt.future), self.timeout)
+        except TimeoutError:
+            raise NoAnswerError(
+                f"no answer to {receipt.action} within {self.timeout:g} s",
+                fix="check that the gateway is up",
+            ) from None

@@ -1,0 +1,151 @@
+"""How purposes are written into topics, so that any MQTT client can carry them.
+
+    !RESERVE/home/HASH{marketing,operational|marketing/analytics}
+    !AP/home/sensors/HASH{operational/billing}
+
+Rules that hold here:
+- The levels `HASH` and `PLUS` stand for `#` and `+`, which are illegal in topics that are
+  published, and in front of a brace in the eyes of Paho. A filter with such a level of its
+  own is refused.
+- `{}` removes a reservation, `{|}` reserves for nobody.
+- What cannot be written so that it is read back the same is refused.
+- Keywords and characters can be changed; the gateway must use the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from penstock.client.errors import NotationError
+from penstock.errors import quote
+
+AP_PROPERTY = "purpose-ap"
+AIP_PROPERTY = "purpose-aip"
+PIP_PROPERTY = "purpose-pip"
+_PURPOSE_LIMIT = 255
+_MARKS = frozenset("{}|,+#")
+
+
+@dataclass(frozen=True, slots=True)
+class Notation:
+    """The keywords and characters of commands."""
+
+    prefix: str = "!"
+    reserve: str = "RESERVE"
+    access: str = "AP"
+    intended: str = "AIP"
+    administer: str = "PBAC"
+    presubscribe: str = "PRESUB"
+    setting: str = "SET"
+    clear: str = "CLEAR"
+    reset: str = "RESET"
+    persist: str = "PERSIST"
+    reload: str = "RELOAD"
+    tree: str = "TREE"
+    combined: str = "CRES"
+    affected: str = "ARES"
+    rest: str = "HASH"
+    one: str = "PLUS"
+    opening: str = "{"
+    closing: str = "}"
+    divider: str = "|"
+    separator: str = ","
+
+    def reservation(self, filter_: str, aip: Iterable[str], pip: Iterable[str]) -> str:
+        """Write a reservation; without any purpose it is for nobody."""
+        return f"{self.prefix}{self.reserve}/{self.published(filter_)}{self.purposes(aip, pip)}"
+
+    def release(self, filter_: str) -> str:
+        """Write the removal of a reservation."""
+        return f"{self.prefix}{self.reserve}/{self.published(filter_)}{self.opening}{self.closing}"
+
+    def subscription(self, filter_: str, purpose: str) -> str:
+        """Write a filter of a SUBSCRIBE or an UNSUBSCRIBE with its access purpose."""
+        return f"{self.prefix}{self.access}/{self.published(filter_)}{self._enclosed(purpose)}"
+
+    def one_message(self, topic: str, aip: Iterable[str], pip: Iterable[str]) -> str:
+        """Write the topic of a message with purposes of its own."""
+        start = f"{self.prefix}{self.intended}/{_some(topic, 'topic')}"
+        return start + self.purposes(aip, pip)
+
+    def presubscription(self, client_id: str, filter_: str, purpose: str | None) -> str:
+        """Write a purpose for the later, plain subscription of a client; None removes it."""
+        if not client_id or set("/+#\0") & set(client_id):
+            raise NotationError(
+                f"client id {quote(client_id)} cannot stand in a presubscription",
+                fix="use a client id without / + #",
+            )
+        marked = f"{self.opening}{self.closing}" if purpose is None else self._enclosed(purpose)
+        return self.command(self.presubscribe, client_id, self.published(filter_) + marked)
+
+    def command(self, *words: str) -> str:
+        """Write a command of the administration."""
+        return "/".join((self.prefix + self.administer, *words))
+
+    def published(self, filter_: str) -> str:
+        """Write a filter so that it may stand in any topic."""
+        stand_ins = {"#": self.rest, "+": self.one}
+        levels = _some(filter_, "filter").split("/")
+        taken = next((level for level in levels if level in stand_ins.values()), None)
+        if taken is not None:
+            raise NotationError(
+                f"filter {quote(filter_)} has a level {quote(taken)}, which stands for a wildcard",
+                fix="rename the level, or choose other words in the notation",
+            )
+        written = "/".join(stand_ins.get(level, level) for level in levels)
+        if set("#+") & set(written):
+            raise NotationError(
+                f"filter {quote(filter_)} has a wildcard inside a level",
+                fix="let + and # be levels of their own",
+            )
+        return written
+
+    def purposes(self, aip: Iterable[str], pip: Iterable[str]) -> str:
+        """Write a set of allowed and prohibited purposes."""
+        allowed = self.separator.join(self.check_purpose(purpose) for purpose in list_purposes(aip))
+        prohibited = self.separator.join(
+            self.check_purpose(purpose) for purpose in list_purposes(pip)
+        )
+        # An empty pair of braces would remove the reservation, the opposite of {|}.
+        divider = self.divider if prohibited or not allowed else ""
+        return f"{self.opening}{allowed}{divider}{prohibited}{self.closing}"
+
+    def check_purpose(self, purpose: str) -> str:
+        """Return the purpose if the gateway would take it: MQTT 3.1.1 could not say that not."""
+        marks = {*_MARKS, self.opening, self.closing, self.divider, self.separator}
+        if (
+            not purpose
+            or len(purpose) > _PURPOSE_LIMIT
+            or purpose != purpose.strip()
+            or not purpose.isprintable()
+            or "" in purpose.split("/")
+            or any(mark in purpose for mark in marks)
+        ):
+            raise NotationError(
+                f"{quote(purpose)} is no purpose",
+                fix="use a path such as marketing/individualized, of at most "
+                f"{_PURPOSE_LIMIT} characters, without {' '.join(sorted(marks))}",
+            )
+        return purpose
+
+    def _enclosed(self, purpose: str) -> str:
+        return f"{self.opening}{self.check_purpose(purpose)}{self.closing}"
+
+
+NOTATION = Notation()
+
+
+def _some(text: str, noun: str) -> str:
+    if not text:
+        raise NotationError(f"the {noun} is empty", fix=f"name a {noun}")
+    return text
+
+
+def list_purposes(purposes: Iterable[str]) -> list[str]:
+    """Return the purposes as a list; one text on its own is a slip, not a list of letters."""
+    if isinstance(purposes, str):
+        raise NotationError(
+            f"purposes {quote(purposes)} are one text", fix=f"write [{quote(purposes)}]"
+        )
+    return list(purposes)
