@@ -253,7 +253,7 @@ def test_everything_else_is_the_wrapped_client(
     heard, done = threading.Event(), threading.Event()
 
     def hear(_: Any, __: Any, message: mqtt.MQTTMessage) -> None:
-        got.append(message.payload)
+        got.append(bytes(message.payload))
         heard.set()
 
     client.on_message = hear
