@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,9 @@ class Limits:
     depth: int = 16
     values: int = 10_000
 
+
+ALIAS_ALLOWANCE = 1_000
+ALIAS_FACTOR = 10
 
 Steps = tuple[str | int, ...]
 """The way from the root to a value: keys and list positions."""
@@ -119,7 +122,9 @@ def read_documents(content: bytes, name: str, limits: Limits) -> list[Source]:
         raise _refused(
             name, name, f"this is not YAML: {str(error).splitlines()[0]}", "remove the character"
         ) from None
-    reader = _Reader(name, limits)
+    # Without aliases a value takes a byte at least: what is far beyond that is a trick.
+    values = min(limits.values, ALIAS_ALLOWANCE + ALIAS_FACTOR * len(content))
+    reader = _Reader(name, replace(limits, values=values))
     return [reader.document(node) for node in nodes]
 
 

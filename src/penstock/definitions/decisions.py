@@ -27,7 +27,7 @@ from penstock.model.purposes import check_purpose
 from penstock.model.topics import check_topic
 from penstock.policy.attributes import Action, Asker, Membership, Policies
 from penstock.policy.decision import Decision
-from penstock.policy.explanations import explain_topic
+from penstock.policy.purpose_explanations import explain_topic
 from penstock.policy.reservations import Reservations
 
 

@@ -114,7 +114,9 @@ class ReferenceIndex:
                     on_way.discard(key)
                     done.add(key)
                 elif step in on_way:
-                    yield way[way.index(step) :]
+                    cycle = way[way.index(step) :]
+                    first = cycle.index(min(cycle))
+                    yield cycle[first:] + cycle[:first]
                 elif step not in done:
                     entering = step
 
