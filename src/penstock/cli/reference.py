@@ -1,0 +1,47 @@
+"""Writes the reference of the command line in Markdown, from the commands themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+
+from penstock.cli.entry import VERBS, penstock
+
+
+def write_reference() -> str:
+    """Return one section per verb: how it is called, what it does, its options."""
+    context = click.Context(penstock, info_name="penstock")
+    lines = ["| Verb | What it does |", "| --- | --- |"]
+    lines += [f"| [`{verb}`](#penstock-{verb}) | {about} |" for verb, about in VERBS.items()]
+    lines.append("")
+    for verb in VERBS:
+        command = penstock.get_command(context, verb)
+        if command is not None:
+            lines += _section(command, click.Context(command, context, verb), level=2)
+    return "\n".join(lines)
+
+
+def _section(command: click.Command, context: click.Context, *, level: int) -> Iterator[str]:
+    yield f"{'#' * level} `{context.command_path}`\n"
+    usage = " ".join(command.collect_usage_pieces(context))
+    yield f"```text\n{context.command_path} {usage}\n```\n"
+    text = (command.help or "").replace("\b", "")
+    yield "\n".join(line.strip() for line in text.splitlines()) + "\n"
+    rows = [
+        record
+        for parameter in command.get_params(context)
+        if (record := parameter.get_help_record(context)) and "--help" not in record[0]
+    ]
+    if rows:
+        yield "| Option | Meaning |"
+        yield "| --- | --- |"
+        for names, meaning in rows:
+            shown = names.replace("|", "\\|")
+            yield f"| `{shown}` | {' '.join(meaning.split())} |"
+        yield ""
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            if below is not None:
+                yield from _section(below, click.Context(below, context, name), level=level + 1)
