@@ -63,7 +63,13 @@ class Setting:
 
     @property
     def named_group(self) -> type[Settings] | None:
-        """The model of each entry, where it is a mapping of names that the user chooses."""
+        """The model of each entry, where it is a mapping of names to groups."""
+        each = self.each
+        return each if _is_class(each, Settings) else None
+
+    @property
+    def each(self) -> Any:
+        """The type of each entry, where it is a mapping of names."""
         return get_args(self.value_type)[1] if get_origin(self.value_type) is Mapping else None
 
     @property
@@ -91,8 +97,6 @@ class Setting:
     @property
     def kind(self) -> str:
         """The words that people use for its type."""
-        if self.choices:
-            return "one of " + ", ".join(self.choices)
         return _kind_of(self.field.annotation, self.field.metadata).word
 
     @property
@@ -107,7 +111,7 @@ class Setting:
             return ""  # everyone knows them
         units = _UNITS.get(self.kind, {})
         least, most = "", ""
-        for mark in self.field.metadata:
+        for mark in _marks(self.field):
             match mark:
                 case Ge(ge=bound):
                     least = _write(bound, units)
@@ -158,15 +162,25 @@ def setting_at(model: type[Settings], path: Steps) -> Setting | None:
     known = keys_at(model, tuple(above)) or {}
     if str(last) in known:
         return known[str(last)]
-    if above and last in SECRET_KEYS:
-        setting = setting_at(model, tuple(above))
-        return setting if setting and setting.value_type is Secret else None
-    return None
+    around = setting_at(model, tuple(above)) if above else None
+    if around is None:
+        return None
+    if around.each is not None and around.named_group is None:
+        return Setting(path, FieldInfo.from_annotation(around.each))
+    return around if around.value_type is Secret and last in SECRET_KEYS else None
 
 
 def _child(model: type[Settings], name: str) -> Setting | None:
     field = model.model_fields.get(name)
     return Setting((name,), field) if field else None
+
+
+def _marks(field: FieldInfo) -> Iterator[Any]:
+    """Yield the marks of a field; those of a type that may be left out stand further in."""
+    yield from field.metadata
+    for inner in get_args(field.annotation):
+        for mark in getattr(inner, "__metadata__", ()):
+            yield from mark.metadata if isinstance(mark, FieldInfo) else [mark]
 
 
 def _bare(annotation: Any) -> Any:
@@ -185,16 +199,19 @@ def _kind_of(annotation: Any, marks: Sequence[Any] = ()) -> Kind:
         return _kind_of(next(arg for arg in get_args(annotation) if arg is not type(None)), marks)
     if get_origin(annotation) is Annotated:
         marks = get_args(annotation)[1:]
-    for mark in marks:
-        if isinstance(mark, Kind):
-            return mark
-    bare = _bare(annotation)
+    marked = [mark for mark in marks if isinstance(mark, Kind)]
+    return marked[0] if marked else _kind_of_bare(_bare(annotation))
+
+
+def _kind_of_bare(bare: Any) -> Kind:
+    if get_origin(bare) is Literal:
+        return Kind("one of " + ", ".join(get_args(bare)))
     if get_origin(bare) is tuple:
         each = _kind_of(get_args(bare)[0])
         return Kind(f"a list, each {each.word}", each.form)
     if get_origin(bare) is Mapping:
-        each = _kind_of(get_args(bare)[0])
-        return Kind(f"settings under {each.word}", each.form)
+        name, each = map(_kind_of, get_args(bare))
+        return Kind(f"{{{name.word}: {each.word}}}", name.form or each.form)
     for base, word in (
         (SecretFile, "the path of a secret file"),
         (Secret, "{file: PATH} or {env: NAME}"),

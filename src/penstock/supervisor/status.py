@@ -91,6 +91,7 @@ class RunFolder:
                     f"another supervisor runs on {quote(self.path.parent)}",
                     fix="see `penstock status`; stop it, or use another data folder",
                 )
+            self.clear()  # what a dead one left is not to be taken for ours
             yield
         finally:
             # The file stays: removing it would let two supervisors lock two files.
@@ -122,7 +123,7 @@ class RunFolder:
             raise
 
     def clear(self) -> None:
-        """Remove the status file at an orderly end."""
+        """Remove the status file."""
         self._status.unlink(missing_ok=True)
 
     def read(self) -> Status | None:

@@ -15,7 +15,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from penstock import __version__
 from penstock.config import Config
@@ -41,9 +41,14 @@ class Supervisor:
         self._since = time.time()
         self._monitor: Endpoint | None = None
         self._stopping = False
+        self._told: Callable[[Status], None] | None = None
 
-    def run(self) -> None:
-        """Run all parts until a signal asks to stop; raise where another supervisor runs."""
+    def run(self, told: Callable[[Status], None] | None = None) -> None:
+        """Run all parts until a signal asks to stop; raise where another supervisor runs.
+
+        `told` is called with every new status.
+        """
+        self._told = told
         with self._folder.hold():
             try:
                 asyncio.run(self._main())
@@ -116,8 +121,11 @@ class Supervisor:
             PART_UP[name].set(keeper.state is State.RUNNING)
         if self._stopping:
             self._stop_free()
+        status = self.status()
+        if self._told:
+            self._told(status)
         try:
-            self._folder.write(self.status())
+            self._folder.write(status)
         except OSError as error:
             # A full disk must not bring down what runs.
             log.warning("status not written", error=error)

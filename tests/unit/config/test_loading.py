@@ -94,7 +94,7 @@ def test_all_problems_are_listed_at_once_in_the_order_of_the_file() -> None:
         ("monitor: {host: null}", "a value is missing → write a host"),
         ("audit: {batch: 0}", "'0' does not fit → write a number (1 to 100000)"),
         ("supervisor: {grace: 2h}", "'2h' does not fit → write a duration (0 to 1h)"),
-        ("gateway: {listeners: {}}", "write settings under a name"),
+        ("gateway: {listeners: {}}", "write {a name: a group of settings}"),
     ],
 )
 def test_each_problem_names_its_fix(text: str, fix: str) -> None:

@@ -1,0 +1,135 @@
+"""`penstock up`, `status` and `doctor` with the real broker."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from penstock.supervisor import RunFolder
+
+pytestmark = pytest.mark.needs("mosquitto")
+
+PENSTOCK = [sys.executable, "-c", "from penstock.cli import main; main()"]
+QUICK = {"PENSTOCK_MONITOR__PORT": "0", "PENSTOCK_SUPERVISOR__BACKOFF": "20ms"}
+
+
+def until(condition: Callable[[], Any], seconds: float = 30) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)
+    return found
+
+
+class Shell:
+    """Runs `penstock` in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.environ = {**os.environ, **QUICK}
+        self.environ.pop("PENSTOCK_CONFIG", None)
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*PENSTOCK, *arguments],
+            cwd=self.folder,
+            env=self.environ,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    def status(self) -> dict[str, Any]:
+        found = RunFolder(self.folder / "penstock-data").read()
+        return found.model_dump(mode="json") if found else {"state": "down"}
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    made = Shell(tmp_path)
+    assert made.run("init").returncode == 0
+    yield made
+    pid = made.status().get("pid")
+    if pid:
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_the_broker_runs_detached_comes_back_and_stops(shell: Shell) -> None:
+    up = shell.run("up", "--detach", "--json")
+    assert up.returncode == 0, up.stderr
+    started = json.loads(up.stdout)
+    broker = started["parts"][0]
+    assert (broker["part"], broker["state"]) == ("broker", "running")
+    host, _, port = broker["address"].partition(":")
+    socket.create_connection((host, int(port)), timeout=5).close()
+
+    shown = shell.run("status")
+    assert shown.returncode == 0
+    assert broker["address"] in shown.stdout
+    machine = json.loads(shell.run("status", "--json").stdout)
+    assert machine["parts"][0]["pid"] == broker["pid"]
+
+    os.kill(broker["pid"], signal.SIGKILL)
+    until(lambda: shell.status().get("parts", [{"restarts": 0}])[0]["restarts"] == 1)
+    again = until(lambda: (s := shell.status())["state"] == "running" and s)["parts"][0]
+    assert again["address"] == broker["address"]
+    assert again["last_exit"] == "SIGKILL"
+
+    second = shell.run("up")
+    assert second.returncode == 3
+    assert "another supervisor runs" in second.stderr
+
+    os.kill(started["pid"], signal.SIGTERM)
+    until(lambda: shell.status()["state"] == "down")
+    assert shell.run("status").returncode == 3
+    assert not psutil.pid_exists(again["pid"])
+
+
+def test_in_the_foreground_every_change_is_a_line_of_json(shell: Shell) -> None:
+    with subprocess.Popen(
+        [*PENSTOCK, "up", "--json"],
+        cwd=shell.folder,
+        env=shell.environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        seen = []
+        for line in process.stdout:
+            seen.append(json.loads(line)["parts"][0]["state"])
+            if seen[-1] == "running":
+                process.send_signal(signal.SIGINT)
+    assert process.returncode == 0
+    assert list(dict.fromkeys(seen)) == ["waiting", "starting", "running", "stopping", "stopped"]
+
+
+def test_a_port_that_is_taken_shows_in_status_and_doctor(shell: Shell) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        shell.environ["PENSTOCK_BROKER__PORT"] = str(taken.getsockname()[1])
+        doctor = shell.run("doctor", "--json")
+        assert doctor.returncode == 3
+        finding = next(
+            item
+            for item in json.loads(doctor.stdout)["findings"]
+            if (item["topic"], item["name"]) == ("ports", "broker")
+        )
+        assert finding["verdict"] == "wrong"
+        assert f"(process {os.getpid()})" in finding["detail"]
+        up = shell.run("up", "--detach")
+        assert up.returncode == 3
+        assert "something else answers at its address" in up.stdout.replace("\n", " ")
+    # Its place is free now, and it is tried again when asked.
+    os.kill(shell.status()["pid"], signal.SIGUSR1)
+    until(lambda: shell.status()["state"] == "running")
+    assert "ours (mosquitto)" in shell.run("doctor").stdout
