@@ -8,7 +8,7 @@ from rich.console import Console
 from penstock.cli.changes import change_data, render_change
 from penstock.cli.keys import parse_kind
 from penstock.cli.output import json_option, show
-from penstock.cli.session import actor, open_definitions
+from penstock.cli.session import actor, change_definitions
 from penstock.definitions import read_paths
 
 
@@ -38,7 +38,7 @@ def command(paths: tuple[str, ...], reason: str, prune: tuple[str, ...], as_json
     """
     kinds = [parse_kind(kind) for kind in prune]
     reading = read_paths(paths)
-    with open_definitions() as definitions:
+    with change_definitions() as definitions:
         change = definitions.apply(
             reading.documents,
             actor=actor(),

@@ -7,7 +7,7 @@ import click
 from penstock.cli.changes import change_data, render_change
 from penstock.cli.keys import parse_key
 from penstock.cli.output import json_option, show
-from penstock.cli.session import actor, open_definitions
+from penstock.cli.session import actor, change_definitions
 from penstock.definitions import read_paths
 from penstock.errors import InvalidError, UsageError
 
@@ -29,6 +29,6 @@ def command(keys: tuple[str, ...], paths: tuple[str, ...], reason: str, as_json:
         wanted += [document.key for document in reading.documents]
     if not wanted:
         raise UsageError("nothing to delete was named", fix="name KIND/NAME, or -f FILE")
-    with open_definitions() as definitions:
+    with change_definitions() as definitions:
         change = definitions.delete(list(dict.fromkeys(wanted)), actor=actor(), reason=reason)
     show(as_json, change_data(change), lambda console: render_change(console, change))

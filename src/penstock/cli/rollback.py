@@ -7,7 +7,7 @@ import click
 from penstock.cli.changes import change_data, render_change
 from penstock.cli.keys import parse_key
 from penstock.cli.output import json_option, show
-from penstock.cli.session import actor, open_definitions
+from penstock.cli.session import actor, change_definitions
 
 
 @click.command("rollback")
@@ -21,7 +21,7 @@ def command(epoch: int, keys: tuple[str, ...], reason: str, as_json: bool) -> No
     The return is a change of its own, with a new epoch: history is never rewritten.
     """
     wanted = [parse_key(text) for text in keys] or None
-    with open_definitions() as definitions:
+    with change_definitions() as definitions:
         change = definitions.rollback(
             epoch, keys=wanted, actor=actor(), reason=reason or f"back to epoch {epoch}"
         )

@@ -11,6 +11,9 @@ from pathlib import Path
 import click
 
 from penstock.config import Config, defaults, find, load
+from penstock.store.audit.log import AuditLog
+from penstock.store.audit.pseudonyms import Pseudonyms
+from penstock.store.change_records import recorder
 from penstock.store.checked import CheckedDefinitions
 from penstock.store.database import Database
 from penstock.store.definitions import Definitions
@@ -45,7 +48,20 @@ def actor() -> str:
 
 
 @contextmanager
-def open_definitions(config: Config | None = None) -> Iterator[CheckedDefinitions]:
-    """Open the definitions of this installation, for as long as the block lasts."""
-    with open_database(config) as database:
+def open_definitions() -> Iterator[CheckedDefinitions]:
+    """Open the definitions of this installation, to read them."""
+    with open_database() as database:
         yield CheckedDefinitions(Definitions(database))
+
+
+@contextmanager
+def change_definitions() -> Iterator[CheckedDefinitions]:
+    """Open the definitions to change them; every change is recorded in the audit log."""
+    settings = configuration()
+    with open_database(settings) as database:
+        log = AuditLog.open(database, settings.audit.signing_key)
+        pseudonyms = Pseudonyms.open(settings.audit.pseudonym_key)
+        try:
+            yield CheckedDefinitions(Definitions(database), recorder(log, pseudonyms))
+        finally:
+            log.close()

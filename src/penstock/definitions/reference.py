@@ -33,7 +33,7 @@ def _value(field: dict[str, Any]) -> str:
         return f"`{field['const']}`"
     if "enum" in field:
         return " or ".join(f"`{choice}`" for choice in field["enum"])
-    kind = field.get("type", "any value")
+    kind: str = field.get("type", "any value")
     if kind == "array":
         return f"list of {_value(field.get('items', {}))}"
     return NAMES.get(kind, kind)

@@ -3,7 +3,8 @@
 Rules that hold here:
 - Every change of definitions goes through here: the command line, the API and the
   commands of MQTT clients. What is stored is always a valid set.
-- The check happens inside the write transaction, on the very set that is changed.
+- The check happens inside the write transaction, on the very set that is changed; so
+  does the record of the change, where one is kept: no change without its record.
 """
 
 from __future__ import annotations
@@ -17,17 +18,20 @@ from penstock.definitions.set import Locate, locate_by_key
 from penstock.errors import Problem, UsageError, quote
 from penstock.model.document import Document, Key
 from penstock.store.definitions import Change, Definitions
-from penstock.store.edits import Delete, Edit, Put
+from penstock.store.edits import Delete, Edit, Put, edits_between
 from penstock.store.snapshots import Snapshot
 
 Then = Callable[[Connection, Change], None]
+Record = Callable[[Connection, Change, str], None]
+"""Writes down, within its transaction, that a change was made and by whom."""
 
 
 class CheckedDefinitions:
     """The definitions of a store, each change checked. Threads may share it."""
 
-    def __init__(self, definitions: Definitions) -> None:
+    def __init__(self, definitions: Definitions, record: Record | None = None) -> None:
         self.definitions = definitions
+        self._record = record
         self._held: tuple[Snapshot, DefinitionSet] | None = None
 
     def current(self) -> tuple[Snapshot, DefinitionSet]:
@@ -71,7 +75,7 @@ class CheckedDefinitions:
             self.meaning(now).change(documents, gone, locate=locate, problems=problems)
             return [*map(Put, documents), *map(Delete, gone)]
 
-        return self.definitions.change(edit, actor=actor, reason=reason, then=then)
+        return self._change(edit, actor, reason, then)
 
     def delete(
         self, keys: Sequence[Key], *, actor: str, reason: str = "", then: Then | None = None
@@ -88,17 +92,42 @@ class CheckedDefinitions:
             self.meaning(now).change(delete=keys)
             return [Delete(key) for key in keys]
 
-        return self.definitions.change(edit, actor=actor, reason=reason, then=then)
+        return self._change(edit, actor, reason, then)
 
     def rollback(
         self, epoch: int, *, keys: Iterable[Key] | None = None, actor: str, reason: str = ""
     ) -> Change:
         """Bring back what an earlier epoch held, as a new change."""
+        wanted = None if keys is None else list(keys)
 
-        def check(now: Snapshot, edits: Sequence[Edit]) -> None:
+        def edit(now: Snapshot) -> Sequence[Edit]:
+            then = self.definitions.snapshot_at(epoch).documents
+            for key in wanted or ():
+                if key not in now.documents and key not in then:
+                    raise UsageError(
+                        f"there is no {key.kind} {quote(key.name)}, neither now nor at {epoch}",
+                        fix=f"`penstock history {key}` shows its epochs",
+                    )
+            edits = edits_between(now.documents, then, wanted)
             self.meaning(now).change(
                 put=[edit.document for edit in edits if isinstance(edit, Put)],
                 delete=[edit.key for edit in edits if isinstance(edit, Delete)],
             )
+            return edits
 
-        return self.definitions.rollback(epoch, actor=actor, reason=reason, keys=keys, check=check)
+        return self._change(edit, actor, reason, None)
+
+    def _change(
+        self,
+        edit: Callable[[Snapshot], Sequence[Edit]],
+        actor: str,
+        reason: str,
+        then: Then | None,
+    ) -> Change:
+        def finish(connection: Connection, change: Change) -> None:
+            if self._record is not None and not change.is_empty:
+                self._record(connection, change, actor)
+            if then is not None:
+                then(connection, change)
+
+        return self.definitions.change(edit, actor=actor, reason=reason, then=finish)

@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from penstock.cli import main
+from penstock.store.audit.reading import Filter, read_last
+from penstock.store.change_records import CHANGED
+from penstock.store.database import Database
 
 RESERVATION = """\
 kind: purpose
@@ -80,6 +83,25 @@ def test_apply_get_diff_history_rollback_delete(capsys: pytest.CaptureFixture[st
     ]
 
 
+def test_each_change_is_in_the_audit_log_and_reading_is_not(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _run(capsys, "get")
+    assert not Path("penstock-data/keys").exists()
+    _run(capsys, "apply", "-f", "d.yaml")
+    _run(capsys, "apply", "-f", "d.yaml")
+    _run(capsys, "rollback", "0")
+    url = f"sqlite:///{Path.cwd()}/penstock-data/penstock.db"
+    with Database.open(url) as database, database.read() as connection:
+        recorded = read_last(connection, 10, Filter(kinds=[CHANGED]))
+    entries = [item.entry for item in recorded]
+    assert [(item.epoch, json.loads(item.details)["deleted"]) for item in entries] == [
+        (1, 0),
+        (2, 3),
+    ]
+    assert all(item.actor and "tester" not in item.actor for item in entries)
+
+
 def test_an_invalid_file_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     Path("bad.yaml").write_text(RESERVATION + "---\nkind: reservation\nname: a\nallow: [biling]\n")
     code, out, errors = _run(capsys, "apply", "-f", "bad.yaml")
@@ -94,7 +116,10 @@ def test_errors_are_json_too(capsys: pytest.CaptureFixture[str]) -> None:
     Path("bad.yaml").write_text("kind: nothing\nname: a\n")
     code, out, errors = _run(capsys, "apply", "-f", "bad.yaml", "--json")
     assert (code, out) == (2, "")
-    assert "there is no kind 'nothing'" in json.loads(errors)["problems"][0]["message"]
+    assert (
+        "there is no kind 'nothing'"
+        in json.loads(errors.splitlines()[-1])["problems"][0]["message"]
+    )
 
 
 def test_prune_deletes_what_the_files_do_not_hold(capsys: pytest.CaptureFixture[str]) -> None:
