@@ -153,7 +153,7 @@ def _read_all(
         whole = bool(page)
         for recorded in page:
             whole = recorded.seq == walk.computed.size
-            if not whole:
+            if not whole or walk.lost:
                 break
             walk.take(recorded)
         if progress:
@@ -203,22 +203,26 @@ class _Walk:
         self.computed = Frontier()
         self.claimed: Frontier | None = None
         self.complete = False
-        self._good = 0  # up to here a signed head agrees
-        self._doubts: list[int] = []  # entries since then that disagree with their kept hash
         self.lost = False  # a signed head disagreed: every later one must, too
+        self._good = 0  # up to here a signed head agrees
+        # Entries since then that do not fit the hash kept with them, and those whose kept
+        # hashes do not fit the tree.
+        self._changed: list[int] = []
+        self._unfit: list[int] = []
 
     def take(self, recorded: Recorded) -> None:
         """Add the next entry to the tree."""
         leaf = _leaf_of(recorded)
         kept = recorded.hashes if isinstance(recorded.hashes, bytes) else b""
         kept_leaf = kept[:HASH_SIZE] if len(kept) >= HASH_SIZE else leaf or bytes(HASH_SIZE)
-        if self.claimed is None and leaf != kept_leaf:
-            self.claimed = self.computed.copy()
+        if leaf != kept_leaf:
+            self.claimed = self.claimed or self.computed.copy()
+            _note(self._changed, recorded.seq)
         completed = self.computed.append(leaf or bytes(HASH_SIZE))
+        if kept != b"".join(completed):
+            _note(self._unfit, recorded.seq)
         if self.claimed is not None:
-            completed = self.claimed.append(kept_leaf)
-        if leaf != kept_leaf or kept != b"".join(completed):
-            self._doubts.append(recorded.seq)
+            self.claimed.append(kept_leaf)
         self.compare()
 
     def compare(self) -> None:
@@ -228,17 +232,16 @@ class _Walk:
         if not roots:
             return
         if all(root == self.computed.root() for root in roots):
-            for seq in self._doubts:
+            for seq in self._unfit:
                 self.verdict.add(
                     f"the hashes kept with entry {seq} were changed; the entry itself is as signed",
                     entry=seq,
                 )
-            self._good, self._doubts, self.claimed = size, [], None
+            self._good, self._changed, self._unfit, self.claimed = size, [], [], None
             return
         self.lost = True
-        exact = self.claimed is not None and all(root == self.claimed.root() for root in roots)
-        if exact:
-            for seq in self._doubts:
+        if self.claimed is not None and all(root == self.claimed.root() for root in roots):
+            for seq in self._changed:
                 self.verdict.add(f"entry {seq} is not as it was signed", entry=seq)
         else:
             self._report_range(size)
@@ -250,7 +253,7 @@ class _Walk:
         reached = self.computed.size
         self.complete = reached == size
         if reached < size:
-            if self._doubts:
+            if self._unfit:
                 self._report_range(reached)
             self.verdict.add(
                 f"entry {reached} is missing; {size} entries were signed", entry=reached
@@ -263,12 +266,18 @@ class _Walk:
             )
 
     def _report_range(self, size: int) -> None:
-        hint = f"; entry {self._doubts[0]} disagrees with its own hash" if self._doubts else ""
+        hint = f"; entry {self._changed[0]} disagrees with its own hash" if self._changed else ""
         self.verdict.add(
             f"entries {self._good} to {size - 1} are not all as they were signed{hint}",
             entry=self._good,
             until=size - 1,
         )
+
+
+def _note(seqs: list[int], seq: int) -> None:
+    # In a log that was changed throughout, no longer list than can be reported.
+    if len(seqs) < FINDINGS_LIMIT:
+        seqs.append(seq)
 
 
 def _leaf_of(recorded: Recorded) -> bytes | None:
