@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from penstock.client.answers import Purposes
 from penstock.client.errors import (
     NoAnswerError,
     NotationError,
@@ -28,6 +29,7 @@ __all__ = [
     "Notation",
     "NotationError",
     "PurposeClient",
+    "Purposes",
     "Receipt",
     "RefusedError",
 ]

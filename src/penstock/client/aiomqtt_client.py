@@ -15,14 +15,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 from aiomqtt import Client
 
+from penstock.client.answers import Purposes
 from penstock.client.errors import NoAnswerError
 from penstock.client.notation import NOTATION, Notation
 from penstock.client.paho_client import PurposeClient
 from penstock.client.receipts import ANSWER_SECONDS, Receipt
+
+T = TypeVar("T")
 
 
 class AsyncPurposeClient:
@@ -83,7 +86,19 @@ class AsyncPurposeClient:
             self._inside.send(topic, payload, qos, retain, purposes=purposes, prohibited=prohibited)
         )
 
-    async def set(self, setting: str, value: bool) -> None:  # noqa: FBT001 - set(name, True) reads well
+    async def combined_reservations(self, topic: str) -> Purposes | None:
+        """Ask for the effective purposes of a topic; None if it has none."""
+        return await self._settled(self._inside.combined_reservations(topic))
+
+    async def affected_reservations(self, filter_: str) -> dict[str, Purposes]:
+        """Ask for the reservations that apply to topics of a filter."""
+        return await self._settled(self._inside.affected_reservations(filter_))
+
+    async def reservation_tree(self) -> str:
+        """Ask for a drawing of all reservations."""
+        return await self._settled(self._inside.reservation_tree())
+
+    async def set(self, setting: str, value: bool) -> None:  # noqa: FBT001 - as a switch reads
         """Switch a setting such as `filter_hybrid`."""
         await self._settled(self._inside.set(setting, value))
 
@@ -103,9 +118,9 @@ class AsyncPurposeClient:
         """Return to the stored state."""
         await self._settled(self._inside.reload())
 
-    async def _settled(self, receipt: Receipt) -> None:
+    async def _settled(self, receipt: Receipt[T]) -> T:
         try:
-            await asyncio.wait_for(asyncio.wrap_future(receipt.future), self.timeout)
+            return await asyncio.wait_for(asyncio.wrap_future(receipt.future), self.timeout)
         except TimeoutError:
             raise NoAnswerError(
                 f"no answer to {receipt.action} within {self.timeout:g} s",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from penstock.errors import DeniedError, PenstockError, UnavailableError, quote
 
-_OLD_REFUSAL = 0x80
-"""The one failure that MQTT 3.1.1 knows in a SUBACK; it says nothing about the cause."""
+_UNSPECIFIED = 0x80
+"""The only failure that MQTT 3.1.1 knows; up to here a code says nothing about the cause."""
 
 
 class NotationError(PenstockError):
@@ -24,7 +24,7 @@ class RefusedError(DeniedError):
     """The gateway refused; `filter` and `purpose` say what, `reason` says why if it told."""
 
     def __init__(self, action: str, *, code: int, reason: str | None, fix: str) -> None:
-        told = reason or ("no reason given" if code == _OLD_REFUSAL else f"code {code:#04x}")
+        told = reason or ("no reason given" if code <= _UNSPECIFIED else f"code {code:#04x}")
         super().__init__(f"{action} was refused: {told}", fix=fix)
         self.code = code
         self.reason = reason

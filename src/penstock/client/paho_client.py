@@ -15,26 +15,25 @@ Rules that hold here:
 - Every verb gives a `Receipt`; waiting for it raises the refusal, naming what was refused.
   Whoever does not wait finds refusals in `on_refused`, which logs them by default.
 - Paho hands over the reasons of refused messages to clients of MQTT 5 with callbacks of
-  version 2 only; MQTT 3.1.1 knows refusals of subscriptions only.
+  version 2 only; MQTT 3.1.1 knows refusals of subscriptions and of questions only.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
-from paho.mqtt.client import Client, MQTTv5
-from paho.mqtt.enums import MQTTErrorCode
-from paho.mqtt.packettypes import PacketTypes
-from paho.mqtt.properties import Properties
+from paho.mqtt.client import Client
 
+from penstock.client.answers import Purposes, read_affected, read_combined, read_text
 from penstock.client.errors import (
     NotConnectedError,
     RefusedError,
     refused_message,
     refused_subscription,
 )
+from penstock.client.line import Line
 from penstock.client.notation import (
     AIP_PROPERTY,
     AP_PROPERTY,
@@ -43,12 +42,14 @@ from penstock.client.notation import (
     Notation,
     list_purposes,
 )
-from penstock.client.receipts import Acknowledgement, Kind, Receipt, ReceiptBook
+from penstock.client.receipts import Acknowledgement, Question, Receipt
 from penstock.errors import quote
 
 _LOG = logging.getLogger("penstock.client")
 _OWN = frozenset({"on_refused", "notation", "wrapped"})
 _COMMAND_QOS = 1
+
+T = TypeVar("T")
 
 
 def log_refusal(error: RefusedError) -> None:
@@ -59,48 +60,33 @@ def log_refusal(error: RefusedError) -> None:
 class PurposeClient:
     """Wraps a Paho client and adds purposes to it."""
 
+    wrapped: Client
+    notation: Notation
+    on_refused: Callable[[RefusedError], None] | None
+    _line: Line
+
     def __init__(
         self, wrapped: Client, *, notation: Notation = NOTATION, tell_wrapped: bool = True
     ) -> None:
-        """Wrap a client; with `tell_wrapped` its own callbacks also hear of our packets."""
+        """Wrap a client; with `tell_wrapped` its callbacks also hear of our packets."""
         put = super().__setattr__
         put("wrapped", wrapped)
         put("notation", notation)
         put("on_refused", log_refusal)
-        put("_book", ReceiptBook())
-        put("_tell_wrapped", tell_wrapped)
-        put("_callbacks", {})
-        put(
-            "_hooks",
-            {
-                "on_subscribe": self._hook("subscribe"),
-                "on_unsubscribe": self._hook("unsubscribe"),
-                "on_publish": self._hook("publish"),
-                "on_disconnect": self._hear_of_the_end,
-            },
-        )
-        self._attach()
-
-    wrapped: Client
-    notation: Notation
-    on_refused: Callable[[RefusedError], None] | None
-    _book: ReceiptBook
-    _tell_wrapped: bool
-    _callbacks: dict[str, Callable[..., Any] | None]
-    _hooks: dict[str, Callable[..., None]]
+        put("_line", Line(wrapped, tell_wrapped=tell_wrapped, refused=self._refused))
 
     # --- everything else is the wrapped client's
 
     def __getattr__(self, name: str) -> Any:
-        if name in self._hooks:
-            return self._callbacks.get(name)
+        if name in self._line.hooks:
+            return self._line.callbacks.get(name)
         return getattr(self.wrapped, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _OWN:
             super().__setattr__(name, value)
-        elif name in self._hooks:
-            self._callbacks[name] = value
+        elif name in self._line.hooks:
+            self._line.callbacks[name] = value
         else:
             setattr(self.wrapped, name, value)
 
@@ -116,43 +102,39 @@ class PurposeClient:
                 fix="check the address, and that the gateway is up",
             ) from error
 
-    def reserve(self, filter_: str, aip: Iterable[str] = (), pip: Iterable[str] = ()) -> Receipt:
+    def reserve(
+        self, filter_: str, aip: Iterable[str] = (), pip: Iterable[str] = ()
+    ) -> Receipt[None]:
         """Reserve the topics of a filter for purposes; without any, for nobody."""
         topic = self.notation.reservation(filter_, aip, pip)
         return self._command(topic, f"the reservation of {quote(filter_)}")
 
-    def release(self, filter_: str) -> Receipt:
+    def release(self, filter_: str) -> Receipt[None]:
         """Remove the reservation of a filter."""
         topic = self.notation.release(filter_)
         return self._command(topic, f"the release of {quote(filter_)}")
 
-    def subscribe_with_purpose(self, filter_: str, ap: str, qos: int = 0) -> Receipt:
+    def subscribe_with_purpose(self, filter_: str, ap: str, qos: int = 0) -> Receipt[None]:
         """Subscribe for one access purpose."""
-        written, properties = self.notation.subscription(filter_, ap), None
-        if self._speaks_v5:
-            properties = _user_properties(PacketTypes.SUBSCRIBE, [(AP_PROPERTY, ap)])
-            written = filter_
-        receipt = Receipt(
-            f"the subscription to {quote(filter_)} for the purpose {quote(ap)}",
-            lambda answer: refused_subscription(
-                filter_, ap, code=answer.code, reason=answer.reason
-            ),
-        )
-        return self._send(
-            "subscribe",
-            receipt,
-            lambda: self.wrapped.subscribe(written, qos, properties=properties),
-        )
 
-    def unsubscribe_with_purpose(self, filter_: str, ap: str) -> Receipt:
+        def refuse(answer: Acknowledgement) -> RefusedError:
+            return refused_subscription(filter_, ap, code=answer.code, reason=answer.reason)
+
+        receipt: Receipt[None] = Receipt(
+            f"the subscription to {quote(filter_)} for the purpose {quote(ap)}", refuse
+        )
+        if self._line.speaks_v5:
+            self.notation.check_purpose(ap)
+            return self._line.subscribe(receipt, filter_, qos, [(AP_PROPERTY, ap)])
+        return self._line.subscribe(receipt, self.notation.subscription(filter_, ap), qos)
+
+    def unsubscribe_with_purpose(self, filter_: str, ap: str) -> Receipt[None]:
         """End a subscription that was made for an access purpose."""
         written = self.notation.subscription(filter_, ap)
-        if self._speaks_v5:
-            written = filter_
         receipt = _receipt(f"the end of the subscription to {quote(filter_)}")
-        return self._send("unsubscribe", receipt, lambda: self.wrapped.unsubscribe(written))
+        return self._line.unsubscribe(receipt, filter_ if self._line.speaks_v5 else written)
 
-    def presubscribe(self, client_id: str, filter_: str, ap: str | None) -> Receipt:
+    def presubscribe(self, client_id: str, filter_: str, ap: str | None) -> Receipt[None]:
         """Set the purpose of a subscription that a client will make plainly; None removes it."""
         topic = self.notation.presubscription(client_id, filter_, ap)
         return self._command(
@@ -168,134 +150,80 @@ class PurposeClient:
         *,
         purposes: Iterable[str] | None = None,
         prohibited: Iterable[str] | None = None,
-    ) -> Receipt:
+    ) -> Receipt[None]:
         """Publish; `purposes` and `prohibited` narrow the topic's for this one message."""
-        written, properties = topic, None
+        written, user = topic, None
         aip, pip = list_purposes(purposes or ()), list_purposes(prohibited or ())
-        if self._speaks_v5 and (aip or pip):
-            pairs = [(AIP_PROPERTY, self.notation.check_purpose(one)) for one in aip]
-            pairs += [(PIP_PROPERTY, self.notation.check_purpose(one)) for one in pip]
-            properties = _user_properties(PacketTypes.PUBLISH, pairs)
+        if self._line.speaks_v5 and (aip or pip):
+            user = [(AIP_PROPERTY, self.notation.check_purpose(one)) for one in aip]
+            user += [(PIP_PROPERTY, self.notation.check_purpose(one)) for one in pip]
         elif purposes is not None or prohibited is not None:
             # Also an empty list in MQTT 5: no property at all would mean no restriction.
             written = self.notation.one_message(topic, aip, pip)
         receipt = _receipt(f"the message to {quote(topic)}")
-        return self._publish(receipt, written, payload, qos, retain=retain, properties=properties)
+        return self._line.publish(receipt, written, payload, qos, retain=retain, user=user)
+
+    # --- questions
+
+    def combined_reservations(self, topic: str) -> Receipt[Purposes | None]:
+        """Ask for the effective purposes of a topic; waiting gives them, None if it has none."""
+        return self._ask((self.notation.combined, topic), read_combined)
+
+    def affected_reservations(self, filter_: str) -> Receipt[dict[str, Purposes]]:
+        """Ask for the reservations that apply to topics of a filter; waiting gives them."""
+        written = self.notation.published(filter_)
+        return self._ask((self.notation.affected, written), read_affected)
+
+    def reservation_tree(self) -> Receipt[str]:
+        """Ask for a drawing of all reservations; waiting gives it."""
+        return self._ask((self.notation.tree,), read_text)
 
     # --- administration
 
-    def set(self, setting: str, value: bool) -> Receipt:  # noqa: FBT001 - set(name, True) reads well
+    def set(self, setting: str, value: bool) -> Receipt[None]:  # noqa: FBT001 - as a switch reads
         """Switch a setting such as `filter_hybrid`."""
         text = "true" if value else "false"
         topic = self.notation.command(self.notation.setting, setting)
         return self._command(topic, f"the setting {quote(setting)} to {text}", text)
 
-    def clear(self) -> Receipt:
+    def clear(self) -> Receipt[None]:
         """Remove every reservation and presubscription."""
-        return self._command(
-            self.notation.command(self.notation.clear), "the clearing of all reservations"
-        )
+        topic = self.notation.command(self.notation.clear)
+        return self._command(topic, "the clearing of all reservations")
 
-    def reset(self) -> Receipt:
+    def reset(self) -> Receipt[None]:
         """Return every setting to what is configured."""
-        return self._command(
-            self.notation.command(self.notation.reset), "the reset of all settings"
-        )
+        topic = self.notation.command(self.notation.reset)
+        return self._command(topic, "the reset of all settings")
 
-    def persist(self) -> Receipt:
+    def persist(self) -> Receipt[None]:
         """Store the present state."""
-        return self._command(
-            self.notation.command(self.notation.persist), "the storing of the state"
-        )
+        topic = self.notation.command(self.notation.persist)
+        return self._command(topic, "the storing of the state")
 
-    def reload(self) -> Receipt:
+    def reload(self) -> Receipt[None]:
         """Return to the stored state."""
-        return self._command(
-            self.notation.command(self.notation.reload), "the reloading of the state"
-        )
+        topic = self.notation.command(self.notation.reload)
+        return self._command(topic, "the reloading of the state")
 
-    # --- how packets leave and acknowledgements arrive
+    # --- how packets leave
 
-    @property
-    def _speaks_v5(self) -> bool:
-        return self.wrapped.protocol == MQTTv5
+    def _command(self, topic: str, action: str, payload: str = "") -> Receipt[None]:
+        return self._line.publish(_receipt(action), topic, payload, _COMMAND_QOS)
 
-    def _command(self, topic: str, action: str, payload: str = "") -> Receipt:
-        return self._publish(_receipt(action), topic, payload, _COMMAND_QOS)
+    def _ask(self, words: tuple[str, ...], read: Callable[[bytes], T]) -> Receipt[T]:
+        topic = self.notation.command(*words)
+        action = f"the question {quote(topic)}"
+        return self._line.ask(Question(action, _refuse(action), read), topic)
 
-    def _publish(
-        self,
-        receipt: Receipt,
-        topic: str,
-        payload: bytes | str | None,
-        qos: int,
-        *,
-        retain: bool = False,
-        properties: Properties | None = None,
-    ) -> Receipt:
-        def publish() -> tuple[int, int | None]:
-            info = self.wrapped.publish(topic, payload, qos, retain, properties)
-            # Paho keeps messages of QoS 1 and 2 and sends them once it is connected.
-            kept = qos > 0 and info.rc == MQTTErrorCode.MQTT_ERR_NO_CONN
-            return (0 if kept else info.rc), info.mid
-
-        return self._send("publish", receipt, publish)
-
-    def _send(
-        self, kind: Kind, receipt: Receipt, send: Callable[[], tuple[int, int | None]]
-    ) -> Receipt:
-        self._attach()
-        with self._book.sending():
-            code, mid = send()
-            if code or mid is None:
-                raise NotConnectedError(
-                    f"{receipt.action} could not be sent: Paho's error {int(code)}",
-                    fix="connect first, and check that the connection holds",
-                )
-            early = self._book.enter(kind, mid, receipt)
-        if early is not None:
-            self._settle(receipt, early)
-        return receipt
-
-    def _settle(self, receipt: Receipt, acknowledgement: Acknowledgement) -> None:
-        error = receipt.settle(acknowledgement)
-        if error is not None and self.on_refused is not None:
+    def _refused(self, error: RefusedError) -> None:
+        if self.on_refused is not None:
             self.on_refused(error)
 
-    def _attach(self) -> None:
-        """Put our callbacks in front of the wrapped client's, also of those set since."""
-        for name, hook in self._hooks.items():
-            present = getattr(self.wrapped, name)
-            if present is not hook:
-                self._callbacks[name] = present
-                setattr(self.wrapped, name, hook)
 
-    def _hook(self, kind: Kind) -> Callable[..., None]:
-        def hear(client: Client, userdata: Any, mid: int, *told: Any) -> None:
-            answer = Acknowledgement.of(told)
-            receipt = self._book.take(kind, mid, answer)
-            if receipt is not None:
-                self._settle(receipt, answer)
-            theirs = self._callbacks.get(f"on_{kind}")
-            if theirs is not None and (receipt is None or self._tell_wrapped):
-                theirs(client, userdata, mid, *told)
-
-        return hear
-
-    def _hear_of_the_end(self, *told: Any) -> None:
-        self._book.end_unanswered()
-        theirs = self._callbacks.get("on_disconnect")
-        if theirs is not None:
-            theirs(*told)
+def _receipt(action: str) -> Receipt[None]:
+    return Receipt(action, _refuse(action))
 
 
-def _receipt(action: str) -> Receipt:
-    return Receipt(
-        action, lambda answer: refused_message(action, code=answer.code, reason=answer.reason)
-    )
-
-
-def _user_properties(packet: int, pairs: list[tuple[str, str]]) -> Properties:
-    properties = Properties(packet)  # type: ignore[no-untyped-call]
-    properties.UserProperty = pairs
-    return properties
+def _refuse(action: str) -> Callable[[Acknowledgement], RefusedError]:
+    return lambda answer: refused_message(action, code=answer.code, reason=answer.reason)

@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar, cast
 
 from paho.mqtt.properties import Properties
 
@@ -51,24 +51,27 @@ class Acknowledgement:
         return cls(code, reason)
 
 
-class Receipt:
-    """What became of one packet."""
+T = TypeVar("T")
+
+
+class Receipt(Generic[T]):
+    """What became of one packet; `T` is what the answer brings, mostly nothing."""
 
     def __init__(self, action: str, refuse: Callable[[Acknowledgement], RefusedError]) -> None:
         self.action = action
         self.mid: int | None = None
-        self.future: Future[None] = Future()
+        self.future: Future[T] = Future()
         # Now nobody can cancel it: the packet is on its way.
         self.future.set_running_or_notify_cancel()
         self._refuse = refuse
 
-    def wait(self, timeout: float | None = ANSWER_SECONDS) -> None:
-        """Wait for the acknowledgement; raise the refusal if it is one.
+    def wait(self, timeout: float | None = ANSWER_SECONDS) -> T:
+        """Wait for the answer and return what it brings; raise the refusal if it is one.
 
         Paho's network loop must run (`loop_start`), or nobody reads the answer.
         """
         try:
-            self.future.result(timeout)
+            return self.future.result(timeout)
         except FutureTimeoutError:
             raise NoAnswerError(
                 f"no answer to {self.action} within {timeout:g} s",
@@ -90,16 +93,54 @@ class Receipt:
 
     def settle(self, acknowledgement: Acknowledgement) -> RefusedError | None:
         """Take the answer; return the refusal if it is one."""
-        if acknowledgement.code < _FAILURE:
-            self.future.set_result(None)
+        if acknowledgement.code < _FAILURE and self._fulfil():
             return None
         error = self._refuse(acknowledgement)
         self.future.set_exception(error)
         return error
 
+    def _fulfil(self) -> bool:
+        self.future.set_result(cast("T", None))
+        return True
+
     def __repr__(self) -> str:
         state = "open" if not self.settled else "refused" if self.error else "fulfilled"
         return f"<Receipt for {self.action}: {state}>"
+
+
+class Question(Receipt[T]):
+    """A receipt for a question: the answer is a message that comes before its acknowledgement.
+
+    An acknowledgement without an answer is a refusal, the only one MQTT 3.1.1 can express.
+    """
+
+    def __init__(
+        self,
+        action: str,
+        refuse: Callable[[Acknowledgement], RefusedError],
+        read: Callable[[bytes], T],
+    ) -> None:
+        super().__init__(action, refuse)
+        self._read = read
+        self._answer: bytes | None = None
+
+    def take_answer(self, payload: bytes) -> None:
+        """Keep what was answered until the acknowledgement confirms it."""
+        self._answer = payload
+
+    def _fulfil(self) -> bool:
+        if self._answer is None:
+            return False
+        try:
+            self.future.set_result(self._read(self._answer))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            self.future.set_exception(
+                NoAnswerError(
+                    f"the answer to {self.action} cannot be read",
+                    fix="check that the other side is a Penstock gateway of this version",
+                )
+            )
+        return True
 
 
 class ReceiptBook:
@@ -107,7 +148,7 @@ class ReceiptBook:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._open: dict[tuple[Kind, int], Receipt] = {}
+        self._open: dict[tuple[Kind, int], Receipt[Any]] = {}
         self._early: dict[tuple[Kind, int], Acknowledgement] = {}
         self._sending = 0
 
@@ -124,7 +165,7 @@ class ReceiptBook:
                 if not self._sending:
                     self._early.clear()
 
-    def enter(self, kind: Kind, mid: int, receipt: Receipt) -> Acknowledgement | None:
+    def enter(self, kind: Kind, mid: int, receipt: Receipt[Any]) -> Acknowledgement | None:
         """Note an open receipt; return the acknowledgement if it was faster."""
         receipt.mid = mid
         with self._lock:
@@ -133,7 +174,7 @@ class ReceiptBook:
                 self._open[kind, mid] = receipt
             return early
 
-    def take(self, kind: Kind, mid: int, acknowledgement: Acknowledgement) -> Receipt | None:
+    def take(self, kind: Kind, mid: int, acknowledgement: Acknowledgement) -> Receipt[Any] | None:
         """Return the receipt that an acknowledgement belongs to."""
         with self._lock:
             receipt = self._open.pop((kind, mid), None)

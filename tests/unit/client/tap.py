@@ -18,7 +18,7 @@ WAIT_SECONDS = 10.0
 class Tap:
     """Passes bytes both ways, and reads the packets of the clients.
 
-    `answer` may turn the bytes that the broker sends into others.
+    `answer` may turn each packet that the broker sends into another.
     """
 
     def __init__(self, port: int) -> None:
@@ -70,5 +70,19 @@ class Tap:
 
     def _down(self, broker: socket.socket, client: socket.socket) -> None:
         with contextlib.suppress(OSError), client:
-            while data := broker.recv(65536):
-                client.sendall(self.answer(data))
+            while packet := _read_packet(broker):
+                client.sendall(self.answer(packet))
+
+
+def _read_packet(line: socket.socket) -> bytes:
+    """Read one whole packet; nothing where the line has ended."""
+    head = line.recv(1)
+    length, shift = 0, 0
+    while head:
+        digit = line.recv(1)
+        head += digit
+        length |= (digit[0] & 0x7F) << shift
+        shift += 7
+        if digit[0] < 0x80:
+            break
+    return head + (line.recv(length, socket.MSG_WAITALL) if length else b"")

@@ -14,7 +14,14 @@ import paho.mqtt.client as mqtt
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
-from penstock.client import NoAnswerError, NotConnectedError, PurposeClient, RefusedError
+from penstock.client import (
+    NoAnswerError,
+    NotConnectedError,
+    PurposeClient,
+    Purposes,
+    RefusedError,
+)
+from penstock.client.answers import read_affected, read_combined
 from penstock.components import MosquittoServer
 from penstock.mqtt import Publish, Subscribe, Unsubscribe
 from tests.unit.client.tap import Tap
@@ -194,6 +201,35 @@ def test_the_reason_that_a_gateway_gives_is_told(tap: Tap, make: Make) -> None:
     with pytest.raises(RefusedError, match="of 'a' was refused: purpose advertising is") as caught:
         client.reserve("a", ["x"]).wait()
     assert (caught.value.code, caught.value.reason) == (0x87, why.decode())
+
+
+@both
+def test_a_question_that_is_only_acknowledged_is_refused(
+    make: Make, version: MQTTProtocolVersion
+) -> None:
+    client = make(version)
+    client.on_refused = None
+    asked = client.combined_reservations("home/power")
+    with pytest.raises(RefusedError, match="the question '!PBAC/CRES/home/power' was refused: no"):
+        asked.wait()
+
+
+def test_an_answer_that_cannot_be_read_is_an_error(make: Make) -> None:
+    """A plain broker answers with the question itself, where one subscribes to it."""
+    client = make(V3)
+    client.send("!PBAC/CRES/a", b"[]", qos=1, retain=True).wait()
+    client.subscribe("!PBAC/CRES/a", 1)
+    client.send("other", qos=1).wait()
+    with pytest.raises(NoAnswerError, match="CRES/a' cannot be read"):
+        client.combined_reservations("a").wait()
+
+
+def test_answers_are_read_into_plain_values() -> None:
+    given = b'{"topic": "a", "purposes": {"allow": ["x"], "prohibit": []}}'
+    assert read_combined(given) == Purposes(("x",), ())
+    assert read_combined(b'{"topic": "b", "purposes": null}') is None
+    given = b'{"filter": "#", "reservations": {"a": {"allow": [], "prohibit": ["y"]}}}'
+    assert read_affected(given) == {"a": Purposes((), ("y",))}
 
 
 def test_refusals_that_nobody_waits_for_are_logged(
