@@ -27,6 +27,16 @@ from penstock.store.schema import CHANNEL, epochs, revisions
 from penstock.store.snapshots import Snapshot, load_at, load_current, read_document
 
 AREA = "definitions"
+_SUPERSEDE = (
+    revisions.update()
+    .where(
+        revisions.c.kind == sa.bindparam("of_kind"),
+        revisions.c.name == sa.bindparam("of_name"),
+        revisions.c.superseded.is_(None),
+    )
+    .values(superseded=sa.bindparam("by"))
+)
+_NOTIFY = sa.select(sa.func.pg_notify(CHANNEL, sa.bindparam("epoch")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +207,7 @@ class Definitions:
 
     def _plan(self, before: Snapshot, encoded: dict[Key, str | None]) -> Change:
         """Find out what the edits change; drop from `encoded` what they leave as it is."""
-        documents = dict(before.documents)
+        documents = before.copy_documents()
         created: list[Key] = []
         updated: list[Key] = []
         deleted: list[Key] = []
@@ -230,19 +240,18 @@ class Definitions:
     ) -> None:
         after = change.after
         connection.execute(
-            epochs.insert().values(
-                epoch=after.epoch, mark=after.mark, at=self._clock(), actor=actor, reason=reason
-            )
+            epochs.insert(),
+            {
+                "epoch": after.epoch,
+                "mark": after.mark,
+                "at": self._clock(),
+                "actor": actor,
+                "reason": reason,
+            },
         )
         connection.execute(
-            revisions.update()
-            .where(
-                revisions.c.kind == sa.bindparam("of_kind"),
-                revisions.c.name == sa.bindparam("of_name"),
-                revisions.c.superseded.is_(None),
-            )
-            .values(superseded=after.epoch),
-            [{"of_kind": key.kind, "of_name": key.name} for key in encoded],
+            _SUPERSEDE,
+            [{"of_kind": key.kind, "of_name": key.name, "by": after.epoch} for key in encoded],
         )
         connection.execute(
             revisions.insert(),
@@ -252,4 +261,4 @@ class Definitions:
             ],
         )
         if self._database.is_postgresql:
-            connection.execute(sa.select(sa.func.pg_notify(CHANNEL, str(after.epoch))))
+            connection.execute(_NOTIFY, {"epoch": str(after.epoch)})

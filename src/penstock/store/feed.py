@@ -112,8 +112,9 @@ class PostgresFeed:
         self, address: Address, connection: Connection, selector: selectors.BaseSelector
     ) -> None:
         driver: Any = connection.connection.driver_connection
+        # Sets are read by epoch and need no transaction to be whole: two round trips less.
+        self.connection = connection.execution_options(isolation_level="AUTOCOMMIT")
         connection.detach()  # it listens from now on, so it must not go back into the pool
-        self.connection = connection
         self._address = address
         self._selector = selector
         self._notified = False

@@ -34,6 +34,7 @@ from penstock.errors import PenstockError, UnavailableError, UsageError
 from penstock.store.database import Database
 from penstock.store.feed import Bell, Feed, open_feed
 from penstock.store.snapshots import Snapshot, Update, load_current
+from penstock.telemetry.logs import get_logger, safe_text
 
 LEASE = 5.0
 SQLITE_POLL = 0.02
@@ -44,8 +45,10 @@ _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
 
 Subscriber = Callable[[Update], None]
+_log = get_logger("store")
 
 
+@safe_text
 class StaleError(UnavailableError):
     """The current definitions are not known: the lease ran out."""
 
@@ -192,6 +195,8 @@ class Follower:
                         pause = _FIRST_PAUSE
                         feed.sleep(self._pause)
             except Exception as error:  # noqa: BLE001 (whatever it is, the lease runs out)
+                if self._trouble is None:
+                    _log.warning("the definitions cannot be followed", error=error)
                 self._trouble = self._describe(error)
                 self._stopping.wait(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
@@ -203,9 +208,12 @@ class Follower:
             with feed.connection.begin():
                 update = load_current(feed.connection, held)
             self._deliver(update, asked, is_news=update.snapshot is not held)
+            held = update.snapshot
         else:
             self._held = held, asked
-        self._trouble = None
+        if self._trouble is not None:
+            self._trouble = None
+            _log.info("the definitions are followed again", epoch=held.epoch)
 
     def _deliver(self, update: Update, asked: float, *, is_news: bool) -> None:
         with self._delivery:

@@ -10,17 +10,36 @@ Rules that hold here:
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from penstock.errors import UnavailableError, UsageError
 from penstock.model.document import Document, Key
 from penstock.store.schema import epochs, revisions
+
+# Statements are made once: making one costs more than SQLite takes to answer it.
+_MARKS = sa.select(epochs.c.epoch, epochs.c.mark).where(
+    sa.or_(
+        epochs.c.epoch == sa.select(sa.func.max(epochs.c.epoch)).scalar_subquery(),
+        epochs.c.epoch == sa.bindparam("asked"),
+    )
+)
+_REVISIONS = sa.select(revisions.c.kind, revisions.c.name, revisions.c.body).where(
+    sa.or_(revisions.c.superseded.is_(None), revisions.c.superseded > sa.bindparam("at"))
+)
+_REVISIONS_SINCE = _REVISIONS.where(
+    revisions.c.epoch > sa.bindparam("since"), revisions.c.epoch <= sa.bindparam("at")
+)
+_REVISIONS_AT = _REVISIONS.where(
+    # The sum keeps SQLite from walking the index of epochs, that is through all history.
+    revisions.c.epoch + 0 <= sa.bindparam("at"),
+    revisions.c.body.is_not(None),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +49,12 @@ class Snapshot:
     epoch: int
     mark: str
     documents: Mapping[Key, Document]
+
+    def copy_documents(self) -> dict[Key, Document]:
+        """Return the documents in a dict of one's own."""
+        held = self.documents
+        # A view copies its dict as it is; `dict(view)` would hash every key again.
+        return held.copy() if isinstance(held, MappingProxyType) else dict(held)
 
 
 class Update(NamedTuple):
@@ -41,7 +66,7 @@ class Update(NamedTuple):
 
 def load_current(connection: Connection, held: Snapshot | None = None) -> Update:
     """Load the current set; with a snapshot in hand, load only what changed since."""
-    marks = _read_marks(connection, held)
+    marks = _read_marks(connection, held.epoch if held else -1)
     epoch = max(marks)
     if held is None or marks.get(held.epoch) != held.mark:
         documents = _load_documents(connection, epoch)
@@ -49,8 +74,8 @@ def load_current(connection: Connection, held: Snapshot | None = None) -> Update
         return Update(_snapshot(epoch, marks[epoch], documents), changed)
     if epoch == held.epoch:
         return Update(held, frozenset())
-    documents = dict(held.documents)
-    rows = _load_valid(connection, epoch, since=held.epoch)
+    documents = held.copy_documents()
+    rows = connection.execute(_REVISIONS_SINCE, {"since": held.epoch, "at": epoch}).all()
     for kind, name, body in rows:
         if body is None:
             documents.pop(Key(kind, name), None)
@@ -62,7 +87,7 @@ def load_current(connection: Connection, held: Snapshot | None = None) -> Update
 
 def load_at(connection: Connection, epoch: int) -> Snapshot:
     """Load the set as it stood at an epoch."""
-    marks = _read_marks(connection, None, epoch)
+    marks = _read_marks(connection, epoch)
     if epoch not in marks:
         raise UsageError(f"there is no epoch {epoch}", fix=f"choose one from 0 to {max(marks)}")
     return _snapshot(epoch, marks[epoch], _load_documents(connection, epoch))
@@ -77,15 +102,9 @@ def _snapshot(epoch: int, mark: str, documents: dict[Key, Document]) -> Snapshot
     return Snapshot(epoch, mark, MappingProxyType(documents))
 
 
-def _read_marks(connection: Connection, held: Snapshot | None, *wanted: int) -> dict[int, str]:
-    """Read the newest epoch and those asked for, each with its mark."""
-    asked = [*wanted, held.epoch] if held else wanted
-    newest = sa.select(sa.func.max(epochs.c.epoch)).scalar_subquery()
-    rows = connection.execute(
-        sa.select(epochs.c.epoch, epochs.c.mark).where(
-            sa.or_(epochs.c.epoch == newest, *(epochs.c.epoch == epoch for epoch in asked))
-        )
-    )
+def _read_marks(connection: Connection, epoch: int) -> dict[int, str]:
+    """Read the newest epoch and the one asked for, each with its mark."""
+    rows = connection.execute(_MARKS, {"asked": epoch})
     marks = {row.epoch: row.mark for row in rows}
     if not marks:
         raise UnavailableError(
@@ -96,25 +115,5 @@ def _read_marks(connection: Connection, held: Snapshot | None, *wanted: int) -> 
 
 
 def _load_documents(connection: Connection, epoch: int) -> dict[Key, Document]:
-    rows = _load_valid(connection, epoch)
-    return {
-        Key(kind, name): read_document(kind, name, body)
-        for kind, name, body in rows
-        if body is not None
-    }
-
-
-def _load_valid(
-    connection: Connection, epoch: int, since: int = -1
-) -> Sequence[Row[Any, Any, Any]]:
-    """Load the revisions valid at an epoch and newer than another one.
-
-    The answer is the same whatever is committed meanwhile; see `schema`.
-    """
-    return connection.execute(
-        sa.select(revisions.c.kind, revisions.c.name, revisions.c.body).where(
-            revisions.c.epoch > since,
-            revisions.c.epoch <= epoch,
-            sa.or_(revisions.c.superseded.is_(None), revisions.c.superseded > epoch),
-        )
-    ).all()
+    rows = connection.execute(_REVISIONS_AT, {"at": epoch}).all()
+    return {Key(kind, name): read_document(kind, name, body) for kind, name, body in rows}
