@@ -1,0 +1,308 @@
+import os
+import shutil
+import socket
+import sqlite3
+import time
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.components import COMPONENTS, Component
+from penstock.config import Config, SecretVariable
+from penstock.config.loading import check
+from penstock.config.source import read_text
+from penstock.store.database import Database
+from penstock.store.upgrade import VERSION_TABLE, code_version
+from penstock.supervisor.checks import (
+    Finding,
+    Verdict,
+    clock,
+    examine,
+    folders,
+    network,
+    programs,
+    secrets,
+    store,
+)
+from penstock.supervisor.part import Part
+
+Settings = Callable[..., Config]
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    def make(text: str = "", **environ: str) -> Config:
+        return check(read_text(text.encode(), "penstock.yaml"), environ, base=tmp_path)
+
+    return make
+
+
+def part(name: str, *needs: str) -> Part:
+    return Part(name, command=lambda _: ["true"], needs=needs)
+
+
+def by_name(findings: Any) -> dict[str, Finding]:
+    return {finding.name: finding for finding in findings}
+
+
+class TestPrograms:
+    def test_the_packages_of_each_extra_are_known(self) -> None:
+        extras = programs.packages_by_extra()
+        assert "pydantic" in extras["gateway"]
+        assert "psycopg" in extras["postgres"]
+        assert extras.keys().isdisjoint({"dev", "all"})
+        assert "penstock" not in {name for names in extras.values() for name in names}
+
+    def test_what_is_installed_is_fine(self, settings: Settings) -> None:
+        findings = by_name(programs.look(settings(), []))
+        assert findings["python"].verdict is Verdict.OK
+        assert findings["gateway"].verdict is Verdict.OK
+        assert f"click {metadata.version('click')}" in findings["gateway"].detail
+
+    @pytest.mark.parametrize(
+        ("url", "verdict"),
+        [("sqlite:///a.db", Verdict.WARNING), ("postgresql://h/d", Verdict.MISSING)],
+    )
+    def test_a_missing_package_matters_where_it_is_needed(
+        self, settings: Settings, monkeypatch: pytest.MonkeyPatch, url: str, verdict: Verdict
+    ) -> None:
+        monkeypatch.setattr(
+            metadata,
+            "requires",
+            lambda _: ["click>=8; extra == 'gateway'", "no-such>=1; extra == 'postgres'"],
+        )
+        findings = by_name(programs.look(settings(f"store: {{url: '{url}'}}"), []))
+        assert findings["postgres"].verdict is verdict
+        assert findings["postgres"].detail == "not installed: no-such"
+        assert findings["postgres"].fix == "pip install 'penstock[postgres]'"
+
+    def test_a_missing_program_matters_where_it_is_needed(
+        self, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def find(name: str) -> Component:
+            return Component(name, None, None, f"install {name}", "something")
+
+        monkeypatch.setattr(programs, "find", find)
+        findings = by_name(programs.look(settings(), [part("broker", "mosquitto")]))
+        assert set(COMPONENTS) <= findings.keys()
+        assert findings["mosquitto"].verdict is Verdict.MISSING
+        assert findings["mosquitto"].fix == "install mosquitto"
+        assert findings["chromium"].verdict is Verdict.WARNING
+
+
+class TestFolders:
+    def test_nothing_there_yet_is_fine(self, settings: Settings, tmp_path: Path) -> None:
+        findings = by_name(folders.look(settings(), []))
+        assert findings["file"].verdict is Verdict.WARNING
+        assert findings["data folder"].verdict is Verdict.OK
+        assert "made at the first use" in findings["data folder"].detail
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_folder_open_to_others_is_a_warning(self, settings: Settings) -> None:
+        config = settings()
+        config.data.mkdir()
+        config.data.chmod(0o755)
+        finding = by_name(folders.look(config, []))["data folder"]
+        assert (finding.verdict, finding.fix) == (Verdict.WARNING, f"chmod 700 {config.data}")
+        config.data.chmod(0o700)
+        assert by_name(folders.look(config, []))["data folder"].verdict is Verdict.OK
+
+    def test_a_file_in_its_place_is_wrong(self, settings: Settings) -> None:
+        config = settings()
+        config.data.write_text("")
+        assert by_name(folders.look(config, []))["data folder"].verdict is Verdict.WRONG
+
+    @pytest.mark.parametrize(
+        ("free", "verdict"),
+        [(50 << 20, Verdict.WRONG), (500 << 20, Verdict.WARNING), (5 << 30, Verdict.OK)],
+    )
+    def test_room_on_the_disk(
+        self, settings: Settings, monkeypatch: pytest.MonkeyPatch, free: int, verdict: Verdict
+    ) -> None:
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: type("Usage", (), {"free": free}))
+        assert by_name(folders.look(settings(), []))["disk"].verdict is verdict
+
+
+class TestSecrets:
+    def test_keys_that_we_make_ourselves_may_be_missing(self, settings: Settings) -> None:
+        findings = list(secrets.look(settings(), []))
+        assert [finding.name for finding in findings] == [
+            "audit.signing_key",
+            "audit.pseudonym_key",
+        ]
+        assert {finding.verdict for finding in findings} == {Verdict.OK}
+
+    def test_a_key_that_others_can_read_is_wrong(self, settings: Settings) -> None:
+        config = settings()
+        path = config.audit.signing_key.path
+        path.parent.mkdir(parents=True)
+        path.write_text("hunter2")
+        path.chmod(0o644)
+        finding = by_name(secrets.look(config, []))["audit.signing_key"]
+        assert finding.verdict is Verdict.WRONG
+        assert f"chmod 600 {path}" in (finding.fix or "")
+        assert "hunter2" not in str(finding)
+
+    def test_a_variable_must_be_set(
+        self, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        config = settings("store: {url: 'postgresql://h/d', password: {env: DB_PASSWORD}}")
+        assert config.store.password == SecretVariable("DB_PASSWORD")
+        monkeypatch.delenv("DB_PASSWORD", raising=False)
+        assert by_name(secrets.look(config, []))["store.password"].verdict is Verdict.WRONG
+        monkeypatch.setenv("DB_PASSWORD", "hunter2")
+        finding = by_name(secrets.look(config, []))["store.password"]
+        assert finding.verdict is Verdict.OK
+        assert "hunter2" not in str(finding)
+
+
+class TestStore:
+    def test_a_store_that_is_not_made_yet_stays_so(
+        self, settings: Settings, tmp_path: Path
+    ) -> None:
+        (finding,) = store.look(settings(), [])
+        assert finding.verdict is Verdict.OK
+        assert "made at the first use" in finding.detail
+        assert list(tmp_path.iterdir()) == []
+
+    def test_the_version_of_the_tables_is_told(self, settings: Settings) -> None:
+        config = settings()
+        config.data.mkdir()
+        Database.open(config.store.connection_url()).close()
+        findings = by_name(store.look(config, []))
+        assert findings["database"].verdict is Verdict.OK
+        assert findings["tables"].detail == f"version {code_version()}"
+
+    def test_tables_of_a_later_version_are_wrong(self, settings: Settings) -> None:
+        config = settings()
+        config.data.mkdir()
+        Database.open(config.store.connection_url()).close()
+        with sqlite3.connect(config.data / "penstock.db") as connection:
+            connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = '9999'")  # noqa: S608
+        connection.close()
+        found = list(store.look(config, []))
+        assert found[-1].verdict is Verdict.WRONG
+        assert "9999" in found[-1].detail
+
+    def test_a_file_that_is_no_database_is_wrong(self, settings: Settings) -> None:
+        config = settings()
+        config.data.mkdir()
+        (config.data / "penstock.db").write_bytes(b"no database " * 100)
+        assert list(store.look(config, []))[-1].verdict is Verdict.WRONG
+
+    def test_an_unreachable_server_is_wrong_and_its_password_not_shown(
+        self, settings: Settings
+    ) -> None:
+        with socket.socket() as closed:
+            closed.bind(("127.0.0.1", 0))
+            url = f"postgresql://me@127.0.0.1:{closed.getsockname()[1]}/db"
+            config = settings(f"store: {{url: '{url}', password: {{env: DB_PASSWORD}}}}")
+            os.environ["DB_PASSWORD"] = "hunter2"  # noqa: S105
+            try:
+                (finding,) = store.look(config, [])
+            finally:
+                del os.environ["DB_PASSWORD"]
+        assert finding.verdict is Verdict.WRONG
+        assert "hunter2" not in str(finding)
+
+    @pytest.mark.needs("postgresql")
+    def test_a_server_is_asked_for_its_version_and_its_clock(
+        self, settings: Settings, postgres_url: str
+    ) -> None:
+        config = settings(f"store: {{url: '{postgres_url}'}}")
+        findings = by_name(store.look(config, []))
+        assert findings["tables"].detail.startswith("none yet; upgraded to")
+        assert findings["clock"].verdict is Verdict.OK
+
+    def test_clocks_that_differ_are_a_warning(self) -> None:
+        assert store._clocks(-0.5).verdict is Verdict.OK
+        assert store._clocks(-90.0).verdict is Verdict.WARNING
+
+
+class TestNetwork:
+    def test_free_ports_are_fine(self, settings: Settings) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        findings = by_name(network.look(settings(f"monitor: {{port: {port}}}"), []))
+        assert findings["monitor"].detail == f"127.0.0.1 port {port} is free"
+        assert findings["broker"].detail == "127.0.0.1, a free port"
+
+    @pytest.mark.parametrize(
+        ("parts", "verdict"), [(["gateway"], Verdict.WRONG), ([], Verdict.WARNING)]
+    )
+    def test_who_has_a_port_is_told(
+        self, settings: Settings, parts: list[str], verdict: Verdict
+    ) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+            config = settings(f"gateway: {{listeners: {{mqtt: {{port: {port}}}}}}}")
+            findings = by_name(network.look(config, [part(name) for name in parts]))
+        finding = findings["gateway.listeners.mqtt"]
+        assert finding.verdict is verdict
+        assert f"(process {os.getpid()})" in finding.detail
+
+    def test_an_address_of_another_machine_is_wrong(self, settings: Settings) -> None:
+        config = settings("monitor: {host: 203.0.113.7}")
+        assert by_name(network.look(config, []))["monitor"].verdict is Verdict.WRONG
+
+    @pytest.mark.parametrize(
+        ("host", "verdict"),
+        [("0.0.0.0", Verdict.WARNING), ("127.0.0.1", Verdict.OK)],  # noqa: S104
+    )
+    def test_plain_listeners_are_for_this_machine(
+        self, settings: Settings, host: str, verdict: Verdict
+    ) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        config = settings(f"gateway: {{listeners: {{mqtt: {{port: {port}, host: {host}}}}}}}")
+        found = by_name(network.look(config, [part("gateway")]))["gateway.listeners.mqtt"]
+        assert found.verdict is verdict
+
+    def test_an_external_broker_is_not_listened_for(self, settings: Settings) -> None:
+        config = settings("broker: {mode: external, port: 1883}\nmonitor: {enabled: false}")
+        assert list(by_name(network.look(config, []))) == ["gateway.listeners.mqtt"]
+
+
+class TestClock:
+    def test_a_kernel_that_knows_the_time_is_fine(
+        self, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for synchronised, verdict in ((True, Verdict.OK), (False, Verdict.WARNING)):
+            monkeypatch.setattr(clock, "_is_synchronised", lambda answer=synchronised: answer)
+            (finding,) = clock.look(settings(), [])
+            assert finding.verdict is verdict
+
+    def test_the_kernel_can_be_asked(self) -> None:
+        assert clock._is_synchronised() in {True, False}
+
+    def test_files_from_the_future_mean_that_the_clock_is_wrong(self, settings: Settings) -> None:
+        config = settings()
+        config.data.mkdir()
+        late = config.data / "late"
+        late.touch()
+        os.utime(late, (time.time() + 7200,) * 2)
+        (finding,) = clock.look(config, [])
+        assert finding.verdict is Verdict.WRONG
+        assert "119 minutes later" in finding.detail or "120 minutes later" in finding.detail
+
+
+def test_nothing_is_changed_by_looking(settings: Settings, tmp_path: Path) -> None:
+    findings = examine(settings("monitor: {port: 0}"), [part("broker")])
+    assert {finding.topic for finding in findings} == {
+        "versions",
+        "packages",
+        "programs",
+        "settings",
+        "secrets",
+        "store",
+        "ports",
+        "clock",
+    }
+    assert list(tmp_path.iterdir()) == []
+    for finding in findings:
+        assert finding.fix or finding.verdict is Verdict.OK, finding

@@ -1,0 +1,86 @@
+import socket
+from pathlib import Path
+
+import pytest
+
+from penstock.config import Config, defaults, load
+from penstock.config.loading import check
+from penstock.config.source import read_text
+from penstock.errors import InvalidError, UnavailableError, UsageError
+from penstock.supervisor.part import in_order
+from penstock.supervisor.parts import broker, configured_parts, known_parts, load_part
+from penstock.supervisor.startup import prepare
+
+
+def settings(text: str, environ: dict[str, str] | None = None) -> Config:
+    return check(read_text(text.encode(), "penstock.yaml"), environ or {}, base=Path("/srv"))
+
+
+def test_every_part_has_the_name_of_its_module_and_fits_the_others() -> None:
+    parts = [load_part(name) for name in known_parts()]
+    assert tuple(part.name for part in parts) == known_parts()
+    assert len(in_order(parts)) == len(parts)
+    for part in parts:
+        assert set(part.after) <= set(known_parts()), part.name
+
+
+def test_parts_that_do_not_exist_are_named_with_their_place() -> None:
+    with pytest.raises(InvalidError) as caught:
+        configured_parts(settings("parts: [broker, brocker,\n  zzz]"))
+    first, second = map(str, caught.value.problems)
+    assert first == (
+        "penstock.yaml:1:17 (parts.1): there is no part 'brocker' → did you mean 'broker'?"
+    )
+    assert second.startswith("penstock.yaml:2:3 (parts.2): there is no part 'zzz' → there are: ")
+
+
+def test_no_parts_at_all_is_an_error() -> None:
+    with pytest.raises(UsageError, match="no part to run"):
+        configured_parts(settings("parts: []"))
+
+
+def test_the_broker_is_not_run_where_it_is_external() -> None:
+    config = settings("broker: {mode: external, port: 1883}")
+    with pytest.raises(UsageError, match="is the embedded broker"):
+        broker.part.choose(config)
+
+
+def test_a_port_of_the_users_choice_is_kept() -> None:
+    assert broker.part.choose(settings("broker: {port: 1884}")) == {}
+
+
+def test_a_port_of_our_choice_is_free_and_not_lent_to_connections() -> None:
+    chosen = broker.part.choose(settings(""))
+    port = int(chosen["PENSTOCK_BROKER__PORT"])
+    assert port in broker.PORTS
+    with socket.create_server(("127.0.0.1", port)):
+        pass
+
+
+def test_all_parts_get_the_same_settings(tmp_path: Path) -> None:
+    path = tmp_path / "penstock.yaml"
+    path.write_text("parts: [broker]")
+    seen: list[dict[str, str]] = []
+
+    def load_it(environ: object) -> Config:
+        assert isinstance(environ, dict)
+        seen.append(environ)
+        return check(read_text(path.read_bytes(), "penstock.yaml"), environ, base=tmp_path)
+
+    config, _ = prepare(load_it, {"PENSTOCK_LOG__LEVEL": "debug"})
+    assert config.data.stat().st_mode & 0o777 == 0o700
+    assert str(config.broker.port) == seen[-1]["PENSTOCK_BROKER__PORT"]
+    assert seen[-1]["PENSTOCK_LOG__LEVEL"] == "debug"
+
+
+def test_children_read_the_same_file(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("")
+    config, supervisor = prepare(lambda environ: load(tmp_path / "a.yaml", environ), {})
+    assert supervisor._environ["PENSTOCK_CONFIG"] == str(tmp_path / "a.yaml")
+    assert config.file == tmp_path / "a.yaml"
+
+
+def test_a_data_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    (tmp_path / "penstock-data").write_text("a file")
+    with pytest.raises(UnavailableError, match="cannot be made: File exists"):
+        prepare(lambda environ: defaults(tmp_path, environ), {})
