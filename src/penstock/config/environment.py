@@ -6,18 +6,21 @@ Rules that hold here:
 - A name with two underscores is meant as a setting: one that names none is a problem.
   So is one that would name a setting if its underscores were doubled. Other names that
   start with `PENSTOCK_` belong to others and are left alone.
-- Where a list or a group is expected the value is JSON; a list of words may also be
-  written with commas.
+- Where a list or a group is expected the value is written as in the file, on one line:
+  `[a, b]`, `{key: value}`; a list of words may also be written with commas alone.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, Self
 
+from penstock.errors import InvalidError
+from penstock.yaml_text import Limits, read_documents
+
 PREFIX = "PENSTOCK_"
 BETWEEN = "__"
+LIMITS = Limits(size=64 * 1024, depth=16, values=1000)
 
 
 class EnvironmentText(str):
@@ -53,8 +56,9 @@ def parse_value(text: EnvironmentText, *, plural: bool) -> Any:
         return text
     if text.lstrip().startswith(("[", "{")):
         try:
-            return json.loads(text)
-        except (ValueError, RecursionError):
-            return text
+            (document,) = read_documents(text.encode(), text.variable, LIMITS)
+        except (InvalidError, ValueError):
+            return text  # the model will say that it is no list
+        return text if document.problems else document.data
     words = [word.strip() for word in text.split(",")]
     return [EnvironmentText(word, text.variable) for word in words if word]

@@ -7,6 +7,7 @@ Rules that hold here:
   from a descriptor of the process, the rest of the group is ended, and only then is the
   process reaped and its id free for others.
 - It dies with the supervisor (see `launcher`).
+- What it prints goes to standard error; standard output is the supervisor's alone.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 
 from penstock.errors import UnavailableError, quote
 
+STANDARD_ERROR = 2
 LAUNCHER = Path(__file__).with_name("launcher.py")
 
 
@@ -33,6 +35,7 @@ class Child:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(LAUNCHER), str(os.getpid()), *command],
                 stdin=subprocess.DEVNULL,
+                stdout=STANDARD_ERROR,
                 env=dict(environ),
                 start_new_session=True,
             )

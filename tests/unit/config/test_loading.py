@@ -5,8 +5,10 @@ import pytest
 from pydantic import ValidationError
 
 from penstock.config import Config, KeyFile, SecretFile, SecretVariable, defaults, find, load
+from penstock.config.catalogue import settings_of
 from penstock.config.loading import check
 from penstock.config.source import read_text
+from penstock.config.template import show
 from penstock.errors import InvalidError, UsageError
 
 
@@ -177,18 +179,33 @@ def test_the_environment_goes_before_the_file() -> None:
     assert config.store.password == SecretFile(Path("/var/lib/penstock/keys/store"))
 
 
-def test_lists_and_groups_in_the_environment_are_json() -> None:
+@pytest.mark.parametrize("quote", ["", '"'])
+def test_lists_and_groups_in_the_environment_are_written_as_in_the_file(quote: str) -> None:
     config = read(
         "",
         {
-            "PENSTOCK_PARTS": '["gateway"]',
-            "PENSTOCK_GATEWAY__LISTENERS": '{"a": {"port": 7}}',
+            "PENSTOCK_PARTS": "['gateway']".replace("'", quote),
+            "PENSTOCK_GATEWAY__LISTENERS": "{'a': {'port': 7}}".replace("'", quote),
         },
     )
     assert config.parts == ("gateway",)
     assert config.gateway.listeners["a"].port == 7
-    (found,) = problems("", {"PENSTOCK_GATEWAY__LISTENERS": '{"a": '})
+
+
+@pytest.mark.parametrize("text", ["{a: ", "[!!python/name:os x]", "[]\n---\n[]", "\udcff["])
+def test_a_list_in_the_environment_that_cannot_be_read_is_a_problem(text: str) -> None:
+    (found,) = problems("", {"PENSTOCK_GATEWAY__LISTENERS": text})
     assert found.startswith("environment variable PENSTOCK_GATEWAY__LISTENERS (gateway.listeners)")
+
+
+def test_every_setting_can_be_set_by_its_variable() -> None:
+    environ = {
+        setting.variable.replace("NAME", "MQTT"): show(setting.default)
+        for setting in settings_of(Config)
+        if setting.default not in (None, ())
+    }
+    assert len(environ) > 40
+    assert read("", environ).model_dump() == read("").model_dump()
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ def test_aliases_are_expanded_within_limits() -> None:
     bomb += [
         f"a{n}: &a{n} [" + ", ".join([f"*a{n - 1}"] * 9) + "]" for n in range(1, LIMITS.depth - 2)
     ]
-    assert f"more than {LIMITS.values} values" in refusal("\n".join(bomb))
+    assert "aliases expanded" in refusal("\n".join(bomb))
     assert "levels" in refusal("a: &x [*x]")
 
 

@@ -77,6 +77,15 @@ def test_a_program_that_is_missing_ends_with_127(capfd: pytest.CaptureFixture[st
     assert "cannot run no-such-program: No such file" in capfd.readouterr().err
 
 
+def test_what_it_prints_goes_to_standard_error(capfd: pytest.CaptureFixture[str]) -> None:
+    async def main() -> None:
+        await Child(["echo", "hello"], os.environ).ended.wait()
+
+    run(main)
+    printed = capfd.readouterr()
+    assert (printed.out, printed.err) == ("", "hello\n")
+
+
 def test_it_is_asked_to_stop_before_it_is_killed() -> None:
     async def main() -> None:
         child = Child(["sleep", "60"], os.environ)
