@@ -19,7 +19,11 @@ from penstock.supervisor import RunFolder
 pytestmark = pytest.mark.needs("mosquitto")
 
 PENSTOCK = [sys.executable, "-c", "from penstock.cli import main; main()"]
-QUICK = {"PENSTOCK_MONITOR__PORT": "0", "PENSTOCK_SUPERVISOR__BACKOFF": "20ms"}
+QUICK = {
+    "PENSTOCK_MONITOR__PORT": "0",
+    "PENSTOCK_SUPERVISOR__BACKOFF": "20ms",
+    "COLUMNS": "200",
+}
 
 
 def until(condition: Callable[[], Any], seconds: float = 30) -> Any:
@@ -128,7 +132,7 @@ def test_a_port_that_is_taken_shows_in_status_and_doctor(shell: Shell) -> None:
         assert f"(process {os.getpid()})" in finding["detail"]
         up = shell.run("up", "--detach")
         assert up.returncode == 3
-        assert "something else answers at its address" in up.stdout.replace("\n", " ")
+        assert "something else answers at its address" in up.stdout
     # Its place is free now, and it is tried again when asked.
     os.kill(shell.status()["pid"], signal.SIGUSR1)
     until(lambda: shell.status()["state"] == "running")
