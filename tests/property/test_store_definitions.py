@@ -15,7 +15,7 @@ from penstock.errors import InvalidError, UsageError
 from penstock.model.document import Document, Key
 from penstock.store.database import Database
 from penstock.store.definitions import Definitions
-from penstock.store.edits import Delete, Edit, Put
+from penstock.store.edits import Delete, Edit, Put, edits_between
 from penstock.store.schema import epochs, revisions
 from penstock.store.snapshots import Snapshot
 
@@ -106,13 +106,16 @@ def step(definitions: Definitions, model: Model, what: tuple[Any, ...]) -> None:
     elif what[0] == "rollback":
         _, epoch, key = what
         chosen = None if key is None else [key]
-        if not 0 <= epoch < len(model.sets) or (
-            key is not None and key not in model.sets[epoch] and key not in model.sets[-1]
-        ):
+
+        def back(now: Snapshot) -> list[Edit]:
+            then = definitions.snapshot_at(epoch)
+            return edits_between(now.documents, then.documents, chosen)
+
+        if not 0 <= epoch < len(model.sets):
             with pytest.raises(UsageError):
-                definitions.rollback(epoch, keys=chosen, actor="ann", reason="")
+                definitions.change(back, actor="ann", reason="")
             return
-        definitions.rollback(epoch, keys=chosen, actor="ann", reason="")
+        definitions.change(back, actor="ann", reason="")
         model.rollback(epoch, key)
 
 

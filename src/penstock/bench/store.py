@@ -12,6 +12,7 @@ Method:
 from __future__ import annotations
 
 import json
+import os
 import random
 import statistics
 import subprocess
@@ -43,8 +44,9 @@ _OPEN = (
 
 def run(*, quick: bool = False) -> dict[str, Any]:
     """Measure both databases; PostgreSQL only if it is installed."""
+    results: dict[str, Any] = {"load_before": round(os.getloadavg()[0], 2)}
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
-        results = {"sqlite": _measure(f"sqlite:///{Path(folder)}/penstock.db", "sqlite", quick)}
+        results["sqlite"] = _measure(f"sqlite:///{Path(folder)}/penstock.db", "sqlite", quick)
     try:
         server = PostgresServer()
     except UnavailableError as error:

@@ -11,7 +11,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -19,10 +19,10 @@ from types import MappingProxyType
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from penstock.errors import InvalidError, Problem, UsageError, quote
+from penstock.errors import InvalidError, Problem
 from penstock.model.document import Document, Key
 from penstock.store.database import Database
-from penstock.store.edits import Edit, Limits, check_origin, edits_between, encode_edits
+from penstock.store.edits import Edit, Limits, check_origin, encode_edits
 from penstock.store.schema import CHANNEL, epochs, revisions
 from penstock.store.snapshots import Snapshot, load_at, load_current, read_document
 
@@ -138,36 +138,6 @@ class Definitions:
                 then(connection, change)
         self._held = change.after
         return change
-
-    def rollback(
-        self,
-        epoch: int,
-        *,
-        actor: str,
-        reason: str,
-        keys: Iterable[Key] | None = None,
-        check: Callable[[Snapshot, Sequence[Edit]], None] | None = None,
-    ) -> Change:
-        """Bring back what an earlier epoch held: all of it, or some keys, as a new change.
-
-        `check` sees the current set and the edits, and raises if they must not be done.
-        """
-        wanted = None if keys is None else list(keys)
-
-        def edit(now: Snapshot) -> Sequence[Edit]:
-            then = self.snapshot_at(epoch)
-            for key in wanted or ():
-                if key not in now.documents and key not in then.documents:
-                    raise UsageError(
-                        f"{quote(key)} exists neither now nor at epoch {epoch}",
-                        fix="look up its history for an epoch that holds it",
-                    )
-            edits = edits_between(now.documents, then.documents, wanted)
-            if check is not None:
-                check(now, edits)
-            return edits
-
-        return self.change(edit, actor=actor, reason=reason)
 
     def history(self, key: Key, limit: int = 100) -> list[Revision]:
         """Return the changes of one definition, newest first."""

@@ -51,21 +51,13 @@ class Limits:
     documents: int = 100_000
 
 
-def preview(documents: Mapping[Key, Document], edits: Iterable[Edit]) -> dict[Key, Document]:
-    """Return the set as it would be after the edits."""
-    result = dict(documents)
-    for edit in edits:
-        if isinstance(edit, Put):
-            result[edit.key] = edit.document
-        else:
-            result.pop(edit.key, None)
-    return result
-
-
 def edits_between(
     now: Mapping[Key, Document], then: Mapping[Key, Document], keys: Iterable[Key] | None = None
 ) -> list[Edit]:
-    """Return the edits that lead from one set to another, for all keys or for some."""
+    """Return the edits that lead from one set to another, for all keys or for some.
+
+    A rollback is a change like any other: these edits, from now to an earlier epoch.
+    """
     wanted = now.keys() | then.keys() if keys is None else set(keys)
     edits: list[Edit] = []
     for key in sorted(wanted):

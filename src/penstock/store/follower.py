@@ -38,7 +38,7 @@ from penstock.telemetry.logs import get_logger, safe_text
 
 LEASE = 5.0
 SQLITE_POLL = 0.02
-SHORTEST_LEASE = 0.2
+SHORTEST_LEASE = 0.1
 # PostgreSQL is asked this often per lease, so that a lost notice or two end no lease.
 _LOOKS_PER_LEASE = 5
 _FIRST_PAUSE = 0.05

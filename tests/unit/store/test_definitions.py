@@ -13,7 +13,7 @@ from penstock.errors import InvalidError, UnavailableError, UsageError
 from penstock.model.document import Document, Key
 from penstock.store.database import Database
 from penstock.store.definitions import Change, Definitions
-from penstock.store.edits import Delete, Edit, Limits, Put
+from penstock.store.edits import Delete, Edit, Limits, Put, edits_between
 from penstock.store.schema import CHANNEL, epochs, revisions
 from penstock.store.snapshots import Snapshot
 
@@ -186,38 +186,17 @@ def test_the_history_of_the_whole_set(definitions: Definitions) -> None:
     assert definitions.epochs(limit=2) == found[:2]
 
 
-def test_the_whole_set_can_be_rolled_back(definitions: Definitions) -> None:
+def test_an_earlier_set_can_be_brought_back_from_within_a_change(definitions: Definitions) -> None:
     apply(definitions, put(A), put(B))
     apply(definitions, put(A, 1), Delete(B), put(C))
-    change = definitions.rollback(1, actor="ann", reason="back")
+
+    def back(now: Snapshot) -> Sequence[Edit]:
+        return edits_between(now.documents, definitions.snapshot_at(1).documents)
+
+    change = definitions.change(back, actor="ann", reason="back")
     assert (change.epoch, change.created, change.updated, change.deleted) == (3, (B,), (A,), (C,))
     assert values(definitions.snapshot()) == {A: 0, B: 0}
-    assert definitions.rollback(1, actor="ann", reason="again").is_empty
-
-
-def test_one_definition_can_be_rolled_back(definitions: Definitions) -> None:
-    apply(definitions, put(A), put(B))
-    apply(definitions, put(A, 1), put(B, 1), put(C))
-    definitions.rollback(1, keys=[A], actor="ann", reason="")
-    definitions.rollback(1, keys=[C], actor="ann", reason="")
-    assert values(definitions.snapshot()) == {A: 0, B: 1}
-    with pytest.raises(UsageError, match="'view/c' exists neither now nor at epoch 1"):
-        definitions.rollback(1, keys=[C], actor="ann", reason="")
-    with pytest.raises(UsageError, match="there is no epoch 9"):
-        definitions.rollback(9, actor="ann", reason="")
-
-
-def test_a_rollback_can_be_checked_and_refused(definitions: Definitions) -> None:
-    apply(definitions, put(A))
-    apply(definitions, put(A, 1))
-
-    def refuse(now: Snapshot, edits: Sequence[Edit]) -> None:
-        assert (values(now), edits) == ({A: 1}, [put(A, 0)])
-        raise UsageError("no")
-
-    with pytest.raises(UsageError, match="no"):
-        definitions.rollback(1, actor="ann", reason="", check=refuse)
-    assert definitions.snapshot().epoch == 2
+    assert definitions.change(back, actor="ann", reason="again").is_empty
 
 
 @pytest.mark.needs("postgresql")

@@ -14,7 +14,6 @@ from penstock.store.edits import (
     check_origin,
     edits_between,
     encode_edits,
-    preview,
 )
 
 A, B, C = Key("topic", "a"), Key("topic", "b"), Key("topic", "c")
@@ -24,21 +23,13 @@ def put(key: Key, value: int = 0) -> Put:
     return Put(Document(key.kind, key.name, {"value": value}))
 
 
-def test_a_preview_leaves_the_set_as_it_is() -> None:
-    held = {A: put(A).document, B: put(B).document}
-    assert preview(held, [put(A, 5), Delete(B), put(C), Delete(Key("no", "such"))]) == {
-        A: put(A, 5).document,
-        C: put(C).document,
-    }
-    assert held == {A: put(A).document, B: put(B).document}
-
-
 def test_edits_between_two_sets_lead_from_one_to_the_other() -> None:
     now = {A: put(A).document, B: put(B).document}
     then = {B: put(B, 7).document, C: put(C).document}
-    assert preview(now, edits_between(now, then)) == then
+    assert edits_between(now, then) == [Delete(A), put(B, 7), put(C)]
     assert edits_between(now, then, [A]) == [Delete(A)]
     assert edits_between(now, then, [C]) == [put(C)]
+    assert edits_between(now, then, [Key("no", "such")]) == []
 
 
 def test_what_is_put_is_encoded_and_what_is_deleted_is_not() -> None:

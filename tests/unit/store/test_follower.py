@@ -101,8 +101,8 @@ def test_the_lease_begins_before_the_database_is_asked(database: Database) -> No
 
 
 def test_a_lease_that_cannot_be_kept_is_refused(database: Database) -> None:
-    with pytest.raises(UsageError, match=r"a lease of 0\.1 s is too short.*at least 0\.2 s"):
-        Follower(database, lease=0.1)
+    with pytest.raises(UsageError, match=r"a lease of 0\.05 s is too short.*at least 0\.1 s"):
+        Follower(database, lease=0.05)
 
 
 def test_the_clock_goes_on_and_never_back() -> None:
