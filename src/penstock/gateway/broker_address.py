@@ -1,0 +1,55 @@
+"""Where the broker is, and how the gateway presents itself to it."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+
+from penstock.config.secrets import Secret
+from penstock.config.sections.broker import BrokerSettings
+from penstock.errors import UnavailableError
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAddress:
+    """The broker behind the gateway."""
+
+    host: str
+    port: int
+    keep_alive: int = 30
+    timeout: float = 5.0
+    tls: ssl.SSLContext | None = None
+    username: str | None = None
+    secret: Secret | None = None
+
+    @classmethod
+    def of(cls, settings: BrokerSettings) -> BrokerAddress:
+        """Read the settings; who starts the embedded broker has put its port there."""
+        if not settings.port:
+            raise UnavailableError(
+                "the port of the broker is not known",
+                fix="set broker.port, or let `penstock up` start broker and gateway",
+            )
+        return cls(
+            host=settings.host,
+            port=settings.port,
+            keep_alive=int(settings.keep_alive),
+            timeout=settings.connect_timeout,
+            tls=make_context(settings) if settings.tls.enabled else None,
+            username=settings.username,
+            secret=settings.password,
+        )
+
+    def password(self) -> bytes | None:
+        """Read the gateway's own password at the broker."""
+        return self.secret.read_text().encode() if self.secret is not None else None
+
+
+def make_context(settings: BrokerSettings) -> ssl.SSLContext:
+    """Make the TLS context towards the broker, which always checks its certificate."""
+    tls = settings.tls
+    context = ssl.create_default_context(cafile=str(tls.ca) if tls.ca else None)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if tls.certificate is not None and tls.key is not None:
+        context.load_cert_chain(str(tls.certificate), str(tls.key.path))
+    return context

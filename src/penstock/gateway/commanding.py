@@ -1,0 +1,193 @@
+"""Purpose commands: who gave one, whether they may, and what it changes.
+
+    PUBLISH !RESERVE/… ──▶ right? ──▶ rate? ──▶ store: a new epoch ──▶ rules ──▶ acknowledged
+                             └── no ──▶ 0x87, audited
+
+Rules that hold here:
+- A change is a change of definitions, checked as a whole and stored with its history, as
+  if it had been applied from a file. With `auto_persist` off it holds at this gateway alone
+  until PERSIST stores it or RELOAD takes it back.
+- The acknowledgement goes out when the change is stored and holds here: from then on this
+  gateway delivers nothing that it forbids.
+- What cannot be done changes nothing. Questions are answered to the asker alone, with a
+  message of QoS 0 on the response topic it named, else on the topic of the command.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import PenstockError, UnavailableError
+from penstock.gateway.answers import confirm, deny
+from penstock.gateway.rules import PRESUBSCRIPTION, RESERVATION, SETTINGS
+from penstock.model.document import Document, Key
+from penstock.model.purposes import PurposeSet
+from penstock.mqtt import Properties, Publish, ReasonCode
+from penstock.policy.commands import (
+    Clear,
+    Command,
+    Persist,
+    Presubscribe,
+    Reload,
+    Reserve,
+    Reset,
+    SetSetting,
+    ShowAffected,
+    ShowCombined,
+    ShowTree,
+)
+
+if TYPE_CHECKING:
+    from penstock.gateway.downstream import Downstream
+    from penstock.gateway.gateway import Gateway
+
+_SETTINGS = Key(SETTINGS, "default")
+_AFFECTED_LIMIT = 1_000
+
+Wanted = dict[Key, Document | None]
+
+
+async def run(client: Downstream, packet: Publish, command: Command) -> None:
+    """Carry out a command and answer it."""
+    gateway = client.gateway
+    session = client.session
+    decision = gateway.rules.rights(session).may(command)
+    if not decision.allowed:
+        gateway.denials.command(session, decision.rule)
+        _refuse(client, packet, "right", decision.reason, ReasonCode.NOT_AUTHORIZED)
+        return
+    if not _within_rate(client):
+        _refuse(client, packet, "rate", "too many commands", ReasonCode.QUOTA_EXCEEDED)
+        return
+    try:
+        await _carry_out(client, packet, command)
+    except UnavailableError as error:
+        _refuse(client, packet, "stale", error.message, ReasonCode.UNSPECIFIED_ERROR)
+    except PenstockError as error:
+        _refuse(client, packet, "malformed", str(error), ReasonCode.TOPIC_NAME_INVALID)
+    else:
+        gateway.counters.command("done")
+        client.unacked.discard(packet.packet_id)
+        confirm(client, packet)
+
+
+def _refuse(client: Downstream, packet: Publish, why: str, text: str, reason: ReasonCode) -> None:
+    client.gateway.counters.command("refused")
+    client.unacked.discard(packet.packet_id)
+    deny(client, packet, why, text, reason)
+
+
+def _within_rate(client: Downstream) -> bool:
+    """Take one from the client's bucket of commands, which fills up within a second."""
+    limit = client.gateway.limits.commands
+    now = time.monotonic()
+    due = max(client.budget, now - 1.0) + 1.0 / limit
+    if due > now:
+        return False
+    client.budget = due
+    return True
+
+
+async def _carry_out(client: Downstream, packet: Publish, command: Command) -> None:
+    gateway = client.gateway
+    rules = gateway.rules
+    match command:
+        case ShowTree():
+            _answer(client, packet, rules.engine.tree().encode())
+        case ShowCombined(topic=topic):
+            purposes = rules.engine.effective(topic)
+            _answer(client, packet, _as_json(topic=topic, purposes=_shown(purposes)))
+        case ShowAffected(filter=asked):
+            found = rules.engine.affected(asked)
+            listed = {there: _shown(it) for there, it in _first(found, _AFFECTED_LIMIT)}
+            _answer(client, packet, _as_json(filter=asked, reservations=listed))
+        case Persist():
+            unsaved = rules.unsaved()
+            await _store(client, unsaved, "PERSIST")
+        case Reload():
+            gateway.turn(rules.reload())
+        case _:
+            wanted = _wanted(gateway, command)
+            changed = {key: it for key, it in wanted.items() if rules.document(key) != it}
+            persists = rules.engine.settings.auto_persist
+            if isinstance(command, SetSetting) and command.name == "auto_persist":
+                persists = persists or command.value
+            if persists:
+                await _store(client, changed, type(command).__name__)
+            else:
+                await gateway.run_in_thread(gateway.check, changed)
+                gateway.turn(rules.try_out(changed))
+
+
+async def _store(client: Downstream, wanted: Wanted, reason: str) -> None:
+    gateway = client.gateway
+    session = client.session
+    change = await gateway.run_in_thread(
+        gateway.store_change, wanted, session.principal, f"command {reason} of {session.client_id}"
+    )
+    gateway.rules.settle(wanted)
+    gateway.take(change)
+    gateway.denials.changed(session, reason, change)
+
+
+def _wanted(gateway: Gateway, command: Command) -> Wanted:
+    """Say which documents a command wants to see; None where one is to go."""
+    rules = gateway.rules
+    match command:
+        case Reserve(filter=reserved, purposes=purposes):
+            body = _reservation(purposes)
+            return {Key(RESERVATION, reserved): _document(RESERVATION, reserved, body)}
+        case Presubscribe(client=whom, filter=text, ap=ap):
+            return _presubscription(gateway, whom, text, ap)
+        case SetSetting(name=name, value=value):
+            settings = rules.engine.settings.change(name, value=value).as_dict()
+            return {_SETTINGS: _document(SETTINGS, "default", settings)}
+        case Reset():
+            return {_SETTINGS: None}
+        case Clear():
+            return dict.fromkeys(rules.purpose_keys())
+    raise AssertionError(command)
+
+
+def _presubscription(gateway: Gateway, whom: str, text: str, ap: str | None) -> Wanted:
+    # Another definition may say the same already; it is the one to change.
+    known = gateway.rules.presubscription(whom, text)
+    digest = hashlib.sha256(f"{whom}\0{text}".encode()).hexdigest()[:16]
+    name = known or f"command-{digest}"
+    body = None if ap is None else {"client": whom, "filter": text, "purpose": ap}
+    return {Key(PRESUBSCRIPTION, name): _document(PRESUBSCRIPTION, name, body)}
+
+
+def _reservation(purposes: PurposeSet | None) -> Mapping[str, Any] | None:
+    if purposes is None:
+        return None
+    return {"allow": sorted(purposes.aip), "prohibit": sorted(purposes.pip)}
+
+
+def _document(kind: str, name: str, body: Mapping[str, Any] | None) -> Document | None:
+    return None if body is None else Document(kind, name, body)
+
+
+def _answer(client: Downstream, packet: Publish, payload: bytes) -> None:
+    asked = packet.properties
+    topic = asked.response_topic or packet.topic
+    properties = Properties(correlation_data=asked.correlation_data)
+    client.send(Publish.of(topic, payload, properties=properties).encode(client.version))
+
+
+def _as_json(**data: Any) -> bytes:
+    return json.dumps(data, ensure_ascii=False, sort_keys=True).encode()
+
+
+def _shown(purposes: PurposeSet | None) -> dict[str, list[str]] | None:
+    if purposes is None:
+        return None
+    return {"allow": sorted(purposes.aip), "prohibit": sorted(purposes.pip)}
+
+
+def _first(items: Any, count: int) -> list[Any]:
+    return [item for item, _ in zip(items, range(count), strict=False)]

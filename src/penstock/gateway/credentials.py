@@ -1,0 +1,255 @@
+"""Who a client is: certificates, passwords, the broker's word, or nobody.
+
+    certificate? ──yes──▶ its common name
+        │no
+    user name? ──yes──▶ password file (argon2) or the broker ──▶ the user name
+        │no
+    anonymous allowed? ──yes──▶ `anonymous`
+
+The file of passwords has one user per line: `name:hash` or `name:hash:id,id*`, where the
+last part lists client identifiers (`*` stands for any rest) beside the usual ones.
+
+Rules that hold here:
+- Of the file only the owner may read anything; one that others can read is not used.
+- Checking takes the same work for users that exist and for those that do not, and only a
+  bounded number of checks runs at a time.
+- A password that was right is not hashed again for the same user while the file stays the
+  same: what is kept is a keyed digest under a key that this process alone knows.
+- A client identifier belongs to a user if it is the user's name, begins with the name and
+  a colon, or matches one of the patterns of that user. Names never contain a colon, so no
+  two users share an identifier unless patterns say so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import os
+import secrets
+import stat
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from argon2 import PasswordHasher
+from argon2.exceptions import InvalidHashError, VerificationError
+
+from penstock.errors import PenstockError, UnavailableError, quote
+from penstock.gateway.session import ANONYMOUS
+from penstock.mqtt import Connect, ReasonCode
+
+NAME_LIMIT = 256
+PASSWORD_LIMIT = 4096
+FILE_LIMIT = 64 * 1024 * 1024
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_WAITING_PER_CHECK = 64
+
+
+class RefusedError(PenstockError):
+    """A client that is not let in, with the reason it is told."""
+
+    def __init__(self, message: str, reason: ReasonCode, why: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.why = why
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """One line of the file."""
+
+    hash: str
+    patterns: tuple[str, ...] = ()
+
+
+def check_name(name: str) -> str:
+    """Return the name if a principal can have it."""
+    if (
+        not 0 < len(name) <= NAME_LIMIT
+        or not name.isprintable()
+        or ":" in name
+        or name == ANONYMOUS
+    ):
+        raise RefusedError(
+            f"a user name has 1 to {NAME_LIMIT} printable characters, no colon, and is not "
+            f"{ANONYMOUS}",
+            ReasonCode.BAD_USER_NAME_OR_PASSWORD,
+            "name",
+        )
+    return name
+
+
+class PasswordFile:
+    """Users and hashes; read again when the file changes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._mark: tuple[int, int, int] | None = None
+        self._users: dict[str, User] = {}
+        self._hasher = PasswordHasher()
+        # What is checked for a user that does not exist; nobody knows its password.
+        self._decoy = self._hasher.hash(secrets.token_urlsafe())
+        self._key = secrets.token_bytes(32)
+        self._right: dict[str, bytes] = {}
+
+    def load(self) -> None:
+        """Read the file if it has changed; raise where it cannot or must not be used."""
+        try:
+            with self._path.open("rb") as file:
+                found = os.fstat(file.fileno())
+                mark = (found.st_mtime_ns, found.st_size, found.st_ino)
+                if mark == self._mark:
+                    return
+                if stat.S_IMODE(found.st_mode) & _OTHERS:
+                    raise UnavailableError(
+                        f"the file of passwords {quote(self._path)} can be read by others",
+                        fix=f"chmod 600 {self._path}",
+                    )
+                if found.st_size > FILE_LIMIT:
+                    raise UnavailableError(
+                        f"the file of passwords {quote(self._path)} is over {FILE_LIMIT} bytes",
+                        fix="use certificates, or let the broker decide",
+                    )
+                self._users = parse_users(file.read(), self._path)
+        except OSError as error:
+            raise UnavailableError(
+                f"cannot read the file of passwords {quote(self._path)}: {error.strerror}",
+                fix=f"create {self._path} with mode 0600, or name another in penstock.yaml",
+            ) from None
+        self._mark = mark
+        self._right.clear()
+
+    def patterns(self, name: str) -> tuple[str, ...]:
+        """Return the further client identifiers of a user."""
+        user = self._users.get(name)
+        return user.patterns if user else ()
+
+    def remembers(self, name: str, password: bytes) -> bool:
+        """Say whether this password of this user was found right before."""
+        known = self._right.get(name)
+        return known is not None and hmac.compare_digest(known, self._digest(name, password))
+
+    def verify(self, name: str, password: bytes) -> bool:
+        """Check a password; takes tens of milliseconds, the same for users that do not exist."""
+        user = self._users.get(name)
+        try:
+            self._hasher.verify(user.hash if user else self._decoy, password)
+        except (VerificationError, InvalidHashError):
+            return False
+        if user is None:
+            return False
+        self._right[name] = self._digest(name, password)
+        return True
+
+    def _digest(self, name: str, password: bytes) -> bytes:
+        return hmac.digest(self._key, name.encode() + b"\0" + password, sha256)
+
+
+def parse_users(content: bytes, path: Path) -> dict[str, User]:
+    """Read the lines of the file; errors name the line, never what stands in it."""
+    users: dict[str, User] = {}
+    for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        name, _, rest = line.partition(":")
+        hashed, _, patterns = rest.partition(":")
+        if not name or not hashed.startswith("$argon2") or name in users:
+            raise UnavailableError(
+                f"line {number} of the file of passwords {quote(path)} is not usable",
+                fix="write name:hash, each name once; `penstock password` makes the hash",
+            )
+        users[name] = User(hashed, tuple(it for it in patterns.split(",") if it))
+    return users
+
+
+class Authenticator:
+    """Finds out who clients are, and which client identifiers are theirs."""
+
+    def __init__(
+        self,
+        *,
+        passwords: PasswordFile | None,
+        relay: bool,
+        anonymous: bool,
+        checks: int,
+    ) -> None:
+        self.relay = relay
+        self._passwords = passwords
+        self._anonymous = anonymous
+        self._threads = ThreadPoolExecutor(checks, "penstock-passwords") if passwords else None
+        self._waiting = 0
+        self._most = checks * _WAITING_PER_CHECK
+
+    async def identify(self, connect: Connect, certificate: dict[str, Any] | None) -> str:
+        """Return the principal of a client, or raise `RefusedError`."""
+        if connect.properties.authentication_method is not None:
+            raise RefusedError(
+                "authentication methods are not supported",
+                ReasonCode.BAD_AUTHENTICATION_METHOD,
+                "method",
+            )
+        if certificate:
+            return check_name(common_name(certificate))
+        if connect.username is None:
+            if not self._anonymous:
+                raise RefusedError("no user name", ReasonCode.NOT_AUTHORIZED, "anonymous")
+            return ANONYMOUS
+        name = check_name(connect.username)
+        if self.relay:
+            return name
+        if self._passwords is None or not await self._check(name, connect.password or b""):
+            raise RefusedError(
+                "wrong user name or password", ReasonCode.BAD_USER_NAME_OR_PASSWORD, "password"
+            )
+        return name
+
+    def owns(self, principal: str, client_id: str) -> bool:
+        """Say whether a principal may use a client identifier."""
+        if principal == ANONYMOUS or self.is_own(principal, client_id):
+            return True
+        patterns = self._passwords.patterns(principal) if self._passwords else ()
+        return any(
+            client_id == it or (it.endswith("*") and client_id.startswith(it[:-1]))
+            for it in patterns
+        )
+
+    @staticmethod
+    def is_own(principal: str, client_id: str) -> bool:
+        """Say whether a client identifier can be nobody else's, whatever the patterns."""
+        return client_id == principal or client_id.startswith(principal + ":")
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _check(self, name: str, password: bytes) -> bool:
+        file, threads = self._passwords, self._threads
+        if file is None or threads is None or len(password) > PASSWORD_LIMIT:
+            return False
+        file.load()
+        if file.remembers(name, password):
+            return True
+        if self._waiting >= self._most:
+            raise RefusedError("too many logins", ReasonCode.SERVER_BUSY, "busy")
+        self._waiting += 1
+        try:
+            check: Callable[[str, bytes], bool] = file.verify
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(threads, check, name, password)
+        finally:
+            self._waiting -= 1
+
+
+def common_name(certificate: dict[str, Any]) -> str:
+    """Return the common name of a certificate that TLS has verified."""
+    for group in certificate.get("subject", ()):
+        for name, value in group:
+            if name == "commonName":
+                return str(value)
+    raise RefusedError(
+        "the client certificate has no common name", ReasonCode.NOT_AUTHORIZED, "certificate"
+    )

@@ -1,0 +1,364 @@
+"""The client's side of a connection: what clients send, and the way of a publication.
+
+    client ──▶ data_received ──▶ forward ─┬─ known write ──▶ header and stamp ──▶ broker
+                                          ├─ new topic, command, purpose ──▶ `admission`
+                                          ├─ acknowledgement ──▶ broker
+                                          └─ anything else ──▶ `requests`
+
+Rules that hold here:
+- Packets of one client are dealt with in their order. What must wait (for the broker, the
+  store, a password check) suspends this client alone: `suspend` keeps what comes after it,
+  and reading stops until it is done.
+- Reading the state of the rules and acting on it is one synchronous step.
+- A message goes to the broker only with the stamp of its publisher; a decision that was
+  remembered is forgotten with every change of the rules (`generation`).
+- While the definitions are stale no decision is remembered, so every message takes the
+  way that denies it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine, Iterator
+from typing import TYPE_CHECKING, Any, cast
+
+from penstock.gateway import admission, opening, requests
+from penstock.gateway.ending import Cause, end
+from penstock.mqtt import (
+    NO_PUBLISH_PROPERTIES,
+    PINGRESP,
+    V5,
+    Connect,
+    MqttError,
+    Packet,
+    Pingreq,
+    ProtocolError,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Reader,
+    ReceiveMaximumError,
+    Sender,
+)
+from penstock.mqtt.aliases import Aliases
+from penstock.store.follower import boot_clock
+
+if TYPE_CHECKING:
+    from penstock.gateway.gateway import Gateway
+    from penstock.gateway.session import Session
+    from penstock.gateway.upstream import Upstream
+
+_PINGRESP = PINGRESP.encode(V5)
+_ACKS = (Puback, Pubrec, Pubcomp)
+_NOTHING_KNOWN: frozenset[str] = frozenset()
+
+
+class Downstream(asyncio.Protocol):
+    """One client's network connection."""
+
+    __slots__ = (
+        "_busy",
+        "_holds",
+        "_task",
+        "_waiting",
+        "aliases",
+        "blocked",
+        "budget",
+        "connect",
+        "ended",
+        "gateway",
+        "generation",
+        "heard",
+        "idle",
+        "idle_limit",
+        "open",
+        "peer",
+        "problems",
+        "quota",
+        "quota_freed",
+        "reader",
+        "refused",
+        "session",
+        "stalled",
+        "stamp",
+        "transport",
+        "unacked",
+        "upstream",
+        "version",
+        "writes",
+    )
+
+    transport: asyncio.Transport
+    session: Session
+    connect: Connect
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+        self.reader = Reader(
+            Sender.CLIENT,
+            maximum_packet_size=gateway.limits.packet,
+            topics=gateway.topics,
+            properties=gateway.client_properties,
+        )
+        self.upstream: Upstream | None = None
+        self.version = 0
+        self.peer = ""
+        self.open = False
+        self.ended = False
+        self.heard = True
+        self.idle = 0
+        self.idle_limit = gateway.limits.connect_ticks
+        self.stalled = 0
+        self.blocked = False
+        self.problems = True
+        self.generation = -1
+        self.stamp = b""
+        self.aliases = Aliases(0)
+        self.writes: set[str] = set()
+        self.unacked: set[int] = set()
+        self.refused: set[int] = set()
+        self.quota = 0
+        self.quota_freed: asyncio.Future[None] | None = None
+        self.budget = 0.0
+        self._busy = False
+        self._holds: set[str] = set()
+        self._waiting: deque[Packet | MqttError] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    # --- the network ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the client in, unless there are too many."""
+        self.transport = cast("asyncio.Transport", transport)
+        peer = transport.get_extra_info("peername")
+        self.peer = str(peer[0]) if peer else ""
+        self.transport.set_write_buffer_limits(high=self.gateway.limits.queue)
+        self.gateway.arrive(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Deal with what the client sent."""
+        self.heard = True
+        self.gateway.counters.bytes_in += len(data)
+        reader = self.reader
+        reader.feed(data)
+        try:
+            while batch := reader.packets():
+                if self._busy:
+                    self._keep(batch)
+                else:
+                    self.forward(iter(batch))
+        except MqttError as error:
+            if self._busy:
+                self._keep([error])
+            else:
+                self.fail(error)
+
+    def pause_writing(self) -> None:
+        """Take note that the client reads too slowly, and let the broker wait for it."""
+        self.blocked = True
+        if self.upstream is not None and self.gateway.limits.pause_broker:
+            self.upstream.pause("client")
+
+    def resume_writing(self) -> None:
+        """Take note that the client has caught up."""
+        self.blocked = False
+        self.stalled = 0
+        if self.upstream is not None:
+            self.upstream.resume("client")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End the connection to the broker as the client ended this one: without a word."""
+        del exc
+        self.gateway.leave(self)
+        end(self, Cause.LOST)
+
+    # --- the way of a publication ---
+
+    # One loop on purpose: on the way of every message a call would cost more than it tidies.
+    def forward(self, packets: Iterator[Packet]) -> None:  # noqa: C901, PLR0912, PLR0915
+        """Pass packets on to the broker, in one step up to the first that must wait."""
+        if not self.open:
+            self._open(next(packets), packets)
+            return
+        gateway = self.gateway
+        rules = gateway.rules
+        if self.generation != rules.generation:
+            self.renew()
+        known: set[str] | frozenset[str] = self.writes
+        if boot_clock() > rules.fresh_until:
+            known = _NOTHING_KNOWN
+        upstream = self.broker()
+        stamp = self.stamp
+        unacked = self.unacked
+        out: list[bytes] = []
+        try:
+            for packet in packets:
+                if type(packet) is Publish:
+                    properties = packet.properties
+                    listed = stamp
+                    if properties is not NO_PUBLISH_PROPERTIES:
+                        if properties.topic_alias:
+                            self.aliases.expand(packet)
+                        listed = properties.kept + stamp
+                    if packet.first & 6 and packet.packet_id not in unacked:
+                        if len(unacked) >= self.quota or packet.packet_id in upstream.requests:
+                            self._wait_for_quota(packet, packets)
+                            return
+                        unacked.add(packet.packet_id)
+                    if packet.topic not in known or properties.reserved:
+                        outcome = admission.admit(self, packet)
+                        if outcome is None:
+                            unacked.discard(packet.packet_id)
+                            if self.ended:
+                                return
+                            continue
+                        if not isinstance(outcome, bytes):
+                            self.suspend(outcome, packets)
+                            return
+                        listed = properties.kept + outcome
+                    out.append(packet.to_v5(listed))
+                elif isinstance(packet, _ACKS):
+                    out.append(packet.encode(V5))
+                elif type(packet) is Pingreq:
+                    # The gateway keeps its own connection to the broker alive.
+                    self.transport.write(_PINGRESP)
+                else:
+                    upstream.write(out)
+                    out.clear()
+                    waits = requests.handle(self, packet)
+                    if waits is not None:
+                        self.suspend(waits, packets)
+                        return
+                    if self.ended:
+                        return
+        finally:
+            # Whatever stopped the loop: what came before it goes to the broker first.
+            gateway.counters.messages_in += len(out)
+            upstream.write(out)
+
+    def renew(self) -> None:
+        """Forget what was decided under rules that have changed."""
+        rules = self.gateway.rules
+        self.generation = rules.generation
+        self.writes.clear()
+        self.stamp = rules.stamp(self.session.principal)
+        self.forget_verdicts()
+
+    def forget_verdicts(self) -> None:
+        """Forget what was decided for subscriptions that have changed."""
+        if self.upstream is not None:
+            self.upstream.forget_verdicts()
+
+    def broker(self) -> Upstream:
+        """Return the connection to the broker, which every open client has."""
+        return cast("Upstream", self.upstream)
+
+    def hold_reading(self, reason: str) -> None:
+        """Stop reading from the client, for one of several reasons."""
+        if not self._holds and not self.ended:
+            self.transport.pause_reading()
+        self._holds.add(reason)
+
+    def release_reading(self, reason: str) -> None:
+        """Read again where no other reason is left."""
+        self._holds.discard(reason)
+        if not self._holds and not self.ended:
+            self.transport.resume_reading()
+
+    def acknowledged(self, packet_id: int) -> None:
+        """Take note that the broker has finished with a message of this client."""
+        self.unacked.discard(packet_id)
+        if self.quota_freed is not None:
+            self.quota_freed.set_result(None)
+            self.quota_freed = None
+
+    # --- what waits ---
+
+    def suspend(self, waits: Coroutine[Any, Any, None], rest: Iterator[Packet]) -> None:
+        """Let this client wait until something is done; keep the packets after it."""
+        self._busy = True
+        self._waiting = deque(rest)
+        self.hold_reading("busy")
+        self._task = self.gateway.loop.create_task(self._finish(waits))
+
+    def send(self, data: bytes) -> None:
+        """Write to the client."""
+        if not self.transport.is_closing():
+            self.transport.write(data)
+
+    def fail(self, error: MqttError) -> None:
+        """End the connection because the client broke a rule."""
+        end(self, Cause.PROTOCOL, error=error)
+
+    def cancel(self) -> None:
+        """Stop what this client waits for, unless that is what ends it."""
+        task = self._task
+        if task is not None and task is not asyncio.current_task(self.gateway.loop):
+            task.cancel()
+
+    def _keep(self, items: list[Packet] | list[MqttError]) -> None:
+        if self._waiting is None:
+            self._waiting = deque()
+        self._waiting.extend(items)
+
+    async def _finish(self, waits: Coroutine[Any, Any, None]) -> None:
+        try:
+            await waits
+        except MqttError as error:
+            self.fail(error)
+        except Exception as error:
+            self.gateway.log.exception("a request failed and its client was closed", error=error)
+            end(self, Cause.BROKER)
+        self._task = None
+        self._busy = False
+        if self.ended:
+            return
+        waiting, self._waiting = self._waiting, None
+        if waiting:
+            self._resume(waiting)
+        if not self._busy:
+            self.release_reading("busy")
+
+    def _resume(self, waiting: deque[Packet | MqttError]) -> None:
+        last = waiting[-1]
+        error = waiting.pop() if isinstance(last, MqttError) else None
+        try:
+            if waiting:
+                self.forward(cast("Iterator[Packet]", iter(waiting)))
+        except MqttError as raised:
+            self.fail(raised)
+        if error is not None and not self.ended:
+            if self._busy:
+                self._keep([cast("MqttError", error)])
+            else:
+                self.fail(cast("MqttError", error))
+
+    def _open(self, packet: Packet, rest: Iterator[Packet]) -> None:
+        if not isinstance(packet, Connect) or self.version:
+            raise ProtocolError("the first packet, and only the first, is a CONNECT")
+        self.connect = packet
+        self.version = packet.version
+        self.suspend(opening.open_connection(self), rest)
+
+    def _wait_for_quota(self, packet: Publish, rest: Iterator[Packet]) -> None:
+        """Hold a message that the broker would not take now.
+
+        A client of MQTT 5 was told how many it may send; one of 3.1.1 knows no such limit.
+        """
+        if len(self.unacked) >= self.quota and self.version == V5:
+            raise ReceiveMaximumError(
+                f"PUBLISH: more than {self.quota} messages are not acknowledged"
+            )
+        freed = self.quota_freed = self.gateway.loop.create_future()
+        self.suspend(_wait(freed), _first_then(packet, rest))
+
+
+async def _wait(future: asyncio.Future[None]) -> None:
+    await future
+
+
+def _first_then(packet: Packet, rest: Iterator[Packet]) -> Iterator[Packet]:
+    yield packet
+    yield from rest

@@ -1,0 +1,254 @@
+"""How a connection opens: from a client's CONNECT to its CONNACK.
+
+    CONNECT ──▶ who is it? ──▶ its client id? ──▶ its will? ──▶ broker: CONNECT
+                                                                   │ CONNACK
+    CONNACK ◀── deliveries may begin ◀── its subscriptions ◀───────┘
+
+Rules that hold here:
+- Nothing of a client reaches the broker before it is known who it is, that the client
+  identifier is its own, and that it may publish its will.
+- The purposes of a session that the broker has kept are read after the broker's CONNACK:
+  from then on no other connection, here or on another gateway, can add to it.
+- A connection with the client identifier of another one takes over its session. The other
+  one is ended first, so that no message can reach both.
+- Every refusal is counted, audited, and told in the client's version of MQTT.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from penstock.errors import PenstockError
+from penstock.gateway import subscribing
+from penstock.gateway.admission import AIP_PROPERTY, PIP_PROPERTY
+from penstock.gateway.credentials import RefusedError
+from penstock.gateway.ending import Cause, end
+from penstock.gateway.session import ANONYMOUS, Session
+from penstock.gateway.translation import (
+    EPOCH,
+    MESSAGE_AIP,
+    MESSAGE_PIP,
+    PUBLISHER,
+    Offer,
+    client_connack,
+    refusal,
+    session_expiry,
+    strip,
+    upstream_connect,
+)
+from penstock.gateway.upstream import Upstream
+from penstock.model.purposes import PurposeSet
+from penstock.mqtt import V5, Connack, ReasonCode, Will
+from penstock.mqtt.aliases import Aliases
+from penstock.mqtt.reasons import FAILURE
+from penstock.policy.commands import SendFor, parse_publish
+from penstock.store.follower import boot_clock
+from penstock.store.sessions import Begin, Return
+
+if TYPE_CHECKING:
+    from penstock.gateway.downstream import Downstream
+
+_ASSIGNED_BYTES = 12
+_DEFAULT_RECEIVE_MAXIMUM = 0xFFFF
+_UNKNOWN_NUMBERS = 1 << 27
+
+
+async def open_connection(client: Downstream) -> None:
+    """Open a connection, or refuse it."""
+    gateway = client.gateway
+    try:
+        await _open(client)
+    except RefusedError as refused:
+        gateway.counters.opened("refused")
+        gateway.counters.denied("connection", refused.why)
+        gateway.denials.connection(client.peer, refused.why)
+        _refuse(client, refusal(refused.reason, refused.message, client.connect))
+    except (OSError, TimeoutError, asyncio.CancelledError) as error:
+        if client.ended:
+            raise
+        gateway.counters.opened("broker")
+        gateway.counters.broker_lost()
+        gateway.log.warning("the broker cannot be reached", error=error)
+        _refuse(client, refusal(ReasonCode.SERVER_UNAVAILABLE, None, client.connect))
+
+
+def _refuse(client: Downstream, answer: Connack) -> None:
+    client.send(answer.encode(client.version))
+    end(client, Cause.DENIED)
+
+
+async def _open(client: Downstream) -> None:
+    gateway = client.gateway
+    connect = client.connect
+    client.problems = connect.properties.request_problem_information != 0
+    certificate = None
+    tls = client.transport.get_extra_info("ssl_object")
+    if tls is not None:
+        certificate = tls.getpeercert()
+    principal = await gateway.authenticator.identify(connect, certificate)
+    client_id, assigned = _client_id(client, principal)
+    session = Session(client_id, principal, session_expiry(connect))
+    await _check_owner(client, session)
+    will = _authorise_will(client, session)
+    client.session = session
+    gateway.take_over(client)
+    offer = gateway.offer(connect)
+    answer = await _connect_broker(client, offer, will)
+    if answer.reason >= FAILURE:
+        gateway.counters.opened("refused")
+        _refuse(client, _broker_refusal(client, answer))
+        return
+    await _take_up_session(client, answer)
+    if client.ended or client.broker().ended:
+        return
+    _begin(client, answer, client_connack(answer, connect, assigned, offer), offer)
+
+
+def _begin(client: Downstream, answer: Connack, told: Connack, offer: Offer) -> None:
+    """Let the client in, in one step."""
+    gateway = client.gateway
+    upstream = client.broker()
+    granted = answer.properties
+    upstream.keep_alive = granted.server_keep_alive or offer.broker_keep_alive
+    client.quota = min(granted.receive_maximum or _DEFAULT_RECEIVE_MAXIMUM, offer.receive_maximum)
+    client.aliases = Aliases(offer.topic_aliases)
+    client.idle_limit = gateway.limits.idle_ticks(offer.keep_alive)
+    client.open = True
+    gateway.enter(client)
+    client.renew()
+    client.send(told.encode(client.version))
+    gateway.counters.opened("accepted")
+    upstream.resume("opening")
+
+
+def _client_id(client: Downstream, principal: str) -> tuple[str, str | None]:
+    """Return the client identifier, and whether it was assigned here."""
+    connect = client.connect
+    if not connect.client_id:
+        name = "auto" if principal == ANONYMOUS else principal
+        made = f"{name}:{secrets.token_hex(_ASSIGNED_BYTES)}"
+        return made, made if connect.version == V5 else None
+    if len(connect.client_id.encode()) > client.gateway.limits.topic_bytes:
+        raise RefusedError(
+            "the client identifier is too long", ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "client_id"
+        )
+    if not client.gateway.authenticator.owns(principal, connect.client_id):
+        raise RefusedError(
+            "this client identifier is not yours; use your user name, or it and a colon first",
+            ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
+            "client_id",
+        )
+    return connect.client_id, None
+
+
+async def _check_owner(client: Downstream, session: Session) -> None:
+    """Refuse a client identifier that is another principal's, here or in the store."""
+    gateway = client.gateway
+    other = gateway.clients.get(session.client_id)
+    owner = other.session.principal if other is not None else None
+    if owner is None and not gateway.authenticator.is_own(session.principal, session.client_id):
+        owner = await gateway.run_in_thread(gateway.sessions.owner, session.client_id)
+    if owner is not None and owner != session.principal:
+        raise RefusedError(
+            "this client identifier is in use by somebody else",
+            ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
+            "client_id",
+        )
+
+
+def _authorise_will(client: Downstream, session: Session) -> Will | None:
+    """Return the will as the broker is to publish it, or refuse it."""
+    will = client.connect.will
+    if will is None:
+        return None
+    gateway = client.gateway
+    topic = will.topic
+    pairs = dict(will.properties.user)
+    own: list[tuple[str, str]] = [(PUBLISHER, session.principal), (EPOCH, str(gateway.rules.epoch))]
+    try:
+        purposes = _will_purposes(pairs)
+        if gateway.notation.is_command(topic):
+            meant = parse_publish(topic, will.payload, gateway.notation)
+            topic = ""
+            if isinstance(meant, SendFor):
+                topic, purposes = meant.topic, meant.purposes
+    except PenstockError as error:
+        raise RefusedError(error.message, ReasonCode.TOPIC_NAME_INVALID, "will") from None
+    if not topic:
+        raise RefusedError("a will cannot be a command", ReasonCode.NOT_AUTHORIZED, "will")
+    fresh = boot_clock() <= gateway.rules.fresh_until
+    if not fresh or not gateway.rules.may_publish(session, topic):
+        raise RefusedError("not allowed to write the will", ReasonCode.NOT_AUTHORIZED, "will")
+    session.will_topic = topic
+    if purposes is not None:
+        own += [
+            (MESSAGE_AIP, ",".join(sorted(purposes.aip))),
+            (MESSAGE_PIP, ",".join(sorted(purposes.pip))),
+        ]
+    properties = replace(will.properties, user=(*strip(will.properties.user), *own))
+    return replace(will, topic=topic, properties=properties)
+
+
+def _will_purposes(pairs: dict[str, str]) -> PurposeSet | None:
+    if AIP_PROPERTY not in pairs and PIP_PROPERTY not in pairs:
+        return None
+    allowed, prohibited = pairs.get(AIP_PROPERTY, ""), pairs.get(PIP_PROPERTY, "")
+    return PurposeSet.of(
+        allowed.split(",") if allowed else (), prohibited.split(",") if prohibited else ()
+    )
+
+
+async def _connect_broker(client: Downstream, offer: Offer, will: Will | None) -> Connack:
+    gateway = client.gateway
+    connect = client.connect
+    username, password = gateway.broker_login(connect)
+    request = upstream_connect(
+        connect, client.session.client_id, offer, will=will, username=username, password=password
+    )
+    async with asyncio.timeout(gateway.broker_timeout):
+        upstream = await gateway.reach_broker(lambda: Upstream(client))
+        if client.ended:
+            upstream.close(None)
+            raise ConnectionResetError
+        client.upstream = upstream
+        upstream.open(request)
+        return await upstream.connack
+
+
+def _broker_refusal(client: Downstream, answer: Connack) -> Connack:
+    """Pass on the broker's refusal where it is about the client, else say: unavailable."""
+    if client.gateway.authenticator.relay and answer.reason in {
+        *(ReasonCode.BAD_USER_NAME_OR_PASSWORD, ReasonCode.NOT_AUTHORIZED, ReasonCode.BANNED),
+    }:
+        return Connack(answer.reason)
+    if answer.reason in {ReasonCode.QUOTA_EXCEEDED, ReasonCode.SERVER_BUSY}:
+        return Connack(answer.reason)
+    client.gateway.log.warning("the broker refused a client", code=f"0x{answer.reason:02x}")
+    return Connack(int(ReasonCode.SERVER_UNAVAILABLE))
+
+
+async def _take_up_session(client: Downstream, answer: Connack) -> None:
+    """Restore what the session's subscriptions stand for, or begin it in the store."""
+    gateway = client.gateway
+    session = client.session
+    if answer.properties.subscription_identifiers_available == 0:
+        raise OSError("the broker knows no subscription identifiers")
+    stored = None
+    if answer.session_present:
+        stored = await gateway.run_in_thread(gateway.sessions.load, session.client_id)
+    gateway.rules.engine.end_session(session.client_id)
+    if stored is not None and stored.principal == session.principal:
+        session.stored = True
+        session.last_number = stored.last_number
+        subscribing.restore(client, stored.subscriptions)
+        await gateway.saver.save(Return(session.client_id))
+        return
+    if answer.session_present:
+        # The broker has subscriptions that nobody knows here: their numbers must not be ours.
+        session.last_number = secrets.randbelow(_UNKNOWN_NUMBERS)
+    if session.resumable:
+        session.stored = True
+        await gateway.saver.save(Begin(session.client_id, session.principal))

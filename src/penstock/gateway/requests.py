@@ -1,0 +1,57 @@
+"""What clients send beside messages and their acknowledgements."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from penstock.gateway import subscribing
+from penstock.gateway.ending import Cause, end
+from penstock.gateway.translation import strip
+from penstock.mqtt import (
+    V5,
+    Disconnect,
+    Packet,
+    Properties,
+    ProtocolError,
+    Pubrel,
+    Subscribe,
+    Unsubscribe,
+    encode_pubcomp,
+)
+
+if TYPE_CHECKING:
+    from penstock.gateway.downstream import Downstream
+
+
+def handle(client: Downstream, packet: Packet) -> Coroutine[Any, Any, None] | None:
+    """Deal with a request; return what must be awaited before the next packet."""
+    match packet:
+        case Pubrel():
+            if packet.packet_id in client.refused:
+                client.refused.discard(packet.packet_id)
+                client.send(encode_pubcomp(packet.packet_id))
+            else:
+                client.broker().write([packet.encode(V5)])
+            return None
+        case Subscribe():
+            return subscribing.subscribe(client, packet)
+        case Unsubscribe():
+            return subscribing.unsubscribe(client, packet)
+        case Disconnect():
+            _leave(client, packet)
+            return None
+    raise ProtocolError(f"{packet.packet_type.name} is not expected from a connected client")
+
+
+def _leave(client: Downstream, packet: Disconnect) -> None:
+    """Tell the broker in the client's words that it leaves."""
+    said = packet.properties
+    if said.session_expiry and not client.session.expiry:
+        raise ProtocolError("DISCONNECT: a session that ends with its connection cannot be kept")
+    if said.session_expiry is not None:
+        client.session.expiry = said.session_expiry
+    farewell = Disconnect(
+        packet.reason, Properties(session_expiry=said.session_expiry, user=strip(said.user))
+    )
+    end(client, Cause.CLIENT, farewell=farewell)

@@ -1,0 +1,318 @@
+"""What is allowed now: the purposes of the present epoch, and how long that is known.
+
+    store ──▶ follower ──▶ take ──┐
+                                  ├──▶ engine, settings, rights ──▶ generation + 1
+    command ──▶ store ──▶ take ───┘
+
+Rules that hold here:
+- Everything here happens on the gateway's loop, in one step. Others look at `generation`
+  to know that something has changed since they remembered a decision.
+- A set of definitions is taken once, and an older one never after a newer one.
+- `fresh_until` is the moment (of `boot_clock`) from which on nothing is known to hold: who
+  decides must look at it first.
+- Later parts add their questions beside `may_publish` and `delivery`. Until then a set of
+  definitions that requires policies closes the gateway: what it cannot check, it denies.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Any
+
+from penstock.gateway.counters import DECISION
+from penstock.gateway.session import ANONYMOUS, Session
+from penstock.gateway.translation import MESSAGE_AIP, MESSAGE_PIP, stamp
+from penstock.model import kinds
+from penstock.model.document import Document, Key
+from penstock.model.purposes import PurposeError, PurposeSet
+from penstock.mqtt import Publish, encode_subscription_identifiers
+from penstock.mqtt.properties import UserProperties
+from penstock.policy.attributes import Membership
+from penstock.policy.command_rights import OPEN_RIGHTS, CommandRights
+from penstock.policy.purpose_settings import PurposeSettings
+from penstock.policy.purposes import Changes, PurposeEngine
+from penstock.policy.subscriptions import Subscription
+from penstock.store.snapshots import Snapshot
+
+RESERVATION = "reservation"
+PRESUBSCRIPTION = "presubscription"
+SETTINGS = "purpose-settings"
+_PURPOSE_KINDS = frozenset({RESERVATION, PRESUBSCRIPTION, SETTINGS})
+_GRANTING_KINDS = frozenset({kinds.Group.kind, kinds.Right.kind})
+_ENFORCEMENT = Key("enforcement", "default")
+_SAMPLE = 64
+_STAMPS_LIMIT = 65_536
+_UNREAD = PurposeSet()
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What a change of the rules means for subscriptions that clients hold."""
+
+    paused: tuple[Subscription, ...] = ()
+    resumed: tuple[Subscription, ...] = ()
+
+    def join(self, changes: Changes) -> Turn:
+        """Return both changes as one; what turned twice ends where it stands now."""
+        if not changes:
+            return self
+        touched = {id(it): it for it in (*self.paused, *self.resumed)}
+        touched |= {id(it): it for it in (*changes.paused, *changes.resumed)}
+        paused = tuple(it for it in touched.values() if not it.active)
+        return Turn(paused, tuple(it for it in touched.values() if it.active))
+
+
+class Rules:
+    """The purpose engine of one gateway, kept at the newest epoch that is known."""
+
+    def __init__(self, settings: PurposeSettings, *, open_mode: bool = False) -> None:
+        self.engine = PurposeEngine(settings)
+        self.open_mode = open_mode
+        self.snapshot: Snapshot | None = None
+        self.generation = 0
+        self.fresh_until = 0.0
+        self.enforceable = True
+        self.remembers = True
+        self._initial = settings
+        self._overlay: dict[Key, Document | None] = {}
+        self._presubscribed: dict[str, tuple[str, str, str]] = {}
+        self._purposes: dict[UserProperties, PurposeSet | None] = {}
+        self._stamps: dict[str, bytes] = {}
+        self._rights: dict[tuple[str, str], CommandRights] = {}
+        self._membership: Membership | None = None
+        self._granting: dict[Key, Document] = {}
+        self._decisions = 0
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of what is known."""
+        return self.snapshot.epoch if self.snapshot else 0
+
+    # --- changes ---
+
+    def take(self, snapshot: Snapshot, changed: Iterable[Key]) -> Turn:
+        """Take over a set of definitions of which these may differ from what was known."""
+        held = self.snapshot
+        if held is not None and snapshot.mark == held.mark:
+            return Turn()
+        turn = Turn()
+        for key in changed:
+            if key.kind in _PURPOSE_KINDS and key not in self._overlay:
+                turn = turn.join(self._apply(key, snapshot.documents.get(key)))
+            elif key.kind in _GRANTING_KINDS:
+                self._granting.pop(key, None)
+                if key in snapshot.documents:
+                    self._granting[key] = snapshot.documents[key]
+        enforcement = snapshot.documents.get(_ENFORCEMENT)
+        self.enforceable = not enforcement or enforcement.body.get("policies") != "required"
+        self.snapshot = snapshot
+        self._turn_over()
+        return turn
+
+    def try_out(self, documents: dict[Key, Document | None]) -> Turn:
+        """Let changes hold at this gateway alone, until they are stored or taken back."""
+        turn = Turn()
+        for key, document in documents.items():
+            self._overlay[key] = document
+            turn = turn.join(self._apply(key, document))
+        self._turn_over()
+        return turn
+
+    def unsaved(self) -> dict[Key, Document | None]:
+        """Return the changes that hold at this gateway alone."""
+        return dict(self._overlay)
+
+    def settle(self, saved: Iterable[Key]) -> None:
+        """Take note that changes were stored."""
+        for key in saved:
+            self._overlay.pop(key, None)
+
+    def reload(self) -> Turn:
+        """Go back to what the store holds."""
+        turn = Turn()
+        overlay, self._overlay = self._overlay, {}
+        for key in overlay:
+            document = self.snapshot.documents.get(key) if self.snapshot else None
+            turn = turn.join(self._apply(key, document))
+        self._turn_over()
+        return turn
+
+    def document(self, key: Key) -> Document | None:
+        """Return what holds here for a key, stored or not."""
+        if key in self._overlay:
+            return self._overlay[key]
+        return self.snapshot.documents.get(key) if self.snapshot else None
+
+    def purpose_keys(self) -> set[Key]:
+        """Return the keys of all reservations and presubscriptions that hold here."""
+        stored = self.snapshot.documents if self.snapshot else ()
+        keys = {key for key in stored if key.kind in {RESERVATION, PRESUBSCRIPTION}}
+        keys |= {key for key in self._overlay if key.kind in {RESERVATION, PRESUBSCRIPTION}}
+        return {key for key in keys if self.document(key) is not None}
+
+    def _turn_over(self) -> None:
+        self.generation += 1
+        self._stamps.clear()
+        self._rights.clear()
+        self._membership = None
+        settings = self.engine.settings
+        self.remembers = settings.cache_reservations and settings.cache_subscriptions
+
+    def _apply(self, key: Key, document: Document | None) -> Changes:
+        body = document.body if document is not None else None
+        if key.kind == RESERVATION:
+            purposes = None
+            if body is not None:
+                purposes = PurposeSet.of(body.get("allow", ()), body.get("prohibit", ()))
+            return self.engine.reserve(key.name, purposes)
+        if key.kind == PRESUBSCRIPTION:
+            self._presubscribe(key.name, body)
+            return Changes()
+        return self._configure(self._initial if body is None else read_settings(body))
+
+    def presubscription(self, client: str, text: str) -> str | None:
+        """Return the name of the definition that presubscribes a client to a filter."""
+        names = [name for name, held in self._presubscribed.items() if held[:2] == (client, text)]
+        return max(names, default=None)
+
+    def _presubscribe(self, name: str, body: Any) -> None:
+        # The name says nothing: what it stood for must be remembered to be taken back.
+        before = self._presubscribed.pop(name, None)
+        if body is not None:
+            now = self._presubscribed[name] = (body["client"], body["filter"], body["purpose"])
+            self._settle_presubscription(*now[:2])
+        if before is not None:
+            self._settle_presubscription(*before[:2])
+
+    def _settle_presubscription(self, client: str, text: str) -> None:
+        # Where several definitions speak of the same, the last by name does.
+        name = self.presubscription(client, text)
+        purpose = self._presubscribed[name][2] if name is not None else None
+        self.engine.presubscribe(client, text, purpose)
+
+    def _configure(self, wanted: PurposeSettings) -> Changes:
+        turn = Turn()
+        for name, value in wanted.as_dict().items():
+            if getattr(self.engine.settings, name) != value:
+                turn = turn.join(self.engine.set_setting(name, value=value))
+        return Changes(turn.paused, turn.resumed)
+
+    # --- questions ---
+
+    def may_publish(self, session: Session, topic: str) -> bool:
+        """Say whether a session may write to a topic. Purposes do not restrict writers."""
+        del session, topic
+        return self.enforceable
+
+    def rights(self, session: Session) -> CommandRights:
+        """Return what a session may command."""
+        if self.open_mode:
+            return OPEN_RIGHTS
+        who = (session.principal, session.client_id)
+        known = self._rights.get(who)
+        if known is None:
+            if len(self._rights) >= _STAMPS_LIMIT:
+                self._rights.clear()
+            known = self._rights[who] = self._work_out_rights(session)
+        return known
+
+    def stamp(self, principal: str) -> bytes:
+        """Return the encoded properties that mark a publisher's messages in this epoch."""
+        known = self._stamps.get(principal)
+        if known is None:
+            if len(self._stamps) >= _STAMPS_LIMIT:
+                self._stamps.clear()
+            known = self._stamps[principal] = stamp(principal, self.epoch)
+        return known
+
+    def delivery(self, session: Session, packet: Publish) -> bytes | None:
+        """Decide on a delivery: the properties to send it with, or None where it is denied.
+
+        The identifiers of the client's own subscriptions that let it pass stand in them.
+        """
+        self._decisions += 1
+        started = time.perf_counter() if not self._decisions % _SAMPLE else 0.0
+        properties = packet.properties
+        message = self._message_purposes(properties.reserved)
+        permits = self.engine.permits
+        known = session.by_number if self.enforceable else {}
+        own: list[int] = []
+        allowed = False
+        for number in properties.subscription_identifiers:
+            subscription = known.get(number)
+            if subscription is not None and permits(subscription, packet.topic, message):
+                allowed = True
+                if subscription.identifier:
+                    own.append(subscription.identifier)
+        if started:
+            DECISION.observe(time.perf_counter() - started)
+        if not allowed:
+            return None
+        return properties.kept + encode_subscription_identifiers(own) if own else properties.kept
+
+    def explain(self, session: Session, packet: Publish) -> str:
+        """Name the rule that denies a delivery; nothing where no subscription is known."""
+        if not self.enforceable:
+            return _ENFORCEMENT.name
+        message = self._message_purposes(packet.properties.reserved)
+        for number in packet.properties.subscription_identifiers:
+            subscription = session.by_number.get(number)
+            if subscription is not None:
+                return self.engine.check(packet.topic, subscription.ap, message).rule
+        return ""
+
+    def _message_purposes(self, reserved: UserProperties) -> PurposeSet | None:
+        """Read the purposes that a message carries; what cannot be read admits nobody."""
+        if not reserved:
+            return None
+        known = self._purposes.get(reserved, _UNREAD)
+        if known is not _UNREAD:
+            return known
+        found = dict(reserved)
+        read: PurposeSet | None = None
+        if MESSAGE_AIP in found or MESSAGE_PIP in found:
+            try:
+                read = PurposeSet.of(
+                    found.get(MESSAGE_AIP, "").split(",") if found.get(MESSAGE_AIP) else (),
+                    found.get(MESSAGE_PIP, "").split(",") if found.get(MESSAGE_PIP) else (),
+                )
+            except PurposeError:
+                return PurposeSet()
+        if len(self._purposes) >= _STAMPS_LIMIT:
+            self._purposes.clear()
+        self._purposes[reserved] = read
+        return read
+
+    def _work_out_rights(self, session: Session) -> CommandRights:
+        documents = self._granting
+        if self._membership is None:
+            self._membership = Membership(
+                kinds.Group.model_validate({"name": key.name, **document.body})
+                for key, document in documents.items()
+                if key.kind == kinds.Group.kind
+            )
+        user = None if session.principal == ANONYMOUS else session.principal
+        names = {"anyone", f"client:{session.client_id}"}
+        names |= {f"group:{it}" for it in self._membership.groups_of(user, session.client_id)}
+        if user is not None:
+            names.add(f"user:{user}")
+        given = [
+            document.body
+            for key, document in documents.items()
+            if key.kind == kinds.Right.kind and not names.isdisjoint(document.body["subjects"])
+        ]
+        return CommandRights(
+            reserve=tuple(it for body in given for it in body.get("reserve", ())),
+            presubscribe=tuple(it for body in given for it in body.get("presubscribe", ())),
+            administer=any(body.get("administer", False) for body in given),
+        )
+
+
+def read_settings(body: Any) -> PurposeSettings:
+    """Turn the definition of the settings into those of the engine."""
+    declared = kinds.PurposeSettings.model_validate({"name": "default", **body})
+    return PurposeSettings(
+        **{field.name: getattr(declared, field.name) for field in fields(PurposeSettings)}
+    )

@@ -1,0 +1,91 @@
+"""Saves sessions: many clients' changes in one transaction, each told when it is durable.
+
+Rules that hold here:
+- Changes reach the store in the order in which they were given.
+- At most one transaction runs at a time; what comes meanwhile goes into the next. So a
+  thousand clients that subscribe at once wait for a few transactions, not for a thousand.
+- A change that cannot be stored fails for its client, never in silence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from penstock.errors import PenstockError
+from penstock.store.sessions import SessionChange
+from penstock.telemetry import get_logger
+
+BATCH = 1_000
+_log = get_logger("gateway")
+
+Waiting = tuple[SessionChange, "asyncio.Future[None]"]
+Store = Callable[[list[SessionChange]], Awaitable[None]]
+
+
+class Saver:
+    """A queue in front of the store of sessions."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._waiting: list[Waiting] = []
+        self._running: asyncio.Task[None] | None = None
+
+    async def save(self, change: SessionChange) -> None:
+        """Save a change; return when it is durable."""
+        await self._add(change)
+
+    def later(self, change: SessionChange) -> None:
+        """Save a change that nobody waits for."""
+        self._add(change).add_done_callback(_report)
+
+    async def finish(self) -> None:
+        """Wait until everything is saved."""
+        while self._running is not None:
+            await asyncio.wait([self._running])
+
+    def _add(self, change: SessionChange) -> asyncio.Future[None]:
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+        self._waiting.append((change, done))
+        if self._running is None:
+            self._running = loop.create_task(self._run())
+        return done
+
+    async def _run(self) -> None:
+        while self._waiting:
+            batch, self._waiting = self._waiting[:BATCH], self._waiting[BATCH:]
+            error = await self._try(batch)
+            if error is not None and len(batch) > 1:
+                # One change that the store refuses must not stand in the way of others.
+                for one in batch:
+                    _settle([one], await self._try([one]))
+            else:
+                _settle(batch, error)
+        self._running = None
+
+    async def _try(self, batch: list[Waiting]) -> BaseException | None:
+        try:
+            await self._store([change for change, _ in batch])
+        except Exception as raised:  # noqa: BLE001 (told to every client that waits)
+            return raised
+        return None
+
+
+def _settle(batch: list[Waiting], error: BaseException | None) -> None:
+    for _, done in batch:
+        if done.done():
+            continue
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
+
+
+def _report(done: asyncio.Future[None]) -> None:
+    if done.cancelled():
+        return
+    error = done.exception()
+    if error is not None:
+        kind = "store" if isinstance(error, PenstockError) else "unexpected"
+        _log.warning("the end of a session was not stored", error=error, kind=kind)

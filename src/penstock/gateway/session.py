@@ -1,0 +1,102 @@
+"""A client's session as the gateway sees it: who it is, and its subscriptions by number.
+
+Rules that hold here:
+- The gateway gives every filter of a session one number, its own subscription identifier
+  at the broker, and keeps it as long as the filter is subscribed: a message that was
+  queued under a number is judged by what that filter stands for now.
+- A number is never used for two filters of one session, so that a message that comes late
+  cannot pass for one of another subscription.
+- One principal per session; the principal is what the gateway found out, never what the
+  client claims.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.policy.subscriptions import Subscription
+from penstock.store.sessions import StoredSubscription
+
+HIGHEST_NUMBER: Final = 268_435_455
+ANONYMOUS: Final = "anonymous"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A subscription with its number, as the store keeps it."""
+
+    text: str
+    number: int
+    purpose: str | None
+    options: int
+    identifier: int
+    """The client's own subscription identifier, 0 where it gave none."""
+
+
+class Session:
+    """What belongs to one client identifier."""
+
+    __slots__ = (
+        "by_number",
+        "client_id",
+        "dormant",
+        "expiry",
+        "last_number",
+        "numbers",
+        "predecessor",
+        "principal",
+        "stored",
+        "will_topic",
+    )
+
+    def __init__(self, client_id: str, principal: str, expiry: int) -> None:
+        self.client_id = client_id
+        self.principal = principal
+        self.expiry = expiry
+        self.will_topic = ""
+        self.stored = False
+        """Whether the store knows this session, so that its end must be told."""
+        self.predecessor: Session | None = None
+        """The session of the connection that this one has taken over, until it is open."""
+        self.by_number: dict[int, Subscription] = {}
+        self.numbers: dict[str, int] = {}
+        self.last_number = 0
+        self.dormant: dict[str, StoredSubscription] = {}
+        """Subscriptions that the broker has kept and that the rules of now refuse."""
+
+    @property
+    def resumable(self) -> bool:
+        """Whether the session outlives its connection."""
+        return self.expiry > 0
+
+    def number(self, text: str) -> int:
+        """Return the number of a filter, a new one if it has none."""
+        known = self.numbers.get(text)
+        if known is not None:
+            return known
+        number = self.last_number % HIGHEST_NUMBER + 1
+        while number in self.by_number:
+            number = number % HIGHEST_NUMBER + 1
+        self.last_number = number
+        self.numbers[text] = number
+        return number
+
+    def hold(self, subscription: Subscription) -> Held:
+        """Keep a subscription under its number; return what the store has to know."""
+        number = self.number(subscription.text)
+        self.by_number[number] = subscription
+        return Held(
+            subscription.text,
+            number,
+            subscription.ap,
+            subscription.options,
+            subscription.identifier,
+        )
+
+    def drop(self, text: str) -> None:
+        """Forget a filter: what still comes under its number is unknown from now on."""
+        self.dormant.pop(text, None)
+        number = self.numbers.pop(text, None)
+        if number is not None:
+            self.by_number.pop(number, None)

@@ -1,0 +1,296 @@
+"""SUBSCRIBE and UNSUBSCRIBE: what reaches the broker, and what the client is answered.
+
+    SUBSCRIBE f1 f2 f3 ──▶ purposes ──▶ f2 refused        ──▶ its old one ended
+                                   └──▶ f1, f3 permitted  ──▶ store ──▶ broker, one by one
+                                                                          └──▶ SUBACK in order
+
+Rules that hold here:
+- Each permitted filter goes to the broker under the gateway's own number for it, so that
+  a delivery tells which subscription it belongs to. The client's options are untouched.
+- What a subscription stands for holds from the moment it is decided. For a session that
+  outlives its connection it is stored before the broker is asked.
+- A refused re-subscription ends the old subscription.
+- A shared subscription goes to the broker under a group name with its purpose in it: a
+  group whose members have one purpose, wherever they are connected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from penstock.errors import PenstockError
+from penstock.gateway.session import Held, Session
+from penstock.mqtt import (
+    NO_PROPERTIES,
+    V5,
+    Properties,
+    ReasonCode,
+    Suback,
+    Subscribe,
+    Unsuback,
+    Unsubscribe,
+)
+from penstock.mqtt import Subscription as Requested
+from penstock.mqtt.reasons import FAILURE
+from penstock.policy.commands import PurposedFilter, parse_subscribe
+from penstock.policy.subscriptions import Subscription
+from penstock.store.follower import boot_clock
+from penstock.store.sessions import Keep, StoredSubscription
+
+if TYPE_CHECKING:
+    from penstock.gateway.downstream import Downstream
+    from penstock.gateway.upstream import Upstream
+
+AP_PROPERTY = "purpose-ap"
+_NO_RETAINED = 2
+_REPLAY = 0
+_PAUSED = 0
+
+
+async def subscribe(client: Downstream, packet: Subscribe) -> None:
+    """Carry out a SUBSCRIBE."""
+    request = _Request(client, packet)
+    for place, wanted in enumerate(packet.subscriptions):
+        request.decide(place, wanted)
+    await request.carry_out()
+    properties = NO_PROPERTIES
+    if request.text and client.problems:
+        properties = Properties(reason_string=request.text)
+    client.send(Suback(packet.packet_id, tuple(request.reasons), properties).encode(client.version))
+
+
+class _Request:
+    """One SUBSCRIBE on its way."""
+
+    def __init__(self, client: Downstream, packet: Subscribe) -> None:
+        self.client = client
+        self.reasons = [0] * len(packet.subscriptions)
+        self.text = ""
+        self._identifier = (packet.properties.subscription_identifiers or (0,))[0]
+        self._purposes = [it for name, it in packet.properties.user if name == AP_PROPERTY]
+        self._granted: list[tuple[int, Requested, Subscription, Held]] = []
+        self._ended: list[tuple[str, str]] = []
+
+    def decide(self, place: int, wanted: Requested) -> None:
+        """Decide on one filter."""
+        gateway = self.client.gateway
+        session = self.client.session
+        rules = gateway.rules
+        try:
+            asked = self._read(wanted.filter)
+        except PenstockError as error:
+            gateway.denials.refused(session, "malformed")
+            self._refuse(place, ReasonCode.TOPIC_FILTER_INVALID, "malformed", str(error))
+            return
+        text = asked.subscribed.text
+        if boot_clock() > rules.fresh_until:
+            stale = "the definitions are stale"
+            self._refuse(place, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "stale", stale)
+            return
+        limits = gateway.limits
+        if len(text.encode()) > limits.topic_bytes or text.count("/") >= limits.topic_levels:
+            self._refuse(place, ReasonCode.TOPIC_FILTER_INVALID, "topic", "the filter is too long")
+            return
+        if text not in session.numbers and len(session.numbers) >= limits.subscriptions:
+            self._refuse(place, ReasonCode.QUOTA_EXCEEDED, "rate", "too many subscriptions")
+            return
+        admission = rules.engine.subscribe(
+            session.client_id,
+            text,
+            asked.ap,
+            wanted.qos,
+            options=wanted.options(V5),
+            identifier=self._identifier,
+        )
+        session.dormant.pop(text, None)
+        self.client.forget_verdicts()
+        if admission.replaced is not None:
+            old = broker_filter(admission.replaced)
+            if admission.subscription is None or old != broker_filter(admission.subscription):
+                self._ended.append((text, old))
+        if admission.subscription is None:
+            session.drop(text)
+            gateway.denials.subscription(session, admission.decision.rule)
+            self._refuse(place, ReasonCode.NOT_AUTHORIZED, "purpose", admission.decision.reason)
+            return
+        held = session.hold(admission.subscription)
+        self._granted.append((place, wanted, admission.subscription, held))
+
+    async def carry_out(self) -> None:
+        """Store what was decided, then ask the broker."""
+        client = self.client
+        await keep(
+            client,
+            [held for *_, held in self._granted],
+            [text for text, _ in self._ended if text not in client.session.numbers],
+        )
+        upstream = client.broker()
+        for _, filter_ in self._ended:
+            await upstream.unsubscribe(Unsubscribe(1, (filter_,)))
+        answers = await asyncio.gather(
+            *(
+                ask_broker(upstream, subscription, held.number, wanted.retain_handling)
+                for _, wanted, subscription, held in self._granted
+            )
+        )
+        lost: list[str] = []
+        for (place, _, subscription, _), reason in zip(self._granted, answers, strict=True):
+            self.reasons[place] = reason
+            if reason >= FAILURE:
+                drop(client, subscription.text)
+                lost.append(subscription.text)
+        await keep(client, [], lost)
+
+    def _read(self, text: str) -> PurposedFilter:
+        asked = parse_subscribe(text, self.client.gateway.notation)
+        if not self._purposes:
+            return asked
+        if len(self._purposes) > 1 or asked.ap is not None:
+            raise PenstockError(
+                "more than one purpose is given", fix="subscribe for exactly one purpose"
+            )
+        return replace(asked, ap=self.client.gateway.notation.read_purpose(self._purposes[0]))
+
+    def _refuse(self, place: int, reason: ReasonCode, why: str, text: str) -> None:
+        self.client.gateway.counters.denied("subscription", why)
+        self.reasons[place] = int(reason)
+        self.text = self.text or text
+
+
+async def unsubscribe(client: Downstream, packet: Unsubscribe) -> None:
+    """Carry out an UNSUBSCRIBE."""
+    session = client.session
+    reasons = [0] * len(packet.filters)
+    asked: list[tuple[int, str, str]] = []
+    for place, text in enumerate(packet.filters):
+        try:
+            named = parse_subscribe(text, client.gateway.notation).subscribed
+        except PenstockError:
+            reasons[place] = int(ReasonCode.TOPIC_FILTER_INVALID)
+            continue
+        number = session.numbers.get(named.text)
+        held = session.by_number.get(number) if number is not None else None
+        asked.append((place, named.text, broker_filter(held) if held else named.text))
+    if asked:
+        request = Unsubscribe(1, tuple(filter_ for _, _, filter_ in asked))
+        answer = await client.broker().unsubscribe(request)
+        ended: list[str] = []
+        for (place, text, _), reason in zip(asked, answer.reasons, strict=True):
+            known = text in session.numbers or text in session.dormant
+            reasons[place] = _PAUSED if known and reason < FAILURE else reason
+            if reason < FAILURE:
+                drop(client, text)
+                ended.append(text)
+        await keep(client, [], ended)
+    client.send(Unsuback(packet.packet_id, tuple(reasons)).encode(client.version))
+
+
+def drop(client: Downstream, text: str) -> None:
+    """Forget a subscription."""
+    session = client.session
+    client.gateway.rules.engine.unsubscribe(session.client_id, text)
+    session.drop(text)
+    client.forget_verdicts()
+
+
+async def keep(client: Downstream, put: Iterable[Held], dropped: Iterable[str]) -> None:
+    """Make the subscriptions of a session that outlives its connection durable."""
+    session = client.session
+    if not session.stored:
+        return
+    change = Keep(
+        session.client_id,
+        tuple(
+            StoredSubscription(it.text, it.number, it.purpose, it.options, it.identifier)
+            for it in put
+        ),
+        tuple(dropped),
+        session.last_number,
+    )
+    if change.put or change.drop:
+        await client.gateway.saver.save(change)
+
+
+def restore(client: Downstream, stored: Iterable[StoredSubscription]) -> None:
+    """Take up the subscriptions of a session that the broker has kept.
+
+    One that the rules of now would refuse sleeps until they change.
+    """
+    session = client.session
+    engine = client.gateway.rules.engine
+    for it in stored:
+        session.numbers[it.filter] = it.number
+        admission = engine.subscribe(
+            session.client_id,
+            it.filter,
+            it.purpose,
+            it.options & 3,
+            options=it.options,
+            identifier=it.identifier,
+        )
+        if admission.subscription is None:
+            session.dormant[it.filter] = it
+        else:
+            session.hold(admission.subscription)
+
+
+def wake(client: Downstream) -> None:
+    """Try again the subscriptions that could not be taken up when the session was."""
+    session = client.session
+    waiting = [*session.dormant.values()]
+    session.dormant.clear()
+    restore(client, waiting)
+    for it in waiting:
+        held = session.by_number.get(it.number)
+        if held is not None:
+            resume(client, held)
+
+
+def pause(client: Downstream, subscription: Subscription) -> None:
+    """End at the broker a subscription that is forbidden for now."""
+    upstream = client.broker()
+    request = Unsubscribe(1, (broker_filter(subscription),))
+    client.gateway.start_task(upstream.unsubscribe(request))
+
+
+def resume(client: Downstream, subscription: Subscription) -> None:
+    """Make at the broker, once more, a subscription that is allowed again."""
+    number = client.session.numbers.get(subscription.text)
+    if number is None:
+        return
+    handling = _REPLAY if client.gateway.replay_retained else _NO_RETAINED
+    client.gateway.start_task(ask_broker(client.broker(), subscription, number, handling))
+
+
+async def ask_broker(
+    upstream: Upstream, subscription: Subscription, number: int, handling: int
+) -> int:
+    """Subscribe at the broker under the gateway's number; return its reason code."""
+    options = subscription.options
+    wanted = Requested(
+        broker_filter(subscription),
+        options & 3,
+        bool(options & 4),
+        bool(options & 8),
+        handling,
+    )
+    properties = Properties(subscription_identifiers=(number,))
+    answer = await upstream.subscribe(Subscribe(1, (wanted,), properties))
+    return answer.reasons[0]
+
+
+def broker_filter(subscription: Subscription) -> str:
+    """Return the filter under which a subscription stands at the broker."""
+    if subscription.group is None or subscription.ap is None:
+        return subscription.text
+    mark = hashlib.sha256(subscription.ap.encode()).hexdigest()[:12]
+    return f"$share/{subscription.group}.{mark}/{subscription.filter}"
+
+
+def forget_session(client: Downstream, session: Session) -> None:
+    """Take a session's subscriptions out of the engine; the store still has them."""
+    client.gateway.rules.engine.end_session(session.client_id)

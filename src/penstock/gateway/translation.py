@@ -1,0 +1,125 @@
+"""How a client's CONNECT becomes the gateway's, and the broker's CONNACK the client's.
+
+Rules that hold here:
+- Towards the broker it is always MQTT 5. What 3.1.1 means by "clean session" is said as
+  clean start and session expiry; its missing receive maximum is the gateway's limit.
+- The gateway uses no topic aliases towards either side, and expands those of clients.
+- Names of user properties that begin with a reserved prefix are the gateway's own: they
+  are taken out of what clients send, and never shown to them.
+- The client is told the smaller of the broker's and the gateway's limits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from penstock.mqtt import (
+    V3,
+    Connack,
+    Connect,
+    Properties,
+    ReasonCode,
+    Will,
+    encode_user_properties,
+)
+from penstock.mqtt.properties import UserProperties
+
+RESERVED: Final = ("penstock-", "purpose-")
+"""What the names of the gateway's own user properties begin with."""
+
+PUBLISHER: Final = "penstock-publisher"
+EPOCH: Final = "penstock-epoch"
+MESSAGE_AIP: Final = "penstock-aip"
+MESSAGE_PIP: Final = "penstock-pip"
+
+NEVER_EXPIRES: Final = 0xFFFF_FFFF
+HEADROOM: Final = 2048
+"""What the gateway's own properties may add to a packet on its way to and from the broker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What the gateway grants to one client."""
+
+    packet: int
+    receive_maximum: int
+    topic_aliases: int
+    keep_alive: int
+    broker_keep_alive: int
+
+
+def strip(pairs: UserProperties) -> UserProperties:
+    """Leave out the user properties whose names are reserved."""
+    return tuple(pair for pair in pairs if not pair[0].startswith(RESERVED))
+
+
+def stamp(publisher: str, epoch: int, purposes: tuple[tuple[str, str], ...] = ()) -> bytes:
+    """Encode what the gateway adds to a message: who sent it, and under which epoch."""
+    return encode_user_properties(((PUBLISHER, publisher), (EPOCH, str(epoch)), *purposes))
+
+
+def session_expiry(connect: Connect) -> int:
+    """Say for how many seconds the session outlives the connection."""
+    if connect.version == V3:
+        return 0 if connect.clean_start else NEVER_EXPIRES
+    return connect.properties.session_expiry or 0
+
+
+def upstream_connect(
+    connect: Connect,
+    client_id: str,
+    offer: Offer,
+    *,
+    will: Will | None,
+    username: str | None,
+    password: bytes | None,
+) -> Connect:
+    """Make the CONNECT that opens the connection to the broker."""
+    asked = connect.properties
+    wanted = asked.receive_maximum or (0xFFFF if connect.version != V3 else offer.receive_maximum)
+    properties = Properties(
+        session_expiry=session_expiry(connect) or None,
+        receive_maximum=min(wanted, offer.receive_maximum),
+        maximum_packet_size=offer.packet + HEADROOM,
+        request_response_information=asked.request_response_information,
+        user=strip(asked.user),
+    )
+    return Connect(
+        client_id=client_id,
+        clean_start=connect.clean_start,
+        keep_alive=offer.broker_keep_alive,
+        username=username,
+        password=password,
+        will=will,
+        properties=properties,
+    )
+
+
+def client_connack(
+    answer: Connack, connect: Connect, assigned: str | None, offer: Offer
+) -> Connack:
+    """Make the CONNACK that tells the client what broker and gateway grant together."""
+    granted = answer.properties
+    keep_alive = offer.keep_alive if offer.keep_alive != connect.keep_alive else None
+    packet = min(granted.maximum_packet_size or offer.packet + HEADROOM, offer.packet + HEADROOM)
+    properties = replace(
+        granted,
+        assigned_client_id=assigned,
+        server_keep_alive=keep_alive,
+        receive_maximum=min(granted.receive_maximum or 0xFFFF, offer.receive_maximum),
+        topic_alias_maximum=offer.topic_aliases or None,
+        maximum_packet_size=max(packet - HEADROOM, 1),
+        authentication_method=None,
+        authentication_data=None,
+        subscription_identifiers_available=None,
+        user=strip(granted.user),
+    )
+    return Connack(answer.reason, answer.session_present, properties)
+
+
+def refusal(reason: ReasonCode, text: str | None, connect: Connect | None) -> Connack:
+    """Make a CONNACK that refuses; the text is for clients that asked for problems."""
+    if text is None or (connect and connect.properties.request_problem_information == 0):
+        return Connack(int(reason))
+    return Connack(int(reason), properties=Properties(reason_string=text))
