@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from penstock.config.root import Config
 from penstock.config.settings import folders
 from penstock.config.source import read_file
 from penstock.errors import InvalidError, Problem, UsageError, quote
-from penstock.yaml_text import Source, dotted
+from penstock.yaml_text import Source, Steps, dotted
 
 FILE_NAME = "penstock.yaml"
 FILE_VARIABLE = "PENSTOCK_CONFIG"
@@ -60,7 +60,7 @@ def defaults(base: Path, environ: Mapping[str, str] | None = None) -> Config:
 
 def check(source: Source, environ: Mapping[str, str], *, base: Path | None = None) -> Config:
     """Lay the environment over what the file says, and check the whole."""
-    problems = [*source.problems.values(), *_lay_over(source, environ)]
+    problems = [*_unread(source), *_lay_over(source, environ)]
     base = base or (source.file.parent if source.file else Path.cwd())
     try:
         config = Config.model_validate(source.data, context=folders(base, source.data.get("data")))
@@ -70,6 +70,25 @@ def check(source: Source, environ: Mapping[str, str], *, base: Path | None = Non
         raise InvalidError(source.name, in_order(problems))
     config._source = source  # noqa: SLF001 - a private attribute of the model, set once here
     return config
+
+
+def _unread(source: Source) -> Iterator[Problem]:
+    """Yield what the reader noted, without the values it quotes: one may be a secret."""
+    for path, problem in source.problems.items():
+        if path[-1:] == ("?",) or _value_at(source.data, path) is not None:
+            yield problem  # a key that is no word, or stands twice: no value is quoted
+        else:
+            message = "the value has a tag, or an escape that stands for no character"
+            yield Problem(problem.place, message, "write a plain value")
+
+
+def _value_at(data: Any, path: Steps) -> Any:
+    for step in path:
+        try:
+            data = data[step]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return data
 
 
 def _lay_over(source: Source, environ: Mapping[str, str]) -> list[Problem]:

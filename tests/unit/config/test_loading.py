@@ -112,6 +112,10 @@ def test_each_problem_names_its_fix(text: str, fix: str) -> None:
         "broker: {password: {file: x, value: hunter2}}",
         "broker: {password: {value: hunter2}}",
         "broker: {pasword: hunter2}",
+        "broker: {password: !!int hunter2}",
+        'broker: {password: "hunter2\\0"}',
+        'store: {url: "postgresql://me:hunter2@host/db\\ud800"}',
+        "store: {password: {env: X}, password: hunter2}",
         "broker: hunter2",
         "store: postgresql://me:hunter2@host/db",
         "store: {url: 'postgresql://me:hunter2@host/db'}",
@@ -128,6 +132,16 @@ def test_a_secret_in_the_file_is_refused_and_not_shown(text: str) -> None:
     assert "hunter2" not in found
     assert "penstock.yaml:1:" in found
     assert " → " in found
+
+
+def test_what_the_reader_cannot_read_is_listed_with_the_rest() -> None:
+    found = problems("log: {level: !!int x}\n? [a]\n: 1\nlog: {}\ndata: [1]\n")
+    assert [line.split(",")[0] for line in found] == [
+        "penstock.yaml:1:14 (log.level): the value has a tag",
+        "penstock.yaml:2:3 (?): a key must be a word → write a plain value",
+        "penstock.yaml:4:1 (log): the key 'log' stands here a second time",
+        "penstock.yaml:5:7 (data): a plain value is expected",
+    ]
 
 
 def test_secrets_are_places() -> None:
