@@ -129,9 +129,11 @@ def _create_postgresql(address: Address) -> Engine:
 def _create_sqlite(address: Address, path: Path) -> Engine:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        # SQLite would let everybody read a new file; its companions take its mode over.
+        os.close(os.open(path, os.O_CREAT | os.O_RDONLY, 0o600))
     except OSError as error:
         raise UnavailableError(
-            f"cannot make the folder of {address.shown}: {error.strerror}", fix=address.remedy
+            f"cannot open {address.shown}: {error.strerror}", fix=address.remedy
         ) from error
     engine = sa.create_engine(
         address.url,

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import stat
 import subprocess
 import sys
 import threading
@@ -176,6 +177,14 @@ def test_the_folder_of_a_new_sqlite_file_is_made(tmp_path: Path) -> None:
     assert (tmp_path / "a" / "b" / "penstock.db").exists()
 
 
+def test_a_new_sqlite_file_is_for_its_owner_alone(tmp_path: Path) -> None:
+    with Database.open(f"sqlite:///{tmp_path}/penstock.db") as database:
+        with database.write() as connection:
+            connection.execute(epochs.insert().values(row(1)))
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    assert modes == dict.fromkeys(["penstock.db", "penstock.db-wal", "penstock.db-shm"], 0o600)
+
+
 def test_a_connection_to_a_replaced_file_is_not_used_again(tmp_path: Path) -> None:
     here, there = tmp_path / "here.db", tmp_path / "there.db"
     Database.open(f"sqlite:///{there}").close()
@@ -198,7 +207,7 @@ def test_a_file_that_is_no_database_is_named_in_the_error(tmp_path: Path) -> Non
 def test_a_folder_that_cannot_be_made_is_named_in_the_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(
-        UnavailableError, match=r"cannot make the folder of sqlite:///.*penstock\.db"
+        UnavailableError, match=r"cannot open sqlite:///.*penstock\.db: Not a directory"
     ):
         Database.open(f"sqlite:///{tmp_path}/file/folder/penstock.db")
 
