@@ -99,16 +99,14 @@ async def run(config: Config, *, shared: bool = False) -> AsyncIterator[Running]
         yield Running(gateway, tuple(listeners), health)
 
 
-async def run_until_told(
-    config: Config, *, shared: bool = False, monitor_port: int | None = None
-) -> None:
-    """Run a gateway until SIGTERM or SIGINT."""
+async def run_until_told(config: Config, *, worker: int = 0) -> None:
+    """Run a gateway, or one of several workers, until SIGTERM or SIGINT."""
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)
-    async with run(config, shared=shared) as running:
-        with _endpoint(running.health, monitor_port):
+    async with run(config, shared=config.gateway.workers > 1) as running:
+        with _endpoint(config, running.health, worker):
             _log.info("the gateway is ready")
             await told.wait()
             _log.info("the gateway drains its connections")
@@ -184,11 +182,13 @@ class _Heartbeat:
 
 
 @contextmanager
-def _endpoint(health: Health, port: int | None) -> Iterator[None]:
-    if port is None:
+def _endpoint(config: Config, health: Health, worker: int) -> Iterator[None]:
+    if not config.monitor.enabled:
         yield
         return
-    with Endpoint(health, port=port) as endpoint:
+    port = config.gateway.monitor_port
+    port = port + worker if port else 0
+    with Endpoint(health, host=config.monitor.host, port=port) as endpoint:
         _log.info("answering probes", port=endpoint.port)
         yield
 

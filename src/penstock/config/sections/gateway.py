@@ -189,6 +189,11 @@ class GatewaySettings(Settings):
     workers: Annotated[int, Field(ge=1, le=256)] = setting(
         1, "How many processes share the listeners on this host."
     )
+    monitor_port: Port = setting(
+        9465,
+        "Where the gateway answers /metrics, /healthz and /readyz, at the host of `monitor`; "
+        "further workers take the ports after it. 0 takes a free one.",
+    )
     authentication: AuthenticationSettings = Field(default_factory=AuthenticationSettings)
     limits: LimitSettings = Field(default_factory=LimitSettings)
     notation: Annotated[tuple[NotationWord, ...], Field(max_length=20)] = setting(
@@ -208,4 +213,10 @@ class GatewaySettings(Settings):
                     f"listeners.{name}.port",
                     f"the listener {first!r} has the same address",
                     "choose another port",
+                )
+            if self.workers > 1 and not listener.port:
+                yield Conflict(
+                    f"listeners.{name}.port",
+                    "several workers cannot share a port that each chooses for itself",
+                    "set it, such as 1883",
                 )
