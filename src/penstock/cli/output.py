@@ -43,7 +43,7 @@ def print_json(data: Any) -> None:
     print(json.dumps(data, ensure_ascii=False, separators=(",", ":"), default=str))
 
 
-def show(as_json: bool, data: Any, render: Callable[[Console], None]) -> None:  # noqa: FBT001
+def show(as_json: bool, data: Any, render: Callable[[Console], None]) -> None:
     """Print `data` as one line of JSON, or let `render` draw it for people."""
     if as_json:
         print_json(data)

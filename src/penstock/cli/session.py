@@ -1,4 +1,7 @@
-"""What a command works with: the configuration, the store, and who is asking."""
+"""What a command works with: the configuration, the store, and who is asking.
+
+The store is imported when it is opened: `penstock status` must answer at once.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,15 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from penstock.config import Config, defaults, find, load
-from penstock.store.audit.log import AuditLog
-from penstock.store.audit.pseudonyms import Pseudonyms
-from penstock.store.change_records import recorder
-from penstock.store.checked import CheckedDefinitions
-from penstock.store.database import Database
-from penstock.store.definitions import Definitions
+
+if TYPE_CHECKING:
+    from penstock.store.checked import CheckedDefinitions
+    from penstock.store.database import Database
 
 
 def configuration() -> Config:
@@ -30,10 +32,41 @@ def configuration() -> Config:
 @contextmanager
 def open_database(config: Config | None = None) -> Iterator[Database]:
     """Open the store of this installation, for as long as the block lasts."""
+    from penstock.store.database import Database
+
     settings = config or configuration()
     settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
     with Database.open(settings.store.connection_url()) as database:
         yield database
+
+
+@contextmanager
+def open_definitions() -> Iterator[CheckedDefinitions]:
+    """Open the definitions of this installation, to read them."""
+    from penstock.store.checked import CheckedDefinitions
+    from penstock.store.definitions import Definitions
+
+    with open_database() as database:
+        yield CheckedDefinitions(Definitions(database))
+
+
+@contextmanager
+def change_definitions() -> Iterator[CheckedDefinitions]:
+    """Open the definitions to change them; every change is recorded in the audit log."""
+    from penstock.store.audit.log import AuditLog
+    from penstock.store.audit.pseudonyms import Pseudonyms
+    from penstock.store.change_records import recorder
+    from penstock.store.checked import CheckedDefinitions
+    from penstock.store.definitions import Definitions
+
+    settings = configuration()
+    with open_database(settings) as database:
+        log = AuditLog.open(database, settings.audit.signing_key)
+        pseudonyms = Pseudonyms.open(settings.audit.pseudonym_key)
+        try:
+            yield CheckedDefinitions(Definitions(database), recorder(log, pseudonyms))
+        finally:
+            log.close()
 
 
 def actor() -> str:
@@ -45,23 +78,3 @@ def actor() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return f"uid-{os.getuid()}"
-
-
-@contextmanager
-def open_definitions() -> Iterator[CheckedDefinitions]:
-    """Open the definitions of this installation, to read them."""
-    with open_database() as database:
-        yield CheckedDefinitions(Definitions(database))
-
-
-@contextmanager
-def change_definitions() -> Iterator[CheckedDefinitions]:
-    """Open the definitions to change them; every change is recorded in the audit log."""
-    settings = configuration()
-    with open_database(settings) as database:
-        log = AuditLog.open(database, settings.audit.signing_key)
-        pseudonyms = Pseudonyms.open(settings.audit.pseudonym_key)
-        try:
-            yield CheckedDefinitions(Definitions(database), recorder(log, pseudonyms))
-        finally:
-            log.close()

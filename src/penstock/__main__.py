@@ -1,0 +1,5 @@
+"""Runs the command line: `python -m penstock VERB`."""
+
+from penstock.cli import main
+
+main()
