@@ -300,6 +300,26 @@ def test_the_newest_head_is_kept_beside_the_key(database: Database, secret: Secr
     assert load_head(anchor_path(secret.path)) == head
 
 
+def test_what_was_appended_within_a_transaction_is_anchored_if_it_was_committed(
+    database: Database, secret: SecretFile
+) -> None:
+    log = AuditLog.open(database, secret)
+    with database.write() as connection:
+        head = log.append_within(connection, some(3))
+    log.close()
+    assert load_head(anchor_path(secret.path)) == head
+
+    def fail() -> None:
+        with database.write() as connection:
+            log.append_within(connection, some(3))
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    log.close()
+    assert load_head(anchor_path(secret.path)) == head
+
+
 def test_after_a_restart_a_log_that_was_set_back_is_noticed(
     database: Database, secret: SecretFile
 ) -> None:

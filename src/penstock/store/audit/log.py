@@ -73,6 +73,7 @@ class AuditLog:
         self._anchored = 0.0
         self._lock = threading.Lock()
         self._seen: Head | None = None
+        self._unseen = False  # appended within transactions that others may have undone
         if anchor is not None and anchor.exists():
             self._seen = load_head(anchor)
             signer.public_keys.check(self._seen)
@@ -107,11 +108,17 @@ class AuditLog:
 
     def append_within(self, connection: Connection, entries: Sequence[Entry]) -> Head:
         """Append entries as part of a transaction of `Database.write`: all of it, or nothing."""
+        self._unseen = True
         self.database.lock(connection, AREA)
         return self._append(connection, entries)
 
     def close(self) -> None:
-        """Keep the newest head that this process knows of."""
+        """Keep the newest head, also of what was appended within other transactions."""
+        if self._anchor is not None and self._unseen:
+            with self.database.read() as connection:
+                tip = read_tip(connection)
+                self._checked_edge(connection, tip)
+            self._note(tip.head)
         self._keep(at_once=True)
 
     def _append(self, connection: Connection, entries: Sequence[Entry]) -> Head:
@@ -194,7 +201,7 @@ class AuditLog:
 
     def _note(self, head: Head) -> None:
         with self._lock:
-            if self._seen is None or head.size > self._seen.size:
+            if head.size > (self._seen.size if self._seen else 0):
                 self._seen = head
         self._keep()
 

@@ -66,6 +66,11 @@ class Pseudonyms:
             get_logger("audit").warning(
                 "created the key for pseudonyms; without it nobody can tell who an entry is about"
             )
+        return cls.load(secret)
+
+    @classmethod
+    def load(cls, secret: Secret) -> Self:
+        """Read the key, which has to exist: to look for people, a new one is of no use."""
         return cls(secret.read().strip())
 
     def person(self, name: str) -> str:

@@ -11,7 +11,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -136,8 +136,8 @@ def read_one(connection: Connection, seq: int) -> Recorded | None:
     return found[0] if found else None
 
 
-def _recorded(rows: Iterable[Sequence[Any]]) -> list[Recorded]:
-    return [Recorded(row[0], Entry(*row[1:9]), row[9]) for row in rows]
+def _recorded(result: sa.CursorResult[*tuple[Any, ...]]) -> list[Recorded]:
+    return [Recorded(row[0], Entry(*row[1:9]), row[9]) for row in result.all()]
 
 
 def read_nodes(connection: Connection, nodes: Sequence[Node]) -> dict[Node, bytes]:
