@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
-from penstock.mqtt.kinds import V3, PacketType, Sender
+from penstock.mqtt.kinds import V3, V5, PacketType, Sender
 from penstock.mqtt.properties import (
     NO_PROPERTIES,
     Properties,
-    encode_properties,
+    encode_reason,
     read_properties,
 )
 from penstock.mqtt.reasons import ALLOWED, FAILURE
@@ -40,13 +40,10 @@ class Ack:
 
     def encode(self, version: int) -> bytes:
         """Encode for a protocol version."""
-        packet_id = encode_packet_id(self.packet_id)
-        if version == V3 or (not self.reason and self.properties is NO_PROPERTIES):
-            return bytes((self.first, 2)) + packet_id
-        if self.properties is NO_PROPERTIES:
-            return bytes((self.first, 3)) + packet_id + bytes((self.reason,))
-        listed = encode_properties(self.properties, self.packet_type)
-        return frame(self.first, packet_id + bytes((self.reason,)) + listed)
+        body = encode_packet_id(self.packet_id)
+        if version == V5:
+            body += encode_reason(self.reason, self.properties, self.packet_type)
+        return frame(self.first, body)
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from penstock.mqtt.kinds import V3, PacketType, Sender
 from penstock.mqtt.properties import (
     NO_PROPERTIES,
     Properties,
-    encode_properties,
+    encode_reason,
     read_properties,
 )
 from penstock.mqtt.reasons import ALLOWED
@@ -60,12 +60,9 @@ class Disconnect:
 
     def encode(self, version: int) -> bytes:
         """Encode for a protocol version."""
-        if version == V3 or (not self.reason and self.properties is NO_PROPERTIES):
+        if version == V3:
             return b"\xe0\x00"
-        if self.properties is NO_PROPERTIES:
-            return bytes((0xE0, 1, self.reason))
-        listed = encode_properties(self.properties, PacketType.DISCONNECT)
-        return frame(0xE0, bytes((self.reason,)) + listed)
+        return frame(0xE0, encode_reason(self.reason, self.properties, PacketType.DISCONNECT))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +78,7 @@ class Auth:
         """Encode for MQTT 5."""
         if version == V3:
             raise UsageError("MQTT 3.1.1 has no AUTH", fix="close the connection instead")
-        if not self.reason and self.properties is NO_PROPERTIES:
-            return b"\xf0\x00"
-        listed = encode_properties(self.properties, PacketType.AUTH)
-        return frame(0xF0, bytes((self.reason,)) + listed)
+        return frame(0xF0, encode_reason(self.reason, self.properties, PacketType.AUTH))
 
 
 def read_pingreq(cursor: Cursor) -> Pingreq:

@@ -234,6 +234,14 @@ def encode_properties(properties: Properties, place: Place) -> bytes:
     return encode_varint(len(data)) + data
 
 
+def encode_reason(reason: int, properties: Properties, place: Place) -> bytes:
+    """Encode a reason and properties, leaving out what says nothing."""
+    data = encode_items(properties, place)
+    if data:
+        return bytes((reason,)) + encode_varint(len(data)) + data
+    return bytes((reason,)) if reason else b""
+
+
 def encode_user_properties(pairs: Iterable[tuple[str, str]]) -> bytes:
     """Encode user properties alone, to be put behind a message's own properties."""
     return b"".join(_encode(USER, pair) for pair in pairs)

@@ -225,9 +225,11 @@ class Reader:
                 if start < end and 0 < data[start] < _LONG:  # two bytes: most long lengths
                     size += (data[start] << 7) - _LONG
                     start += 1
-                elif (read := read_varint(data, at + 1, end)) is None:
-                    break
                 else:
+                    self._check_first(first)
+                    read = read_varint(data, at + 1, end)
+                    if read is None:
+                        break
                     size, start = read
             stop = start + size
             if stop > end or stop - at > limit:

@@ -57,11 +57,11 @@ def read_varint(data: bytes, at: int, end: int) -> tuple[int, int] | None:
         if byte < _MORE:
             if not byte and count:
                 raise MalformedPacketError(
-                    f"variable byte integer has a redundant last byte (at byte {at + count})",
-                    fix="encode lengths in as few bytes as they need",
+                    "a length or number has a redundant last byte",
+                    fix="encode it in as few bytes as it needs",
                 )
             return value, at + count + 1
-    raise MalformedPacketError(f"variable byte integer is longer than four bytes (at byte {at})")
+    raise MalformedPacketError("a length or number is longer than four bytes")
 
 
 def encode_text(text: str, what: str) -> bytes:
