@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from penstock.gateway import admission, opening, requests
@@ -38,6 +38,7 @@ from penstock.mqtt import (
     Pubcomp,
     Publish,
     Pubrec,
+    Pubrel,
     Reader,
     ReceiveMaximumError,
     Sender,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 
 _PINGRESP = PINGRESP.encode(V5)
 _ACKS = (Puback, Pubrec, Pubcomp)
+_EXCHANGE = (Puback, Pubrec, Pubrel, Pubcomp)
 _NOTHING_KNOWN: frozenset[str] = frozenset()
 
 
@@ -61,6 +63,8 @@ class Downstream(asyncio.Protocol):
     __slots__ = (
         "_busy",
         "_holds",
+        "_kept_bytes",
+        "_over_quota",
         "_task",
         "_waiting",
         "aliases",
@@ -123,6 +127,8 @@ class Downstream(asyncio.Protocol):
         self.quota_freed: asyncio.Future[None] | None = None
         self.budget = 0.0
         self._busy = False
+        self._over_quota = False
+        self._kept_bytes = 0
         self._holds: set[str] = set()
         self._waiting: deque[Packet | MqttError] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -298,10 +304,24 @@ class Downstream(asyncio.Protocol):
         if task is not None and task is not asyncio.current_task(self.gateway.loop):
             task.cancel()
 
-    def _keep(self, items: list[Packet] | list[MqttError]) -> None:
+    def _keep(self, items: Iterable[Packet | MqttError]) -> None:
+        """Keep packets for later; acknowledgements do not wait for the broker's quota."""
         if self._waiting is None:
             self._waiting = deque()
-        self._waiting.extend(items)
+        if not self._over_quota:
+            self._waiting.extend(items)
+            return
+        passing: list[Packet] = []
+        for item in items:
+            if isinstance(item, _EXCHANGE):
+                passing.append(item)
+            else:
+                self._waiting.append(item)
+                self._kept_bytes += len(item.payload) if isinstance(item, Publish) else 0
+        if passing:
+            self.forward(iter(passing))
+        if self._kept_bytes > self.gateway.limits.queue:
+            end(self, Cause.SLOW)
 
     async def _finish(self, waits: Coroutine[Any, Any, None]) -> None:
         try:
@@ -312,7 +332,7 @@ class Downstream(asyncio.Protocol):
             self.gateway.log.exception("a request failed and its client was closed", error=error)
             end(self, Cause.BROKER)
         self._task = None
-        self._busy = False
+        self._busy = self._over_quota = False
         if self.ended:
             return
         waiting, self._waiting = self._waiting, None
@@ -352,13 +372,14 @@ class Downstream(asyncio.Protocol):
                 f"PUBLISH: more than {self.quota} messages are not acknowledged"
             )
         freed = self.quota_freed = self.gateway.loop.create_future()
-        self.suspend(_wait(freed), _first_then(packet, rest))
+        self._busy = self._over_quota = True
+        self._kept_bytes = 0
+        self._waiting = deque([packet])
+        self._task = self.gateway.loop.create_task(self._finish(_wait(freed)))
+        # Reading goes on: only the client's own acknowledgements can free the quota.
+        self._keep(list(rest))
 
 
 async def _wait(future: asyncio.Future[None]) -> None:
     await future
 
-
-def _first_then(packet: Packet, rest: Iterator[Packet]) -> Iterator[Packet]:
-    yield packet
-    yield from rest

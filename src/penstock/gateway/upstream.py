@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, cast
 
+from penstock.gateway.copies import Copies
 from penstock.gateway.ending import Cause, end
 from penstock.mqtt import (
     V3,
@@ -71,6 +72,7 @@ class Upstream(asyncio.Protocol):
     """The connection to the broker that belongs to one client."""
 
     __slots__ = (
+        "_copies",
         "_early",
         "_held",
         "_last_id",
@@ -115,6 +117,7 @@ class Upstream(asyncio.Protocol):
         self._paused: set[str] = set()
         self._held: list[bytes] = []
         self._early: list[Packet] = []
+        self._copies = Copies()
         self._reasons: dict[tuple[str, bytes], str] = {}
 
     # --- the network ---
@@ -265,6 +268,7 @@ class Upstream(asyncio.Protocol):
             client.renew()
         verdicts = self.verdicts
         old = self.version == V3
+        copies = self._copies if old and len(client.session.by_number) > 1 else None
         out: list[bytes] = []
         back: list[bytes] = []
         passed = 0
@@ -276,8 +280,15 @@ class Upstream(asyncio.Protocol):
                 if listed is _UNDECIDED:
                     listed = self._decide(packet, key)
                 if listed is None:
+                    if copies is not None:
+                        copies.repeats(packet)
                     self._refuse(packet, key, back)
                     continue
+                if copies is not None:
+                    if copies.repeats(packet):
+                        self._deny(packet, back)
+                        continue
+                    copies.delivered = True
                 data = packet.to_v3() if old else packet.to_v5(listed)
                 if self.packet_limit and len(data) > self.packet_limit:
                     gateway.counters.denied("delivery", "size")
