@@ -1,0 +1,245 @@
+"""Car sharing: drivers decide what the data of the car they have hired may be used for.
+
+Cars publish below `country1/area3/<vehicle>`: speed, location, usage. Services subscribe,
+each for its purpose. Drivers reserve topics of their car for purposes, one of them changes
+her mind, and an old screen that knows no purposes is given one by the data officer.
+
+Rules that hold here:
+- Everything is real: a broker, the gateway as a process with users, passwords and rights,
+  and ordinary MQTT clients with the client library.
+- After each round every service must have received exactly what the story says.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+import secrets
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from argon2 import PasswordHasher
+from rich.table import Table
+
+from penstock.client import PurposeClient, RefusedError
+from penstock.components import MosquittoServer, processes
+from penstock.definitions import read_text
+from penstock.definitions.decisions import Decider, Question
+from penstock.demo.car_sharing_clients import Cast, Service
+from penstock.demo.story import Story
+from penstock.store.checked import CheckedDefinitions
+from penstock.store.database import Database
+from penstock.store.definitions import Definitions
+
+AREA = "country1/area3"
+ADA = f"{AREA}/vehicle2342"
+BEN = f"{AREA}/vehicle0815"
+ENDS = ("speed", "location/city", "usage/total")
+
+USERS = ("officer", "ada", "ben", "vehicle2342", "vehicle0815")
+SERVICES = (
+    Service("billing", "country1/+/+/usage/#", "operational/billing"),
+    Service("routes", f"{AREA}/+/location/#", "operational/route-optimization"),
+    Service("statistics", f"{AREA}/+/location/#", "marketing/statistics"),
+    Service("advertising", f"{AREA}/+/location/#", "marketing/individualized"),
+    Service("screen", f"{AREA}/+/speed", None),
+)
+SCREEN_PURPOSE = "operational/route-optimization"
+
+_RUN = "import sys; from penstock.cli import main; main(sys.argv[1:])"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the demonstration runs."""
+
+    port: int
+    store_url: str
+    passwords: dict[str, str]
+
+
+def run(story: Story) -> None:
+    """Tell the whole story, and check each of its turns."""
+    story.step("Start a broker and the gateway in front of it")
+    with _start() as place:
+        story.tell(f"clients connect to the gateway on 127.0.0.1:{place.port}")
+        with Cast(place.port, place.passwords) as cast:
+            _tell(story, place, cast)
+
+
+def _tell(story: Story, place: Place, cast: Cast) -> None:
+    story.step("Services subscribe, each for its purpose; the old screen knows no purposes")
+    officer = cast.join("officer")
+    officer.presubscribe("screen", f"{AREA}/+/speed", SCREEN_PURPOSE).wait()
+    for service in SERVICES:
+        cast.subscribe(service)
+        purpose = service.purpose or f"{SCREEN_PURPOSE}, set by the data officer"
+        story.tell(f"{service.name}: {service.filter} for {purpose}")
+
+    story.step("Ada and Ben hire cars and say what the data may be used for")
+    ada, ben = cast.join("ada"), cast.join("ben")
+    ada.reserve(f"{ADA}/location/#", ["operational", "marketing"], ["marketing/individualized"])
+    ada.reserve(f"{ADA}/speed", aip=["operational"]).wait()
+    story.tell("Ada: speed for operation; location also for marketing, not for individualized")
+    ben.reserve(f"{BEN}/speed", aip=["operational"]).wait()
+    story.tell("Ben: speed for operation; nothing about his location")
+    ben.on_refused = None
+    story.expect(
+        "Ben cannot decide about Ada's car: the gateway refuses his reservation",
+        actual=_is_refused(ben, f"{ADA}/location/#"),
+        wanted=True,
+    )
+
+    story.step("Both cars drive and publish")
+    _drive(cast)
+    both = {f"{car}/usage/total" for car in (ADA, BEN)}
+    speeds = {f"{car}/speed" for car in (ADA, BEN)}
+    ada_place = {f"{ADA}/location/city"}
+    _expect(story, place, cast, _received(both, ada_place, ada_place, set(), speeds))
+
+    story.step("Ada withdraws her consent to marketing")
+    ada.reserve(f"{ADA}/location/#", aip=["operational"]).wait()
+    _drive(cast)
+    _expect(story, place, cast, _received(both, ada_place, set(), set(), speeds))
+
+    story.step("One message of Ada's car is for billing alone, whatever its topic allows")
+    cast.join("vehicle2342").send(
+        f"{ADA}/location/city", b"garage", qos=1, purposes=["operational/billing"]
+    ).wait()
+    cast.settle()
+    story.expect(
+        "the route optimization does not receive it",
+        actual=cast.take()["routes"],
+        wanted=set(),
+    )
+
+    story.step("The data officer lets hopeless subscriptions be refused at once (hybrid)")
+    officer.set("filter_hybrid", value=True).wait()
+    _refuse_advertising(story, cast)
+
+
+def _refuse_advertising(story: Story, cast: Cast) -> None:
+    advertising = cast.join("advertising")
+    advertising.on_refused = None
+    try:
+        advertising.subscribe_with_purpose(
+            f"{ADA}/location/city", "marketing/individualized"
+        ).wait()
+    except RefusedError as error:
+        story.tell(str(error))
+        refused = error.purpose
+    else:
+        refused = None
+    story.expect(
+        "advertising is told at once that its subscription to Ada's car is refused",
+        actual=refused,
+        wanted="marketing/individualized",
+    )
+
+
+def _is_refused(client: PurposeClient, filter_: str) -> bool:
+    try:
+        client.reserve(filter_, aip=["marketing"]).wait()
+    except RefusedError:
+        return True
+    return False
+
+
+def _drive(cast: Cast) -> None:
+    for car in (ADA, BEN):
+        vehicle = cast.join(car.rpartition("/")[2])
+        for end, value in zip(ENDS, (b"47", b"Berlin", b"12.3"), strict=True):
+            vehicle.send(f"{car}/{end}", value, qos=1).wait()
+    cast.settle()
+
+
+def _received(*topics: set[str]) -> dict[str, set[str]]:
+    return dict(zip((service.name for service in SERVICES), topics, strict=True))
+
+
+def _expect(story: Story, place: Place, cast: Cast, wanted: dict[str, set[str]]) -> None:
+    got = cast.take()
+    story.console.print(_table(place, got))
+    for service in SERVICES:
+        topics = sorted(topic.removeprefix(f"{AREA}/") for topic in wanted[service.name])
+        story.expect(
+            f"{service.name} receives {', '.join(topics) or 'nothing'}",
+            actual=got[service.name],
+            wanted=wanted[service.name],
+        )
+
+
+def _table(place: Place, got: dict[str, set[str]]) -> Table:
+    """Draw who received what, and why not."""
+    with Database.open(place.store_url) as database:
+        _, meaning = CheckedDefinitions(Definitions(database)).current()
+    decider = Decider(meaning)
+    drawn = Table("", "service", "topic", "", "why", box=None, pad_edge=True, header_style="dim")
+    for service in SERVICES:
+        for topic in service.topics([f"{car}/{end}" for car in (ADA, BEN) for end in ENDS]):
+            purpose = service.purpose or SCREEN_PURPOSE
+            decision = decider.decide(Question(topic, purpose=purpose), now=datetime.now(UTC))
+            arrived = topic in got[service.name]
+            drawn.add_row(
+                "",
+                service.name,
+                topic.removeprefix(f"{AREA}/"),
+                "[green]received[/]" if arrived else "[red]denied[/]",
+                f"{decision.rule}: {decision.reason}".replace(f"{AREA}/", ""),
+            )
+    return drawn
+
+
+@contextmanager
+def _start() -> Iterator[Place]:
+    """Run a broker and a gateway with the definitions of the example."""
+    with tempfile.TemporaryDirectory(prefix="penstock-demo-") as name, ExitStack() as stack:
+        folder = Path(name)
+        broker = stack.enter_context(MosquittoServer(folder / "broker", persistent=False))
+        store_url = f"sqlite:///{folder / 'penstock.db'}"
+        text = importlib.resources.files("penstock.demo").joinpath("car_sharing.yaml").read_text()
+        with Database.open(store_url) as database:
+            checked = CheckedDefinitions(Definitions(database))
+            documents = read_text(text, "car_sharing.yaml").documents
+            checked.apply(documents, actor="demo", reason="car sharing")
+        users = [*USERS, *(service.name for service in SERVICES)]
+        passwords = {user: secrets.token_urlsafe(12) for user in users}
+        _write_passwords(folder / "passwords", passwords)
+        port = processes.free_port()
+        configuration = _configure(folder, broker, port)
+        process = processes.start(
+            [sys.executable, "-c", _RUN, "--config", str(configuration), "gateway"],
+            log=folder / "gateway.log",
+            ready=lambda: processes.accepts(port),
+        )
+        stack.callback(processes.stop, process)
+        yield Place(port, store_url, passwords)
+
+
+def _write_passwords(path: Path, passwords: dict[str, str]) -> None:
+    # Cheap hashes: the passwords are random and live as long as the demonstration.
+    hasher = PasswordHasher(time_cost=1, memory_cost=64, parallelism=1)
+    path.touch(mode=0o600)
+    path.write_text("".join(f"{user}:{hasher.hash(word)}\n" for user, word in passwords.items()))
+
+
+def _configure(folder: Path, broker: MosquittoServer, port: int) -> Path:
+    settings = {
+        "data": str(folder),
+        "log": {"level": "warning"},
+        "monitor": {"enabled": False},
+        "store": {"url": f"sqlite:///{folder / 'penstock.db'}"},
+        "broker": {"mode": "external", "host": "127.0.0.1", "port": broker.port},
+        "gateway": {
+            "listeners": {"mqtt": {"port": port}},
+            "authentication": {"passwords": str(folder / "passwords")},
+        },
+    }
+    path = folder / "penstock.yaml"
+    path.write_text(json.dumps(settings))
+    return path
