@@ -11,6 +11,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,6 +49,7 @@ class Declaration:
     type: str
     help: str
     labels: dict[str, tuple[str, ...]]
+    module: str  # which counts on it
 
 
 _catalogue: dict[str, Declaration] = {}
@@ -147,5 +149,9 @@ def _declare(name: str, kind: str, help_text: str, labels: dict[str, Sequence[st
             fix="drop a label",
         )
     closed = {label: tuple(values) for label, values in labels.items()}
-    _catalogue[name] = Declaration(name, kind, help_text, closed)
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_globals["__name__"] == __name__:
+        frame = frame.f_back
+    module = frame.f_globals["__name__"] if frame else ""
+    _catalogue[name] = Declaration(name, kind, help_text, closed, module)
     return _catalogue[name]
