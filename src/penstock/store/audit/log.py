@@ -166,8 +166,8 @@ class AuditLog:
         if not extends(connection, seen.size, seen.root, tip.head):
             raise TamperedError(
                 f"the audit log of size {tip.size} does not extend what it was at size {seen.size}",
-                fix="run `penstock audit verify`; if you restored a backup on purpose, remove"
-                " the .head file beside the signing key",
+                fix="run `penstock audit verify`; if you restored a backup or use another database"
+                " on purpose, remove the .head file beside the signing key",
             )
         return edge
 

@@ -16,6 +16,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -219,7 +220,9 @@ def _parse_private(secret: Secret) -> Ed25519PrivateKey:
 def _remember(public: PublicKeys, path: Path) -> PublicKeys:
     """Add our public key to the file of known ones, if it is not there, and return all."""
     known = PublicKeys.load(path) if path.exists() else PublicKeys()
-    if not set(public.ids) <= set(known.ids):
-        with path.open("a") as file:
-            file.write(public.pem())
-    return known | public
+    together = known | public
+    if together.ids != known.ids:
+        beside = path.with_name(f".{path.name}.{os.getpid()}")
+        beside.write_text(together.pem())
+        beside.replace(path)  # whole at every moment, for others that start now
+    return together
