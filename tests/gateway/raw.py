@@ -237,4 +237,3 @@ class RawClient:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-

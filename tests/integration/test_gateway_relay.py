@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from penstock.components import MosquittoServer
@@ -17,11 +19,12 @@ from penstock.mqtt import (
     Will,
 )
 from penstock.mqtt.control import PINGREQ
-from tests.gateway.fixtures import VERSIONS, Make, broker, gateway, make, topic  # noqa: F401
+from tests.gateway.fixtures import VERSIONS, Make
 from tests.gateway.harness import GatewayThread
 from tests.gateway.raw import ClosedError, RawClient
 
 pytestmark = pytest.mark.needs("mosquitto")
+pytest_plugins = ("tests.gateway.fixtures",)
 
 
 @VERSIONS
@@ -180,7 +183,7 @@ def test_what_came_before_a_broken_packet_still_goes_to_the_broker(make: Make, t
 def test_a_session_is_resumed_with_what_was_queued(
     gateway: GatewayThread, make: Make, topic: str, version: int
 ) -> None:
-    keep = {"expiry": 300} if version == V5 else {}
+    keep: dict[str, Any] = {"expiry": 300} if version == V5 else {}
     reader = make(f"keeps-{topic}", version=version, clean=False, **keep)
     reader.subscribe(topic, qos=1)
     reader.close()
@@ -196,7 +199,7 @@ def test_a_session_is_resumed_with_what_was_queued(
 def test_an_unacknowledged_message_comes_again_after_reconnecting(
     make: Make, topic: str, version: int
 ) -> None:
-    keep = {"expiry": 300} if version == V5 else {}
+    keep: dict[str, Any] = {"expiry": 300} if version == V5 else {}
     reader = make(f"again-{topic}", version=version, clean=False, answers=False, **keep)
     reader.subscribe(topic)
     writer = make()

@@ -260,7 +260,8 @@ class Upstream(asyncio.Protocol):
             self.client.gateway.log.exception("the broker broke a rule of MQTT", error=error)
             end(self.client, Cause.BROKER)
 
-    def deliver(self, batch: list[Packet]) -> None:
+    # One loop on purpose, like `Downstream.forward`.
+    def deliver(self, batch: list[Packet]) -> None:  # noqa: C901, PLR0912
         """Pass packets on to the client."""
         client = self.client
         gateway = client.gateway
