@@ -1,0 +1,122 @@
+"""What a store of topic filters answers, and the flat store that scans for it.
+
+Rules that hold here:
+- Every store gives the same answers; they differ in the work only. The flat one looks at
+  all its filters for each question: it is the plain measure for the tree.
+- Values are never None: None says that a filter is not there.
+- Filters have at most so many levels: each may cost a node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Generic, Protocol, TypeVar
+
+from penstock.errors import quote
+from penstock.model.topics import TopicError, covers, matches, overlaps
+
+LEVEL_LIMIT = 128
+
+V = TypeVar("V")
+
+
+def check_depth(filter_: str) -> str:
+    """Return the filter if it is not too deep to be stored."""
+    levels = filter_.count("/") + 1
+    if levels > LEVEL_LIMIT:
+        raise TopicError(
+            f"filter {quote(filter_)} has {levels} levels", fix=f"use at most {LEVEL_LIMIT}"
+        )
+    return filter_
+
+
+class FilterStore(Protocol[V]):
+    """Values by topic filter."""
+
+    def __len__(self) -> int: ...
+
+    def get(self, filter_: str) -> V | None:
+        """Return the value of exactly this filter."""
+        ...
+
+    def set(self, filter_: str, value: V) -> V | None:
+        """Set the value of a filter and return the one it had."""
+        ...
+
+    def remove(self, filter_: str) -> V | None:
+        """Remove a filter and return the value it had."""
+        ...
+
+    def clear(self) -> None:
+        """Forget all filters."""
+        ...
+
+    def items(self) -> Iterator[tuple[str, V]]:
+        """Yield all filters and their values."""
+        ...
+
+    def matching(self, topic: str) -> list[V]:
+        """Return the values of all filters that match the topic."""
+        ...
+
+    def covering(self, filter_: str) -> list[V]:
+        """Return the values of all filters that cover the filter."""
+        ...
+
+    def overlapping(self, filter_: str) -> Iterator[tuple[str, V]]:
+        """Yield all filters that share a topic with this one, and their values."""
+        ...
+
+    def overlapping_values(self, filter_: str) -> Iterator[V]:
+        """Yield the values of all filters that share a topic with this one."""
+        ...
+
+
+class FlatFilters(Generic[V]):
+    """A dictionary that is scanned."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self) -> None:
+        self._values: dict[str, V] = {}
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def get(self, filter_: str) -> V | None:
+        """Return the value of exactly this filter."""
+        return self._values.get(filter_)
+
+    def set(self, filter_: str, value: V) -> V | None:
+        """Set the value of a filter and return the one it had."""
+        old = self._values.get(filter_)
+        self._values[filter_] = value
+        return old
+
+    def remove(self, filter_: str) -> V | None:
+        """Remove a filter and return the value it had."""
+        return self._values.pop(filter_, None)
+
+    def clear(self) -> None:
+        """Forget all filters."""
+        self._values.clear()
+
+    def items(self) -> Iterator[tuple[str, V]]:
+        """Yield all filters and their values."""
+        return iter(self._values.items())
+
+    def matching(self, topic: str) -> list[V]:
+        """Return the values of all filters that match the topic."""
+        return [value for filter_, value in self._values.items() if matches(filter_, topic)]
+
+    def covering(self, filter_: str) -> list[V]:
+        """Return the values of all filters that cover the filter."""
+        return [value for wide, value in self._values.items() if covers(wide, filter_)]
+
+    def overlapping(self, filter_: str) -> Iterator[tuple[str, V]]:
+        """Yield all filters that share a topic with this one, and their values."""
+        return ((there, v) for there, v in self._values.items() if overlaps(there, filter_))
+
+    def overlapping_values(self, filter_: str) -> Iterator[V]:
+        """Yield the values of all filters that share a topic with this one."""
+        return (value for _, value in self.overlapping(filter_))

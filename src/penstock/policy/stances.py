@@ -1,0 +1,91 @@
+"""Compiled purpose sets: how a set stands to each access purpose, remembered once asked.
+
+Rules that hold here:
+- A stance depends on the set and the access purpose alone, so what is remembered is never
+  stale. What has to be forgotten when reservations change is which sets apply to a topic.
+- One object per distinct set: a million reservations for the same purposes share it.
+- Everything remembered is bounded; beyond the bound it is worked out again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from weakref import WeakValueDictionary
+
+from penstock.model.purposes import ALLOWS, SILENT, PurposeSet
+
+_STANCES_LIMIT = 4_096
+_COMBINATIONS_LIMIT = 16_384
+
+
+class Stances(dict[str | None, int]):
+    """PROHIBITS, SILENT or ALLOWS by access purpose; `stances[ap]` is all it takes."""
+
+    __slots__ = ("__weakref__", "purposes")
+
+    def __init__(self, purposes: PurposeSet) -> None:
+        super().__init__()
+        self.purposes = purposes
+
+    def __missing__(self, ap: str | None) -> int:
+        if len(self) >= _STANCES_LIMIT:
+            self.clear()
+        stance = self[ap] = self.purposes.stance(ap)
+        return stance
+
+    # Two of them are the same when they are one: what each remembers says nothing.
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+
+class Unreserved(Stances):
+    """The stance where no reservation applies: the same for everybody."""
+
+    __slots__ = ("stance",)
+
+    def __init__(self, *, allowed: bool) -> None:
+        super().__init__(PurposeSet())
+        self.stance = ALLOWS if allowed else SILENT
+
+    def __missing__(self, ap: str | None) -> int:
+        return self.stance
+
+
+class StancePool:
+    """Gives the same object for the same set, and for the same combination of sets."""
+
+    __slots__ = ("_combinations", "_sets")
+
+    def __init__(self) -> None:
+        self._sets: WeakValueDictionary[tuple[frozenset[str], frozenset[str]], Stances]
+        self._sets = WeakValueDictionary()
+        # A combination is named by the ids of its parts, which it keeps alive.
+        self._combinations: dict[tuple[int, ...], tuple[Sequence[Stances], Stances]] = {}
+
+    def of(self, purposes: PurposeSet) -> Stances:
+        """Return the stances of a set."""
+        key = (purposes.aip, purposes.pip)
+        stances = self._sets.get(key)
+        if stances is None:
+            stances = self._sets[key] = Stances(purposes)
+        return stances
+
+    def combine(self, parts: Sequence[Stances]) -> Stances:
+        """Return the stances of the union of one or more sets."""
+        if len(parts) == 1:
+            return parts[0]
+        key = tuple(map(id, parts))
+        known = self._combinations.get(key)
+        if known is not None:
+            return known[1]
+        purposes = PurposeSet(
+            frozenset().union(*(part.purposes.aip for part in parts)),
+            frozenset().union(*(part.purposes.pip for part in parts)),
+        )
+        if len(self._combinations) >= _COMBINATIONS_LIMIT:
+            self._combinations.clear()
+        combined = self.of(purposes)
+        self._combinations[key] = (tuple(parts), combined)
+        return combined
