@@ -59,9 +59,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.fixture(scope="session")
-def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+def postgres_server() -> Iterator[PostgresServer]:
     """One PostgreSQL server for all tests of this process; mark them needs("postgresql")."""
-    with PostgresServer(tmp_path_factory.mktemp("postgresql")) as server:
+    # In a folder of its own: pytest clears old temporary folders of other runs.
+    with PostgresServer() as server:
         yield server
 
 

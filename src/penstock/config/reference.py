@@ -1,28 +1,13 @@
-"""Writes the reference of the settings in Markdown, from the models.
-
-    python -m penstock.config.reference docs/reference/configuration.md
-
-puts it into a page, after the line that says where it begins.
-"""
+"""Writes the reference of the settings in Markdown, from the models."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 from penstock.config.catalogue import ANY_NAME, Setting, keys_at
 from penstock.config.root import Config
 from penstock.config.template import show
 from penstock.yaml_text import Steps, dotted
-
-MARK = "<!-- What follows is written by `python -m penstock.config.reference`. -->\n"
-
-
-def update_page(page: Path) -> None:
-    """Write the reference anew into a page that has the mark."""
-    head, _, _ = page.read_text(encoding="utf-8").partition(MARK)
-    page.write_text(f"{head}{MARK}\n{write_reference()}", encoding="utf-8")
 
 
 def write_reference() -> str:
@@ -52,7 +37,3 @@ def _row(setting: Setting) -> str:
     default = "" if setting.default is None else f"`{show(setting.default)}`"
     meaning = f"{setting.description}<br>`{setting.variable}`"
     return f"| `{setting.path[-1]}` | {value} | {default} | {meaning} |"
-
-
-if __name__ == "__main__":
-    update_page(Path(sys.argv[1]))

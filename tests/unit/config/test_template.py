@@ -2,12 +2,9 @@ from pathlib import Path
 
 from penstock.config import defaults, load
 from penstock.config.catalogue import ANY_NAME, settings_of
-from penstock.config.reference import MARK, update_page, write_reference
 from penstock.config.root import Config
 from penstock.config.source import read_text
 from penstock.config.template import WIDTH, write_template
-
-REFERENCE = Path(__file__).parents[3] / "docs" / "reference" / "configuration.md"
 
 
 def test_what_init_writes_are_the_defaults(tmp_path: Path) -> None:
@@ -32,19 +29,3 @@ def test_every_setting_is_written_below_its_meaning() -> None:
 
 def test_comments_fit_a_terminal() -> None:
     assert max(map(len, write_template().splitlines())) <= WIDTH
-
-
-def test_the_reference_is_up_to_date() -> None:
-    _, mark, generated = REFERENCE.read_text().partition(MARK)
-    assert mark
-    assert generated.strip() == write_reference().strip(), (
-        f"run: python -m penstock.config.reference {REFERENCE}"
-    )
-
-
-def test_writing_the_reference_anew_keeps_what_people_wrote(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(f"by hand\n{MARK}old")
-    update_page(page)
-    update_page(page)
-    assert page.read_text() == f"by hand\n{MARK}\n{write_reference()}"
