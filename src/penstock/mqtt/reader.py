@@ -5,7 +5,7 @@
         for packet in batch: ...
 
 `packets` gives all complete packets at once. If one of them breaks a rule, the packets
-before it are given first, and the next call raises; after that the reader is of no use.
+before it are given first, and the next call raises. After that the reader takes nothing more.
 
 Rules that hold here:
 - Who sends and which version is spoken decides what is accepted. A reader for clients
@@ -139,9 +139,10 @@ class Reader:
     """
 
     __slots__ = (
-        "_broken",
         "_held",
+        "_late",
         "_need",
+        "_refused",
         "maximum_packet_size",
         "properties",
         "sender",
@@ -167,7 +168,8 @@ class Reader:
         self.properties = PropertyLists(sender) if properties is None else properties
         self._held: bytes | bytearray = b""
         self._need = 0
-        self._broken: MqttError | None = None
+        self._refused = False
+        self._late: MqttError | None = None
 
     @property
     def buffered(self) -> int:
@@ -188,64 +190,63 @@ class Reader:
             self._held = bytearray(held)
             self._held += data
 
-    def packets(self) -> list[Packet]:
+    # One function although it is long: every packet passes here, and calls cost.
+    def packets(self) -> list[Packet]:  # noqa: C901, PLR0912
         """Give the packets that are complete; raise if the next one breaks a rule."""
-        if self._broken is not None:
-            raise self._broken
-        packets: list[Packet] = []
-        if not self._held or len(self._held) < self._need:
-            return packets
-        data = bytes(self._held)
+        if self._refused:
+            raise self._late_error()
+        held = self._held
+        if not held or len(held) < self._need:
+            return []
+        data = held if type(held) is bytes else bytes(held)
         self._held = b""
         self._need = 0
-        try:
-            taken = self._split(data, packets)
-            if taken < len(data):
-                self._hold(data, taken)
-        except MqttError as error:
-            self._broken = error
-            if not packets:
-                raise
-        return packets
-
-    def _split(self, data: bytes, packets: list[Packet]) -> int:
-        """Decode all complete packets; give the place where an incomplete one begins."""
+        packets: list[Packet] = []
         version = self.version
-        topics = self.topics
-        lists = self.properties
         limit = self.maximum_packet_size
-        append = packets.append
         at = 0
         end = len(data)
-        while end - at > 1:
-            first = data[at]
-            size = data[at + 1]
-            start = at + 2
-            if size >= _LONG:
-                if start < end and 0 < data[start] < _LONG:  # two bytes: most long lengths
-                    size += (data[start] << 7) - _LONG
-                    start += 1
+        try:
+            while end - at > 1:
+                first = data[at]
+                size = data[at + 1]
+                start = at + 2
+                if size >= _LONG:
+                    if start < end and 0 < data[start] < _LONG:  # two bytes: most long lengths
+                        size += (data[start] << 7) - _LONG
+                        start += 1
+                    else:
+                        self._check_first(first)
+                        read = read_varint(data, at + 1, end)
+                        if read is None:
+                            break
+                        size, start = read
+                stop = start + size
+                if stop > end or stop - at > limit:
+                    break
+                if version and first in PUBLISH_FIRST:
+                    packets.append(
+                        read_publish(
+                            first, data, start, stop, version, self.topics, self.properties
+                        )
+                    )
+                elif size == _ACK_SIZE and version and first in _ACK_TYPES:
+                    packet_id = data[start] << 8 | data[start + 1]
+                    if not packet_id:
+                        raise ProtocolError(f"{_NAMES[first >> 4]}: packet identifier is 0")
+                    packets.append(_ACK_TYPES[first](packet_id))
                 else:
-                    self._check_first(first)
-                    read = read_varint(data, at + 1, end)
-                    if read is None:
-                        break
-                    size, start = read
-            stop = start + size
-            if stop > end or stop - at > limit:
-                break
-            if version and first in PUBLISH_FIRST:
-                append(read_publish(first, data, start, stop, version, topics, lists))
-            elif size == _ACK_SIZE and version and first in _ACK_TYPES:
-                packet_id = data[start] << 8 | data[start + 1]
-                if not packet_id:
-                    raise ProtocolError(f"{_NAMES[first >> 4]}: packet identifier is 0")
-                append(_ACK_TYPES[first](packet_id))
-            else:
-                append(self._decode(first, data, start, stop))
-                version = self.version
-            at = stop
-        return at
+                    packets.append(self._decode(first, data, start, stop))
+                    version = self.version
+                at = stop
+            if at < end:
+                self._hold(data, at)
+        except MqttError as error:
+            self._refused = True
+            if not packets:
+                raise
+            self._late = error.with_traceback(None)
+        return packets
 
     def _decode(self, first: int, data: bytes, start: int, stop: int) -> Packet:
         """Decode one packet that is neither PUBLISH nor a plain acknowledgement."""
@@ -275,6 +276,16 @@ class Reader:
                     f"{self.maximum_packet_size} are accepted"
                 )
         self._held = data[at:]
+
+    def _late_error(self) -> MqttError:
+        """Give the error that waits until the packets before it are taken, if it still does.
+
+        It is given once and not kept: an error that was raised refers to the frames it came
+        through, and so to the bytes that a hostile client sent and to this reader.
+        """
+        self._held = b""
+        late, self._late = self._late, None
+        return late or ProtocolError("the connection was refused before")
 
     def _check_first(self, first: int) -> None:
         """Refuse a first byte that cannot begin a packet here."""

@@ -1,4 +1,7 @@
+import gc
+import sys
 import tracemalloc
+from contextlib import suppress
 
 import pytest
 
@@ -71,9 +74,10 @@ def test_packets_before_a_bad_one_come_first() -> None:
     reader = Reader(Sender.CLIENT)
     reader.feed(BYTES + b"\x00\x00" + BYTES)
     assert reader.packets() == STREAM
-    for _ in range(2):
-        with pytest.raises(MalformedPacketError):
-            reader.packets()
+    with pytest.raises(MalformedPacketError):
+        reader.packets()
+    with pytest.raises(ProtocolError, match="refused before"):
+        reader.packets()
 
 
 def test_a_bad_beginning_behind_good_packets_comes_second() -> None:
@@ -84,14 +88,33 @@ def test_a_bad_beginning_behind_good_packets_comes_second() -> None:
         reader.packets()
 
 
-def test_a_broken_reader_takes_nothing_more() -> None:
+def test_after_an_error_a_reader_takes_and_keeps_nothing() -> None:
     reader = Reader(Sender.CLIENT, version=V5)
     reader.feed(b"\x36\x00")
     with pytest.raises(MalformedPacketError):
         reader.packets()
-    reader.feed(b"\xc0\x00")
-    with pytest.raises(MalformedPacketError):
-        reader.packets()
+    for _ in range(3):
+        reader.feed(b"\xc0\x00")
+        with pytest.raises(ProtocolError, match="refused before"):
+            reader.packets()
+        assert reader.buffered == 0
+
+
+@pytest.mark.parametrize("before", [b"", b"\xc0\x00"])
+def test_a_refused_reader_is_freed_at_once(before: bytes) -> None:
+    """Not when the garbage collector comes by: a hostile client could fill memory until then."""
+    data = before + b"\x36\x00" + bytes(100)
+    references = sys.getrefcount(data)
+    gc.disable()
+    try:
+        reader = Reader(Sender.CLIENT, version=V5)
+        reader.feed(data)
+        with suppress(MqttError):
+            while reader.packets():
+                pass
+        assert sys.getrefcount(data) == references
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("version", [None, V3, V5])
