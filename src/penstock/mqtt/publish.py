@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 from penstock.errors import UsageError
-from penstock.mqtt.errors import MqttError, ProtocolError, TopicNameError
+from penstock.mqtt.errors import MalformedPacketError, MqttError, ProtocolError, TopicNameError
 from penstock.mqtt.kinds import V5, PacketType, Sender
 from penstock.mqtt.properties import (
     NO_PROPERTIES,
@@ -178,7 +178,15 @@ class TopicNames(dict[bytes, str]):
     @staticmethod
     def check(topic_field: bytes) -> str:
         """Read a topic name, raising what is wrong with it."""
-        topic = Cursor("PUBLISH", topic_field, 0, len(topic_field)).text("topic name")
+        try:
+            topic = topic_field[2:].decode()
+        except UnicodeDecodeError as error:
+            place = f"at byte {error.start + 2}"
+            raise MalformedPacketError(
+                f"PUBLISH: topic name is ill-formed UTF-8 ({place})"
+            ) from None
+        if "\0" in topic:
+            raise MalformedPacketError("PUBLISH: topic name holds U+0000")
         if "#" in topic or "+" in topic:
             raise TopicNameError("PUBLISH: topic name holds a wildcard")
         return topic
