@@ -32,6 +32,7 @@ from penstock.definitions import read_text
 from penstock.definitions.decisions import Decider, Question
 from penstock.demo.car_sharing_clients import Cast, Service
 from penstock.demo.story import Story
+from penstock.policy.decision import Decision
 from penstock.store.checked import CheckedDefinitions
 from penstock.store.database import Database
 from penstock.store.definitions import Definitions
@@ -131,7 +132,7 @@ def _refuse_advertising(story: Story, cast: Cast) -> None:
             f"{ADA}/location/city", "marketing/individualized"
         ).wait()
     except RefusedError as error:
-        story.tell(str(error))
+        story.tell(error.message)
         refused = error.purpose
     else:
         refused = None
@@ -190,9 +191,22 @@ def _table(place: Place, got: dict[str, set[str]]) -> Table:
                 service.name,
                 topic.removeprefix(f"{AREA}/"),
                 "[green]received[/]" if arrived else "[red]denied[/]",
-                f"{decision.rule}: {decision.reason}".replace(f"{AREA}/", ""),
+                _why(topic, decision).replace(f"{AREA}/", ""),
             )
     return drawn
+
+
+def _why(topic: str, decision: Decision) -> str:
+    """Shorten a reason to what the table does not say yet."""
+    reservation = decision.rule.removeprefix("reservation ").partition("{")[0]
+    if decision.reason.startswith("it "):
+        return f"{reservation} {decision.reason.removeprefix('it ')}"
+    return decision.reason.removeprefix(f"topic {topic!r} is ")
+
+
+def definitions_text() -> str:
+    """Return the definitions of the example; `examples/car-sharing` has the same."""
+    return importlib.resources.files("penstock.demo").joinpath("car_sharing.yaml").read_text()
 
 
 @contextmanager
@@ -202,10 +216,9 @@ def _start() -> Iterator[Place]:
         folder = Path(name)
         broker = stack.enter_context(MosquittoServer(folder / "broker", persistent=False))
         store_url = f"sqlite:///{folder / 'penstock.db'}"
-        text = importlib.resources.files("penstock.demo").joinpath("car_sharing.yaml").read_text()
         with Database.open(store_url) as database:
             checked = CheckedDefinitions(Definitions(database))
-            documents = read_text(text, "car_sharing.yaml").documents
+            documents = read_text(definitions_text(), "car_sharing.yaml").documents
             checked.apply(documents, actor="demo", reason="car sharing")
         users = [*USERS, *(service.name for service in SERVICES)]
         passwords = {user: secrets.token_urlsafe(12) for user in users}
