@@ -33,6 +33,7 @@ VERBS: dict[str, str] = {
     "explain": "Say who can see a topic, for which purposes, and why.",
     "audit": "Read, verify and prove the audit log.",
     "up": "Run the parts named in penstock.yaml.",
+    "down": "Stop them again, in order.",
     "gateway": "Run the MQTT gateway in the foreground.",
     "status": "Show the parts that run.",
     "bench": "Measure a part and print figures.",

@@ -60,14 +60,14 @@ def _detach(config: Config, *, as_json: bool) -> None:
     folder = RunFolder(config.data)
     if folder.is_held():
         raise UnavailableError(
-            "a supervisor runs already", fix="see `penstock status`, or stop it first"
+            "a supervisor runs already", fix="see `penstock status`; `penstock down` stops it"
         )
     folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
     log = folder.path / "supervisor.log"
     with log.open("wb") as output:
         log.chmod(0o600)
         process = subprocess.Popen(
-            [sys.executable, "-c", _UP, "--config", str(config.file), "up"],
+            [sys.executable, "-m", "penstock", "--config", str(config.file), "up"],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -89,14 +89,11 @@ def _detach(config: Config, *, as_json: bool) -> None:
 
     def render(console: Console) -> None:
         render_status(console, status)
-        console.print(f"stop it with: kill {process.pid}")
+        console.print("`penstock down` stops them")
 
     show(as_json, status_data(status), render)
     if status.state != "running":
         click.get_current_context().exit(UnavailableError.exit_code)
-
-
-_UP = "from penstock.cli import main; main()"
 
 
 def _settled(status: Status | None, pid: int) -> bool:

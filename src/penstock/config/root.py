@@ -42,7 +42,7 @@ class Config(Settings):
 
     data: BasePath = setting(DEFAULT_DATA, "The folder of all that Penstock keeps.")
     parts: Annotated[tuple[PartName, ...], Field(max_length=64), AfterValidator(_refuse_twins)] = (
-        Field(default=("broker",), description="The parts that `penstock up` runs.")
+        Field(default=("broker", "gateway"), description="The parts that `penstock up` runs.")
     )
     store: StoreSettings = Field(default_factory=StoreSettings)
     audit: AuditSettings = Field(default_factory=AuditSettings)

@@ -1,0 +1,78 @@
+"""What the README shows is run as it stands there.
+
+Blocks of the README:
+- `yaml` or `python` after a line `<!-- file: NAME -->` is written to that file;
+- `sh` is run in the same folder, with Penstock on the PATH;
+- `text` after a line `<!-- prints -->` is what the block before it must have printed.
+`console` blocks are for people: they set up machines.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BLOCK = re.compile(
+    r"(?:<!-- (?P<mark>[^>]*) -->\n)?```(?P<language>\w+)\n(?P<text>.*?)```", re.DOTALL
+)
+
+
+def _run(text: str, folder: Path) -> str:
+    bin_folder = str(Path(sys.executable).parent)
+    environment = {
+        **os.environ,
+        "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}",
+        "NO_COLOR": "1",
+        "COLUMNS": "120",
+        # Other tests may run parts at the same time.
+        "PENSTOCK_MONITOR__PORT": "0",
+        "PENSTOCK_GATEWAY__MONITOR_PORT": "0",
+    }
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", text],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """Give a folder in which nothing runs any more when the test ends, however it ends."""
+    yield tmp_path
+    _run("penstock down", tmp_path)
+
+
+@pytest.mark.needs("mosquitto")
+def test_the_readme_does_what_it_shows(folder: Path) -> None:
+    printed = ""
+    ran = compared = 0
+    for block in BLOCK.finditer((ROOT / "README.md").read_text(encoding="utf-8")):
+        mark, language, text = block["mark"] or "", block["language"], block["text"]
+        if mark.startswith("file: "):
+            (folder / mark.removeprefix("file: ")).write_text(text, encoding="utf-8")
+        elif language == "sh":
+            printed = _run(text, folder)
+            ran += 1
+        elif mark == "prints":
+            assert _words(printed) == _words(text)
+            compared += 1
+    assert ran >= 2
+    assert compared >= 1
+
+
+def _words(text: str) -> list[list[str]]:
+    """Compare what is said, not how wide the columns are."""
+    return [line.split() for line in text.strip().splitlines()]
