@@ -45,7 +45,7 @@ from penstock.mqtt.publish_properties import (
     PublishProperties,
 )
 from penstock.mqtt.reader import Packet, Reader
-from penstock.mqtt.reasons import FAILURE, ReasonCode, describe
+from penstock.mqtt.reasons import FAILURE, ReasonCode
 from penstock.mqtt.session import Connection, Limits, State
 from penstock.mqtt.subscriptions import Suback, Subscribe, Subscription, Unsuback, Unsubscribe
 
@@ -104,7 +104,6 @@ __all__ = [
     "Unsubscribe",
     "UnsupportedVersionError",
     "Will",
-    "describe",
     "encode_puback",
     "encode_pubcomp",
     "encode_pubrec",

@@ -5,7 +5,7 @@ the properties as the list they were, the payload as one slice. Writing it again
 same version or the other, joins these pieces behind a new header.
 
 Rules that hold here:
-- `topic` and `topic_field` say the same; change them with `rename`.
+- `topic` and `topic_field` say the same; change them with `rename`. `packet_id` may be set.
 - `properties` is shared between messages with equal lists and never changes; what is
   written comes from the `properties` argument of `to_v5`.
 - `TopicNames` and `PropertyLists` remember what was found valid. They hold a bounded
@@ -105,10 +105,6 @@ class Publish:
         """Put another topic in place of the present one."""
         self.topic_field = _topic_field(topic)
         self.topic = topic
-
-    def set_flags(self, *, qos: int, retain: bool, dup: bool) -> None:
-        """Replace all three flags; with QoS 0 the packet identifier is left out."""
-        self.first = 0x30 | (dup and qos > 0) << 3 | qos << 1 | retain
 
     def to_v3(self) -> bytes:
         """Encode for MQTT 3.1.1, which knows no properties."""

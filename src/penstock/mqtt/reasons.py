@@ -122,12 +122,3 @@ def reason_of_return_code(code: int) -> int | None:
 def return_code_of_reason(reason: int) -> int:
     """Give the 3.1.1 CONNACK return code that is nearest to a reason code."""
     return _TO_RETURN_CODE.get(reason, _UNAVAILABLE)
-
-
-def describe(reason: int) -> str:
-    """Name a reason code for a log or an error: `0x87 not authorized`."""
-    try:
-        name = ReasonCode(reason).name.replace("_", " ").lower()
-    except ValueError:
-        name = "unknown"
-    return f"0x{reason:02x} {name}"

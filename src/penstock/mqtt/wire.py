@@ -140,10 +140,6 @@ class Cursor:
         """Read a two byte integer."""
         return int.from_bytes(self.take(2, what))
 
-    def four_bytes(self, what: str) -> int:
-        """Read a four byte integer."""
-        return int.from_bytes(self.take(4, what))
-
     def varint(self, what: str) -> int:
         """Read a variable byte integer."""
         try:

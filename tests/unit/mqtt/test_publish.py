@@ -240,20 +240,12 @@ def test_changes_reach_the_wire() -> None:
     assert isinstance(message, Publish)
     message.rename("neu/ö")
     message.packet_id = 515
-    message.set_flags(qos=1, retain=True, dup=True)
     added = encode_subscription_identifiers((9,)) + encode_user_properties([("penstock-x", "me")])
     written = publish(message.to_v5(message.properties.kept + added), Sender.SERVER)
     assert (written.topic, written.packet_id, written.payload) == ("neu/ö", 515, b"!")
-    assert (written.qos, written.retain, written.dup) == (1, True, True)
     assert written.properties.user == (("k", "v"), ("penstock-x", "me"))
     assert written.properties.subscription_identifiers == (9,)
     assert written.properties.topic_alias == 0
-
-
-def test_qos_0_drops_the_packet_identifier_and_dup() -> None:
-    message = Publish.of("a", qos=1, packet_id=5, dup=True)
-    message.set_flags(qos=0, retain=False, dup=True)
-    assert message.to_v3() == packet(0x30, field("a"))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 import pytest
 
-from penstock.mqtt import PacketType, ReasonCode, Sender, describe
+from penstock.mqtt import PacketType, ReasonCode, Sender
 from penstock.mqtt.reasons import ALLOWED, reason_of_return_code, return_code_of_reason
 
 
@@ -28,8 +28,3 @@ def test_return_codes_above_5_do_not_exist() -> None:
 def test_no_refusal_becomes_an_acceptance_in_3_1_1() -> None:
     for reason in ALLOWED[PacketType.CONNACK, Sender.SERVER]:
         assert (return_code_of_reason(reason) == 0) == (reason == 0)
-
-
-def test_codes_are_described_by_number_and_name() -> None:
-    assert describe(0x87) == "0x87 not authorized"
-    assert describe(0x03) == "0x03 unknown"

@@ -59,7 +59,7 @@ def test_a_cursor_reads_fields_in_order() -> None:
     )
     assert cursor.byte("one") == 1
     assert cursor.two_bytes("two") == 2
-    assert cursor.four_bytes("four") == 3
+    assert cursor.take(4, "four") == b"\0\0\0\x03"
     assert cursor.varint("varint") == 129
     assert cursor.text("text") == "a"
     assert cursor.binary("binary") == b"\x00\xff"
