@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 import uvloop
 import yaml
 
+from penstock.components import processes
 from penstock.config import Config, load
 from penstock.gateway.gateway import Gateway
 from penstock.gateway.running import Running, run
@@ -19,7 +23,9 @@ from penstock.gateway.running import Running, run
 T = TypeVar("T")
 
 
-def write_config(folder: Path, broker_port: int, gateway: dict[str, Any] | None = None) -> Config:
+def write_config(
+    folder: Path, broker_port: int, gateway: dict[str, Any] | None = None, **sections: Any
+) -> Config:
     """Write a penstock.yaml for a trial gateway and load it."""
     folder.mkdir(parents=True, exist_ok=True)
     settings: dict[str, Any] = {
@@ -29,9 +35,8 @@ def write_config(folder: Path, broker_port: int, gateway: dict[str, Any] | None 
     }
     settings.update(gateway or {})
     path = folder / "penstock.yaml"
-    path.write_text(
-        yaml.safe_dump({"broker": {"port": broker_port}, "gateway": settings}, sort_keys=False)
-    )
+    whole = {"broker": {"port": broker_port}, "gateway": settings, **sections}
+    path.write_text(yaml.safe_dump(whole, sort_keys=False))
     return load(path, {})
 
 
@@ -97,12 +102,75 @@ class GatewayThread:
 
 @contextmanager
 def run_gateway(
-    folder: Path, broker_port: int, gateway: dict[str, Any] | None = None
+    folder: Path, broker_port: int, gateway: dict[str, Any] | None = None, **sections: Any
 ) -> Iterator[GatewayThread]:
     """Run a gateway in front of a broker for as long as the block lasts."""
-    thread = GatewayThread(write_config(folder, broker_port, gateway))
+    thread = GatewayThread(write_config(folder, broker_port, gateway, **sections))
     thread.start()
     try:
         yield thread
     finally:
         thread.stop()
+
+
+_RUN = """
+import asyncio, sys
+from pathlib import Path
+import uvloop
+from penstock.config import load
+from penstock.gateway.running import run_until_told
+uvloop.run(run_until_told(load(Path(sys.argv[1]), {})))
+"""
+
+
+class GatewayProcess:
+    """A gateway in a process of its own, to be killed."""
+
+    def __init__(self, config: Config, port: int) -> None:
+        self.config = config
+        self.port = port
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        file = self.config.file
+        assert file is not None
+        self._process = processes.start(
+            [sys.executable, "-c", _RUN, str(file)],
+            log=file.parent / "gateway.log",
+            ready=lambda: processes.accepts(self.port),
+        )
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(10)
+            self._process = None
+
+    def stop(self) -> None:
+        """End it in order."""
+        if self._process is not None:
+            processes.stop(self._process)
+            self._process = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+
+
+def make_process(
+    folder: Path, broker_port: int, gateway: dict[str, Any] | None = None, **sections: Any
+) -> GatewayProcess:
+    """Make a gateway process that listens on a free port."""
+    port = processes.free_port()
+    settings = {"listeners": {"mqtt": {"port": port}}, **(gateway or {})}
+    config = write_config(folder, broker_port, settings, monitor={"enabled": False}, **sections)
+    return GatewayProcess(config, port)

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.components import MosquittoServer
 from penstock.mqtt import V3, V5, ReasonCode, Subscription, Will
-from tests.gateway.fixtures import VERSIONS, Make, make_clients
+from tests.gateway.clients import VERSIONS, Make, make_clients
 from tests.gateway.harness import GatewayThread, run_gateway
 from tests.gateway.raw import RawClient
 

@@ -19,7 +19,7 @@ from penstock.mqtt import (
     Will,
 )
 from penstock.mqtt.control import PINGREQ
-from tests.gateway.fixtures import VERSIONS, Make
+from tests.gateway.clients import VERSIONS, Make
 from tests.gateway.harness import GatewayThread
 from tests.gateway.raw import ClosedError, RawClient
 

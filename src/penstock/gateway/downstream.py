@@ -287,7 +287,7 @@ class Downstream(asyncio.Protocol):
         self._busy = True
         self._waiting = deque(rest)
         self.hold_reading("busy")
-        self._task = self.gateway.loop.create_task(self._finish(waits))
+        self._start(waits)
 
     def send(self, data: bytes) -> None:
         """Write to the client."""
@@ -322,6 +322,11 @@ class Downstream(asyncio.Protocol):
             self.forward(iter(passing))
         if self._kept_bytes > self.gateway.limits.queue:
             end(self, Cause.SLOW)
+
+    def _start(self, waits: Coroutine[Any, Any, None]) -> None:
+        task = self._task = self.gateway.loop.create_task(self._finish(waits))
+        # A task that is cancelled before its first step never comes to its coroutine.
+        task.add_done_callback(lambda _: waits.close())
 
     async def _finish(self, waits: Coroutine[Any, Any, None]) -> None:
         try:
@@ -375,11 +380,10 @@ class Downstream(asyncio.Protocol):
         self._busy = self._over_quota = True
         self._kept_bytes = 0
         self._waiting = deque([packet])
-        self._task = self.gateway.loop.create_task(self._finish(_wait(freed)))
+        self._start(_wait(freed))
         # Reading goes on: only the client's own acknowledgements can free the quota.
         self._keep(list(rest))
 
 
 async def _wait(future: asyncio.Future[None]) -> None:
     await future
-

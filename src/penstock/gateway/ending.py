@@ -9,7 +9,7 @@
     DENIED         DISCONNECT 0x87              closed without a word
     DRAIN          DISCONNECT 0x8B              closed without a word
     TAKEOVER       DISCONNECT 0x8E              closed without a word (the broker knows)
-    BROKER         the broker's reason, 0x88    nothing
+    BROKER         the broker's reason, 0x8B    nothing
 
 Rules that hold here:
 - A connection ends once; the first cause counts.
@@ -57,7 +57,7 @@ class Cause(StrEnum):
 
 
 _REASONS = {
-    Cause.BROKER: ReasonCode.SERVER_UNAVAILABLE,
+    Cause.BROKER: ReasonCode.SERVER_SHUTTING_DOWN,
     Cause.TAKEOVER: ReasonCode.SESSION_TAKEN_OVER,
     Cause.KEEP_ALIVE: ReasonCode.KEEP_ALIVE_TIMEOUT,
     Cause.SLOW: ReasonCode.QUOTA_EXCEEDED,

@@ -351,14 +351,14 @@ class Gateway:
             self.start_task(self.run_in_thread(self.sessions.sweep))
 
     def _look_after(self, client: Downstream) -> None:
-        client.idle = 0 if client.heard else client.idle + 1
-        # While it opens, a client cannot buy time by sending byte after byte.
-        if client.open:
-            client.heard = False
-        elif not client.version:
-            client.idle += client.heard
         if client.ended:
             return
+        if client.open:
+            client.idle = 0 if client.heard else client.idle + 1
+            client.heard = False
+        elif not client.version:
+            # Until its CONNECT is whole, a client buys no time by sending byte after byte.
+            client.idle += 1
         if client.idle >= client.idle_limit:
             if not client.open:
                 self.counters.opened("timeout")

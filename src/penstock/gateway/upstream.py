@@ -64,6 +64,7 @@ _EXACTLY_ONCE: Final = 0x04
 _PINGREQ = PINGREQ.encode(V5)
 _HIGHEST_ID: Final = 65_535
 _PING_SHARE: Final = 2
+_QUEUES: Final = 4
 
 Answer = Suback | Unsuback
 
@@ -309,8 +310,16 @@ class Upstream(asyncio.Protocol):
         gateway.counters.messages_out += passed
         if out:
             client.transport.write(out[0] if len(out) == 1 else b"".join(out))
+            if client.blocked:
+                self._hold_back()
         if back:
             self.write(back)
+
+    def _hold_back(self) -> None:
+        """Leave to the broker what a slow client has no room for, QoS 1 and 2 included."""
+        waiting = self.client.transport.get_write_buffer_size()
+        if waiting > _QUEUES * self.client.gateway.limits.queue:
+            self.pause("client")
 
     def _decide(self, packet: Publish, key: tuple[str, bytes]) -> bytes | None:
         rules = self.client.gateway.rules

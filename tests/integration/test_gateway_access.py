@@ -1,0 +1,292 @@
+"""Who is let in: passwords, certificates, the broker's word, client identifiers, transports."""
+
+from __future__ import annotations
+
+import ssl
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.exceptions import InvalidHandshake
+from websockets.sync.client import connect as connect_websocket
+
+from penstock.components import MosquittoServer, find, processes
+from penstock.mqtt import (
+    V3,
+    V5,
+    Connack,
+    Connect,
+    Disconnect,
+    Publish,
+    Reader,
+    ReasonCode,
+    Sender,
+    Suback,
+    Subscribe,
+    Subscription,
+)
+from tests.gateway.certificates import Authority
+from tests.gateway.clients import VERSIONS
+from tests.gateway.harness import GatewayThread, run_gateway
+from tests.gateway.passwords import write_passwords
+from tests.gateway.raw import RawClient
+
+pytestmark = pytest.mark.needs("mosquitto")
+pytest_plugins = ("tests.gateway.fixtures",)
+
+
+@pytest.fixture(scope="module")
+def guarded(
+    broker: MosquittoServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[GatewayThread]:
+    folder = tmp_path_factory.mktemp("guarded")
+    path = write_passwords(
+        folder / "passwords",
+        {"alice": "right", "bob": "other", "carol": "c"},
+        {"bob": "sensor-*,gauge", "carol": "sensor-*"},
+    )
+    settings = {"authentication": {"passwords": str(path)}}
+    with run_gateway(folder / "g", broker.port, settings) as running:
+        yield running
+
+
+def answer(gateway: GatewayThread, client_id: str, version: int = V5, **login: Any) -> Connack:
+    with RawClient(gateway.port, version=version) as client:
+        return client.connect(client_id, **login)
+
+
+@VERSIONS
+def test_passwords_decide(guarded: GatewayThread, version: int) -> None:
+    cases = {
+        ("alice", b"right"): 0,
+        ("alice", b"wrong"): ReasonCode.BAD_USER_NAME_OR_PASSWORD,
+        ("nobody", b"right"): ReasonCode.BAD_USER_NAME_OR_PASSWORD,
+        ("alice", b""): ReasonCode.BAD_USER_NAME_OR_PASSWORD,
+        ("anonymous", b"right"): ReasonCode.BAD_USER_NAME_OR_PASSWORD,
+        ("alice", b"right" * 1000): ReasonCode.BAD_USER_NAME_OR_PASSWORD,
+    }
+    for _ in range(2):  # a password that was right is remembered, a wrong one never counts
+        for (name, password), expected in cases.items():
+            got = answer(guarded, name, version, username=name, password=password)
+            assert got.reason == expected, (name, password)
+    assert answer(guarded, "x", version).reason == ReasonCode.NOT_AUTHORIZED
+
+
+def test_client_identifiers_belong_to_users(guarded: GatewayThread) -> None:
+    taken = ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
+    for name, password, client_id, expected in (
+        ("alice", b"right", "alice", 0),
+        ("alice", b"right", "alice:phone", 0),
+        ("alice", b"right", "alicex", taken),
+        ("alice", b"right", "bob", taken),
+        ("bob", b"other", "sensor-7", 0),
+        ("bob", b"other", "gauge", 0),
+        ("bob", b"other", "gauge2", taken),
+    ):
+        got = answer(guarded, client_id, username=name, password=password)
+        assert got.reason == expected, client_id
+    assigned = answer(guarded, "", username="alice", password=b"right")
+    assert str(assigned.properties.assigned_client_id).startswith("alice:")
+
+
+def test_a_takeover_by_another_user_is_refused(guarded: GatewayThread) -> None:
+    with RawClient(guarded.port) as bob:
+        assert not bob.connect("sensor-1", username="bob", password=b"other").reason
+        got = answer(guarded, "sensor-1", username="carol", password=b"c")
+        assert got.reason == ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
+        bob.settle()
+
+
+def test_a_stored_session_of_another_user_is_refused(guarded: GatewayThread) -> None:
+    with RawClient(guarded.port) as bob:
+        bob.connect("sensor-2", clean=False, expiry=300, username="bob", password=b"other")
+        bob.subscribe("a/b")
+    got = answer(guarded, "sensor-2", username="carol", password=b"c")
+    assert got.reason == ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
+
+
+def test_authentication_methods_are_refused(guarded: GatewayThread) -> None:
+    got = answer(guarded, "x", authentication_method="SCRAM")
+    assert got.reason == ReasonCode.BAD_AUTHENTICATION_METHOD
+
+
+def test_the_broker_decides_where_it_is_asked(tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    folder.mkdir()
+    passwords = folder / "passwords"
+    passwords.touch(mode=0o600)
+    subprocess.run(
+        ["mosquitto_passwd", "-b", str(passwords), "dora", "secret"],
+        check=True,
+        capture_output=True,
+    )
+    port = processes.free_port()
+    configuration = folder / "mosquitto.conf"
+    configuration.write_text(
+        f"listener {port} 127.0.0.1\nallow_anonymous false\npassword_file {passwords}\nuser root\n"
+    )
+    program = find("mosquitto").path
+    broker = processes.start(
+        [str(program), "-c", str(configuration)],
+        log=folder / "log",
+        ready=lambda: processes.accepts(port),
+    )
+    try:
+        settings = {"authentication": {"relay": True}}
+        with run_gateway(tmp_path / "g", port, settings) as gateway:
+            assert answer(gateway, "dora", username="dora", password=b"secret").reason == 0
+            got = answer(gateway, "dora", username="dora", password=b"wrong")
+            assert got.reason in {
+                ReasonCode.NOT_AUTHORIZED,
+                ReasonCode.BAD_USER_NAME_OR_PASSWORD,
+            }
+    finally:
+        processes.stop(broker)
+
+
+# --- TLS ---
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="module")
+def encrypted(
+    broker: MosquittoServer, authority: Authority, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[GatewayThread]:
+    certificate, key = authority.issue("server")
+    files = {"certificate": str(certificate), "key": str(key)}
+    listeners = {
+        "mutual": {"port": 0, "transport": "tls", "client_ca": str(authority.path), **files},
+        "plain": {"port": 0, "transport": "tls", **files},
+        "web": {"port": 0, "transport": "websocket-tls", **files},
+        "bare": {"port": 0, "transport": "websocket", "path": "/here"},
+    }
+    folder = tmp_path_factory.mktemp("encrypted")
+    with run_gateway(folder, broker.port, {"listeners": listeners}) as running:
+        yield running
+
+
+def secure(client: RawClient, authority: Authority, name: str | None) -> RawClient:
+    context = ssl.create_default_context(cafile=str(authority.path))
+    if name is not None:
+        context.load_cert_chain(*map(str, authority.issue(name)))
+    client.socket = context.wrap_socket(client.socket, server_hostname="127.0.0.1")
+    return client
+
+
+def test_a_client_certificate_names_its_user(
+    encrypted: GatewayThread, authority: Authority, topic: str
+) -> None:
+    port = encrypted.running.port("mutual")
+    with secure(RawClient(port), authority, "erin") as erin:
+        assert erin.connect("erin").reason == 0
+        erin.subscribe(topic)
+        erin.publish(topic, b"x" * 100_000, qos=1)
+        assert [len(it.payload) for it in erin.messages(1)] == [100_000]
+    with secure(RawClient(port), authority, "frank") as frank:
+        assert frank.connect("erin").reason == ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
+
+
+def test_no_certificate_or_a_foreign_one_is_no_entrance(
+    encrypted: GatewayThread, authority: Authority, tmp_path: Path
+) -> None:
+    port = encrypted.running.port("mutual")
+    foreign = Authority(tmp_path / "foreign")
+    context = ssl.create_default_context(cafile=str(authority.path))
+    for name in (None, "mallory"):
+        if name is not None:
+            context.load_cert_chain(*map(str, foreign.issue(name)))
+        client = RawClient(port)
+        with pytest.raises((ssl.SSLError, OSError)):  # noqa: PT012 (TLS 1.3 tells it late)
+            client.socket = context.wrap_socket(client.socket, server_hostname="127.0.0.1")
+            client.send(Connect("x"))
+            if not client.socket.recv(16):
+                raise OSError("closed")
+        client.vanish()
+
+
+def test_tls_without_client_certificates(encrypted: GatewayThread, authority: Authority) -> None:
+    with secure(RawClient(encrypted.running.port("plain")), authority, None) as client:
+        assert client.connect("x").reason == 0
+
+
+# --- WebSocket ---
+
+
+def test_mqtt_over_websocket_in_any_cut(encrypted: GatewayThread, topic: str) -> None:
+    address = f"ws://127.0.0.1:{encrypted.running.port('bare')}/here"
+    with connect_websocket(address, subprotocols=["mqtt"], compression=None) as web:  # type: ignore[list-item]
+        assert web.subprotocol == "mqtt"
+        reader = Reader(Sender.SERVER, version=V5)
+        request = (
+            Connect("web").encode()
+            + Subscribe(1, (Subscription(topic, 1),)).encode(V5)
+            + Publish.of(topic, b"hello", qos=1, packet_id=2).encode(V5)
+        )
+        for start in range(0, len(request), 3):
+            web.send(request[start : start + 3])
+        seen: list[object] = []
+        while not any(isinstance(it, Publish) for it in seen):
+            data = web.recv(timeout=5)
+            assert isinstance(data, bytes)
+            reader.feed(data)
+            while batch := reader.packets():
+                seen += batch
+        assert {type(it) for it in seen} >= {Connack, Suback, Publish}
+
+
+def test_websocket_and_tls(encrypted: GatewayThread, authority: Authority) -> None:
+    context = ssl.create_default_context(cafile=str(authority.path))
+    address = f"wss://127.0.0.1:{encrypted.running.port('web')}/mqtt"
+    with connect_websocket(address, ssl=context, subprotocols=["mqtt"]) as web:  # type: ignore[list-item]
+        web.send(Connect("web-tls").encode())
+        data = web.recv(timeout=5)
+        assert isinstance(data, bytes)
+        assert data[0] == 0x20
+
+
+def test_other_websockets_are_refused(encrypted: GatewayThread) -> None:
+    port = encrypted.running.port("bare")
+    for address, protocols in (
+        (f"ws://127.0.0.1:{port}/elsewhere", ["mqtt"]),
+        (f"ws://127.0.0.1:{port}/here", ["chat"]),
+        (f"ws://127.0.0.1:{port}/here", None),
+    ):
+        with pytest.raises(InvalidHandshake), connect_websocket(address, subprotocols=protocols):  # type: ignore[arg-type]
+            pass
+
+
+def test_text_frames_end_the_connection(encrypted: GatewayThread) -> None:
+    address = f"ws://127.0.0.1:{encrypted.running.port('bare')}/here"
+    with connect_websocket(address, subprotocols=["mqtt"]) as web:  # type: ignore[list-item]
+        web.send("hello")
+        with pytest.raises(Exception, match="1003"):
+            web.recv(timeout=5)
+
+
+def test_plain_http_gets_an_answer(encrypted: GatewayThread) -> None:
+    client = RawClient(encrypted.running.port("bare"), version=V3)
+    client.send_bytes(b"GET /here HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert client.socket.recv(64).startswith(b"HTTP/1.1 426")
+    client.vanish()
+
+
+def test_a_broker_that_is_away_is_said_so(tmp_path: Path) -> None:
+    with run_gateway(tmp_path, processes.free_port()) as gateway:
+        assert answer(gateway, "x").reason == ReasonCode.SERVER_UNAVAILABLE
+        assert answer(gateway, "x", V3).reason == ReasonCode.SERVER_UNAVAILABLE
+        assert gateway.running.health.readiness().failing.keys() == {"broker"}
+
+
+def test_draining_tells_clients(broker: MosquittoServer, tmp_path: Path) -> None:
+    with run_gateway(tmp_path, broker.port) as gateway:
+        client = RawClient(gateway.port)
+        client.connect("drained")
+        gateway.stop()
+        assert client.expect(Disconnect).reason == ReasonCode.SERVER_SHUTTING_DOWN
+        client.wait_closed()

@@ -1,0 +1,225 @@
+"""Failures: the broker, the gateway or the store goes away; nothing is lost or leaked."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.components import MosquittoServer, PostgresServer, processes
+from penstock.mqtt import V3, V5, Disconnect, ReasonCode
+from penstock.store.audit.log import AuditLog
+from penstock.store.audit.reading import read_last
+from penstock.store.database import Database
+from tests.gateway.clients import VERSIONS
+from tests.gateway.harness import GatewayThread, make_process, run_gateway
+from tests.gateway.raw import ClosedError, RawClient
+
+pytestmark = pytest.mark.needs("mosquitto")
+pytest_plugins = ("tests.gateway.fixtures",)
+
+
+def wait_until(true: Callable[[], bool], seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@VERSIONS
+def test_a_broker_that_is_killed_takes_its_clients_along_and_they_come_back(
+    tmp_path: Path, version: int
+) -> None:
+    """Messages of QoS 1 and 2 that were acknowledged are neither lost nor wrongly delivered."""
+    broker = MosquittoServer(tmp_path / "m")
+    broker.start()
+    try:
+        with run_gateway(tmp_path / "g", broker.port) as gateway:
+            keep: dict[str, Any] = {"clean": False, **({"expiry": 600} if version == V5 else {})}
+            reader = RawClient(gateway.port, version=version)
+            reader.connect("reader", **keep)
+            writer = RawClient(gateway.port, version=version)
+            writer.connect("writer")
+            writer.publish("!RESERVE/b/HASH{other}", qos=1)
+            reader.subscribe("!AP/a/HASH{mine}", "!AP/b/HASH{mine}")
+            reader.close()
+            for number in range(10):
+                writer.publish("a/x", b"%d" % number, qos=1 + number % 2)
+                writer.publish("b/x", b"%d" % number, qos=1 + number % 2)
+            # Mosquitto writes its state when told to; a real crash keeps what was written.
+            save_state(broker.pid)
+            broker.kill()
+            if version == V5:
+                told = writer.expect(Disconnect).reason
+                assert told == ReasonCode.SERVER_SHUTTING_DOWN
+            writer.wait_closed()
+            refused = RawClient(gateway.port, version=version)
+            assert refused.connect("writer").reason == ReasonCode.SERVER_UNAVAILABLE
+            broker.start()
+            back = RawClient(gateway.port, version=version)
+            assert back.connect("reader", **keep).session_present
+            assert back.texts(10) == [("a/x", b"%d" % number) for number in range(10)]
+            back.close()
+    finally:
+        broker.stop()
+
+
+def save_state(pid: int) -> None:
+    """Ask Mosquitto to write its state."""
+    os.kill(pid, signal.SIGUSR1)
+    time.sleep(0.5)
+
+
+@VERSIONS
+def test_a_gateway_that_is_killed_keeps_purposes_and_messages(
+    mosquitto: MosquittoServer, tmp_path: Path, version: int
+) -> None:
+    keep: dict[str, Any] = {"clean": False, **({"expiry": 600} if version == V5 else {})}
+    with make_process(tmp_path, mosquitto.port) as gateway:
+        reader = RawClient(gateway.port, version=version, answers=False)
+        reader.connect("reader", **keep)
+        writer = RawClient(gateway.port)
+        writer.connect("writer")
+        writer.publish("!RESERVE/a/HASH{mine}", qos=1)
+        writer.publish("!RESERVE/b/HASH{other}", qos=1)
+        reader.subscribe("!AP/a/HASH{mine}", "!AP/b/HASH{mine}", "!AP/c/HASH{mine}")
+        writer.publish("a/1", b"in flight", qos=1)
+        assert len(reader.messages(1)) == 1  # and not acknowledged
+        gateway.kill()
+        reader.vanish()
+        with pytest.raises(ClosedError):
+            writer.publish("a/2", b"never", qos=1)
+        gateway.start()
+        writer = RawClient(gateway.port)
+        writer.connect("writer")
+        writer.publish("a/3", b"queued", qos=2)
+        writer.publish("b/3", b"forbidden", qos=2)
+        writer.publish("!RESERVE/c/HASH{other}", qos=1)
+        writer.publish("c/3", b"forbidden", qos=2)
+        back = RawClient(gateway.port, version=version)
+        assert back.connect("reader", **keep).session_present
+        got = back.messages(2)
+        assert [(it.topic, it.payload) for it in got] == [
+            ("a/1", b"in flight"),
+            ("a/3", b"queued"),
+        ]
+        back.close()
+        writer.close()
+
+
+def test_a_session_moves_to_another_gateway_with_its_purposes(
+    mosquitto: MosquittoServer, tmp_path: Path
+) -> None:
+    store = {"url": f"sqlite:///{tmp_path}/shared.db"}
+    with (
+        run_gateway(tmp_path / "one", mosquitto.port, store=store) as one,
+        run_gateway(tmp_path / "two", mosquitto.port, store=store) as two,
+    ):
+        first = RawClient(one.port)
+        first.connect("moves", clean=False, expiry=600)
+        first.subscribe("!AP/a/HASH{mine}", "!AP/b/HASH{mine}")
+        admin = RawClient(one.port)
+        admin.connect("admin")
+        admin.publish("!RESERVE/b/HASH{other}", qos=1)
+        second = RawClient(two.port)
+        assert second.connect("moves", clean=False, expiry=600).session_present
+        first.wait_closed()
+        wait_until(lambda: two.do(lambda: two.gateway.rules.epoch) == 1)
+        admin.publish("a/1", b"allowed", qos=1)
+        admin.publish("b/1", b"forbidden", qos=1)
+        assert second.texts(1) == [("a/1", b"allowed")]
+        second.close()
+        admin.close()
+
+
+def test_a_subscription_that_nobody_knows_delivers_nothing(
+    mosquitto: MosquittoServer, tmp_path: Path
+) -> None:
+    """The broker has a session that was made behind the gateways' back."""
+    with RawClient(mosquitto.port) as behind:
+        behind.connect("smuggler", clean=False, expiry=600)
+        behind.subscribe("a/#", qos=1, subscription_identifiers=(1,))
+        behind.subscribe("b/#", qos=1)
+    with run_gateway(tmp_path, mosquitto.port) as gateway, RawClient(gateway.port) as client:
+        assert client.connect("smuggler", clean=False, expiry=600).session_present
+        client.subscribe("c/#")
+        for topic in ("a/1", "b/1", "c/1"):
+            client.publish(topic, b"x", qos=1)
+        assert client.texts(1) == [("c/1", b"x")]
+
+
+@pytest.mark.needs("postgresql")
+def test_while_definitions_are_stale_nothing_passes_and_nothing_is_lost(
+    mosquitto: MosquittoServer, tmp_path: Path
+) -> None:
+    with PostgresServer(tmp_path / "pg") as postgres:
+        store = {"url": postgres.url.replace("+psycopg", ""), "lease": "500ms"}
+        with run_gateway(tmp_path / "g", mosquitto.port, store=store) as gateway:
+            reader, writer = RawClient(gateway.port), RawClient(gateway.port)
+            reader.connect("reader")
+            writer.connect("writer")
+            reader.subscribe("!AP/a/HASH{mine}", qos=1)
+            postgres.kill()
+            wait_until(lambda: not fresh(gateway))
+            assert writer.publish("a/1", b"denied", qos=1).reason == 0x83
+            assert reader.subscribe("b").reasons == (0x83,)
+            with RawClient(mosquitto.port) as behind:
+                behind.connect("behind")
+                behind.publish("a/2", b"held", qos=1)
+            assert reader.texts(quiet=0.5) == []
+            assert "definitions" in gateway.running.health.readiness().failing
+            postgres.start()
+            wait_until(lambda: fresh(gateway), 20)
+            assert reader.texts(1) == [("a/2", b"held")]
+            assert not writer.publish("a/3", b"again", qos=1).reason
+            assert reader.texts(1) == [("a/3", b"again")]
+            reader.close()
+            writer.close()
+
+
+def fresh(gateway: GatewayThread) -> bool:
+    return gateway.do(lambda: gateway.gateway.rules.fresh_until > 0)
+
+
+def test_denials_are_in_the_audit_log_without_names(
+    mosquitto: MosquittoServer, tmp_path: Path
+) -> None:
+    with run_gateway(tmp_path, mosquitto.port, {"open_mode": False}) as gateway:
+        config = gateway.config
+        with RawClient(gateway.port) as reader:
+            reader.connect("a-personal-name")
+            reader.publish("!RESERVE/a{x}", qos=1)
+            reader.publish("!RESERVE/a", qos=1)
+    with Database.open(config.store.connection_url()) as database:
+        AuditLog.open(database, config.audit.signing_key)
+        with database.read() as connection:
+            entries = read_last(connection, 100)
+    kinds = {it.entry.kind for it in entries}
+    text = str(entries)
+    assert {"command.denied", "request.refused"} <= kinds
+    assert "a-personal-name" not in text
+
+
+@pytest.mark.parametrize("version", [V3, V5])
+def test_workers_share_one_port(mosquitto: MosquittoServer, tmp_path: Path, version: int) -> None:
+    port = processes.free_port()
+    listeners = {"mqtt": {"port": port}}
+    store = {"url": f"sqlite:///{tmp_path}/shared.db"}
+    settings = {"workers": 2, "listeners": listeners}
+    first = make_process(tmp_path / "one", mosquitto.port, settings, store=store)
+    second = make_process(tmp_path / "two", mosquitto.port, settings, store=store)
+    first.port = second.port = port
+    with first, second:
+        clients = [RawClient(port, version=version) for _ in range(12)]
+        for number, client in enumerate(clients):
+            assert client.connect(f"c{number}").reason == 0
+            client.subscribe("all", qos=1)
+        clients[0].publish("all", b"x", qos=1)
+        for client in clients:
+            assert client.texts(1, quiet=0.01) == [("all", b"x")]
+            client.close()

@@ -1,0 +1,249 @@
+"""What clients may cost: whoever oversteps is closed or told, and the rest is served."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from penstock.components import MosquittoServer
+from penstock.mqtt import (
+    V3,
+    V5,
+    Disconnect,
+    Pingresp,
+    Publish,
+    ReasonCode,
+    Subscribe,
+    Subscription,
+    encode_pubrec,
+)
+from penstock.mqtt.control import PINGREQ
+from penstock.telemetry import metrics
+from tests.gateway.clients import Make, make_clients
+from tests.gateway.harness import GatewayThread, run_gateway
+from tests.gateway.raw import RawClient
+
+pytestmark = pytest.mark.needs("mosquitto")
+pytest_plugins = ("tests.gateway.fixtures",)
+
+LIMITS = {
+    "connections": 40,
+    "connections_per_address": 30,
+    "connect_timeout": "1s",
+    "packet": "64KiB",
+    "subscriptions": 5,
+    "receive_maximum": 10,
+    "queue": "64KiB",
+    "stall_timeout": "2s",
+    "topic_bytes": 200,
+    "topic_levels": 8,
+    "topic_aliases": 2,
+    "keep_alive": "20s",
+}
+
+
+@pytest.fixture(scope="module")
+def gateway(
+    broker: MosquittoServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[GatewayThread]:
+    folder = tmp_path_factory.mktemp("limited")
+    with run_gateway(folder, broker.port, {"limits": LIMITS}) as running:
+        yield running
+
+
+@pytest.fixture
+def make(gateway: GatewayThread) -> Iterator[Make]:
+    yield from make_clients(gateway.port)
+
+
+def counted(name: str, **labels: str) -> float:
+    return float(metrics.REGISTRY.get_sample_value(name, labels) or 0)
+
+
+def test_a_connection_that_says_nothing_is_closed(gateway: GatewayThread) -> None:
+    silent = RawClient(gateway.port)
+    silent.wait_closed(6)
+
+
+def test_a_connect_that_comes_byte_by_byte_is_closed(gateway: GatewayThread) -> None:
+    """Slowloris: each byte is a sign of life, but the CONNECT must be whole in time."""
+    client = RawClient(gateway.port)
+    started = time.monotonic()
+    with pytest.raises(OSError):  # noqa: PT011, PT012 (whatever the system says, at some byte)
+        for byte in b"\x10\xff\x03\x00\x04MQTT\x05" + b"\x00" * 100:
+            client.send_bytes(bytes((byte,)))
+            time.sleep(0.2)
+    assert time.monotonic() - started < 10
+    client.vanish()
+
+
+def test_a_packet_that_is_too_large_is_refused_before_it_is_here(make: Make) -> None:
+    client = make()
+    client.send_bytes(b"\x30\xff\xff\xff\x7f")
+    assert client.expect(Disconnect).reason == ReasonCode.PACKET_TOO_LARGE
+    other = make(version=V3)
+    other.send_bytes(b"\x30\xff\xff\xff\x7f")
+    other.wait_closed()
+
+
+def test_long_and_deep_topics(make: Make, topic: str) -> None:
+    client = make()
+    assert client.publish("x" * 300, b"", qos=1).reason == ReasonCode.TOPIC_NAME_INVALID
+    assert client.publish("a/" * 10, b"", qos=1).reason == ReasonCode.TOPIC_NAME_INVALID
+    answer = client.subscribe("x" * 300, "a/" * 10, topic)
+    assert answer.reasons == (0x8F, 0x8F, 2)
+
+
+def test_too_many_subscriptions(make: Make, topic: str) -> None:
+    client = make()
+    answer = client.subscribe(*(f"{topic}/{number}" for number in range(7)))
+    assert answer.reasons == (2, 2, 2, 2, 2, 0x97, 0x97)
+    assert client.unsubscribe(f"{topic}/0").reasons == (0,)
+    assert client.subscribe(f"{topic}/9").reasons == (2,)
+
+
+def test_too_many_connections_from_one_address(gateway: GatewayThread, make: Make) -> None:
+    before = gateway.do(lambda: len(gateway.gateway.connections))
+    held = [make() for _ in range(30 - before)]
+    extra = RawClient(gateway.port)
+    extra.wait_closed()
+    held.pop().close()
+    for _ in range(50):
+        if gateway.do(lambda: len(gateway.gateway.connections)) < 30:
+            break
+        time.sleep(0.02)
+    make()
+
+
+def test_a_silent_client_is_lost_after_one_and_a_half_keep_alives(make: Make) -> None:
+    client = make(keep_alive=2)
+    started = time.monotonic()
+    assert client.expect(Disconnect, 8).reason == ReasonCode.KEEP_ALIVE_TIMEOUT
+    assert time.monotonic() - started >= 2.9
+    alive = make(keep_alive=2)
+    for _ in range(4):
+        time.sleep(1)
+        alive.send(PINGREQ)
+        alive.expect(Pingresp)
+
+
+def test_the_keep_alive_is_limited(gateway: GatewayThread) -> None:
+    with RawClient(gateway.port) as client:
+        assert client.connect("x", keep_alive=0).properties.server_keep_alive == 20
+    with RawClient(gateway.port) as client:
+        assert client.connect("x", keep_alive=10).properties.server_keep_alive is None
+
+
+def test_a_stuck_subscriber_is_closed_and_others_are_served(
+    gateway: GatewayThread, make: Make, topic: str
+) -> None:
+    """It reads nothing; the writer and the other reader never wait for it."""
+    writer, good, stuck = make(), make(), RawClient(gateway.port)
+    stuck.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    stuck.connect("stuck")
+    stuck.subscribe(topic, qos=0)
+    good.subscribe(topic, qos=0)
+    process = psutil.Process()
+    before = process.memory_info().rss
+    payload = b"x" * 30_000
+    received = 0
+    deadline = time.monotonic() + 15
+    while "stuck" in gateway.do(lambda: set(gateway.gateway.clients)):
+        assert time.monotonic() < deadline
+        for _ in range(20):
+            writer.publish(topic, payload)
+        writer.publish(f"{topic}/end", b"", qos=1)
+        received += len(good.messages(20, quiet=0.01))
+    assert received >= 20
+    assert process.memory_info().rss - before < 60 << 20
+    assert counted("penstock_gateway_denied_total", what="delivery", reason="slow") > 0
+    stuck.vanish()
+
+
+def test_a_slow_subscriber_loses_no_message_of_qos_1(
+    gateway: GatewayThread, make: Make, topic: str
+) -> None:
+    writer, slow = make(), make()
+    slow.subscribe(topic, qos=1)
+    for number in range(100):
+        writer.publish(topic, b"%05d" % number + b"x" * 60_000, qos=1)
+    time.sleep(0.5)
+    got = slow.messages(100)
+    assert [int(it.payload[:5]) for it in got] == list(range(100))
+
+
+def test_a_client_that_never_reads_answers_cannot_fill_the_memory(
+    gateway: GatewayThread, make: Make, topic: str
+) -> None:
+    """Every publish of QoS 1 is answered; a client that reads no answer stops being read."""
+    flooder = RawClient(gateway.port, version=V3)
+    flooder.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    flooder.connect("flooder")
+    process = psutil.Process()
+    before = process.memory_info().rss
+    packet = b"".join(
+        Publish.of(topic, b"y" * 10, qos=1, packet_id=number).encode(V3) for number in range(1, 500)
+    )
+    flooder.socket.settimeout(0.5)
+    deadline = time.monotonic() + 4
+    try:
+        while time.monotonic() < deadline:
+            flooder.socket.send(packet)
+    except OSError:
+        pass
+    make().publish(f"{topic}/other", b"served", qos=1)
+    assert process.memory_info().rss - before < 60 << 20
+    flooder.vanish()
+
+
+def test_a_flood_of_topics_is_forgotten(gateway: GatewayThread, make: Make, topic: str) -> None:
+    client = make()
+    for batch in range(10):
+        data = b"".join(
+            Publish.of(f"{topic}/{batch}/{number}").encode(V5) for number in range(1_000)
+        )
+        client.send_bytes(data)
+    client.publish(topic, b"", qos=1)
+
+    def sizes() -> list[int]:
+        connections = [len(it.writes) for it in gateway.gateway.clients.values()]
+        return [len(gateway.gateway.topics), *connections]
+
+    assert max(gateway.do(sizes)) <= 8_192
+
+
+def test_packets_before_the_connack_wait_for_it(gateway: GatewayThread, topic: str) -> None:
+    client = RawClient(gateway.port)
+    early = Subscribe(1, (Subscription(topic, 1),)).encode(V5)
+    early += Publish.of(topic, b"early", qos=1, packet_id=2).encode(V5)
+    client.send_bytes(b"\x10\x12\x00\x04MQTT\x05\x02\x00\x3c\x00\x00\x05early" + early)
+    assert client.texts(1) == [(topic, b"early")]
+    client.close()
+
+
+def test_a_denied_publish_of_qos_2_is_completed_for_version_3(make: Make) -> None:
+    client = make(version=V3)
+    client.send(Publish.of("!NO", b"", qos=2, packet_id=7))
+    assert client.socket.recv(8) == encode_pubrec(7)
+    client.send_bytes(b"\x62\x02\x00\x07")
+    assert client.socket.recv(8) == b"\x70\x02\x00\x07"
+
+
+def test_keep_alive_towards_the_broker_is_kept(tmp_path: Path, broker: MosquittoServer) -> None:
+    """The client sends commands only, which are swallowed; the broker must not miss it."""
+    port = broker.port
+    with (
+        run_gateway(tmp_path, port, broker={"port": port, "keep_alive": "2s"}) as gateway,
+        RawClient(gateway.port) as client,
+    ):
+        client.connect("swallowed")
+        until = time.monotonic() + 5
+        while time.monotonic() < until:
+            client.publish("!PBAC/TREE", qos=1)
+            time.sleep(0.3)
+        client.settle()
