@@ -13,6 +13,7 @@ from penstock.demo.story import Story
 # Name → module and what it shows; in the order in which they are run.
 DEMOS = {
     "first-steps": ("first_steps", "a broker, definitions, and decisions that explain themselves"),
+    "car-sharing": ("car_sharing", "drivers decide what the data of their cars is used for"),
 }
 
 
@@ -21,12 +22,11 @@ DEMOS = {
 @click.option("--once", is_flag=True, help="End when the story is told.")
 @json_option
 def command(name: str | None, once: bool, as_json: bool) -> None:
-    """Run a demonstration: the one named, or all.
+    """Run a demonstration: the one named, or all, and then a gateway to try by hand.
 
     Everything runs on this machine, in temporary folders. The exit code is 0 if the
     demonstration did what it says, else 1.
     """
-    del once
     started = time.monotonic()
     target = console(errors=as_json)
     checked = 0
@@ -43,3 +43,7 @@ def command(name: str | None, once: bool, as_json: bool) -> None:
         )
     else:
         target.print(f"\nall {checked} expectations held, {seconds} s", style="bold green")
+    if not (once or name or as_json):
+        from penstock.demo import playground
+
+        playground.run(target)

@@ -62,9 +62,9 @@ def find_mosquitto() -> Component:
         name="mosquitto",
         path=path,
         version=_ask_version([str(path), "-h"]) if path else None,
-        fix="install it: apt-get install mosquitto",
+        fix="install it: apt-get install mosquitto mosquitto-clients",
         purpose="the embedded MQTT broker",
-        packages=("mosquitto",),
+        packages=("mosquitto", "mosquitto-clients"),
     )
 
 

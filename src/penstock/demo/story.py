@@ -8,9 +8,13 @@ Rules that hold here:
 from __future__ import annotations
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.text import Text
 
 from penstock.errors import PenstockError
+
+
+INDENT = (0, 0, 0, 3)
 
 
 class DemoFailedError(PenstockError):
@@ -34,13 +38,13 @@ class Story:
 
     def tell(self, text: str) -> None:
         """Say something about the step."""
-        self.console.print(Text(f"   {text}"))
+        self.console.print(Padding(Text(text), INDENT))
 
     def expect(self, text: str, *, actual: object, wanted: object) -> None:
         """Show a result, and end the demonstration if it is not the expected one."""
         good = actual == wanted
         mark = ("✓", "green") if good else ("✗", "red")
-        self.console.print(Text.assemble("   ", mark, f" {text}"))
+        self.console.print(Padding(Text.assemble(mark, f" {text}"), INDENT))
         if not good:
             raise DemoFailedError(
                 f"{text}: expected {wanted!r}, got {actual!r}", fix="see `penstock doctor`"
