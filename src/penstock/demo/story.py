@@ -13,7 +13,6 @@ from rich.text import Text
 
 from penstock.errors import PenstockError
 
-
 INDENT = (0, 0, 0, 3)
 
 
