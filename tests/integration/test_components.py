@@ -29,10 +29,10 @@ def test_mosquitto_serves_until_the_block_ends(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("postgresql")
-def test_postgresql_keeps_what_was_committed_when_it_is_killed(tmp_path: Path) -> None:
+def test_postgresql_keeps_what_was_committed_when_it_is_killed() -> None:
     import psycopg  # noqa: PLC0415
 
-    server = PostgresServer(tmp_path / "cluster")
+    server = PostgresServer()
     with server:
         url = server.url.replace("+psycopg", "")
         with psycopg.connect(url, autocommit=True) as connection:

@@ -49,7 +49,9 @@ class PostgresServer:
     @property
     def pid(self) -> int:
         """The process id of the running server's main process."""
-        return int((self.folder / "data" / "postmaster.pid").read_text().splitlines()[0])
+        if self._process is None:
+            raise UnavailableError("the server is not running", fix="call start() first")
+        return self._process.pid
 
     def start(self) -> None:
         """Make the cluster if the folder holds none, and start the server."""
@@ -109,7 +111,8 @@ class PostgresServer:
     def _end(self, how: signal.Signals) -> None:
         if self._process is None:
             return
-        os.kill(self.pid, how)
+        if self._process.poll() is None:
+            self._process.send_signal(how)
         self._process.wait(processes.STOP_SECONDS)
         self._process = None
 
