@@ -51,9 +51,9 @@ def test_the_tree_answers_like_a_scan(
     assert Counter(tree.covering(filter_)) == Counter(
         v for f, v in plain.items() if covers(f, filter_)
     )
-    assert dict(tree.overlapping(filter_)) == {
-        f: v for f, v in plain.items() if overlaps(f, filter_)
-    }
+    expected_overlap = {f: v for f, v in plain.items() if overlaps(f, filter_)}
+    assert dict(tree.overlapping(filter_)) == expected_overlap
+    assert Counter(tree.overlapping_values(filter_)) == Counter(expected_overlap.values())
 
 
 @given(CHANGES)

@@ -124,7 +124,10 @@ def matches(filter_: str, topic: str) -> bool:
             return False
     elif len(given) != len(wanted):
         return False
-    return all(level in (_ONE, there) for level, there in zip(wanted, given, strict=False))
+    for level, there in zip(wanted, given, strict=False):
+        if level not in (there, _ONE):
+            return False
+    return True
 
 
 def overlaps(one: str, other: str) -> bool:

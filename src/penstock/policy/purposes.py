@@ -109,7 +109,7 @@ class PurposeEngine:
         self._reservation_limit = reservation_limit
         self._presubscription_limit = presubscription_limit
         self._admissions = Admissions(self.reservations)
-        self._configure(self.settings)
+        self.configure(self.settings)
 
     # Reservations
 
@@ -151,13 +151,28 @@ class PurposeEngine:
 
     # PurposeSettings
 
+    def configure(self, settings: PurposeSettings) -> Changes:
+        """Put all settings in place of the present ones."""
+        self.settings = settings
+        self.reservations.configure(
+            tree=settings.use_tree_store,
+            cached=settings.cache_reservations,
+            allow_unreserved=settings.allow_without_reservation,
+        )
+        self.subscriptions.configure(
+            tree=settings.use_tree_store, cached=settings.cache_subscriptions
+        )
+        self.decide = self.reservations.decide
+        self.permits = _make_permits(self.decide, check=settings.checks_deliveries)
+        return _sort_turned(self._admissions.configure(settings, self.subscriptions))
+
     def set_setting(self, name: str, *, value: bool) -> Changes:
         """Change a setting."""
-        return self._configure(self.settings.change(name, value=value))
+        return self.configure(self.settings.change(name, value=value))
 
     def reset(self) -> Changes:
         """Go back to the settings the engine was made with."""
-        return self._configure(self._initial)
+        return self.configure(self._initial)
 
     # Subscriptions
 
@@ -299,23 +314,9 @@ class PurposeEngine:
             self.subscriptions = Subscriptions()
             for stored in state.subscriptions:
                 self.subscriptions.add(stored)
-        return self._configure(state.settings)
+        return self.configure(state.settings)
 
     # Inside
-
-    def _configure(self, settings: PurposeSettings) -> Changes:
-        self.settings = settings
-        self.reservations.configure(
-            tree=settings.use_tree_store,
-            cached=settings.cache_reservations,
-            allow_unreserved=settings.allow_without_reservation,
-        )
-        self.subscriptions.configure(
-            tree=settings.use_tree_store, cached=settings.cache_subscriptions
-        )
-        self.decide = self.reservations.decide
-        self.permits = _make_permits(self.decide, check=settings.checks_deliveries)
-        return _sort_turned(self._admissions.configure(settings, self.subscriptions))
 
     def _admit(
         self, subscribed: SubscribedFilter, ap: str | None

@@ -1,0 +1,151 @@
+"""How fast purposes are decided, and how much memory reservations take.
+
+Method:
+- Reservations of a car-sharing fleet in five shapes, exact and with wildcards, for the 16
+  sets of purposes that drivers can agree to. Topics are drawn at random from the fleet's:
+  nothing that a decision needs is likely to be in the processor's caches.
+- A decision is what the gateway asks: may this subscription receive from this topic.
+- The sizes take turns within a round, so that a slow moment falls on all of them; a figure
+  is the best of its rounds in CPU time of the thread, a ratio compares figures of one run.
+- Bytes are what tracemalloc counts for everything a store holds, texts and sets included.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import time
+import tracemalloc
+from collections.abc import Iterator
+from typing import Any
+
+from penstock.model.purposes import PurposeSet
+from penstock.model.topics import SubscribedFilter
+from penstock.policy.purpose_settings import PurposeSettings
+from penstock.policy.purposes import PurposeEngine
+from penstock.policy.subscriptions import Subscription
+
+SIZES = (100, 10_000, 1_000_000)
+QUICK_SIZES = (100, 1_000, 20_000)
+GOALS = {"uncached_growth": 2.0, "bytes_per_reservation": 600, "cached_ns": 500}
+SHAPES = ("location/#", "location/#", "location/gps", "+/speed", "tyres/+/#")
+LEAVES = ("location/gps", "location/cell", "engine/speed", "tyres/left/pressure")
+AP = "operational/billing"
+OPTIONS = ("marketing", "research", "routing", "insurance")
+# What drivers agree to: the operation always, and any of four further purposes.
+SETS = [
+    PurposeSet.of(
+        ["operational", *(option for place, option in enumerate(OPTIONS) if n >> place & 1)],
+        [f"{option}/individualized" for place, option in enumerate(OPTIONS) if n >> place & 1],
+    )
+    for n in range(2 ** len(OPTIONS))
+]
+
+
+def run(*, quick: bool = False) -> dict[str, Any]:
+    """Measure all sizes."""
+    sizes = QUICK_SIZES if quick else SIZES
+    rounds, draws = (3, 2_000) if quick else (9, 20_000)
+    engines = {size: _fill(size, tree=True) for size in sizes}
+    topics = {size: _draw_topics(size, draws) for size in sizes}
+    # The objects stay until the end: collecting them again and again is not the question.
+    gc.collect()
+    gc.freeze()
+    uncached = _interleave(engines, topics, rounds)
+    for engine in engines.values():
+        engine.set_setting("cache_reservations", value=True)
+    misses = _interleave(engines, topics, 1)
+    cached = _interleave(engines, topics, rounds)
+    largest = sizes[-1]
+    figures = {
+        "goals": GOALS,
+        "uncached_ns": uncached,
+        "uncached_growth": uncached[largest] / uncached[sizes[0]],
+        "cached_ns": cached,
+        "cached_growth": cached[largest] / cached[sizes[0]],
+        "first_decision_ns": misses,
+        "change_us": _measure_changes(engines[largest]),
+        "flat_uncached_ns": _measure_flat(sizes[:2]),
+        "subscribe_to_all_ms": _measure_survey(engines[largest]),
+    }
+    engines.clear()
+    gc.unfreeze()
+    figures["bytes_per_reservation"] = _measure_memory(largest)
+    return figures
+
+
+def _name(number: int) -> str:
+    return f"country{number % 10}/area{number // 10 % 100}/vehicle{number}"
+
+
+def _reservations(size: int) -> Iterator[tuple[str, PurposeSet]]:
+    for number in range(size):
+        yield f"{_name(number)}/{SHAPES[number % len(SHAPES)]}", SETS[number * 7 % len(SETS)]
+
+
+def _fill(size: int, *, tree: bool) -> PurposeEngine:
+    engine = PurposeEngine(PurposeSettings(use_tree_store=tree, cache_reservations=False))
+    engine.replace_reservations(_reservations(size))
+    return engine
+
+
+def _draw_topics(size: int, draws: int) -> list[str]:
+    choice = random.Random(size)
+    return [f"{_name(choice.randrange(size))}/{choice.choice(LEAVES)}" for _ in range(draws)]
+
+
+def _time_each(engine: PurposeEngine, topics: list[str]) -> float:
+    subscription = Subscription("client", SubscribedFilter("#", "#"), AP, 0)
+    permits = engine.permits
+    started = time.thread_time_ns()
+    for topic in topics:
+        permits(subscription, topic)
+    return (time.thread_time_ns() - started) / len(topics)
+
+
+def _interleave(
+    engines: dict[int, PurposeEngine], topics: dict[int, list[str]], rounds: int
+) -> dict[int, float]:
+    best = dict.fromkeys(engines, float("inf"))
+    for _ in range(rounds):
+        for size, engine in engines.items():
+            best[size] = min(best[size], _time_each(engine, topics[size]))
+    return best
+
+
+def _measure_flat(sizes: tuple[int, ...]) -> dict[int, float]:
+    return {size: _time_each(_fill(size, tree=False), _draw_topics(size, 20)) for size in sizes}
+
+
+def _measure_changes(engine: PurposeEngine) -> dict[str, float]:
+    """Change reservations while the cache is warm; the wide one meets many cached topics."""
+    wide = "country3/area7/#"
+    met = len(list(engine.reservations.affected(wide)))
+    _time_each(engine, [f"{_name(3 + 10 * 7 + 1000 * n)}/location/gps" for n in range(met)])
+    figures = {"cached_topics_below_wide": float(met)}
+    for label, filter_ in (("exact", "country3/area7/vehicle73/location/gps"), ("wide", wide)):
+        started = time.thread_time_ns()
+        engine.reserve(filter_, SETS[0])
+        figures[label] = (time.thread_time_ns() - started) / 1e3
+    return figures
+
+
+def _measure_survey(engine: PurposeEngine) -> dict[str, float]:
+    """Subscribe to everything while filtering on subscribe: the dearest decision there is."""
+    engine.set_setting("filter_on_subscribe", value=True)
+    figures = {}
+    for label, ap in (("accepted", AP), ("refused", "research")):
+        started = time.thread_time_ns()
+        engine.subscribe("client", "#", ap)
+        figures[label] = (time.thread_time_ns() - started) / 1e6
+    return figures
+
+
+def _measure_memory(size: int) -> float:
+    gc.collect()
+    tracemalloc.start()
+    engine = _fill(size, tree=True)
+    gc.collect()
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return held / len(engine.reservations)
