@@ -7,12 +7,15 @@ Method:
 - Throughput: a closed loop. Round trips: an open loop at half the throughput that the
   rung has just shown, and right after it the bare broker at that same rate, whose figure
   is taken off as what the gateway did not add.
+- How much of the machine all other processes used meanwhile is reported too: where that is
+  more than a few hundredths, throughput and round trips tell more about the others.
 - Each rung has a gateway process of its own, started for its turn: no rung runs on caches
   or memory of another.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
@@ -24,6 +27,7 @@ from penstock.bench.gateway_rungs import Rung
 from penstock.bench.gateway_server import GatewayServer
 from penstock.bench.load import LoadGenerator
 from penstock.bench.load_plan import mesh
+from penstock.bench.load_usage import OTHERS
 from penstock.components import MosquittoServer
 
 CLIENTS = 250
@@ -80,7 +84,9 @@ def _measure(rung: Rung, folder: Path, broker: MosquittoServer, effort: Effort) 
         "added_median_ms": trips.median - beside.median,
         "generator_late_p99_ms": trips.late_p99,
     }
-    return figures | {f"{name}_cpu_us": most.cpu_micros(name) for name in most.cpu}
+    shares = {f"{name}_cpu_us": most.cpu_micros(name) for name in most.cpu if name != OTHERS}
+    cores = os.cpu_count() or 1
+    return figures | shares | {"others_cpu_share": most.cpu[OTHERS] / most.seconds / cores}
 
 
 def _add_ratios(rungs: Sequence[Figures]) -> None:

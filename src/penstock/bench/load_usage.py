@@ -28,8 +28,19 @@ def memory_bytes(pid: int) -> int:
     return sum(int(process.memory_full_info().uss) for process in family(pid))
 
 
+def machine_seconds() -> float:
+    """Return the CPU seconds that all processes of the machine have used so far."""
+    times = psutil.cpu_times()
+    # Interrupts are left out: the traffic that is measured causes most of them itself.
+    return float(times.user + times.system + getattr(times, "nice", 0.0))
+
+
+OTHERS = "others"
+"""The name under which a meter counts what all other processes use."""
+
+
 class Meter:
-    """The CPU seconds of named processes, and of this one, between two moments."""
+    """The CPU seconds of named processes, of this one and of all others, between two moments."""
 
     def __init__(self, pids: Mapping[str, int]) -> None:
         self._pids = {"generator": os.getpid(), **pids}
@@ -45,4 +56,5 @@ class Meter:
         return {name: end[name] - self._start[name] for name in end}
 
     def _read(self) -> dict[str, float]:
-        return {name: cpu_seconds(pid) for name, pid in self._pids.items()}
+        read = {name: cpu_seconds(pid) for name, pid in self._pids.items()}
+        return read | {OTHERS: machine_seconds() - sum(read.values())}
