@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.model.topics import check_filter, check_topic, covers, matches, overlaps
@@ -12,12 +12,11 @@ from penstock.model.topics import check_filter, check_topic, covers, matches, ov
 NAMES = ["", "a", "b", "$s"]
 DEPTH = 4
 # One level deeper and one name wider than any filter drawn below, so that a topic which
-# tells two filters apart is always among them.
+# tells two filters apart is always among them. The empty topic counts, see the module.
 TOPICS = [
     "/".join(levels)
     for depth in range(1, DEPTH + 1)
     for levels in product([*NAMES, "other"], repeat=depth)
-    if levels != ("",)
 ]
 
 
@@ -40,26 +39,29 @@ def naive(filter_: str) -> set[str]:
     return {
         topic
         for topic in TOPICS
-        if not (topic[0] == "$" and filter_[0] in "+#")
+        if not (topic[:1] == "$" and filter_[0] in "+#")
         and naive_match(filter_.split("/"), topic.split("/"))
     }
 
 
 def test_the_alphabet_is_made_of_topics() -> None:
-    assert len(TOPICS) == 5 + 25 + 125 + 625 - 1
-    assert [check_topic(topic) for topic in TOPICS] == TOPICS
+    assert len(TOPICS) == 5 + 25 + 125 + 625
+    assert [check_topic(topic) for topic in TOPICS if topic] == TOPICS[1:]
 
 
 @given(filters())
+@settings(max_examples=300)
 def test_matches_agrees_with_enumeration(filter_: str) -> None:
     assert {topic for topic in TOPICS if matches(check_filter(filter_), topic)} == naive(filter_)
 
 
 @given(filters(), filters())
+@settings(max_examples=1000)
 def test_overlaps_agrees_with_enumeration(one: str, other: str) -> None:
     assert overlaps(one, other) == bool(naive(one) & naive(other))
 
 
 @given(filters(), filters())
+@settings(max_examples=1000)
 def test_covers_agrees_with_enumeration(wide: str, narrow: str) -> None:
     assert covers(wide, narrow) == (naive(narrow) <= naive(wide))
