@@ -15,7 +15,7 @@ from typing import Final
 # The text and the tree.
 MAX_TEXT: Final = 8192  # characters of an expression
 MAX_NODES: Final = 2000  # nodes of its tree
-MAX_DEPTH: Final = 64  # nodes from the root of its tree to a leaf
+MAX_DEPTH: Final = 32  # nodes from the root of its tree to a leaf; Spark fails beyond 40
 MAX_PROBLEMS: Final = 20  # problems reported at once
 MAX_PATTERN: Final = 512  # characters of a regular expression
 MAX_PATTERN_MEMORY: Final = 1 << 20  # bytes that its automaton may take
