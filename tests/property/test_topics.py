@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import product
 
 from hypothesis import given, settings
@@ -35,6 +36,7 @@ def naive_match(filter_: list[str], topic: list[str]) -> bool:
     return filter_[0] in ("+", topic[0]) and naive_match(filter_[1:], topic[1:])
 
 
+@cache
 def naive(filter_: str) -> set[str]:
     return {
         topic
