@@ -20,6 +20,7 @@ pytestmark = pytest.mark.needs("mosquitto")
 
 PENSTOCK = [sys.executable, "-c", "from penstock.cli import main; main()"]
 QUICK = {
+    "PENSTOCK_PARTS": "[broker]",
     "PENSTOCK_MONITOR__PORT": "0",
     "PENSTOCK_SUPERVISOR__BACKOFF": "20ms",
     "COLUMNS": "200",

@@ -75,11 +75,16 @@ def print_error(
         print(json.dumps(body, ensure_ascii=False), file=sys.stderr)
         return
     target = console(errors=True)
-    target.print(Text.assemble(("error: ", "bold red"), message))
+
+    def say(*pieces: str | tuple[str, str]) -> None:
+        # Not wrapped here: a path must stay whole, so that it can be copied.
+        target.print(Text.assemble(*pieces), soft_wrap=True)
+
+    say(("error: ", "bold red"), message)
     for item in problems:
         place = (f"{item.place}: ", "bold") if item.place else ""
-        target.print(Text.assemble("  ", place, item.message))
+        say("  ", place, item.message)
         if item.fix:
-            target.print(Text.assemble("    → ", (item.fix, "cyan")))
+            say("    → ", (item.fix, "cyan"))
     if fix:
-        target.print(Text.assemble("  → ", (fix, "cyan")))
+        say("  → ", (fix, "cyan"))

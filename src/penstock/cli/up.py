@@ -97,9 +97,10 @@ def _detach(config: Config, *, as_json: bool) -> None:
 
 
 def _settled(status: Status | None, pid: int) -> bool:
-    """Whether every part runs or has been given up."""
-    return (
-        status is not None
-        and status.pid == pid
-        and all(part.state in {"running", "failed"} for part in status.parts)
+    """Whether every part runs or has been given up, or waits for one that has been."""
+    if status is None or status.pid != pid:
+        return False
+    states = {part.state for part in status.parts}
+    return states <= {"running", "failed"} or (
+        "failed" in states and states <= {"running", "failed", "waiting"}
     )
