@@ -3,23 +3,29 @@
 from penstock.model.definition import KINDS
 from penstock.model.kinds.enforcement import Enforcement
 from penstock.model.kinds.group import Group
+from penstock.model.kinds.hierarchy import Hierarchy
 from penstock.model.kinds.policy import Policy
 from penstock.model.kinds.presubscription import Presubscription
 from penstock.model.kinds.purpose import Purpose
 from penstock.model.kinds.purpose_settings import PurposeSettings
 from penstock.model.kinds.reservation import Reservation
 from penstock.model.kinds.right import Right
+from penstock.model.kinds.stream import Stream
+from penstock.model.kinds.view import View
 from penstock.model.kinds.vocabulary import Vocabulary
 
 __all__ = [
     "KINDS",
     "Enforcement",
     "Group",
+    "Hierarchy",
     "Policy",
     "Presubscription",
     "Purpose",
     "PurposeSettings",
     "Reservation",
     "Right",
+    "Stream",
+    "View",
     "Vocabulary",
 ]

@@ -1,0 +1,160 @@
+"""Streams: what personal data flows, under which topic, with which fields.
+
+Rules that hold here:
+- Field lists of Avro and of Kafka Connect are taken as they are: `int32`, `["int", "null"]`
+  and `{"field": …}` become our words, so that what is stored has one notation.
+- Two fields never differ in case alone: Spark and many consumers could not tell them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from penstock.errors import quote
+from penstock.model.definition import NAME_LIMIT, Definition, Part, register
+
+FIELD_LIMIT: Final = 1000
+TOPIC_LIMIT: Final = 249
+TOPIC_CHARACTERS: Final = frozenset(
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
+)
+
+# Names of types that others use → ours. Avro's int and long are ours already.
+TYPE_NAMES: Final[Mapping[str, str]] = {
+    "int8": "int",
+    "int16": "int",
+    "int32": "int",
+    "int64": "long",
+    "float32": "float",
+    "float64": "double",
+    "double32": "double",
+    "bool": "boolean",
+    "text": "string",
+}
+LOGICAL_TYPES: Final[Mapping[str, str]] = {
+    "date": "date",
+    "timestamp-millis": "timestamp",
+    "timestamp-micros": "timestamp",
+}
+
+
+def check_topic(name: str) -> str:
+    """Refuse what Kafka would not take as the name of a topic."""
+    strange = sorted(set(name) - TOPIC_CHARACTERS)
+    if strange:
+        raise ValueError(
+            f"a topic cannot have {quote(strange[0])} in its name → "
+            "use letters, digits and . _ - only"
+        )
+    if name in {".", ".."}:
+        raise ValueError("this is no name for a topic → use letters and digits")
+    return name
+
+
+def _check_field_name(name: str) -> str:
+    if "`" in name or not name.isprintable() or name != name.strip():
+        raise ValueError("a field's name is printable, without ` and without spaces around it")
+    return name
+
+
+TopicName = Annotated[str, Field(min_length=1, max_length=TOPIC_LIMIT), AfterValidator(check_topic)]
+"""A name that Kafka takes for a topic."""
+
+FieldName = Annotated[
+    str, Field(min_length=1, max_length=NAME_LIMIT), AfterValidator(_check_field_name)
+]
+
+
+class StreamField(Part):
+    """One field of a stream's records."""
+
+    name: FieldName = Field(description="What the field is called.")
+    type: Literal["string", "int", "long", "float", "double", "boolean", "date", "timestamp"] = (
+        Field(description="What its values are; the names of Avro and Kafka Connect are taken too.")
+    )
+    optional: bool = Field(default=False, description="Whether it may be null or missing.")
+    category: Literal["identifier", "quasi-identifier", "sensitive", "plain"] = Field(
+        default="plain",
+        description="identifier: names a person. quasi-identifier: does so together with others. "
+        "sensitive: what nobody should learn about a person. plain: none of these.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _translate(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        made = dict(data)
+        if "field" in made and "name" not in made:
+            made["name"] = made.pop("field")
+        kind = made.get("type")
+        if isinstance(kind, list):
+            # A union of Avro: a type that may be null.
+            made["optional"] = made.get("optional", "null" in kind)
+            others = [item for item in kind if item != "null"]
+            kind = others[0] if len(others) == 1 else kind
+            if made.get("default", 0) is None:
+                del made["default"]
+        if isinstance(kind, dict) and set(kind) <= {"type", "logicalType"}:
+            made["logicalType"] = kind.get("logicalType")
+            kind = kind.get("type")
+        if isinstance(kind, str):
+            logical = made.pop("logicalType", None)
+            kind = LOGICAL_TYPES.get(str(logical), TYPE_NAMES.get(kind, kind))
+        made["type"] = kind
+        return made
+
+
+@register
+class Stream(Definition):
+    """A stream of records: its topic, its fields and who its records are about."""
+
+    kind: ClassVar[str] = "stream"
+
+    name: TopicName = Field(description="What the stream is called, and its topic's name.")
+    fields: tuple[StreamField, ...] = Field(
+        min_length=1, max_length=FIELD_LIMIT, strict=False, description="The fields, in order."
+    )
+    subject: FieldName | None = Field(
+        default=None,
+        description="The field that tells which person a record is about; k-anonymity counts "
+        "its values. Left out: every record counts as a person of its own.",
+    )
+    time: FieldName | None = Field(
+        default=None,
+        description="The field that tells when it happened, for windows: a timestamp, or a long "
+        "of milliseconds since 1970. Left out: when the record arrived.",
+    )
+
+    @property
+    def topic(self) -> str:
+        """The topic that carries the records."""
+        return self.name
+
+    @model_validator(mode="after")
+    def _check_fields(self) -> Self:
+        seen: dict[str, str] = {}
+        for field in self.fields:
+            other = seen.setdefault(field.name.casefold(), field.name)
+            if other is not field.name:
+                raise ValueError(
+                    f"the fields {quote(other)} and {quote(field.name)} have one name → "
+                    "rename one; case does not count"
+                )
+        types = {field.name: field.type for field in self.fields}
+        for role, name in (("subject", self.subject), ("time", self.time)):
+            if name is not None and name not in types:
+                raise ValueError(f"{role}: there is no field {quote(name)} → name one of fields")
+        if self.time is not None and types[self.time] not in {"timestamp", "long"}:
+            raise ValueError(
+                f"time: the field {quote(self.time)} is {types[self.time]} → "
+                "name a timestamp, or a long of milliseconds"
+            )
+        return self
+
+    def named(self, category: str) -> tuple[str, ...]:
+        """Return the names of the fields of a category."""
+        return tuple(field.name for field in self.fields if field.category == category)
