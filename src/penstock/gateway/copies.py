@@ -8,6 +8,7 @@ Rules that hold here:
 - A copy follows its message at once, equals it, and names subscriptions that were not named
   for that message yet. The same message published twice names them again, so it is no copy.
 - The first copy that may be delivered is; the others are acknowledged to the broker.
+- Retained messages are sent once for each subscription that asks for them, in any version.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ class Copies:
         numbers = packet.properties.subscription_identifiers
         if (
             last is not None
+            and not packet.first & _RETAIN
             and packet.topic_field == last.topic_field
             and packet.payload == last.payload
-            and not (packet.first ^ last.first) & _RETAIN
             and packet.properties.kept == last.properties.kept
             and packet.properties.reserved == last.properties.reserved
             and self._named.isdisjoint(numbers)

@@ -122,6 +122,9 @@ def _begin(client: Downstream, answer: Connack, told: Connack, offer: Offer) -> 
     client.send(told.encode(client.version))
     gateway.counters.opened("accepted")
     upstream.resume("opening")
+    missing, client.session.missing = client.session.missing, []
+    for subscription in missing:
+        subscribing.resume(client, subscription)
 
 
 def _client_id(client: Downstream, principal: str) -> tuple[str, str | None]:
@@ -243,7 +246,7 @@ async def _take_up_session(client: Downstream, answer: Connack) -> None:
     if stored is not None and stored.principal == session.principal:
         session.stored = True
         session.last_number = stored.last_number
-        subscribing.restore(client, stored.subscriptions)
+        session.missing = subscribing.restore(client, stored.subscriptions)
         await gateway.saver.save(Return(session.client_id))
         return
     if answer.session_present:

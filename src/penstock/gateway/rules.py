@@ -31,9 +31,11 @@ from penstock.mqtt import Publish, encode_subscription_identifiers
 from penstock.mqtt.properties import UserProperties
 from penstock.policy.attributes import Membership
 from penstock.policy.command_rights import OPEN_RIGHTS, CommandRights
+from penstock.policy.presubscriptions import Presubscriptions
 from penstock.policy.purpose_settings import PurposeSettings
 from penstock.policy.purposes import Changes, PurposeEngine
 from penstock.policy.subscriptions import Subscription
+from penstock.store.sessions import StoredSubscription
 from penstock.store.snapshots import Snapshot
 
 RESERVATION = "reservation"
@@ -43,6 +45,7 @@ _PURPOSE_KINDS = frozenset({RESERVATION, PRESUBSCRIPTION, SETTINGS})
 _GRANTING_KINDS = frozenset({kinds.Group.kind, kinds.Right.kind})
 _ENFORCEMENT = Key("enforcement", "default")
 _SAMPLE = 64
+_QOS = 0x03
 _STAMPS_LIMIT = 65_536
 _UNREAD = PurposeSet()
 
@@ -170,7 +173,7 @@ class Rules:
         if key.kind == PRESUBSCRIPTION:
             self._presubscribe(key.name, body)
             return Changes()
-        return self._configure(self._initial if body is None else read_settings(body))
+        return self.engine.configure(self._initial if body is None else read_settings(body))
 
     def presubscription(self, client: str, text: str) -> str | None:
         """Return the name of the definition that presubscribes a client to a filter."""
@@ -191,13 +194,6 @@ class Rules:
         name = self.presubscription(client, text)
         purpose = self._presubscribed[name][2] if name is not None else None
         self.engine.presubscribe(client, text, purpose)
-
-    def _configure(self, wanted: PurposeSettings) -> Changes:
-        turn = Turn()
-        for name, value in wanted.as_dict().items():
-            if getattr(self.engine.settings, name) != value:
-                turn = turn.join(self.engine.set_setting(name, value=value))
-        return Changes(turn.paused, turn.resumed)
 
     # --- questions ---
 
@@ -226,6 +222,27 @@ class Rules:
                 self._stamps.clear()
             known = self._stamps[principal] = stamp(principal, self.epoch)
         return known
+
+    def restore(
+        self, client_id: str, held: StoredSubscription, options: int
+    ) -> Subscription | None:
+        """Take a subscription up again as it was made; None where it is refused now.
+
+        One that was plain stays plain, although a presubscription may have come since.
+        """
+        engine = self.engine
+        presubscriptions, engine.presubscriptions = engine.presubscriptions, Presubscriptions()
+        try:
+            return engine.subscribe(
+                client_id,
+                held.filter,
+                held.purpose,
+                options & _QOS,
+                options=options,
+                identifier=held.identifier,
+            ).subscription
+        finally:
+            engine.presubscriptions = presubscriptions
 
     def delivery(self, session: Session, packet: Publish) -> bytes | None:
         """Decide on a delivery: the properties to send it with, or None where it is denied.

@@ -43,6 +43,7 @@ class Session:
         "dormant",
         "expiry",
         "last_number",
+        "missing",
         "numbers",
         "predecessor",
         "principal",
@@ -62,6 +63,8 @@ class Session:
         self.by_number: dict[int, Subscription] = {}
         self.numbers: dict[str, int] = {}
         self.last_number = 0
+        self.missing: list[Subscription] = []
+        """Subscriptions that are to be made again at the broker when the client is open."""
         self.dormant: dict[str, StoredSubscription] = {}
         """Subscriptions that the broker has kept and that the rules of now refuse."""
 

@@ -23,7 +23,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError
-from penstock.gateway.session import Held, Session
+from penstock.gateway.session import Held
 from penstock.mqtt import (
     NO_PROPERTIES,
     V5,
@@ -48,7 +48,9 @@ if TYPE_CHECKING:
 AP_PROPERTY = "purpose-ap"
 _NO_RETAINED = 2
 _REPLAY = 0
-_PAUSED = 0
+_ENDED = 0
+PAUSED = 0x100
+"""Beside the options of a stored subscription: the broker was told to end it for now."""
 
 
 async def subscribe(client: Downstream, packet: Subscribe) -> None:
@@ -181,7 +183,7 @@ async def unsubscribe(client: Downstream, packet: Unsubscribe) -> None:
         ended: list[str] = []
         for (place, text, _), reason in zip(asked, answer.reasons, strict=True):
             known = text in session.numbers or text in session.dormant
-            reasons[place] = _PAUSED if known and reason < FAILURE else reason
+            reasons[place] = _ENDED if known and reason < FAILURE else reason
             if reason < FAILURE:
                 drop(client, text)
                 ended.append(text)
@@ -215,27 +217,25 @@ async def keep(client: Downstream, put: Iterable[Held], dropped: Iterable[str]) 
         await client.gateway.saver.save(change)
 
 
-def restore(client: Downstream, stored: Iterable[StoredSubscription]) -> None:
+def restore(client: Downstream, stored: Iterable[StoredSubscription]) -> list[Subscription]:
     """Take up the subscriptions of a session that the broker has kept.
 
-    One that the rules of now would refuse sleeps until they change.
+    One that the rules of now would refuse sleeps until they change. Returned are those that
+    the broker does not have, because they were paused when the session was left.
     """
     session = client.session
-    engine = client.gateway.rules.engine
+    rules = client.gateway.rules
+    missing: list[Subscription] = []
     for it in stored:
         session.numbers[it.filter] = it.number
-        admission = engine.subscribe(
-            session.client_id,
-            it.filter,
-            it.purpose,
-            it.options & 3,
-            options=it.options,
-            identifier=it.identifier,
-        )
-        if admission.subscription is None:
+        subscription = rules.restore(session.client_id, it, it.options & ~PAUSED)
+        if subscription is None:
             session.dormant[it.filter] = it
-        else:
-            session.hold(admission.subscription)
+            continue
+        session.hold(subscription)
+        if it.options & PAUSED:
+            missing.append(subscription)
+    return missing
 
 
 def wake(client: Downstream) -> None:
@@ -243,27 +243,47 @@ def wake(client: Downstream) -> None:
     session = client.session
     waiting = [*session.dormant.values()]
     session.dormant.clear()
-    restore(client, waiting)
-    for it in waiting:
-        held = session.by_number.get(it.number)
-        if held is not None:
-            resume(client, held)
+    for subscription in restore(client, waiting):
+        resume(client, subscription)
 
 
 def pause(client: Downstream, subscription: Subscription) -> None:
     """End at the broker a subscription that is forbidden for now."""
-    upstream = client.broker()
-    request = Unsubscribe(1, (broker_filter(subscription),))
-    client.gateway.start_task(upstream.unsubscribe(request))
+    client.gateway.start_task(_pause(client, subscription))
 
 
 def resume(client: Downstream, subscription: Subscription) -> None:
     """Make at the broker, once more, a subscription that is allowed again."""
-    number = client.session.numbers.get(subscription.text)
-    if number is None:
+    client.gateway.start_task(_resume(client, subscription))
+
+
+async def _pause(client: Downstream, subscription: Subscription) -> None:
+    held = _held(client, subscription)
+    if held is None:
+        return
+    # Stored first: who takes the session up must know that the broker has it no longer.
+    await keep(client, [replace(held, options=held.options | PAUSED)], [])
+    if not subscription.active and _held(client, subscription) is not None:
+        await client.broker().unsubscribe(Unsubscribe(1, (broker_filter(subscription),)))
+
+
+async def _resume(client: Downstream, subscription: Subscription) -> None:
+    held = _held(client, subscription)
+    if held is None or not subscription.active:
         return
     handling = _REPLAY if client.gateway.replay_retained else _NO_RETAINED
-    client.gateway.start_task(ask_broker(client.broker(), subscription, number, handling))
+    await ask_broker(client.broker(), subscription, held.number, handling)
+    if _held(client, subscription) is not None:
+        await keep(client, [held], [])
+
+
+def _held(client: Downstream, subscription: Subscription) -> Held | None:
+    """Return what a session holds of a subscription, unless both have gone separate ways."""
+    session = client.session
+    number = session.numbers.get(subscription.text)
+    if client.ended or number is None or session.by_number.get(number) is not subscription:
+        return None
+    return session.hold(subscription)
 
 
 async def ask_broker(
@@ -289,8 +309,3 @@ def broker_filter(subscription: Subscription) -> str:
         return subscription.text
     mark = hashlib.sha256(subscription.ap.encode()).hexdigest()[:12]
     return f"$share/{subscription.group}.{mark}/{subscription.filter}"
-
-
-def forget_session(client: Downstream, session: Session) -> None:
-    """Take a session's subscriptions out of the engine; the store still has them."""
-    client.gateway.rules.engine.end_session(session.client_id)

@@ -1,0 +1,286 @@
+"""Random walks through a real gateway and a real broker, against the plain model.
+
+A normal run takes about 600 steps; PENSTOCK_PROPERTY_SCALE multiplies the walks: 170 makes
+it a nightly one of more than 100,000 steps.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from penstock.components import MosquittoServer
+from penstock.model.purposes import PurposeSet
+from penstock.mqtt import V3, V5
+from tests.gateway.harness import GatewayThread, run_gateway
+from tests.gateway.model import Client, Message, World
+from tests.gateway.raw import RawClient
+
+pytestmark = pytest.mark.needs("mosquitto")
+
+SCALE = int(os.environ.get("PENSTOCK_PROPERTY_SCALE", "1"))
+WALKS = 15 * SCALE
+STEPS = 40
+
+PURPOSES = ["p", "p/q", "x", None]
+FILTERS = ["#", "a/#", "a/+", "a/b", "+/b", "a", "b/#"]
+TOPICS = ["a", "a/b", "a/b/c", "b", "b/b", "c/b"]
+SETS = [
+    PurposeSet.of(["p"]),
+    PurposeSet.of(["p/q"]),
+    PurposeSet.of(["p", "x"]),
+    PurposeSet.of(["p"], ["p/q"]),
+    PurposeSet.of([], ["p/q"]),
+    PurposeSet(),
+    None,
+    None,
+]
+KINDS = {"old": (V3, True), "new": (V5, True), "brief": (V5, False)}
+ACTIONS = (
+    ["reserve"] * 6
+    + ["subscribe"] * 6
+    + ["publish"] * 10
+    + ["unsubscribe"]
+    + ["presubscribe"]
+    + ["leave", "vanish", "come", "come", "take over"]
+    + ["mode", "store", "strict"]
+)
+MODES = {
+    "publish": (b"false", b"false"),
+    "subscribe": (b"true", b"false"),
+    "hybrid": (b"false", b"true"),
+}
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayThread]:
+    with (
+        MosquittoServer(tmp_path_factory.mktemp("broker"), persistent=False) as broker,
+        run_gateway(
+            tmp_path_factory.mktemp("gateway"),
+            broker.port,
+            {"limits": {"commands": 100_000}},
+        ) as running,
+    ):
+        yield running
+
+
+class Walk:
+    """One walk: the real thing and the model, step by step."""
+
+    def __init__(self, gateway: GatewayThread, seed: int) -> None:
+        self.choice = random.Random(seed)
+        self.gateway = gateway
+        self.root = f"w{seed}"
+        self.trace: list[Any] = []
+        self.world = World()
+        self.real: dict[str, RawClient] = {}
+        self.admin = RawClient(gateway.port)
+        self.admin.connect(f"{self.root}-admin")
+        self.payload = 0
+        for command in ("CLEAR", "RESET"):
+            self.command(f"!PBAC/{command}")
+        for kind, (version, resumable) in KINDS.items():
+            self.world.clients[self.id(kind)] = Client(version == V3, resumable)
+            self.come(kind)
+
+    def id(self, kind: str) -> str:
+        return f"{self.root}-{kind}"
+
+    def place(self, text: str) -> str:
+        return f"{self.root}/{text}"
+
+    def command(self, topic: str, payload: bytes = b"") -> None:
+        answer = self.admin.publish(topic, payload, qos=1)
+        assert answer.reason == 0, (topic, answer, self.trace)
+        self.quiesce()
+
+    def quiesce(self) -> None:
+        """Wait until the gateway has told the broker all it had to."""
+
+        def idle() -> bool:
+            gateway = self.gateway.gateway
+            return len(gateway._tasks) <= self.lasting and gateway.saver._running is None
+
+        deadline = time.monotonic() + 10
+        while not self.gateway.do(idle):
+            assert time.monotonic() < deadline, self.trace
+
+    @property
+    def lasting(self) -> int:
+        return 3  # the clock, the lease, the heartbeat
+
+    # --- steps ---
+
+    def step(self) -> None:
+        action = self.choice.choice(ACTIONS)
+        getattr(self, action.replace(" ", "_"))(self.choice.choice(list(KINDS)))
+        self.compare()
+
+    def reserve(self, kind: str) -> None:
+        del kind
+        filter_, purposes = self.choice.choice(FILTERS), self.choice.choice(SETS)
+        self.trace.append(("reserve", filter_, str(purposes)))
+        place = self.place(filter_).replace("#", "HASH").replace("+", "PLUS")
+        self.command(f"!RESERVE/{place}{'{}' if purposes is None else purposes}")
+        self.world.reserve(self.place(filter_), purposes)
+
+    def presubscribe(self, kind: str) -> None:
+        filter_, ap = self.choice.choice(FILTERS), self.choice.choice(PURPOSES)
+        self.trace.append(("presubscribe", kind, filter_, ap))
+        place = self.place(filter_).replace("#", "HASH").replace("+", "PLUS")
+        self.command(f"!PBAC/PRESUB/{self.id(kind)}/{place}{{{ap or ''}}}")
+        key = (self.id(kind), self.place(filter_))
+        self.world.presubscriptions.pop(key, None)
+        if ap is not None:
+            self.world.presubscriptions[key] = ap
+
+    def subscribe(self, kind: str) -> None:
+        if kind not in self.real:
+            return
+        filter_, ap = self.choice.choice(FILTERS), self.choice.choice(PURPOSES)
+        qos = self.choice.choice([0, 1, 1])
+        if ap is None and self.covered(kind, filter_):
+            return
+        self.trace.append(("subscribe", kind, filter_, ap, qos))
+        place = self.place(filter_)
+        text = f"!AP/{place}{{{ap}}}" if ap is not None else place
+        answer = self.real[kind].subscribe(text, qos=qos)
+        allowed = self.world.subscribe(self.id(kind), place, ap, qos)
+        assert (answer.reasons[0] < 0x80) == allowed, (self.trace, answer)
+
+    def covered(self, kind: str, filter_: str) -> bool:
+        """Presubscriptions also speak for narrower filters; the model knows equal ones only."""
+        place = self.place(filter_)
+        return any(
+            client == self.id(kind) and there != place
+            for client, there in self.world.presubscriptions
+        )
+
+    def unsubscribe(self, kind: str) -> None:
+        if kind not in self.real:
+            return
+        filter_ = self.choice.choice(FILTERS)
+        self.trace.append(("unsubscribe", kind, filter_))
+        self.real[kind].unsubscribe(self.place(filter_))
+        self.world.clients[self.id(kind)].held.pop(self.place(filter_), None)
+
+    def publish(self, kind: str) -> None:
+        del kind
+        topic, purposes = self.choice.choice(TOPICS), self.choice.choice([*SETS, None, None, None])
+        retain = self.choice.random() < 0.2
+        qos = self.choice.choice([0, 1, 1])
+        self.payload += 1
+        payload = b"%d" % self.payload
+        self.trace.append(("publish", topic, str(purposes), "retained" if retain else "", qos))
+        place = self.place(topic)
+        text = place if purposes is None else f"!AIP/{place}{purposes}"
+        self.admin.publish(text, payload, qos=qos, retain=retain)
+        self.admin.settle()
+        self.world.publish(Message(place, payload, purposes, qos), retain=retain)
+
+    def mode(self, kind: str) -> None:
+        del kind
+        mode = self.choice.choice(list(MODES))
+        self.trace.append(("mode", mode))
+        # Each step of the way must be one that the model takes too.
+        on_subscribe, hybrid = MODES[mode]
+        self.command("!PBAC/SET/filter_on_subscribe", on_subscribe)
+        now_hybrid = self.world.mode == "hybrid" or self.hybrid_flag
+        self.world.mode = (
+            "subscribe" if on_subscribe == b"true" else "hybrid" if now_hybrid else "publish"
+        )
+        self.world.settle()
+        self.command("!PBAC/SET/filter_hybrid", hybrid)
+        self.hybrid_flag = hybrid == b"true"
+        self.world.mode = mode
+        self.world.settle()
+
+    hybrid_flag = False
+
+    def store(self, kind: str) -> None:
+        """Stores and caches change the work, never an answer."""
+        del kind
+        name = self.choice.choice(["use_tree_store", "cache_reservations", "cache_subscriptions"])
+        value = self.choice.choice([b"true", b"false"])
+        self.trace.append(("store", name, value))
+        self.command(f"!PBAC/SET/{name}", value)
+
+    def strict(self, kind: str) -> None:
+        del kind
+        self.world.strict = self.choice.random() < 0.3
+        self.trace.append(("strict", self.world.strict))
+        value = b"false" if self.world.strict else b"true"
+        self.command("!PBAC/SET/allow_without_reservation", value)
+        self.world.settle()
+
+    def leave(self, kind: str) -> None:
+        if kind in self.real:
+            self.trace.append(("leave", kind))
+            self.real.pop(kind).close()
+            self.gone(kind)
+
+    def vanish(self, kind: str) -> None:
+        if kind in self.real:
+            self.trace.append(("vanish", kind))
+            self.real.pop(kind).vanish()
+            self.gone(kind)
+
+    def gone(self, kind: str) -> None:
+        deadline = time.monotonic() + 10
+        while self.id(kind) in self.gateway.do(lambda: set(self.gateway.gateway.clients)):
+            assert time.monotonic() < deadline, self.trace
+        self.quiesce()
+        time.sleep(0.01)  # the broker reads the end of the connection after the gateway's
+        self.world.disconnect(self.id(kind))
+
+    def come(self, kind: str) -> None:
+        if kind not in self.real:
+            self.trace.append(("come", kind))
+            self.connect(kind)
+
+    def take_over(self, kind: str) -> None:
+        if kind in self.real and KINDS[kind][1]:
+            self.trace.append(("take over", kind))
+            old = self.real.pop(kind)
+            self.world.disconnect(self.id(kind))
+            self.connect(kind)
+            old.wait_closed()
+
+    def connect(self, kind: str) -> None:
+        version, resumable = KINDS[kind]
+        client = self.real[kind] = RawClient(self.gateway.port, version=version)
+        expiry = {"expiry": 600} if resumable and version == V5 else {}
+        answer = client.connect(self.id(kind), clean=not resumable, **expiry)  # type: ignore[arg-type]
+        assert answer.reason == 0, self.trace
+        self.quiesce()
+        self.world.connect(self.id(kind))
+
+    def compare(self) -> None:
+        for kind, client in self.real.items():
+            client.settle()
+            got = Counter(client.texts(quiet=0))
+            model = self.world.clients[self.id(kind)]
+            expected = Counter(model.received)
+            model.received.clear()
+            assert got == expected, f"{kind} got {got}, not {expected}, after {self.trace}"
+
+    def close(self) -> None:
+        for client in [*self.real.values(), self.admin]:
+            client.close()
+
+
+@pytest.mark.timeout(60 + 30 * SCALE)
+def test_walks(gateway: GatewayThread) -> None:
+    first = int(os.environ.get("PENSTOCK_PROPERTY_SEED", "0"))
+    for seed in range(first, first + WALKS):
+        walk = Walk(gateway, seed)
+        for _ in range(STEPS):
+            walk.step()
+        walk.close()
