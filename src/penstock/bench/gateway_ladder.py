@@ -86,7 +86,9 @@ def _measure(rung: Rung, folder: Path, broker: MosquittoServer, effort: Effort) 
     }
     shares = {f"{name}_cpu_us": most.cpu_micros(name) for name in most.cpu if name != OTHERS}
     cores = os.cpu_count() or 1
-    return figures | shares | {"others_cpu_share": most.cpu[OTHERS] / most.seconds / cores}
+    # The system counts in hundredths of a second, so that a difference can fall below zero.
+    others = max(0.0, most.cpu[OTHERS] / most.seconds / cores)
+    return figures | shares | {"others_cpu_share": others}
 
 
 def _add_ratios(rungs: Sequence[Figures]) -> None:

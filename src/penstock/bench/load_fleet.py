@@ -25,7 +25,6 @@ PUBACK = 0x40
 PUBACK_SIZE = 4
 RECEIVE_SIZE = 1 << 14
 READY_SECONDS = 30.0
-REFUSED = 0x80
 _CONNECTS_AT_ONCE = 200
 
 
@@ -85,11 +84,6 @@ class Fleet:
         """The size of every message, in bytes."""
         self.id_offset = self.size - payload - 2
         """Where the packet identifier stands at QoS 1."""
-        self.answers: list[list[LoadClient]] = [[] for _ in self.clients]
-        """Per client those that receive its messages."""
-        for receiver, source in zip(self.clients, plan.source, strict=True):
-            if source >= 0:
-                self.answers[source].append(receiver)
 
     def source_of(self, number: int) -> LoadClient:
         """Return the client whose messages client `number` receives."""
