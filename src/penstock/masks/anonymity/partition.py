@@ -1,0 +1,171 @@
+"""Cut a set of tuples into groups that fulfil the demands and lose little.
+
+    all tuples ─cut─┬─ left ─cut─┬─ group          each cut is across one quasi-identifier,
+                    │            └─ group          at the place where the estimated loss
+                    └─ right ─cut …                of both sides together is least
+
+Rules that hold here:
+- Every tuple is in one group, and every group fulfils the demands, if the whole does.
+- Ranges are those of the tuples that are there, not halves of the domain, so a cut that
+  frees one side of a few outliers is seen to be worth it.
+- A side's estimated loss is its box's loss now, times its tuples, times the groups it can
+  still be cut into to the power of -LOOKAHEAD: a large side will be cut further. Without
+  it, cuts are greedy and lose about a tenth more.
+- Cuts are tried at multiples of k persons from either end, which wastes no group, and where
+  the value changes, if it has few: cutting a spike off (the many who have no capital gain)
+  beats full groups.
+- The same input gives the same groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.masks.anonymity.domains import Floats
+from penstock.masks.anonymity.rules import Census, Demands, Mask
+from penstock.masks.anonymity.space import Space
+
+Rows: TypeAlias = npt.NDArray[np.intp]
+
+# Measured on Adult at twelve settings: .15 to .25 are equally good; at .3, large blocks with
+# small k are cut into slivers.
+LOOKAHEAD: Final = 0.2
+# So many places where a value changes are tried; a value with more has no spikes to speak of.
+MOST_CHANGES: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """Where to cut: the estimated loss, the quasi-identifier, the place, and both sides' loss."""
+
+    estimate: float
+    axis: int
+    place: int
+    left: float
+    right: float
+
+
+def partition(
+    space: Space,
+    codes: Floats,
+    census: Census,
+    demands: Demands,
+    references: Sequence[Floats] = (),
+) -> list[Rows]:
+    """Cut tuples into groups; codes are (quasi-identifiers, tuples)."""
+    if codes.shape[1] == 0:
+        return []
+    cutter = _Cutter(space, codes, census, demands, references)
+    loss = float(
+        space.losses(codes.min(axis=1, keepdims=True), codes.max(axis=1, keepdims=True))[0]
+    )
+    # Each entry: the tuples in the order of every quasi-identifier, and their box's loss.
+    todo = [([np.argsort(line, kind="stable") for line in codes], loss)]
+    is_left = np.zeros(codes.shape[1], dtype=np.bool_)
+    groups = []
+    while todo:
+        orders, loss = todo.pop()
+        cut = cutter.find(orders) if loss > 0.0 else None
+        if cut is None:
+            groups.append(orders[0])
+            continue
+        is_left[orders[cut.axis][: cut.place]] = True
+        marks = [is_left[order] for order in orders]
+        todo.append(([order[~mark] for order, mark in zip(orders, marks, strict=True)], cut.right))
+        todo.append(([order[mark] for order, mark in zip(orders, marks, strict=True)], cut.left))
+        is_left[orders[cut.axis][: cut.place]] = False
+    return groups
+
+
+class _Cutter:
+    """Finds cuts of sets of tuples."""
+
+    def __init__(
+        self,
+        space: Space,
+        codes: Floats,
+        census: Census,
+        demands: Demands,
+        references: Sequence[Floats],
+    ) -> None:
+        self._space = space
+        self._codes = codes
+        self._census = census
+        self._demands = demands
+        self._references = references
+
+    def find(self, orders: list[Rows]) -> _Cut | None:
+        """Return the best cut that leaves two sides which fulfil the demands."""
+        size, k = orders[0].size, self._demands.k
+        if size < 2 * k:
+            return None
+        steps = np.arange(k, size - k + 1, k)
+        grid = np.union1d(steps, size - steps) if size % k else steps
+        best: _Cut | None = None
+        for axis, order in enumerate(orders):
+            line = self._codes[axis]
+            if line[order[0]] == line[order[-1]]:
+                continue
+            cut = self._find_across(axis, order, grid)
+            if cut is not None and (best is None or cut.estimate < best.estimate):
+                best = cut
+        return best
+
+    def _find_across(self, axis: int, order: Rows, grid: Rows) -> _Cut | None:
+        """Return the best cut across one quasi-identifier."""
+        codes = self._codes[:, order]
+        size, k = order.size, self._demands.k
+        places = self._places(codes[axis], grid)
+        before = self._census.persons_before(order, places)
+        after = self._census.persons_before(order[::-1], size - places)
+        allowed = (before >= k) & (after >= k)
+        if self._demands.rules:
+            allowed &= self._keep_rules(order, places)
+        if not allowed.any():
+            return None
+        left, right = self._losses(codes, places)
+        estimates = left * places * (before // k).clip(1) ** -LOOKAHEAD
+        estimates += right * (size - places) * (after // k).clip(1) ** -LOOKAHEAD
+        estimates[~allowed] = np.inf
+        best = int(estimates.argmin())
+        return _Cut(
+            float(estimates[best]), axis, int(places[best]), float(left[best]), float(right[best])
+        )
+
+    def _places(self, line: Floats, grid: Rows) -> Rows:
+        """Return where to try: the grid, and where the value changes, if it has few."""
+        k = self._demands.k
+        changes = np.flatnonzero(line[k : line.size - k + 1] != line[k - 1 : line.size - k]) + k
+        return grid if changes.size > MOST_CHANGES else np.union1d(grid, changes)
+
+    def _losses(self, codes: Floats, places: Rows) -> tuple[Floats, Floats]:
+        """Return the losses of the boxes before and after each place."""
+        starts = np.concatenate(([0], places))
+        lows = np.minimum.reduceat(codes, starts, axis=1)
+        highs = np.maximum.reduceat(codes, starts, axis=1)
+        left = self._space.losses(
+            np.minimum.accumulate(lows[:, :-1], axis=1),
+            np.maximum.accumulate(highs[:, :-1], axis=1),
+        )
+        right = self._space.losses(
+            np.minimum.accumulate(lows[:, :0:-1], axis=1),
+            np.maximum.accumulate(highs[:, :0:-1], axis=1),
+        )
+        return left, right[::-1]
+
+    def _keep_rules(self, order: Rows, places: Rows) -> Mask:
+        """Say for each place whether both sides keep all rules."""
+        kept = np.ones(places.size, dtype=np.bool_)
+        for rule in self._demands.rules:
+            reference = self._references[rule.column]
+            for counts in self._census.histograms_before(rule, order, places):
+                kept &= rule.holds(counts, reference)
+            turned = (order.size - places)[::-1]
+            for counts in self._census.histograms_before(rule, order[::-1], turned):
+                kept &= rule.holds(counts, reference)[::-1]
+        return kept

@@ -1,0 +1,88 @@
+"""Generalizations that were published and may be used again (Ω in CASTLE).
+
+A tuple for which no group can be formed is published under one of those that contain it: at
+least k persons have been published under that already, so it stands among them.
+
+Rules that hold here:
+- Which one is drawn at random among all that contain the tuple. To take the tightest would
+  tell that the tuple lies in none of the tighter ones.
+- Only generalizations that lose less than the mean of the last mu are kept, at most `most`
+  of them; the newest push out the oldest.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.masks.anonymity.domains import Floats, Integers
+
+NONE: Final = -1
+# Tuples are compared with all generalizations at once, so many at a time, to bound memory.
+SLICE: Final = 4096
+
+
+class Boxes(NamedTuple):
+    """Generalizations: lows and highs are (quasi-identifiers, boxes); losses one per box."""
+
+    lows: Floats
+    highs: Floats
+    losses: Floats
+
+    @classmethod
+    def none(cls, axes: int) -> Boxes:
+        """Return no boxes."""
+        return cls(np.empty((axes, 0)), np.empty((axes, 0)), np.empty(0))
+
+    def __len__(self) -> int:
+        return int(self.losses.size)
+
+    def take(self, chosen: Integers | npt.NDArray[np.bool_] | slice) -> Boxes:
+        """Return some of the boxes."""
+        return Boxes(self.lows[:, chosen], self.highs[:, chosen], self.losses[chosen])
+
+    def join(self, other: Boxes) -> Boxes:
+        """Return these boxes and then the others."""
+        return Boxes(
+            np.concatenate((self.lows, other.lows), axis=1),
+            np.concatenate((self.highs, other.highs), axis=1),
+            np.concatenate((self.losses, other.losses)),
+        )
+
+    def draw(self, codes: Floats, generator: np.random.Generator) -> Integers:
+        """Draw for each tuple one of the boxes that contain it; NONE where none does."""
+        drawn = np.full(codes.shape[1], NONE, dtype=np.int64)
+        if not len(self):
+            return drawn
+        for start in range(0, codes.shape[1], SLICE):
+            part = codes[:, start : start + SLICE]
+            inside = np.ones((len(self), part.shape[1]), dtype=np.bool_)
+            for line, low, high in zip(part, self.lows, self.highs, strict=True):
+                inside &= (low[:, None] <= line) & (line <= high[:, None])
+            chances = np.where(inside, generator.random(inside.shape), -1.0)
+            best = chances.argmax(axis=0)
+            drawn[start : start + SLICE] = np.where(inside.any(axis=0), best, NONE)
+        return drawn
+
+
+class Published:
+    """What is remembered of the groups published so far: the last losses, and what is reusable."""
+
+    def __init__(self, axes: int, *, mu: int, most: int) -> None:
+        self._mu = mu
+        self._most = most
+        self.recent: Floats = np.empty(0)
+        self.reusable = Boxes.none(axes)
+
+    @property
+    def typical_loss(self) -> float:
+        """The mean loss of the last mu groups (τ in CASTLE); 1 before the first."""
+        return float(self.recent.mean()) if self.recent.size else 1.0
+
+    def add(self, boxes: Boxes) -> None:
+        """Remember groups that were published."""
+        self.recent = np.concatenate((self.recent, boxes.losses))[-self._mu :]
+        good = boxes.take(boxes.losses < self.typical_loss)
+        self.reusable = self.reusable.join(good).take(slice(-self._most, None))

@@ -1,0 +1,256 @@
+"""k-anonymity of a stream whose tuples may wait at most delta positions.
+
+    feed ──▶ held: up to delta tuples ──the oldest is due──▶ partition ──▶ groups of ≥ k persons
+                     ▲                                          │
+                     └── those that fit in no group, if young ──┤
+                                 old: a box published before, drawn at random, or suppressed
+
+CASTLE grows clusters tuple by tuple and publishes the one whose tuple is due. Here all held
+tuples are cut into groups at once when the oldest is due, and all leave: every group is made
+from delta tuples, and the work per tuple is small and the same however long the stream is.
+
+Rules that hold here:
+- Every tuple leaves once: published in a group that fulfils the demands, published under a
+  box that at least k persons were published under before, or suppressed.
+- A tuple at position p leaves before the one at p + delta is taken in.
+- How the tuples are divided among calls of `feed` changes nothing, nor does a restart from
+  `to_bytes`: randomness comes from the seed and the number of the release alone.
+- Memory is bounded by delta and beta.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import Final
+
+import numpy as np
+
+from penstock.errors import UsageError
+from penstock.masks.anonymity.domains import Floats, Integers
+from penstock.masks.anonymity.parameters import Parameters
+from penstock.masks.anonymity.partition import Rows, partition
+from penstock.masks.anonymity.release import Release
+from penstock.masks.anonymity.reuse import NONE, Boxes, Published
+from penstock.masks.anonymity.rules import Census
+
+# Leaving tuples out to mend a group takes at most about this many steps.
+MENDING_STEPS: Final = 200
+
+
+class StreamAnonymizer:
+    """Holds tuples, and releases them k-anonymous."""
+
+    def __init__(self, parameters: Parameters) -> None:
+        self.parameters = parameters
+        space, delta = parameters.space, parameters.delta
+        self._codes = np.empty((len(space), delta))
+        self._persons = np.empty(delta, dtype=np.int64)
+        self._sensitive = np.empty((len(parameters.sensitive), delta), dtype=np.int64)
+        self._positions = np.empty(delta, dtype=np.int64)
+        self._held = 0
+        self._next = 0
+        self._releases = 0
+        # How often each sensitive value was seen: what t-closeness compares with.
+        self._seen: list[Floats] = [np.zeros(domain.size) for domain in parameters.sensitive]
+        self._published = Published(len(space), mu=parameters.mu, most=parameters.beta)
+
+    @property
+    def next_position(self) -> int:
+        """The position that the next tuple gets."""
+        return self._next
+
+    @property
+    def held_positions(self) -> Integers:
+        """The positions of the tuples that have not left yet, oldest first."""
+        return self._positions[: self._held].copy()
+
+    @property
+    def typical_loss(self) -> float:
+        """The mean loss of the last mu groups."""
+        return self._published.typical_loss
+
+    def feed(self, codes: Floats, persons: Integers, sensitive: Integers | None = None) -> Release:
+        """Take tuples in, and return those that leave.
+
+        Codes are (quasi-identifiers, tuples), persons one number each, sensitive codes
+        (attributes, tuples). Positions count on from `next_position`.
+        """
+        count = int(persons.size)
+        if sensitive is None:
+            sensitive = np.empty((0, count), dtype=np.int64)
+        self._check(codes, sensitive, count)
+        releases = []
+        done = 0
+        while done < count:
+            oldest = self._positions[0] if self._held else self._next
+            room = int(oldest) + self.parameters.delta - self._next
+            part = slice(done, min(done + room, count))
+            self._append(codes[:, part], persons[part], sensitive[:, part])
+            done = part.stop
+            if self._next - self._positions[0] >= self.parameters.delta:
+                releases.append(self._release(final=False))
+        return Release.join(len(self.parameters.space), releases)
+
+    def flush(self) -> Release:
+        """End the stream: everything still held leaves."""
+        return self._release(final=True)
+
+    def _check(self, codes: Floats, sensitive: Integers, count: int) -> None:
+        """Refuse arrays that do not fit the parameters."""
+        spaces = (len(self.parameters.space), len(self.parameters.sensitive))
+        if codes.shape != (spaces[0], count) or sensitive.shape != (spaces[1], count):
+            raise UsageError(
+                f"codes {codes.shape} and sensitive {sensitive.shape} do not fit {count} persons",
+                fix=f"give ({spaces[0]}, {count}) codes and ({spaces[1]}, {count}) sensitive codes",
+            )
+        self.parameters.space.check(codes)
+        for domain, line in zip(self.parameters.sensitive, sensitive, strict=True):
+            if count and not (line.min() >= 0 and line.max() < domain.size):
+                raise UsageError(
+                    f"a code of the sensitive field {domain.name!r} is not from 0 to {domain.size}",
+                    fix=f"send records on only if it is {domain.expected}",
+                )
+
+    def _append(self, codes: Floats, persons: Integers, sensitive: Integers) -> None:
+        """Hold tuples."""
+        start, end = self._held, self._held + persons.size
+        self._codes[:, start:end] = codes
+        self._persons[start:end] = persons
+        self._sensitive[:, start:end] = sensitive
+        self._positions[start:end] = np.arange(self._next, self._next + persons.size)
+        for column, line in enumerate(sensitive):
+            self._seen[column] += np.bincount(line, minlength=self._seen[column].size)
+        self._held = end
+        self._next += persons.size
+
+    def _release(self, *, final: bool) -> Release:
+        """Cut what is held into groups; what fits in none leaves if it is old, or at the end."""
+        held, space = self._held, self.parameters.space
+        if not held:
+            return Release.none(len(space))
+        codes, positions = self._codes[:, :held], self._positions[:held]
+        census = Census(self._persons[:held], self._sensitive[:, :held])
+        generator = np.random.default_rng([self.parameters.seed, self._releases])
+        chosen = self._choose(census, generator)
+        groups = partition(
+            space, codes[:, chosen], census.take(chosen), self.parameters.demands, self._seen
+        )
+        places = np.full(held, NONE, dtype=np.int64)
+        for number, group in enumerate(groups):
+            places[chosen[group]] = number
+        boxes = self._box(codes, [chosen[group] for group in groups])
+        self._published.add(boxes)
+
+        left_over = places == NONE
+        due = positions < positions[0] + (self.parameters.delta + 1) // 2
+        stays = left_over & ~due & (not final)
+        reused = np.zeros(held, dtype=np.bool_)
+        stragglers = np.flatnonzero(left_over & ~stays)
+        if stragglers.size and self.parameters.may_reuse:
+            drawn = self._published.reusable.draw(codes[:, stragglers], generator)
+            found = drawn != NONE
+            used, numbers = np.unique(drawn[found], return_inverse=True)
+            places[stragglers[found]] = numbers + len(boxes)
+            reused[stragglers[found]] = True
+            boxes = boxes.join(self._published.reusable.take(used))
+        leaves = ~stays
+        release = Release(positions[leaves].copy(), places[leaves], reused[leaves], boxes)
+        self._keep(np.flatnonzero(stays))
+        self._releases += 1
+        return release
+
+    def _choose(self, census: Census, generator: np.random.Generator) -> Rows:
+        """Return the rows that fulfil the demands together; as many as a few steps can find.
+
+        Where one sensitive value is too frequent, tuples with it are left out until it is
+        not. Where this cannot help, no rows are left.
+        """
+        rows = np.arange(len(census))
+        demands = self.parameters.demands
+        while census.count(rows) >= demands.k:
+            broken = census.broken(demands, rows, self._seen)
+            if broken is None:
+                return rows
+            rule, counts = broken
+            value = rule.crowded(counts, self._seen[rule.column])
+            if value is None:
+                break
+            crowd = rows[census.sensitive[rule.column, rows] == value]
+            fewest = max(1, crowd.size // 20, rows.size // MENDING_STEPS)
+            rows = np.setdiff1d(rows, generator.permutation(crowd)[:fewest])
+            if not crowd.size:
+                break
+        return np.empty(0, dtype=np.intp)
+
+    def _box(self, codes: Floats, groups: list[Rows]) -> Boxes:
+        """Return the groups' boxes as they are published."""
+        space = self.parameters.space
+        if not groups:
+            return Boxes.none(len(space))
+        ordered = codes[:, np.concatenate(groups)]
+        starts = np.cumsum([0, *(group.size for group in groups[:-1])])
+        lows, highs = space.widen(
+            np.minimum.reduceat(ordered, starts, axis=1),
+            np.maximum.reduceat(ordered, starts, axis=1),
+        )
+        return Boxes(lows, highs, space.losses(lows, highs))
+
+    def _keep(self, rows: Rows) -> None:
+        """Hold these rows alone."""
+        self._held = rows.size
+        self._codes[:, : rows.size] = self._codes[:, rows]
+        self._persons[: rows.size] = self._persons[rows]
+        self._sensitive[:, : rows.size] = self._sensitive[:, rows]
+        self._positions[: rows.size] = self._positions[rows]
+
+    def to_bytes(self) -> bytes:
+        """Write the whole state."""
+        held = self._held
+        target = io.BytesIO()
+        np.savez(
+            target,
+            allow_pickle=False,
+            signature=np.frombuffer(self.parameters.signature, dtype=np.uint8),
+            counters=np.array([self._next, self._releases]),
+            codes=self._codes[:, :held],
+            persons=self._persons[:held],
+            sensitive=self._sensitive[:, :held],
+            positions=self._positions[:held],
+            seen=np.concatenate([np.empty(0), *self._seen]),
+            recent=self._published.recent,
+            **{f"reusable_{name}": part for name, part in self._reusable_parts().items()},
+        )
+        return target.getvalue()
+
+    def _reusable_parts(self) -> dict[str, Floats]:
+        """Return the parts of the reusable boxes by name."""
+        return self._published.reusable._asdict()
+
+    @classmethod
+    def from_bytes(cls, parameters: Parameters, state: bytes) -> StreamAnonymizer:
+        """Read a state that the same parameters wrote."""
+        try:
+            with np.load(io.BytesIO(state), allow_pickle=False) as source:
+                parts = dict(source)
+        except (ValueError, OSError, EOFError) as error:
+            raise UsageError(
+                f"the state of {len(state)} bytes cannot be read",
+                fix="go back to an older checkpoint, or begin the view anew",
+            ) from error
+        if parts["signature"].tobytes() != parameters.signature:
+            raise UsageError(
+                "the state was written with other parameters",
+                fix="flush the stream before its parameters change, or begin the view anew",
+            )
+        stream = cls(parameters)
+        held = stream._held = int(parts["positions"].size)
+        stream._next, stream._releases = parts["counters"].tolist()
+        stream._codes[:, :held] = parts["codes"]
+        stream._persons[:held] = parts["persons"]
+        stream._sensitive[:, :held] = parts["sensitive"]
+        stream._positions[:held] = parts["positions"]
+        ends = np.cumsum([domain.size for domain in parameters.sensitive])
+        stream._seen = np.split(parts["seen"], ends)[:-1]
+        stream._published.recent = parts["recent"]
+        stream._published.reusable = Boxes(*(parts[f"reusable_{name}"] for name in Boxes._fields))
+        return stream
