@@ -1,0 +1,1 @@
+"""Made-up records in any volume, the same for the same seed."""
