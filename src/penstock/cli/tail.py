@@ -1,0 +1,211 @@
+"""`penstock tail`: subscribe through the gateway, for a purpose, and print what comes."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.text import Text
+
+from penstock.cli.output import console, json_option, print_json
+from penstock.cli.session import configuration
+from penstock.config import Config
+from penstock.errors import DeniedError, UnavailableError, UsageError, quote
+
+PREVIEW = 2_000
+KEEP_ALIVE = 30
+
+
+@click.command("tail")
+@click.argument("filter_", metavar="FILTER")
+@click.option("--purpose", help="The access purpose of the subscription.")
+@click.option("--host", help="The gateway; else a listener of penstock.yaml.")
+@click.option("--port", type=click.IntRange(1, 65535), help="Its port.")
+@click.option("--user", help="Who asks.")
+@click.option(
+    "--password-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The file that holds the password.",
+)
+@click.option("--client-id", default="", help="The client identifier; else one is assigned.")
+@click.option("--qos", type=click.IntRange(0, 2), default=1, show_default=True)
+@click.option("-n", "--count", type=click.IntRange(1), help="End after so many messages.")
+@json_option
+def command(
+    *,
+    filter_: str,
+    purpose: str | None,
+    host: str | None,
+    port: int | None,
+    user: str | None,
+    password_file: Path | None,
+    client_id: str,
+    qos: int,
+    count: int | None,
+    as_json: bool,
+) -> None:
+    """Print the messages of FILTER that the gateway delivers for a purpose.
+
+    With --json one line per message; payloads that are not text come as base64.
+    """
+    address = (host, port) if host and port else _listener(configuration(), host, port)
+    password = password_file.read_bytes().strip() if password_file else None
+    wanted = Wanted(filter_, purpose, qos, count, as_json)
+    asyncio.run(_follow(address, wanted, (user, password, client_id)))
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is asked for."""
+
+    filter: str
+    purpose: str | None
+    qos: int
+    count: int | None
+    as_json: bool
+
+
+def _listener(config: Config, host: str | None, port: int | None) -> tuple[str, int]:
+    """Return the address of a plain listener of this installation."""
+    for listener in config.gateway.listeners.values():
+        if listener.transport == "tcp" and (listener.port or port):
+            found = "127.0.0.1" if listener.host == "0.0.0.0" else listener.host  # noqa: S104
+            return host or found, port or listener.port
+    raise UsageError(
+        "penstock.yaml names no listener of transport tcp with a port",
+        fix="name the gateway with --host and --port",
+    )
+
+
+async def _follow(
+    address: tuple[str, int], wanted: Wanted, login: tuple[str | None, bytes | None, str]
+) -> None:
+    from penstock.mqtt import PINGREQ, V5, Connect, Disconnect, Reader, Sender
+
+    user, password, client_id = login
+    try:
+        incoming, outgoing = await asyncio.open_connection(*address)
+    except OSError as error:
+        raise UnavailableError(
+            f"the gateway at {address[0]} port {address[1]} cannot be reached: {error.strerror}",
+            fix="start it with `penstock up`, or name another with --host and --port",
+        ) from None
+    reader = Reader(Sender.SERVER, version=V5)
+    connect = Connect(client_id, keep_alive=KEEP_ALIVE, username=user, password=password)
+    outgoing.write(connect.encode())
+    seen = 0
+    while wanted.count is None or seen < wanted.count:
+        try:
+            async with asyncio.timeout(KEEP_ALIVE / 2):
+                data = await incoming.read(1 << 16)
+        except TimeoutError:
+            outgoing.write(PINGREQ.encode(V5))
+            continue
+        if not data:
+            raise UnavailableError("the gateway closed the connection", fix="see its log")
+        reader.feed(data)
+        while batch := reader.packets():
+            for packet in batch:
+                answer, shown = _take(packet, wanted)
+                outgoing.write(answer)
+                seen += shown
+                if seen == wanted.count:
+                    break
+    outgoing.write(Disconnect().encode(V5))
+    await outgoing.drain()
+    outgoing.close()
+
+
+def _take(packet: Any, wanted: Wanted) -> tuple[bytes, int]:
+    """Deal with a packet; return what to answer, and how many messages were printed."""
+    from penstock.mqtt import (
+        FAILURE,
+        V5,
+        Connack,
+        Disconnect,
+        Properties,
+        Publish,
+        Pubrel,
+        Suback,
+        Subscribe,
+        Subscription,
+        encode_puback,
+        encode_pubcomp,
+        encode_pubrec,
+    )
+
+    match packet:
+        case Connack() if packet.reason >= FAILURE:
+            raise DeniedError(
+                f"the gateway refused the connection: {_describe(packet.reason)}",
+                fix=packet.properties.reason_string or "check --user and the password",
+            )
+        case Connack():
+            pairs = (("purpose-ap", wanted.purpose),) if wanted.purpose else ()
+            subscription = Subscription(wanted.filter, wanted.qos)
+            return Subscribe(1, (subscription,), Properties(user=pairs)).encode(V5), 0
+        case Suback() if packet.reasons[0] >= FAILURE:
+            raise DeniedError(
+                f"the subscription to {quote(wanted.filter)} was refused: "
+                f"{_describe(packet.reasons[0])}",
+                fix=packet.properties.reason_string,
+            )
+        case Disconnect():
+            raise UnavailableError(f"the gateway ended the connection: {_describe(packet.reason)}")
+        case Publish():
+            _show(packet, as_json=wanted.as_json)
+            if not packet.qos:
+                return b"", 1
+            answer = encode_puback if packet.qos == 1 else encode_pubrec
+            return answer(packet.packet_id), 1
+        case Pubrel():
+            return encode_pubcomp(packet.packet_id), 0
+    return b"", 0
+
+
+def _describe(reason: int) -> str:
+    from penstock.mqtt import ReasonCode
+
+    return f"{ReasonCode(reason).name.replace('_', ' ').lower()} (0x{reason:02X})"
+
+
+def _show(packet: Any, *, as_json: bool) -> None:
+    text = _as_text(packet.payload)
+    if as_json:
+        line: dict[str, Any] = {"topic": packet.topic, "qos": packet.qos, "retain": packet.retain}
+        if text is None:
+            line["base64"] = base64.b64encode(packet.payload).decode()
+        else:
+            line["payload"] = _as_data(text)
+        print_json(line)
+    else:
+        shown = f"({len(packet.payload)} bytes)" if text is None else _visible(text)
+        mark = " retained" if packet.retain else ""
+        console().print(Text.assemble((packet.topic, "bold"), (mark, "dim"), " ", shown))
+    sys.stdout.flush()
+
+
+def _as_text(payload: bytes) -> str | None:
+    try:
+        return payload.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _as_data(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _visible(text: str) -> str:
+    """Leave out what would move the cursor or end the line."""
+    short = text if len(text) <= PREVIEW else text[:PREVIEW] + "…"
+    return "".join(it if it.isprintable() else "�" for it in short)

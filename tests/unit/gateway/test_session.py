@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from penstock.gateway.session import HIGHEST_NUMBER, Session
+from penstock.model.topics import parse_subscribed
+from penstock.policy.subscriptions import Subscription
+
+
+def subscription(text: str, ap: str | None = None) -> Subscription:
+    return Subscription("c", parse_subscribed(text), ap, 1, options=1, identifier=7)
+
+
+def test_a_filter_keeps_its_number_and_no_two_share_one() -> None:
+    session = Session("c", "alice", 0)
+    first = session.hold(subscription("a", "p"))
+    assert (first.text, first.purpose, first.options, first.identifier) == ("a", "p", 1, 7)
+    second = session.hold(subscription("b"))
+    again = session.hold(subscription("a", "q"))
+    assert first.number == again.number != second.number
+    assert session.by_number[first.number].ap == "q"
+
+
+def test_a_dropped_number_is_unknown_and_not_given_again_soon() -> None:
+    session = Session("c", "alice", 0)
+    number = session.hold(subscription("a")).number
+    session.drop("a")
+    assert number not in session.by_number
+    assert session.hold(subscription("a")).number != number
+    session.drop("never there")
+
+
+def test_numbers_begin_anew_without_meeting_those_in_use() -> None:
+    session = Session("c", "alice", 0)
+    held = session.hold(subscription("a")).number
+    session.last_number = HIGHEST_NUMBER
+    assert held == 1
+    assert session.hold(subscription("b")).number == 2
+
+
+def test_a_session_is_resumable_if_it_expires_later() -> None:
+    assert not Session("c", "alice", 0).resumable
+    assert Session("c", "alice", 1).resumable
