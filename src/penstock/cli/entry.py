@@ -31,11 +31,13 @@ VERBS: dict[str, str] = {
     "schema": "Print the JSON Schema of a kind.",
     "check": "Ask whether a subject may read or write a topic, and why.",
     "explain": "Say who can see a topic, for which purposes, and why.",
+    "tail": "Subscribe through the gateway for a purpose, and print what comes.",
     "audit": "Read, verify and prove the audit log.",
     "up": "Run the parts named in penstock.yaml.",
     "down": "Stop them again, in order.",
     "gateway": "Run the MQTT gateway in the foreground.",
     "status": "Show the parts that run.",
+    "password": "Add, change or remove a user in the file of passwords.",
     "bench": "Measure a part and print figures.",
 }
 

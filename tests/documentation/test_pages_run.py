@@ -1,6 +1,6 @@
-"""What the README shows is run as it stands there.
+"""What the README and the tutorial show is run as it stands there.
 
-Blocks of the README:
+Blocks of a page:
 - `yaml` or `python` after a line `<!-- file: NAME -->` is written to that file;
 - `sh` is run in the same folder, with Penstock on the PATH;
 - `text` after a line `<!-- prints -->` is what the block before it must have printed.
@@ -56,10 +56,11 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.needs("mosquitto")
-def test_the_readme_does_what_it_shows(folder: Path) -> None:
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial/first-hour.md"])
+def test_a_page_does_what_it_shows(page: str, folder: Path) -> None:
     printed = ""
     ran = compared = 0
-    for block in BLOCK.finditer((ROOT / "README.md").read_text(encoding="utf-8")):
+    for block in BLOCK.finditer((ROOT / page).read_text(encoding="utf-8")):
         mark, language, text = block["mark"] or "", block["language"], block["text"]
         if mark.startswith("file: "):
             (folder / mark.removeprefix("file: ")).write_text(text, encoding="utf-8")
