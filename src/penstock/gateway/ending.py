@@ -93,7 +93,7 @@ def end(
             upstream.close((_instead_of_will(client) if wants_will else None) or said)
         else:
             upstream.close(_instead_of_will(client))
-    client.gateway.forget(client, farewell if cause is Cause.CLIENT else None)
+    client.gateway.forget(client)
 
 
 def _take_leave(

@@ -35,7 +35,7 @@ from penstock.gateway.saving import Saver
 from penstock.gateway.translation import RESERVED, Offer
 from penstock.gateway.upstream import Upstream
 from penstock.model.document import Document, Key
-from penstock.mqtt import Connect, Disconnect, PropertyLists, Sender, TopicNames
+from penstock.mqtt import Connect, PropertyLists, Sender, TopicNames
 from penstock.policy.notation import Notation
 from penstock.store.checked import CheckedDefinitions
 from penstock.store.definitions import Change
@@ -89,6 +89,8 @@ class Gateway:
         self.saver = Saver(self._store_sessions)
         self.clients: dict[str, Downstream] = {}
         self.connections: set[Downstream] = set()
+        self.waiting: set[Upstream] = set()
+        """Connections to the broker that are not read until the definitions are fresh."""
         self.draining = False
         self._emptied = asyncio.Event()
         self._addresses: dict[str, int] = {}
@@ -204,9 +206,10 @@ class Gateway:
         client.session.predecessor = None
         self.counters.connections += 1
 
-    def forget(self, client: Downstream, farewell: Disconnect | None) -> None:
+    def forget(self, client: Downstream) -> None:
         """Take note that a client's connection has ended."""
-        del farewell
+        if client.upstream is not None:
+            self.waiting.discard(client.upstream)
         if client.open:
             self.counters.connections -= 1
         session = getattr(client, "session", None)
@@ -306,10 +309,9 @@ class Gateway:
         self.rules.fresh_until = boot_clock() + self._follower.lease - age if fresh else 0.0
         if fresh:
             self._look_for_another_history()
-        if fresh and not self._was_fresh:
-            for client in list(self.clients.values()):
-                if client.upstream is not None:
-                    client.upstream.resume("stale")
+            waiting, self.waiting = self.waiting, set()
+            for upstream in waiting:
+                upstream.resume("stale")
         if self._was_fresh and not fresh:
             self.log.error("the definitions are stale: everything is denied")
         self._was_fresh = fresh

@@ -102,8 +102,8 @@ async def _open(client: Downstream) -> None:
         _refuse(client, _broker_refusal(client, answer))
         return
     await _take_up_session(client, answer)
-    if client.ended or client.broker().ended:
-        return
+    if client.broker().ended:
+        raise ConnectionResetError
     _begin(client, answer, client_connack(answer, connect, assigned, offer), offer)
 
 
@@ -112,6 +112,8 @@ def _begin(client: Downstream, answer: Connack, told: Connack, offer: Offer) -> 
     gateway = client.gateway
     upstream = client.broker()
     granted = answer.properties
+    if granted.session_expiry is not None:
+        client.session.expiry = granted.session_expiry
     upstream.keep_alive = granted.server_keep_alive or offer.broker_keep_alive
     client.quota = min(granted.receive_maximum or _DEFAULT_RECEIVE_MAXIMUM, offer.receive_maximum)
     client.aliases = Aliases(offer.topic_aliases)

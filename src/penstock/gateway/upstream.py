@@ -24,7 +24,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final, cast
 
 from penstock.gateway.copies import Copies
-from penstock.gateway.ending import Cause, end
+from penstock.gateway.ending import FAREWELL_SECONDS, Cause, end
 from penstock.mqtt import (
     V3,
     V5,
@@ -137,7 +137,8 @@ class Upstream(asyncio.Protocol):
         for answer in self.requests.values():
             answer.cancel()
         self.requests.clear()
-        if not self.client.ended:
+        # While it opens, whoever opens it notices and tells the client.
+        if self.client.open and not self.client.ended:
             self.client.gateway.counters.broker_lost()
             end(self.client, Cause.BROKER)
 
@@ -156,14 +157,10 @@ class Upstream(asyncio.Protocol):
         gateway = self.client.gateway
         gateway.counters.bytes_out += len(data)
         self._pinged = 0
-        if self._paused:
+        if self._paused or self._is_stale():
             self._held.append(data)
-            return
-        if boot_clock() > gateway.rules.fresh_until and self.client.open:
-            self.pause("stale")
-            self._held.append(data)
-            return
-        self._read(data)
+        else:
+            self._read(data)
 
     def pause(self, reason: str) -> None:
         """Stop reading from the broker, for one of several reasons."""
@@ -174,13 +171,24 @@ class Upstream(asyncio.Protocol):
     def resume(self, reason: str) -> None:
         """Read again where no other reason is left."""
         self._paused.discard(reason)
-        if self._early and not self._paused:
+        if self._paused or self.ended or self._is_stale():
+            return
+        if self._early:
             early, self._early = self._early, []
             self.deliver(early)
         while self._held and not self._paused and not self.ended:
             self._read(self._held.pop(0))
         if not self._paused and not self.ended:
             self.transport.resume_reading()
+
+    def _is_stale(self) -> bool:
+        """Say whether nothing may be decided now; then wait until that has changed."""
+        gateway = self.client.gateway
+        if boot_clock() <= gateway.rules.fresh_until or not self.client.open:
+            return False
+        gateway.waiting.add(self)
+        self.pause("stale")
+        return True
 
     def write(self, packets: list[bytes]) -> None:
         """Write packets to the broker at once."""
@@ -196,6 +204,7 @@ class Upstream(asyncio.Protocol):
         if farewell is not None:
             self.transport.write(farewell.encode(V5))
         self.transport.close()
+        self.client.gateway.loop.call_later(FAREWELL_SECONDS, self.transport.abort)
 
     def tick(self, seconds: int) -> bool:
         """Keep the connection alive; False says that the broker is silent for too long."""
