@@ -1,0 +1,121 @@
+"""How a record stands in a file of the log, and how it is found there again.
+
+    offset TAB milliseconds TAB key TAB value LF
+
+Rules that hold here:
+- Values and keys hold no control characters; JSON needs none. So a line is a record, and a
+  file can be cut into pieces at any line end and read in parallel.
+- Offsets grow by one from line to line. The offset stands first in each line, so that a
+  place in a file is found by halving, without an index that could be wrong.
+- A line without its end is no record: its writer was stopped.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import IO, Final, NamedTuple
+
+from penstock.errors import PenstockError, UsageError
+
+MAX_VALUE: Final = 1 << 20
+MAX_KEY: Final = 1 << 12
+# The longest line there can be: a value, a key, two numbers, and what stands between.
+MAX_LINE: Final = MAX_VALUE + MAX_KEY + 64
+CONTROL: Final = re.compile(rb"[\x00-\x1f]")
+
+
+class Record(NamedTuple):
+    """What the log holds at an offset."""
+
+    offset: int
+    milliseconds: int
+    key: bytes
+    value: bytes
+
+
+class DamagedLogError(PenstockError):
+    """A file of the log does not hold what was written to it."""
+
+
+def check_value(value: bytes, most: int = MAX_VALUE) -> None:
+    """Refuse what would not be one record."""
+    if len(value) > most:
+        raise UsageError(f"a record of {len(value)} bytes is too long", fix=f"at most {most} bytes")
+    if CONTROL.search(value):
+        raise UsageError(
+            "a record holds control characters", fix="write it as JSON in one line, without tabs"
+        )
+
+
+def format_line(record: Record) -> bytes:
+    """Write a record as a line."""
+    return b"%d\t%d\t%b\t%b\n" % record
+
+
+def parse_line(line: bytes) -> Record:
+    """Read a whole line."""
+    parts = line.rstrip(b"\n").split(b"\t", 3)
+    try:
+        return Record(int(parts[0]), int(parts[1]), parts[2], parts[3])
+    except (IndexError, ValueError):
+        raise DamagedLogError(
+            "a line of the event log is damaged", fix="restore the file from a backup"
+        ) from None
+
+
+def find_end(file: IO[bytes]) -> int:
+    """Return where the last whole line ends."""
+    place = file.seek(0, os.SEEK_END)
+    step = 1 << 12
+    while place > 0:
+        start = max(0, place - step)
+        file.seek(start)
+        found = file.read(place - start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        place, step = start, step * 4
+    return 0
+
+
+def read_last(file: IO[bytes], end: int) -> Record | None:
+    """Return the last record before `end`, which is the end of a line."""
+    if end == 0:
+        return None
+    step = 1 << 12
+    while True:
+        start = max(0, end - step)
+        file.seek(start)
+        piece = file.read(end - start)
+        found = piece.rfind(b"\n", 0, -1)
+        if found >= 0 or start == 0:
+            return parse_line(piece[found + 1 :])
+        step *= 4
+
+
+def find_offset(file: IO[bytes], offset: int, end: int) -> int:
+    """Return where the line of an offset begins; `end` where all lines are of earlier ones."""
+    low, high = 0, end
+    # The line sought begins at or after `low`, and is the first at or after `high`.
+    while low < high:
+        middle = (low + high) // 2
+        start = _next_line(file, middle, end)
+        if start < end and _read_offset(file, start) < offset:
+            low = start + 1
+        else:
+            high = middle
+    return _next_line(file, low, end)
+
+
+def _read_offset(file: IO[bytes], place: int) -> int:
+    file.seek(place)
+    return parse_line(file.readline(MAX_LINE)).offset
+
+
+def _next_line(file: IO[bytes], place: int, most: int) -> int:
+    """Return where the first line at or after a place begins; `most` where there is none."""
+    if place == 0:
+        return 0
+    file.seek(place - 1)
+    skipped = file.readline(MAX_LINE)
+    return min(place - 1 + len(skipped), most)
