@@ -42,6 +42,7 @@ from penstock.mqtt import (
     Reader,
     ReceiveMaximumError,
     Sender,
+    encode_puback,
 )
 from penstock.mqtt.aliases import Aliases
 from penstock.store.follower import boot_clock
@@ -146,7 +147,8 @@ class Downstream(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Deal with what the client sent."""
         self.heard = True
-        self.gateway.counters.bytes_in += len(data)
+        counters = self.gateway.counters
+        counters.bytes_in += len(data)
         reader = self.reader
         reader.feed(data)
         try:
@@ -225,6 +227,8 @@ class Downstream(asyncio.Protocol):
                             return
                         listed = properties.kept + outcome
                     out.append(packet.to_v5(listed))
+                elif type(packet) is Puback and not packet.reason:
+                    out.append(encode_puback(packet.packet_id))
                 elif isinstance(packet, _ACKS):
                     out.append(packet.encode(V5))
                 elif type(packet) is Pingreq:

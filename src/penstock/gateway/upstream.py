@@ -310,6 +310,9 @@ class Upstream(asyncio.Protocol):
                     continue
                 out.append(data)
                 passed += 1
+            elif type(packet) is Puback and not packet.reason:
+                client.acknowledged(packet.packet_id)
+                out.append(encode_puback(packet.packet_id))
             elif type(packet) is Connack:
                 self._take_connack(packet, list(packets))
             else:
