@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.model.purposes import PurposeSet, parse_purposes
@@ -34,3 +34,12 @@ def test_a_union_allows_what_one_allows_and_none_prohibits(
     stances = (one.stance(ap), other.stance(ap))
     expected = min(stances) if min(stances) < 0 else max(stances)
     assert one.union(other).stance(ap) == expected
+
+
+@given(SETS, SETS, st.one_of(PURPOSES, st.none()))
+@settings(max_examples=500)
+def test_narrowing_admits_what_both_admit(
+    one: PurposeSet, other: PurposeSet, ap: str | None
+) -> None:
+    assert one.narrow(other).admits(ap) == (one.admits(ap) and other.admits(ap))
+    assert one.narrow(other) == other.narrow(one)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.model.topics import covers, matches, overlaps
@@ -32,6 +32,7 @@ def build(changes: list[tuple[str, str | None]], tree: FilterTree[str]) -> dict[
     return plain
 
 
+@settings(max_examples=300)
 @given(CHANGES, FILTERS, TOPICS, st.booleans())
 def test_the_tree_answers_like_a_scan(
     changes: list[tuple[str, str | None]],
@@ -56,6 +57,22 @@ def test_the_tree_answers_like_a_scan(
     assert Counter(tree.overlapping_values(filter_)) == Counter(expected_overlap.values())
 
 
+@settings(max_examples=300)
+@given(CHANGES, FILTERS)
+def test_taking_out_what_overlaps(changes: list[tuple[str, str | None]], filter_: str) -> None:
+    tree: FilterTree[str] = FilterTree()
+    plain = build(changes, tree)
+    taken = [plain.pop(there) for there in list(plain) if overlaps(there, filter_)]
+    assert Counter(tree.take(filter_)) == Counter(taken)
+    assert sorted(tree.items()) == sorted(plain.items())
+    assert len(tree) == len(plain)
+    again: FilterTree[str] = FilterTree()
+    for there, value in plain.items():
+        again.set(there, value)
+    assert nodes(tree) == nodes(again)
+
+
+@settings(max_examples=300)
 @given(CHANGES)
 def test_an_emptied_tree_keeps_nothing(changes: list[tuple[str, str | None]]) -> None:
     tree: FilterTree[str] = FilterTree()
@@ -66,6 +83,7 @@ def test_an_emptied_tree_keeps_nothing(changes: list[tuple[str, str | None]]) ->
         assert root.fold() is None
 
 
+@settings(max_examples=300)
 @given(CHANGES, FILTERS)
 def test_a_removed_filter_leaves_the_tree_as_small_as_before(
     changes: list[tuple[str, str | None]], filter_: str

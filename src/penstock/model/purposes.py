@@ -121,6 +121,25 @@ class PurposeSet:
         stance = self.stance(ap)
         return stance == ALLOWS or (stance == SILENT and ap is not None and self.prohibits_only)
 
+    def narrow(self, other: PurposeSet) -> PurposeSet:
+        """Join two sets that a message carries: it admits what both admit, and no more."""
+        pip = self.pip | other.pip
+        if self.prohibits_only:
+            aip = other.aip
+        elif other.prohibits_only:
+            aip = self.aip
+        else:
+            aip = frozenset(
+                purpose
+                for mine, theirs in ((self.aip, other.aip), (other.aip, self.aip))
+                for purpose in mine
+                if not theirs.isdisjoint(lineage(purpose))
+            )
+        if not aip and not (self.prohibits_only and other.prohibits_only):
+            # Nothing is left: `{|}`, for prohibitions alone would admit the rest.
+            return PurposeSet()
+        return PurposeSet(aip, pip)
+
     def union(self, other: PurposeSet) -> PurposeSet:
         """Combine two sets that apply to the same topic."""
         return PurposeSet(self.aip | other.aip, self.pip | other.pip)

@@ -149,7 +149,7 @@ class PurposeEngine:
         """Draw the reservations, as many as the limit says."""
         return draw_reservations(self.reservations, limit)
 
-    # PurposeSettings
+    # Settings
 
     def configure(self, settings: PurposeSettings) -> Changes:
         """Put all settings in place of the present ones."""
@@ -304,6 +304,8 @@ class PurposeEngine:
         """
         state = read_state(data)
         self._check_count("reservations", len(state.reservations), self._reservation_limit)
+        count = len(state.presubscriptions)
+        self._check_count("presubscriptions", count, self._presubscription_limit)
         self.presubscriptions.clear()
         for client, filter_, ap in state.presubscriptions:
             self.presubscriptions.set(client, filter_, ap)

@@ -3,25 +3,26 @@
 Rules that hold here:
 - A stance depends on the set and the access purpose alone, so what is remembered is never
   stale. What has to be forgotten when reservations change is which sets apply to a topic.
-- One object per distinct set: a million reservations for the same purposes share it.
+- A million reservations for the same purposes share one object. Equal sets may still have
+  two, when the pool was emptied in between: nothing may depend on there being one.
 - Everything remembered is bounded; beyond the bound it is worked out again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from weakref import WeakValueDictionary
 
 from penstock.model.purposes import ALLOWS, SILENT, PurposeSet
 
 _STANCES_LIMIT = 4_096
+_SETS_LIMIT = 16_384
 _COMBINATIONS_LIMIT = 16_384
 
 
 class Stances(dict[str | None, int]):
     """PROHIBITS, SILENT or ALLOWS by access purpose; `stances[ap]` is all it takes."""
 
-    __slots__ = ("__weakref__", "purposes")
+    __slots__ = ("purposes",)
 
     def __init__(self, purposes: PurposeSet) -> None:
         super().__init__()
@@ -59,17 +60,17 @@ class StancePool:
     __slots__ = ("_combinations", "_sets")
 
     def __init__(self) -> None:
-        self._sets: WeakValueDictionary[tuple[frozenset[str], frozenset[str]], Stances]
-        self._sets = WeakValueDictionary()
+        self._sets: dict[PurposeSet, Stances] = {}
         # A combination is named by the ids of its parts, which it keeps alive.
         self._combinations: dict[tuple[int, ...], tuple[Sequence[Stances], Stances]] = {}
 
     def of(self, purposes: PurposeSet) -> Stances:
         """Return the stances of a set."""
-        key = (purposes.aip, purposes.pip)
-        stances = self._sets.get(key)
+        stances = self._sets.get(purposes)
         if stances is None:
-            stances = self._sets[key] = Stances(purposes)
+            if len(self._sets) >= _SETS_LIMIT:
+                self._sets.clear()
+            stances = self._sets[purposes] = Stances(purposes)
         return stances
 
     def combine(self, parts: Sequence[Stances]) -> Stances:

@@ -50,10 +50,13 @@ class TopicCache(dict[str | bytes, V]):
 
     def forget(self, filter_: str) -> None:
         """Drop the topics that the filter matches."""
-        for topic in list(self._index.overlapping_values(filter_)):
+        forgotten = self._index.take(filter_)
+        if not len(self._index):
+            self.clear()
+            return
+        for topic in forgotten:
             self.pop(topic, None)
             self.pop(topic.encode(), None)
-            self._index.remove(topic)
 
     def forget_all(self) -> None:
         """Drop everything."""

@@ -109,6 +109,25 @@ def test_prohibitions_only_is_not_for_nobody() -> None:
     assert not PurposeSet.of(["a"], ["x"]).prohibits_only
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ("{x}", "{x/y}", "{x/y}"),
+        ("{x}", "{z}", "{|}"),
+        ("{x}", "{y|z}", "{|}"),  # not {|z}: that would admit everything but z
+        ("{x}", "{|x/y}", "{x|x/y}"),
+        ("{|x}", "{|y}", "{|x,y}"),
+        ("{|}", "{|y}", "{|}"),
+        ("{x|x/a}", "{x/a,x/b|x/c}", "{x/a,x/b|x/a,x/c}"),
+    ],
+)
+def test_narrowing(one: str, other: str, expected: str) -> None:
+    left, right = parse_purposes(one), parse_purposes(other)
+    assert left is not None
+    assert right is not None
+    assert str(left.narrow(right)) == expected
+
+
 def test_a_set_has_a_limit() -> None:
     PurposeSet.of(f"p{n}" for n in range(SET_LIMIT))
     with pytest.raises(PurposeError, match="too large"):

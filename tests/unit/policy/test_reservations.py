@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-
 import pytest
 
 from penstock.model.purposes import PurposeSet, parse_purposes
@@ -83,15 +81,23 @@ def test_the_same_reservation_again_changes_nothing() -> None:
     assert set(store._cache) == {"a"}
 
 
-def test_equal_sets_are_one_object_that_goes_with_its_last_reservation() -> None:
+def test_equal_sets_are_one_object() -> None:
     store = make({"a": "{x}", "b": "{x}"}, cached=False)
     (one,) = store.covering("a")
     (other,) = store.covering("b")
     assert one is other
-    del one, other
-    store.replace_all([])
-    gc.collect()
-    assert len(store._pool._sets) == 0
+
+
+def test_the_pool_of_sets_is_bounded_and_can_be_emptied_at_any_time() -> None:
+    store = make({"a": "{x}", "b/+": "{x}"}, cached=True)
+    store.replace_all((f"a/{n}", PurposeSet.of([f"p{n}"])) for n in range(20_000))
+    assert len(store._pool._sets) <= 16_384
+    store.reserve("a/+", PurposeSet.of(["p0"]))
+    assert store.decide("a/0", "p0")
+    store._pool._sets.clear()
+    store.reserve("a/0", PurposeSet.of(["p0"]))
+    assert store.decide("a/0", "p0")
+    assert len(store) == 20_001
 
 
 def test_many_access_purposes_do_not_pile_up() -> None:
