@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, cast
 from penstock.gateway import admission, opening, requests
 from penstock.gateway.ending import Cause, end
 from penstock.mqtt import (
+    NO_PROPERTIES,
     NO_PUBLISH_PROPERTIES,
     PINGRESP,
     V5,
@@ -227,7 +228,11 @@ class Downstream(asyncio.Protocol):
                             return
                         listed = properties.kept + outcome
                     out.append(packet.to_v5(listed))
-                elif type(packet) is Puback and not packet.reason:
+                elif (
+                    type(packet) is Puback
+                    and packet.properties is NO_PROPERTIES
+                    and not packet.reason
+                ):
                     out.append(encode_puback(packet.packet_id))
                 elif isinstance(packet, _ACKS):
                     out.append(packet.encode(V5))

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final, cast
 from penstock.gateway.copies import Copies
 from penstock.gateway.ending import FAREWELL_SECONDS, Cause, end
 from penstock.mqtt import (
+    NO_PROPERTIES,
     V3,
     V5,
     Connack,
@@ -271,7 +272,7 @@ class Upstream(asyncio.Protocol):
             end(self.client, Cause.BROKER)
 
     # One loop on purpose, like `Downstream.forward`.
-    def deliver(self, batch: list[Packet]) -> None:  # noqa: C901, PLR0912
+    def deliver(self, batch: list[Packet]) -> None:  # noqa: C901, PLR0912, PLR0915
         """Pass packets on to the client."""
         client = self.client
         gateway = client.gateway
@@ -310,7 +311,9 @@ class Upstream(asyncio.Protocol):
                     continue
                 out.append(data)
                 passed += 1
-            elif type(packet) is Puback and not packet.reason:
+            elif (
+                type(packet) is Puback and packet.properties is NO_PROPERTIES and not packet.reason
+            ):
                 client.acknowledged(packet.packet_id)
                 out.append(encode_puback(packet.packet_id))
             elif type(packet) is Connack:
