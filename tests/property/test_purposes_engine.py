@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -25,6 +26,7 @@ from penstock.policy.purposes import Admission, Changes, PurposeEngine
 from penstock.policy.subscriptions import Subscription
 
 SCALE = int(os.environ.get("PENSTOCK_PROPERTY_SCALE", "1"))
+pytestmark = pytest.mark.timeout(300 * SCALE)
 
 ALL_PURPOSES = ["p", "p/q", "p/q/r", "x", "x/y"]
 NAMES = ["a", "b", "", "$s"]
