@@ -20,7 +20,6 @@ Rules that hold here:
 
 from __future__ import annotations
 
-import io
 from typing import Final
 
 import numpy as np
@@ -32,6 +31,7 @@ from penstock.masks.anonymity.partition import Rows, partition
 from penstock.masks.anonymity.release import Release
 from penstock.masks.anonymity.reuse import NONE, Boxes, Published
 from penstock.masks.anonymity.rules import Census
+from penstock.masks.anonymity.snapshot import pack, unpack
 
 # Leaving tuples out to mend a group takes at most about this many steps.
 MENDING_STEPS: Final = 200
@@ -206,37 +206,24 @@ class StreamAnonymizer:
     def to_bytes(self) -> bytes:
         """Write the whole state."""
         held = self._held
-        target = io.BytesIO()
-        np.savez(
-            target,
-            allow_pickle=False,
-            signature=np.frombuffer(self.parameters.signature, dtype=np.uint8),
-            counters=np.array([self._next, self._releases]),
-            codes=self._codes[:, :held],
-            persons=self._persons[:held],
-            sensitive=self._sensitive[:, :held],
-            positions=self._positions[:held],
-            seen=np.concatenate([np.empty(0), *self._seen]),
-            recent=self._published.recent,
-            **{f"reusable_{name}": part for name, part in self._reusable_parts().items()},
+        return pack(
+            {
+                "signature": np.frombuffer(self.parameters.signature, dtype=np.uint8),
+                "counters": np.array([self._next, self._releases]),
+                "codes": self._codes[:, :held],
+                "persons": self._persons[:held],
+                "sensitive": self._sensitive[:, :held],
+                "positions": self._positions[:held],
+                "seen": np.concatenate([np.empty(0), *self._seen]),
+                "recent": self._published.recent,
+                **self._published.reusable._asdict(),
+            }
         )
-        return target.getvalue()
-
-    def _reusable_parts(self) -> dict[str, Floats]:
-        """Return the parts of the reusable boxes by name."""
-        return self._published.reusable._asdict()
 
     @classmethod
     def from_bytes(cls, parameters: Parameters, state: bytes) -> StreamAnonymizer:
-        """Read a state that the same parameters wrote."""
-        try:
-            with np.load(io.BytesIO(state), allow_pickle=False) as source:
-                parts = dict(source)
-        except (ValueError, OSError, EOFError) as error:
-            raise UsageError(
-                f"the state of {len(state)} bytes cannot be read",
-                fix="go back to an older checkpoint, or begin the view anew",
-            ) from error
+        """Read a state that was written with the same parameters."""
+        parts = unpack(state)
         if parts["signature"].tobytes() != parameters.signature:
             raise UsageError(
                 "the state was written with other parameters",
@@ -249,8 +236,8 @@ class StreamAnonymizer:
         stream._persons[:held] = parts["persons"]
         stream._sensitive[:, :held] = parts["sensitive"]
         stream._positions[:held] = parts["positions"]
-        ends = np.cumsum([domain.size for domain in parameters.sensitive])
+        ends = np.cumsum([domain.size for domain in parameters.sensitive], dtype=np.intp)
         stream._seen = np.split(parts["seen"], ends)[:-1]
         stream._published.recent = parts["recent"]
-        stream._published.reusable = Boxes(*(parts[f"reusable_{name}"] for name in Boxes._fields))
+        stream._published.reusable = Boxes(*(parts[name] for name in Boxes._fields))
         return stream

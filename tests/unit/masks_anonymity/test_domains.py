@@ -1,0 +1,170 @@
+import numpy as np
+import pytest
+
+from penstock.errors import InvalidError, UsageError
+from penstock.masks.anonymity import CategoryDomain, NumberDomain, Space
+from penstock.masks.hierarchy import Hierarchy
+
+# The tree of an example everybody knows: nine places, three of them in Germany.
+PLACES = {
+    "Berlin": ("Germany", "Europe", "World"),
+    "Bonn": ("Germany", "Europe", "World"),
+    "Ulm": ("Germany", "Europe", "World"),
+    "Paris": ("France", "Europe", "World"),
+    "Lyon": ("France", "Europe", "World"),
+    "Rome": ("Europe", "World"),
+    "Lima": ("America", "World"),
+    "Quito": ("America", "World"),
+    "Tokyo": ("World",),
+}
+
+
+def pair(low: float, high: float) -> tuple[np.ndarray[tuple[int], np.dtype[np.float64]], ...]:
+    return np.array([low]), np.array([high])
+
+
+class TestNumbers:
+    def test_loss_is_the_share_of_the_domain(self) -> None:
+        age = NumberDomain("age", 17, 90)
+        assert age.loss(*pair(17, 90)) == [1.0]
+        assert age.loss(*pair(20, 20)) == [0.0]
+        assert age.loss(*pair(17, 53.5)) == [0.5]
+
+    def test_what_is_outside_has_no_code(self) -> None:
+        age = NumberDomain("age", 17, 90)
+        values = [
+            17,
+            90,
+            16.99,
+            91,
+            None,
+            float("nan"),
+            float("inf"),
+            "40",
+            True,
+            10**400,
+            -(2**80),
+        ]
+        assert np.isnan(age.encode(values)).tolist() == [False, False] + [True] * 9
+
+    def test_arrays_are_encoded_like_lists(self) -> None:
+        age = NumberDomain("age", 17, 90)
+        assert age.encode(np.array([17, 30, 99])).tolist()[:2] == [17.0, 30.0]
+        assert np.isnan(age.encode(np.array([np.nan, 99.0]))).all()
+
+    def test_labels(self) -> None:
+        age = NumberDomain("age", 17, 90)
+        assert age.labels(np.array([20.0, 20.0, 20.5]), np.array([35.0, 20.0, 21.25])) == [
+            "[20 - 35]",
+            "20",
+            "[20.5 - 21.25]",
+        ]
+
+    def test_buckets_hide_the_values_themselves(self) -> None:
+        age = NumberDomain("age", 0, 95, bucket=10)
+        codes = age.encode([0, 9.9, 10, 94, 95])
+        assert codes.tolist() == [0, 0, 1, 9, 9]
+        assert age.labels(*pair(2, 3)) == ["[20 - 40]"]
+        assert age.labels(*pair(9, 9)) == ["[90 - 95]"]
+        assert age.loss(*pair(4, 4)) == [0.1]
+        assert age.loss(*pair(0, 9)) == [1.0]
+
+    def test_negative_numbers_fall_in_buckets_too(self) -> None:
+        degrees = NumberDomain("degrees", -20, 20, bucket=5)
+        assert degrees.labels(degrees.encode([-0.1]), degrees.encode([0])) == ["[-5 - 5]"]
+
+    @pytest.mark.parametrize(
+        ("low", "high", "bucket"),
+        [
+            (1, 1, None),
+            (5, 1, None),
+            (0, float("inf"), None),
+            (0, 2**60, None),
+            (float("nan"), 9, None),
+            (0, 9, 0),
+            (0, 9, -1),
+            (0, 9, 1e-9),
+        ],
+    )
+    def test_bad_bounds_are_refused(self, low: float, high: float, bucket: float | None) -> None:
+        with pytest.raises(InvalidError, match="age"):
+            NumberDomain("age", low, high, bucket=bucket)
+
+
+class TestCategories:
+    def test_loss_counts_the_leaves_below_the_lowest_common_node(self) -> None:
+        domain = CategoryDomain("place", PLACES)
+
+        def loss(*places: str) -> float:
+            codes = domain.encode(places)
+            return float(domain.loss(codes[:1], codes[1:])[0])
+
+        assert loss("Berlin", "Berlin") == 0.0
+        assert loss("Berlin", "Ulm") == 2 / 8
+        assert loss("Paris", "Lyon") == 1 / 8
+        assert loss("Berlin", "Rome") == 5 / 8
+        assert loss("Berlin", "Tokyo") == 1.0
+
+    def test_labels_name_the_node(self) -> None:
+        domain = CategoryDomain("place", PLACES)
+        lows = domain.encode(["Berlin", "Berlin", "Lyon", "Lima", "Rome"])
+        highs = domain.encode(["Bonn", "Paris", "Lyon", "Tokyo", "Rome"])
+        assert domain.labels(lows, highs) == ["Germany", "Europe", "Lyon", "World", "Rome"]
+
+    def test_what_is_published_covers_all_leaves_of_the_node(self) -> None:
+        domain = CategoryDomain("place", PLACES)
+        codes = domain.encode(["Berlin", "Bonn"])
+        lows, highs = domain.widen(codes[:1], codes[1:])
+        covered = {domain.leaves[code] for code in range(int(lows[0]), int(highs[0]) + 1)}
+        assert covered == {"Berlin", "Bonn", "Ulm"}
+
+    def test_leaves_of_a_node_lie_together_however_they_are_given(self) -> None:
+        scattered = dict(sorted(PLACES.items(), key=lambda item: item[0][::-1]))
+        domain = CategoryDomain("place", scattered)
+        for node in ("Germany", "France", "Europe", "America"):
+            codes = [code for code, leaf in enumerate(domain.leaves) if node in PLACES[leaf]]
+            assert codes == list(range(codes[0], codes[-1] + 1))
+
+    def test_unknown_values_have_no_code(self) -> None:
+        domain = CategoryDomain("place", PLACES)
+        assert np.isnan(domain.encode(["Oslo", None, 3, "Germany", "berlin"])).all()
+
+    def test_hierarchies_of_masks_fit(self) -> None:
+        tree = Hierarchy.model_validate(
+            {
+                "value": "*",
+                "children": [{"value": "a"}, {"value": "b", "children": [{"value": "c"}]}],
+            }
+        )
+        assert sorted(CategoryDomain("letter", tree.paths).leaves) == ["a", "c"]
+
+    @pytest.mark.parametrize("paths", [{}, {"a": ()}, {"a": ("x",), "b": ("y",)}])
+    def test_what_is_no_tree_is_refused(self, paths: dict[str, tuple[str, ...]]) -> None:
+        with pytest.raises(InvalidError, match="not one tree"):
+            CategoryDomain("letter", paths)
+
+    def test_a_single_leaf_loses_nothing(self) -> None:
+        domain = CategoryDomain.flat("letter", ["a"])
+        assert domain.loss(*pair(0, 0)) == [0.0]
+
+
+class TestSpace:
+    def test_loss_is_the_mean_over_the_domains(self) -> None:
+        space = Space(
+            [
+                NumberDomain("age", 0, 100),
+                NumberDomain("year", 0, 10, bucket=1),
+                CategoryDomain("place", PLACES),
+            ]
+        )
+        lows, highs = np.array([[10.0], [2.0], [0.0]]), np.array([[30.0], [3.0], [2.0]])
+        assert space.losses(lows, highs)[0] == pytest.approx((0.2 + 0.2 + 0.25) / 3)
+
+    def test_codes_from_outside_are_refused_with_the_reason(self) -> None:
+        space = Space([NumberDomain("age", 0, 100)])
+        with pytest.raises(UsageError, match=r"1 tuples have no valid 'age'.*from 0 to 100"):
+            space.check(np.array([[5.0, np.nan]]))
+
+    def test_without_quasi_identifiers_there_is_no_space(self) -> None:
+        with pytest.raises(UsageError, match="quasi"):
+            Space([])
