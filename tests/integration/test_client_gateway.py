@@ -13,7 +13,7 @@ import paho.mqtt.client as mqtt
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
-from penstock.bench.gateway_server import GatewayServer
+from penstock.bench.gateway.server import GatewayServer
 from penstock.client import AsyncPurposeClient, PurposeClient, Purposes, RefusedError
 from penstock.components import MosquittoServer
 

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from penstock.bench import (
-    gateway,
-    gateway_idle,
-    gateway_ladder,
-    gateway_revocation,
-    gateway_scenarios,
+from penstock.bench import gateway
+from penstock.bench.gateway import (
+    idle,
+    ladder,
+    revocation,
+    scenarios,
 )
-from penstock.bench.gateway_ladder import Effort, climb
-from penstock.bench.gateway_rungs import LADDER
-from penstock.bench.gateway_server import GatewayServer
+from penstock.bench.gateway.ladder import Effort, climb
+from penstock.bench.gateway.rungs import LADDER
+from penstock.bench.gateway.server import GatewayServer
 from penstock.components import MosquittoServer
 from penstock.errors import UnavailableError
 
@@ -32,7 +32,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MosquittoServer
 def test_the_whole_ladder(
     broker: MosquittoServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gateway_ladder, "CLIENTS", 6)
+    monkeypatch.setattr(ladder, "CLIENTS", 6)
     found = climb(LADDER, tmp_path, broker, Effort(rounds=1, seconds=0.2, warm_up=0.1))
     assert list(found) == [rung.name for rung in LADDER]
     assert found["direct"]["of_direct"] == 1
@@ -62,15 +62,15 @@ def test_goals_are_met_from_the_right_side() -> None:
 def test_idle_connections_cost_something(
     broker: MosquittoServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gateway_idle, "_WARM_UP", 5)
-    monkeypatch.setattr(gateway_idle, "_SETTLE_SECONDS", 0.2)
-    found = gateway_idle.measure(tmp_path, broker, wanted=300)
+    monkeypatch.setattr(idle, "_WARM_UP", 5)
+    monkeypatch.setattr(idle, "_SETTLE_SECONDS", 0.2)
+    found = idle.measure(tmp_path, broker, wanted=300)
     assert found["connections"] == 300
     assert found["bytes_each"] > 0
 
 
 def test_scenarios(broker: MosquittoServer, tmp_path: Path) -> None:
-    found = gateway_scenarios.measure(tmp_path, broker, count=10, seconds=1.0)
+    found = scenarios.measure(tmp_path, broker, count=10, seconds=1.0)
     assert found["p2p"]["direct"]["delivered"] == found["p2p"]["fop_cached"]["delivered"] == 10
     assert found["fan_out"]["direct"]["delivered"] == 50
     assert found["fan_out"]["fop_cached"]["delivered"] == 50
@@ -80,7 +80,7 @@ def test_scenarios(broker: MosquittoServer, tmp_path: Path) -> None:
 def test_after_the_acknowledgement_the_same_gateway_delivers_nothing(
     broker: MosquittoServer, tmp_path: Path
 ) -> None:
-    found = gateway_revocation._measure(tmp_path, broker, None, rounds=3)
+    found = revocation._measure(tmp_path, broker, None, rounds=3)
     assert found["own_gateway_highest_ms"] == 0
     assert 0 <= found["others_p50_ms"] <= found["others_p99_ms"] <= found["others_highest_ms"]
 

@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from penstock.bench.gateway_rungs import LADDER, LADDER_QOS_1, Rung
-from penstock.bench.load_plan import topics_of
+from penstock.bench.gateway.rungs import LADDER, LADDER_QOS_1, Rung
+from penstock.bench.load.plan import topics_of
 from penstock.definitions import DefinitionSet
 from penstock.definitions.decisions import Decider, Question
 

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from penstock.bench.load import LoadGenerator
-from penstock.bench.load_closed import ClosedLoop
-from penstock.bench.load_fleet import Fleet, LoadError
-from penstock.bench.load_open import OpenLoop, percentile
-from penstock.bench.load_plan import fan_out, mesh, pairs, topics_of
-from penstock.bench.load_usage import Meter
+from penstock.bench.load.closed import ClosedLoop
+from penstock.bench.load.fleet import Fleet, LoadError
+from penstock.bench.load.generator import LoadGenerator
+from penstock.bench.load.open import OpenLoop, percentile
+from penstock.bench.load.plan import fan_out, mesh, pairs, topics_of
+from penstock.bench.load.usage import Meter
 from penstock.components import MosquittoServer
 from penstock.errors import UsageError
 from penstock.model.topics import matches
@@ -154,8 +154,8 @@ def crooked() -> Iterator[Callable[..., Crooked]]:
 @pytest.fixture
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Do not wait long for what never comes."""
-    monkeypatch.setattr("penstock.bench.load_closed.DRAIN_SECONDS", 0.3)
-    monkeypatch.setattr("penstock.bench.load_open.DRAIN_SECONDS", 0.3)
+    monkeypatch.setattr("penstock.bench.load.closed.DRAIN_SECONDS", 0.3)
+    monkeypatch.setattr("penstock.bench.load.open.DRAIN_SECONDS", 0.3)
 
 
 def honest(_: int, packet: bytes) -> bytes:

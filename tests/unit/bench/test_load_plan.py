@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from penstock.bench.load_plan import Plan, fan_out, filters_of, mesh, pairs, topics_of
+from penstock.bench.load.plan import Plan, fan_out, filters_of, mesh, pairs, topics_of
 from penstock.errors import UsageError
 from penstock.model.topics import matches
 
