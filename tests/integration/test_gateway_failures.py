@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -11,11 +12,15 @@ from typing import Any
 
 import pytest
 
-from penstock.components import MosquittoServer, PostgresServer, processes
-from penstock.mqtt import V3, V5, Disconnect, ReasonCode
+from penstock.components import MosquittoServer, PostgresServer, find, processes
+from penstock.model.document import Document
+from penstock.mqtt import V3, V5, Disconnect, ReasonCode, Will
 from penstock.store.audit.log import AuditLog
 from penstock.store.audit.reading import read_last
+from penstock.store.checked import CheckedDefinitions
 from penstock.store.database import Database
+from penstock.store.definitions import Definitions
+from tests.gateway.certificates import Authority
 from tests.gateway.clients import VERSIONS
 from tests.gateway.harness import GatewayThread, make_process, run_gateway
 from tests.gateway.raw import ClosedError, RawClient
@@ -203,6 +208,86 @@ def test_denials_are_in_the_audit_log_without_names(
     text = str(entries)
     assert {"command.denied", "request.refused"} <= kinds
     assert "a-personal-name" not in text
+
+
+def test_denied_deliveries_are_audited_with_their_count(
+    mosquitto: MosquittoServer, tmp_path: Path
+) -> None:
+    with run_gateway(tmp_path, mosquitto.port) as gateway:
+        config = gateway.config
+        with RawClient(gateway.port) as reader, RawClient(gateway.port) as writer:
+            reader.connect("reader")
+            writer.connect("writer")
+            reader.subscribe("a", qos=0)
+            writer.publish("!RESERVE/a{x}", qos=1)
+            for _ in range(50):
+                writer.publish("a", b"x", qos=1)
+            reader.settle()
+    with Database.open(config.store.connection_url()) as database, database.read() as connection:
+        entries = [it.entry for it in read_last(connection, 1000)]
+    denied = [it for it in entries if it.kind == "delivery.denied"]
+    assert sum(json.loads(it.details)["count"] for it in denied) == 50
+    assert all("reservation" in str(it.rule) for it in denied)
+    assert "command.done" in {it.kind for it in entries}
+
+
+def test_a_will_that_may_no_longer_be_written_is_deleted(
+    mosquitto: MosquittoServer, tmp_path: Path
+) -> None:
+    with (
+        run_gateway(tmp_path, mosquitto.port) as gateway,
+        RawClient(mosquitto.port) as behind,
+    ):
+        behind.connect("behind")
+        behind.subscribe("will/#", qos=1)
+        kept = RawClient(gateway.port)
+        kept.connect("kept", will=Will("will/kept", b"x", 1))
+        kept.vanish()
+        assert behind.texts(1) == [("will/kept", b"x")]
+        revoked = RawClient(gateway.port)
+        revoked.connect("revoked", will=Will("will/revoked", b"x", 1))
+        with Database.open(gateway.config.store.connection_url()) as database:
+            required = Document("enforcement", "default", {"policies": "required"})
+            CheckedDefinitions(Definitions(database)).apply([required], actor="test", reason="")
+        wait_until(lambda: not gateway.do(lambda: gateway.gateway.rules.enforceable))
+        revoked.vanish()
+        assert behind.texts(quiet=0.5) == []
+
+
+def test_the_broker_behind_tls(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "ca")
+    certificate, key = authority.issue("broker")
+    port = processes.free_port()
+    configuration = tmp_path / "mosquitto.conf"
+    configuration.write_text(
+        f"listener {port} 127.0.0.1\nallow_anonymous true\nuser root\n"
+        f"cafile {authority.path}\ncertfile {certificate}\nkeyfile {key}\n"
+    )
+    broker = processes.start(
+        [str(find("mosquitto").path), "-c", str(configuration)],
+        log=tmp_path / "log",
+        ready=lambda: processes.accepts(port),
+    )
+    try:
+        tls = {"enabled": True, "ca": str(authority.path)}
+        settings = {"mode": "external", "host": "127.0.0.1", "port": port, "tls": tls}
+        with (
+            run_gateway(tmp_path / "g", port, broker=settings) as gateway,
+            RawClient(gateway.port) as client,
+        ):
+            client.connect("x")
+            client.subscribe("a")
+            client.publish("a", b"y" * 50_000, qos=1)
+            assert [len(it.payload) for it in client.messages(1)] == [50_000]
+        other = {**tls, "ca": str(Authority(tmp_path / "other").path)}
+        settings = {**settings, "tls": other}
+        with (
+            run_gateway(tmp_path / "h", port, broker=settings) as gateway,
+            RawClient(gateway.port) as client,
+        ):
+            assert client.connect("x").reason == ReasonCode.SERVER_UNAVAILABLE
+    finally:
+        processes.stop(broker)
 
 
 @pytest.mark.parametrize("version", [V3, V5])

@@ -13,6 +13,7 @@ from penstock.mqtt import (
     Disconnect,
     Pingresp,
     Properties,
+    Puback,
     Publish,
     ReasonCode,
     Subscription,
@@ -329,3 +330,38 @@ def test_ill_formed_text_is_refused(make: Make) -> None:
     assert other.expect(Disconnect).reason == ReasonCode.MALFORMED_PACKET
     with pytest.raises(ClosedError):
         other.expect(Pingresp)
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_packet_that_is_too_large_for_the_client_is_left_out(
+    make: Make, topic: str, qos: int
+) -> None:
+    reader, writer = make(maximum_packet_size=200, receive_maximum=2), make()
+    reader.subscribe(topic)
+    for _ in range(5):
+        writer.publish(topic, b"x" * 300, qos=qos)
+    writer.publish(topic, b"small", qos=qos)
+    assert reader.texts(1) == [(topic, b"small")]
+
+
+def test_a_client_that_was_granted_a_receive_maximum_never_gets_more(
+    make: Make, topic: str
+) -> None:
+    reader, writer = make(answers=False, receive_maximum=3), make()
+    reader.subscribe(topic, qos=1)
+    for number in range(10):
+        writer.publish(topic, b"%d" % number, qos=1)
+    got = reader.messages(3)
+    assert len(got) == 3
+    for packet in got:
+        reader.send(Puback(packet.packet_id))
+    assert len(reader.messages(3)) == 3
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_window_of_one_lets_everything_pass_in_order(make: Make, topic: str, qos: int) -> None:
+    reader, writer = make(receive_maximum=1), make()
+    reader.subscribe(topic, qos=qos)
+    for number in range(30):
+        writer.publish(topic, b"%d" % number, qos=qos)
+    assert [it.payload for it in reader.messages(30)] == [b"%d" % number for number in range(30)]

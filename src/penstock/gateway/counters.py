@@ -20,6 +20,14 @@ DENIALS = (
     "topic",
     "size",
     "slow",
+    "anonymous",
+    "certificate",
+    "client_id",
+    "method",
+    "name",
+    "password",
+    "busy",
+    "will",
 )
 
 _MESSAGES = metrics.counter(

@@ -202,6 +202,7 @@ class Downstream(asyncio.Protocol):
         stamp = self.stamp
         unacked = self.unacked
         out: list[bytes] = []
+        passed = 0
         try:
             for packet in packets:
                 if type(packet) is Publish:
@@ -228,14 +229,19 @@ class Downstream(asyncio.Protocol):
                             return
                         listed = properties.kept + outcome
                     out.append(packet.to_v5(listed))
+                    passed += 1
                 elif (
                     type(packet) is Puback
                     and packet.properties is NO_PROPERTIES
                     and not packet.reason
                 ):
                     out.append(encode_puback(packet.packet_id))
+                    if upstream.window:
+                        upstream.settle(packet)
                 elif isinstance(packet, _ACKS):
                     out.append(packet.encode(V5))
+                    if upstream.window:
+                        upstream.settle(packet)
                 elif type(packet) is Pingreq:
                     # The gateway keeps its own connection to the broker alive.
                     self.transport.write(_PINGRESP)
@@ -250,7 +256,7 @@ class Downstream(asyncio.Protocol):
                         return
         finally:
             # Whatever stopped the loop: what came before it goes to the broker first.
-            gateway.counters.messages_in += len(out)
+            gateway.counters.messages_in += passed
             upstream.write(out)
 
     def renew(self) -> None:

@@ -366,13 +366,15 @@ class Gateway:
                 self.counters.opened("timeout")
             end(client, Cause.KEEP_ALIVE)
             return
-        if client.blocked:
+        upstream = client.upstream
+        if client.blocked or (upstream is not None and upstream.waits_for_client):
             client.stalled += 1
             if client.stalled >= self.limits.stall_ticks:
                 end(client, Cause.SLOW)
                 client.transport.abort()
                 return
-        upstream = client.upstream
+        else:
+            client.stalled = 0
         if client.open and upstream is not None and not upstream.tick(TICK_SECONDS):
             self.counters.broker_lost()
             end(client, Cause.BROKER)

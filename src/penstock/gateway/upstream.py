@@ -21,6 +21,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import TYPE_CHECKING, Final, cast
 
 from penstock.gateway.copies import Copies
@@ -77,6 +78,9 @@ class Upstream(asyncio.Protocol):
         "_copies",
         "_early",
         "_held",
+        "_in_flight",
+        "_kept",
+        "_kept_bytes",
         "_last_id",
         "_paused",
         "_pinged",
@@ -94,6 +98,7 @@ class Upstream(asyncio.Protocol):
         "transport",
         "verdicts",
         "version",
+        "window",
     )
 
     transport: asyncio.Transport
@@ -108,6 +113,11 @@ class Upstream(asyncio.Protocol):
         self.connack: asyncio.Future[Connack] = gateway.loop.create_future()
         self.ended = False
         self.keep_alive = 0
+        self.window = client.connect.properties.receive_maximum or 0
+        """How many messages the client takes at a time; 0 where it did not say."""
+        self._in_flight: set[int] = set()
+        self._kept: deque[Publish] = deque()
+        self._kept_bytes = 0
         self.packet_limit = client.connect.properties.maximum_packet_size or 0
         self.verdicts: dict[tuple[str, bytes], bytes | None] = {}
         self.denied: set[int] = set()
@@ -182,6 +192,11 @@ class Upstream(asyncio.Protocol):
         if not self._paused and not self.ended:
             self.transport.resume_reading()
 
+    @property
+    def waits_for_client(self) -> bool:
+        """Whether nothing is read because the client leaves too much unacknowledged."""
+        return "window" in self._paused
+
     def _is_stale(self) -> bool:
         """Say whether nothing may be decided now; then wait until that has changed."""
         gateway = self.client.gateway
@@ -209,7 +224,7 @@ class Upstream(asyncio.Protocol):
 
     def tick(self, seconds: int) -> bool:
         """Keep the connection alive; False says that the broker is silent for too long."""
-        if not self.keep_alive or "stale" in self._paused or "client" in self._paused:
+        if not self.keep_alive or self._paused:
             return True
         self._quiet = 0 if self.spoke else self._quiet + seconds
         self.spoke = False
@@ -287,6 +302,8 @@ class Upstream(asyncio.Protocol):
         packets = iter(batch)
         for packet in packets:
             if type(packet) is Publish:
+                if self.window and not self._has_room(packet):
+                    continue
                 key = (packet.topic, packet.properties.raw)
                 listed = verdicts.get(key, _UNDECIDED)
                 if listed is _UNDECIDED:
@@ -309,6 +326,8 @@ class Upstream(asyncio.Protocol):
                 if client.blocked and not packet.first & _QOS:
                     gateway.counters.denied("delivery", "slow")
                     continue
+                if self.window and packet.first & _QOS:
+                    self._in_flight.add(packet.packet_id)
                 out.append(data)
                 passed += 1
             elif (
@@ -329,6 +348,38 @@ class Upstream(asyncio.Protocol):
                 self._hold_back()
         if back:
             self.write(back)
+
+    def settle(self, packet: Puback | Pubrec | Pubcomp) -> None:
+        """Take note that the client has finished with a message; there may be room for more."""
+        if type(packet) is Pubrec and not packet.failed:
+            return
+        self._in_flight.discard(packet.packet_id)
+        kept, self._kept = self._kept, deque()
+        while kept and not (kept[0].first & _QOS and len(self._in_flight) >= self.window):
+            message = kept.popleft()
+            self._kept_bytes -= len(message.payload)
+            self.deliver([message])
+        self._kept = kept
+        if "window" in self._paused and not kept:
+            self.resume("window")
+
+    def _has_room(self, packet: Publish) -> bool:
+        """Keep to the client's receive maximum, which not every broker does.
+
+        What is beyond it is kept, and decided when its time has come. Reading goes on as long
+        as that is little: what ends an exchange of QoS 2 may come behind the next message.
+        """
+        if not self._kept and not (
+            packet.first & _QOS
+            and len(self._in_flight) >= self.window
+            and packet.packet_id not in self._in_flight
+        ):
+            return True
+        self._kept.append(packet)
+        self._kept_bytes += len(packet.payload)
+        if self._kept_bytes > self.client.gateway.limits.queue:
+            self.pause("window")
+        return False
 
     def _hold_back(self) -> None:
         """Leave to the broker what a slow client has no room for, QoS 1 and 2 included."""
