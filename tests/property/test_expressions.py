@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from random import Random
-from typing import Any
+from typing import Any, get_args
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,7 +20,9 @@ from penstock.lang import (
     Type,
     compile_expression,
     prepare,
+    tree,
 )
+from penstock.lang.operations import OPERATIONS
 from penstock.lang.python import generate
 from tests.unit.lang.generator import SCALARS, SCOPE, Expressions, Inputs
 
@@ -101,6 +103,19 @@ def test_no_word_of_an_author_stands_in_the_generated_source(random: Random) -> 
     assert {value for value in literals if isinstance(value, str)} <= {"/"}
     numbers = {value for value in literals if isinstance(value, int | float)}
     assert numbers <= {0, 2**63, 2**63 - 1, 100, 1000, 10_000, True}
+
+
+def test_the_generator_reaches_every_operation_and_every_node() -> None:
+    random = Random(1)
+    operations, nodes = set(), set()
+    for _ in range(3000):
+        text = Expressions(random).draw(random.choice(RESULTS), 3)
+        for node in tree.walk(compile_expression(text, SCOPE).tree):
+            nodes.add(type(node))
+            if isinstance(node, tree.Apply):
+                operations.add(node.operation)
+    assert operations == OPERATIONS
+    assert nodes == set(get_args(tree.Node))
 
 
 WORDS = st.sampled_from(

@@ -11,6 +11,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -142,6 +143,7 @@ class _Operand(NamedTuple):
 def generate(node: tree.Node, roots: Sequence[str]) -> Generated:
     """Generate the function of a tree; it takes the roots in order."""
     writer = _Writer(roots)
+    writer.share(node)
     result = writer.write(node)
     if isinstance(node.type, Scalar):
         writer.line(f"return {result.name}")
@@ -163,6 +165,7 @@ class _Writer:
         self.constants: dict[str, Any] = {}
         self._roots = {name: f"r{index}" for index, name in enumerate(roots)}
         self._elements: dict[int, str] = {}
+        self._shared: dict[tuple[str, ...], _Operand] = {}
         self._indent = 1
         self._count = 0
 
@@ -205,6 +208,17 @@ class _Writer:
         self.check(name, kind)
         return _Operand(name, optional=True)
 
+    def share(self, node: tree.Node) -> None:
+        """Read fields once, at the start, that are read several times or within a loop."""
+        fields = {path: part for part in tree.walk(node) if (path := _field_path(part))}
+        times = Counter(_field_path(part) for part in tree.walk(node))
+        for part in tree.walk(node):
+            if isinstance(part, tree.Quantifier):
+                times.update(2 * [_field_path(inner) for inner in tree.walk(part.body)])
+        for path in sorted(fields, key=len):
+            if times[path] > 1:
+                self._shared[path] = self.write(fields[path])
+
     def write(self, node: tree.Node) -> _Operand:  # noqa: C901, PLR0911, PLR0912 - one case per node
         match node:
             case tree.Constant():
@@ -214,9 +228,7 @@ class _Writer:
             case tree.Variable():
                 return _Operand(self._elements[node.slot], optional=True)
             case tree.Field():
-                record, name = self.write(node.operand).name, self.bind(node.name)
-                get = f"{record}.get({name}) if type({record}) is dict else get({record}, {name})"
-                return self.read(get, node.type)
+                return self._field(node)
             case tree.Entry():
                 entries, key = self.write(node.operand), self.write(node.key)
                 return self.read(f"{entries.name}.get({key.name})", node.type, entries, key)
@@ -253,6 +265,14 @@ class _Writer:
                 return self.assign("{" + ", ".join(pairs) + "}")
             case _:
                 assert_never(node)
+
+    def _field(self, node: tree.Field) -> _Operand:
+        shared = self._shared.get(_field_path(node) or ())
+        if shared is not None:
+            return shared
+        record, name = self.write(node.operand).name, self.bind(node.name)
+        get = f"{record}.get({name}) if type({record}) is dict else get({record}, {name})"
+        return self.read(get, node.type)
 
     def _apply(self, node: tree.Apply) -> _Operand:
         operands = [self.write(argument) for argument in node.arguments]
@@ -340,6 +360,10 @@ class _Writer:
                 if body.optional:
                     self.line(f"if {body.name} is None: {name} = None")
         return _Operand(name, optional=True)
+
+
+def _field_path(node: tree.Node) -> tuple[str, ...] | None:
+    return tree.find_path(node) if isinstance(node, tree.Field) else None
 
 
 def _is_made(node: tree.Node) -> bool:

@@ -20,6 +20,7 @@ from typing import Final, TypeAlias
 from penstock.errors import quote
 from penstock.lang.errors import ExpressionError, Fault, FaultError, Span, list_names, suggest
 from penstock.lang.limits import MAX_TYPE_DEPTH, MAX_TYPE_TEXT
+from penstock.lang.text import is_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ def _declared(declaration: Declaration, depth: int) -> Type:
 def _record(fields: Mapping[str, Declaration], depth: int) -> Record:
     names: list[object] = list(fields)  # from a document, so anything may be a key
     for name in names:
-        if not isinstance(name, str) or not name:
+        if not isinstance(name, str) or not name or not is_text(name):
             raise _invalid("", f"{quote(name)} cannot name a field: a name is text")
     return Record(tuple((name, _declared(kind, depth + 1)) for name, kind in fields.items()))
 

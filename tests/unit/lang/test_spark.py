@@ -113,6 +113,7 @@ def test_hostile_rows_are_missing_and_fail_no_job(spark: SparkSession) -> None:
         "o.x": None,
         'o.x.startsWith("a")': None,
         'o.x.matches("a")': None,
+        'o.x.includes("a/b")': None,
         "has(o.x)": False,
         "has(o.d)": False,
         "has(o.at)": False,
@@ -143,6 +144,13 @@ def test_hostile_rows_are_missing_and_fail_no_job(spark: SparkSession) -> None:
     }
     (found,) = evaluate(frame, [compile_expression(text, SMALL) for text in expected])
     assert dict(zip(expected, found, strict=True)) == expected
+
+
+def test_lower_is_the_same_letter_by_letter(spark: SparkSession) -> None:
+    letters = "".join(chr(code) for code in range(1, 0x11000) if not 0xD800 <= code < 0xE000)
+    frame = spark.createDataFrame([((letters,),)], "o struct<x: string>")
+    expression = compile_expression("o.x.lower()", SMALL)
+    assert evaluate(frame, [expression]) == [[expression.evaluate(o={"x": letters}).value]]
 
 
 def nest(template: str, inner: str, levels: int) -> str:

@@ -73,6 +73,11 @@ def _lower(text: Column) -> Column:
     return F.when(ascii_only, F.lower(text)).otherwise(F.translate(text, capital, small))
 
 
+def _includes(topic: Column, word: Column) -> Column:
+    never = F.when(topic.isNotNull(), F.lit(col=False))
+    return F.when(F.contains(word, F.lit("/")), never).otherwise(F.contains(topic, word))
+
+
 def _level(topic: Column, index: Column) -> Column:
     return F.get(F.split(topic, "/"), index.try_cast("int"))
 
@@ -156,7 +161,7 @@ REPEATED: Final[Mapping[str, Callable[..., Column]]] = {
     "int_from_string": lambda a: F.when(a.rlike(_anchored(INT_PATTERN)), a.try_cast("bigint")),
     "timestamp_from_string": _read_timestamp,
     "lower": _lower,
-    "includes": lambda a, b: F.contains(a, b) & ~F.contains(b, F.lit("/")),
+    "includes": _includes,
 }
 
 # Operations whose double may come out infinite or NaN, and takes such.
