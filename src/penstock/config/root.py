@@ -18,6 +18,7 @@ from penstock.config.sections.broker import BrokerSettings
 from penstock.config.sections.gateway import GatewaySettings
 from penstock.config.sections.log import LogSettings
 from penstock.config.sections.monitor import MonitorSettings
+from penstock.config.sections.pipeline import PipelineSettings
 from penstock.config.sections.store import StoreSettings
 from penstock.config.sections.supervisor import SupervisorSettings
 from penstock.config.settings import DEFAULT_DATA, BasePath, Kind, Settings, setting, wrong
@@ -50,6 +51,7 @@ class Config(Settings):
     monitor: MonitorSettings = Field(default_factory=MonitorSettings)
     broker: BrokerSettings = Field(default_factory=BrokerSettings)
     gateway: GatewaySettings = Field(default_factory=GatewaySettings)
+    pipeline: PipelineSettings = Field(default_factory=PipelineSettings)
     supervisor: SupervisorSettings = Field(default_factory=SupervisorSettings)
 
     _source: Source | None = PrivateAttr(default=None)

@@ -2,8 +2,8 @@
 
 Rules that hold here:
 - A set exists only if every document has a known kind and the right shape, every
-  reference leads somewhere, no acyclic reference leads back to its start, and every
-  expression has the right type.
+  reference leads somewhere, no acyclic reference leads back to its start, every
+  expression has the right type, and the checks of each kind hold.
 - A changed set checks what the change can break and reuses the rest, so that one change
   in a large set stays cheap. The outcome is the one a fresh check would have.
 """
@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import TypeVar
 
+from penstock.definitions.checks import check_kinds
 from penstock.definitions.expressions import check_expressions, scope_of
 from penstock.definitions.references import ReferenceIndex
 from penstock.definitions.shapes import shape
@@ -89,6 +90,7 @@ class DefinitionSet:
                 scope = scope_of(vocabularies, locate, found)
             to_check = changed if scope is self.scope else definitions
             found += check_expressions(to_check, scope, locate)
+        found += check_kinds(definitions, changed, locate)
         if found:
             raise InvalidError("definitions", found)
         return DefinitionSet(definitions, references, scope)

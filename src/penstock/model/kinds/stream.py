@@ -16,6 +16,8 @@ from pydantic import AfterValidator, Field, model_validator
 from penstock.errors import quote
 from penstock.model.definition import NAME_LIMIT, Definition, Part, register
 
+RESERVED: Final = "penstock:"
+"""How the names of columns begin that the pipeline adds on the way."""
 FIELD_LIMIT: Final = 1000
 TOPIC_LIMIT: Final = 249
 TOPIC_CHARACTERS: Final = frozenset(
@@ -57,6 +59,8 @@ def check_topic(name: str) -> str:
 def _check_field_name(name: str) -> str:
     if "`" in name or not name.isprintable() or name != name.strip():
         raise ValueError("a field's name is printable, without ` and without spaces around it")
+    if name.startswith(RESERVED):
+        raise ValueError(f"names that begin with {RESERVED} are taken → choose another")
     return name
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Final, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
@@ -18,6 +18,9 @@ ANONYMIZER_LIMIT: Final = 64
 ROLE_LIMIT: Final = 1000
 LONGEST: Final = 366 * 24 * 3600 * 1000
 """Milliseconds of the longest window: records wait in memory until theirs is over."""
+
+OVERLAP: Final = 1000
+"""The most windows that a record lies in, and so the most copies that are published of it."""
 
 _UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION: Final = re.compile(rf"([0-9]{{1,12}})\s?({'|'.join(_UNITS)})?", re.ASCII)
@@ -60,6 +63,10 @@ class Window(Part):
                 "advance is longer than size, so that records would fall between windows → "
                 "make it at most as long"
             )
+        if self.size > OVERLAP * (self.advance or self.size):
+            raise ValueError(
+                f"a record would lie in more than {OVERLAP} windows → make advance longer"
+            )
         return self
 
 
@@ -82,6 +89,9 @@ class View(Definition):
     )
     window: Window | None = Field(
         default=None, description="How records are put together for anonymizers that need it."
+    )
+    format: Literal["parquet", "json", "csv"] = Field(
+        default="parquet", description="How the view's files are written."
     )
     roles: tuple[PlainName, ...] = Field(
         default=(), max_length=ROLE_LIMIT, strict=False, description="Who may read the view."

@@ -1,0 +1,62 @@
+"""Checks of definitions that look at others, one for each kind that needs it.
+
+Rules that hold here:
+- A check tells all that is wrong with definitions of a kind in the light of the whole set.
+- What a change can break is checked again, and nothing else: the definitions that
+  changed, and those that look at a kind that changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from penstock.definitions.views import check_hierarchies, check_views
+from penstock.errors import Problem
+from penstock.model.definition import Definition, Steps
+from penstock.model.document import Key
+
+Locate = Callable[[Key, Steps], str]
+
+
+@dataclass(frozen=True, slots=True)
+class KindCheck:
+    """A check of one kind, and the kinds that it looks at."""
+
+    run: Callable[[Any, Mapping[Key, Definition]], Iterator[tuple[Key, Problem]]]
+    looks_at: frozenset[str] = frozenset()
+
+
+CHECKS: Final[Mapping[str, KindCheck]] = {
+    "hierarchy": KindCheck(check_hierarchies),
+    "view": KindCheck(check_views, frozenset({"stream", "hierarchy", "view"})),
+}
+
+
+def check_kinds(
+    definitions: Mapping[Key, Definition],
+    changed: Mapping[Key, Definition | None],
+    locate: Locate,
+) -> list[Problem]:
+    """Return what is wrong with the definitions that a change can have broken."""
+    kinds = {key.kind for key in changed}
+    again = {kind for kind, check in CHECKS.items() if check.looks_at & kinds}
+    problems = []
+    for kind, check in CHECKS.items():
+        touched = [
+            definition
+            for key, definition in definitions.items()
+            if key.kind == kind and (kind in again or key in changed)
+        ]
+        if touched:
+            for key, problem in check.run(touched, definitions):
+                place = _place(locate, key, problem.place)
+                problems.append(Problem(place, problem.message, problem.fix))
+    return problems
+
+
+def _place(locate: Locate, key: Key, way: str) -> str:
+    """Say where a way such as `anonymizers[0].keys[1]` stands."""
+    steps = [step for step in way.replace("[", ".").replace("]", "").split(".") if step]
+    return locate(key, tuple(int(step) if step.isdigit() else step for step in steps))

@@ -1,0 +1,242 @@
+"""Views against their stream: what each anonymizer meets, and what the view's records are.
+
+    stream's fields → masks → at most one collective step → masks → the view's fields
+
+Rules that hold here:
+- A plan exists only where nothing is wrong; all that is wrong with a view is told at once.
+- Two topics never have one name, whether of a stream or of a view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from penstock.definitions.collective import COLLECTIVES, Collective
+from penstock.errors import InvalidError, Problem, quote
+from penstock.masks import (
+    MASKS,
+    Field,
+    Hierarchy,
+    Mask,
+    Schema,
+    check_masks,
+    derive_schema,
+    find_mask,
+    read_mask,
+    split_anonymizer,
+)
+from penstock.model import kinds
+from penstock.model.definition import Definition
+from penstock.model.document import Key
+
+Definitions = Mapping[Key, Definition]
+Finding = tuple[Key, Problem]
+Step = Mask | Collective
+Kind = TypeVar("Kind", bound=Definition)
+
+
+@dataclass(frozen=True, slots=True)
+class ViewPlan:
+    """What a view does, resolved: masks, at most one collective step, masks."""
+
+    schema: Schema
+    before: tuple[Mask, ...]
+    together: tuple[Collective, ...]
+    after: tuple[Mask, ...]
+
+    @property
+    def middle(self) -> Schema:
+        """The fields that the collective step meets."""
+        return derive_schema(self.before, self.schema)
+
+    @property
+    def gathered(self) -> Schema:
+        """The fields behind the collective step."""
+        schema = self.middle
+        for step in self.together:
+            schema = step.output(schema)
+        return schema
+
+    @property
+    def output(self) -> Schema:
+        """The fields of the view's records."""
+        return derive_schema(self.after, self.gathered)
+
+
+def schema_of(stream: kinds.Stream) -> Schema:
+    """Return the fields of a stream as masks see them."""
+    return {field.name: Field.of(field.type, optional=field.optional) for field in stream.fields}
+
+
+def hierarchies_of(definitions: Definitions) -> dict[str, Hierarchy]:
+    """Return the hierarchies by name; those with problems are left out."""
+    found = {}
+    for definition in definitions.values():
+        if isinstance(definition, kinds.Hierarchy):
+            try:
+                found[definition.name] = Hierarchy.model_validate(definition.nested())
+            except ValidationError:
+                continue
+    return found
+
+
+def plan_view(
+    view: kinds.View, stream: kinds.Stream, hierarchies: Mapping[str, Hierarchy]
+) -> ViewPlan:
+    """Return what a view does; raise InvalidError with all that is wrong with it."""
+    problems: list[Problem] = []
+    plan = _plan(view, stream, hierarchies, problems)
+    if plan is None:
+        raise InvalidError(f"view {view.name}", problems)
+    return plan
+
+
+def check_views(views: Iterable[kinds.View], definitions: Definitions) -> Iterator[Finding]:
+    """Yield what is wrong with views; places are within the view."""
+    hierarchies = hierarchies_of(definitions)
+    topics: dict[str, list[Key]] = {}
+    for other in definitions.values():
+        if isinstance(other, kinds.Stream | kinds.View):
+            topics.setdefault(other.topic, []).append(other.key)
+    for view in views:
+        for key in topics[view.topic]:
+            if key != view.key:
+                message = f"its topic {quote(view.topic)} is the topic of {key} too"
+                yield view.key, Problem("name", message, "rename one of them")
+        stream = find(definitions, kinds.Stream, view.stream)
+        if stream is not None:  # else a dangling reference, which is told elsewhere
+            problems: list[Problem] = []
+            _plan(view, stream, hierarchies, problems)
+            yield from ((view.key, problem) for problem in problems)
+
+
+def check_hierarchies(
+    found: Iterable[kinds.Hierarchy],
+    definitions: Definitions,  # noqa: ARG001
+) -> Iterator[Finding]:
+    """Yield what keeps hierarchies from being trees."""
+    for hierarchy in found:
+        try:
+            Hierarchy.model_validate(hierarchy.nested())
+        except ValidationError as error:
+            for detail in error.errors(include_url=False):
+                text, _, fix = detail["msg"].removeprefix("Value error, ").partition(" → ")
+                yield hierarchy.key, Problem("", text, fix or None)
+
+
+def find(definitions: Definitions, kind: type[Kind], name: str) -> Kind | None:
+    """Return one definition, if there is such a one."""
+    found = definitions.get(Key(kind.kind, name))
+    return found if isinstance(found, kind) else None
+
+
+def _plan(
+    view: kinds.View,
+    stream: kinds.Stream,
+    hierarchies: Mapping[str, Hierarchy],
+    problems: list[Problem],
+) -> ViewPlan | None:
+    steps: list[Step] = []
+    for index, item in enumerate(view.anonymizers):
+        step = _read_step(item, f"anonymizers[{index}]", problems)
+        if step is not None:
+            steps.append(step)
+    if problems:
+        return None
+    plan = _arrange(schema_of(stream), steps, problems)
+    _check_steps(plan, hierarchies, problems)
+    _check_window(view, plan, problems)
+    return None if problems else plan
+
+
+def _read_step(item: object, place: str, problems: list[Problem]) -> Step | None:
+    split = split_anonymizer(item, place, problems)
+    if split is None:
+        return None
+    name, parameters = split
+    kind = COLLECTIVES.get(name)
+    if kind is None:
+        if find_mask(name) is None:
+            known = sorted([*MASKS, *COLLECTIVES])
+            message = f"there is no anonymizer {quote(name)}"
+            problems.append(Problem(place, message, f"anonymizers are {', '.join(known)}"))
+            return None
+        return read_mask(item, place, problems)
+    try:
+        return kind.model_validate(parameters)
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+        problems.extend(_describe(detail, kind, place) for detail in details)
+        return None
+
+
+def _describe(detail: ErrorDetails, kind: type[Collective], place: str) -> Problem:
+    for step in detail["loc"]:
+        place += f"[{step}]" if isinstance(step, int) else f".{step}"
+    match detail["type"]:
+        case "extra_forbidden":
+            known = [field.alias or name for name, field in kind.model_fields.items()]
+            fix = f"it has {', '.join(sorted(known))}"
+            return Problem(place, f"{kind.name} has no such parameter", fix)
+        case "missing":
+            return Problem(place, "the parameter is missing", "add it")
+        case "value_error":
+            text, _, hint = detail["msg"].removeprefix("Value error, ").partition(" → ")
+            return Problem(place, text, hint or None)
+        case _:
+            message = detail["msg"][:1].lower() + detail["msg"][1:]
+            return Problem(place, f"{quote(detail['input'], 40)}: {message}")
+
+
+def _arrange(schema: Schema, steps: list[Step], problems: list[Problem]) -> ViewPlan:
+    before: list[Mask] = []
+    together: list[Collective] = []
+    after: list[Mask] = []
+    for index, step in enumerate(steps):
+        if isinstance(step, Mask):
+            (after if together else before).append(step)
+            continue
+        if after or (together and "table" in {step.family, together[-1].family}):
+            problems.append(
+                Problem(
+                    f"anonymizers[{index}]",
+                    f"{step.name} would be a second step over many records",
+                    "make another view of it; anonymizers of one window stand side by side",
+                )
+            )
+            continue
+        together.append(step)
+    return ViewPlan(schema, tuple(before), tuple(together), tuple(after))
+
+
+def _check_steps(
+    plan: ViewPlan, hierarchies: Mapping[str, Hierarchy], problems: list[Problem]
+) -> None:
+    """Check each step against the fields it meets; stop where the fields are not known."""
+    schema: Schema = plan.schema
+    steps: list[Step] = [*plan.before, *plan.together, *plan.after]
+    for index, step in enumerate(steps):
+        place = f"anonymizers[{index}]"
+        if isinstance(step, Mask):
+            found = check_masks([step], schema, hierarchies, "")
+            found = [Problem(it.place.removeprefix("[0]."), it.message, it.fix) for it in found]
+        else:
+            found = list(step.check(schema, hierarchies))
+        problems += [Problem(f"{place}.{it.place}", it.message, it.fix) for it in found]
+        if found:
+            return
+        schema = derive_schema([step], schema) if isinstance(step, Mask) else step.output(schema)
+
+
+def _check_window(view: kinds.View, plan: ViewPlan, problems: list[Problem]) -> None:
+    windowed = [step.name for step in plan.together if step.family == "window"]
+    if windowed and view.window is None:
+        message = f"{windowed[0]} needs a window"
+        problems.append(Problem("window", message, "add window: {size: 10s}"))
+    if view.window is not None and not windowed:
+        problems.append(Problem("window", "no anonymizer uses the window", "leave it out"))

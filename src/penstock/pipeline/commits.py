@@ -1,0 +1,256 @@
+"""What a view has published, batch by batch, each all or nothing.
+
+    .staging/SEQUENCE/   what a batch wrote, before it counts
+    state/SEQUENCE       what a collective step holds back, as of that batch
+    commits.jsonl        one line per batch: this line makes it count
+    data/                the published files
+    dead/                the records that could not be published: their places and reasons
+
+Rules that hold here:
+- A batch counts from the moment its line is on the disk, as a whole. Its files are brought
+  to the disk before, and to their places after; a crash between is mended on opening.
+- `data` never holds a file that does not count, so that anyone may read it as a table.
+- One process at a time writes a view; a second one is refused.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import IO, Any, Final, Self
+
+from penstock.errors import UnavailableError
+from penstock.eventlog.lines import find_end
+
+COMMITS: Final = "commits.jsonl"
+DIGITS: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What became of records, in all batches so far."""
+
+    read: int = 0
+    published: int = 0
+    rejected: int = 0
+    loss: float = 0.0
+    """The sum of what generalization lost of published records, from 0 to 1 each."""
+
+    def add(self, other: Totals) -> Totals:
+        """Return the sum."""
+        return Totals(
+            self.read + other.read,
+            self.published + other.published,
+            self.rejected + other.rejected,
+            self.loss + other.loss,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One batch that counts."""
+
+    sequence: int
+    next: int
+    """The first offset that the view has not seen."""
+    plan: str
+    """Names the definitions that the state belongs to."""
+    files: tuple[str, ...] = ()
+    dead: tuple[str, ...] = ()
+    state: bool = False
+    held: int = 0
+    """How many records the state holds back."""
+    at: int = 0
+    totals: Totals = Totals()
+
+    def to_line(self) -> bytes:
+        """Write the commit as a line."""
+        return json.dumps(asdict(self), separators=(",", ":")).encode() + b"\n"
+
+    @classmethod
+    def from_line(cls, line: bytes) -> Self:
+        """Read a line."""
+        data: dict[str, Any] = json.loads(line)
+        data["totals"] = Totals(**data["totals"])
+        data["files"], data["dead"] = tuple(data["files"]), tuple(data["dead"])
+        return cls(**data)
+
+
+class ViewFolder:
+    """What a view has published, for those who read it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.data = folder / "data"
+        self.dead = folder / "dead"
+
+    def last(self) -> Commit | None:
+        """Return the newest commit."""
+        path = self.folder / COMMITS
+        if not path.exists():
+            return None
+        with path.open("rb") as file:
+            end = find_end(file)
+            line = _last_line(file, end)
+        return Commit.from_line(line) if line else None
+
+    def commits(self) -> Iterator[Commit]:
+        """Yield all commits, oldest first."""
+        path = self.folder / COMMITS
+        if path.exists():
+            with path.open("rb") as file:
+                for line in file:
+                    if line.endswith(b"\n"):
+                        yield Commit.from_line(line)
+
+    def dead_letters(self) -> Iterator[dict[str, Any]]:
+        """Yield the records that could not be published: offset and reason."""
+        for path in sorted(self.dead.glob("*.jsonl")):
+            with path.open("rb") as file:
+                for line in file:
+                    yield json.loads(line)
+
+
+class ViewWriter(ViewFolder):
+    """What a view has published, for the one who publishes."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._lock: IO[bytes] | None = None
+        self._staging = folder / ".staging"
+        self._states = folder / "state"
+        self._newest: Commit | None = None
+
+    def open(self) -> Commit | None:
+        """Take the view, mend what a crash left, and return the newest commit."""
+        for folder in (self.folder, self.data, self.dead, self._states):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = (self.folder / ".lock").open("wb")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            raise UnavailableError(
+                f"the view in {self.folder} is written by another process",
+                fix="stop the other `penstock views run`",
+            ) from None
+        self._lock = lock
+        self._cut_torn_line()
+        self._newest = self.last()
+        if self._newest is not None:
+            self._place(self._newest)
+        self._clear()
+        return self._newest
+
+    def close(self) -> None:
+        """Give the view free."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    @property
+    def sequence(self) -> int:
+        """The number of the next batch."""
+        return 0 if self._newest is None else self._newest.sequence + 1
+
+    def stage(self) -> Path:
+        """Return an empty folder for what the next batch writes: `data` and `dead` in it."""
+        folder = self._staging / str(self.sequence)
+        shutil.rmtree(folder, ignore_errors=True)
+        (folder / "dead").mkdir(parents=True)
+        return folder
+
+    def load_state(self) -> bytes | None:
+        """Return the state as of the newest commit."""
+        newest = self._newest
+        return self._state(newest.sequence).read_bytes() if newest and newest.state else None
+
+    def commit(self, commit: Commit, state: bytes | None) -> Commit:
+        """Make what was staged count, together with the state."""
+        staged = self._staging / str(commit.sequence)
+        files = sorted(path for path in (staged / "data").glob("part-*") if path.is_file())
+        dead = sorted((staged / "dead").iterdir())
+        stem = f"{commit.sequence:0{DIGITS}}"
+        whole = replace(
+            commit,
+            files=tuple(f"{stem}-{n:03}{path.suffix}" for n, path in enumerate(files)),
+            dead=tuple(f"{stem}{path.suffix}" for path in dead),
+            state=state is not None,
+        )
+        # Under the names they will have, so that a crash leaves nothing to guess.
+        for path, name in zip((*files, *dead), (*whole.files, *whole.dead), strict=True):
+            _sync(path)
+            path.rename(path.with_name(name))
+        if state is not None:
+            _write(self._state(commit.sequence), state)
+        with (self.folder / COMMITS).open("ab") as log:
+            log.write(whole.to_line())
+            log.flush()
+            os.fsync(log.fileno())
+        self._newest = whole
+        self._place(whole)
+        self._clear()
+        return whole
+
+    def _place(self, commit: Commit) -> None:
+        """Bring the files of a commit to their places, as far as they are not there yet."""
+        staged = self._staging / str(commit.sequence)
+        for names, source, target in (
+            (commit.files, staged / "data", self.data),
+            (commit.dead, staged / "dead", self.dead),
+        ):
+            for name in names:
+                if (source / name).exists():
+                    (source / name).rename(target / name)
+            if names:
+                _sync(target)
+
+    def _clear(self) -> None:
+        """Remove what does not count."""
+        shutil.rmtree(self._staging, ignore_errors=True)
+        newest = self._newest
+        for path in self._states.iterdir():
+            if newest is None or not newest.state or path != self._state(newest.sequence):
+                path.unlink()
+
+    def _cut_torn_line(self) -> None:
+        path = self.folder / COMMITS
+        if path.exists():
+            with path.open("r+b") as file:
+                file.truncate(find_end(file))
+
+    def _state(self, sequence: int) -> Path:
+        return self._states / f"{sequence:0{DIGITS}}"
+
+
+def _last_line(file: IO[bytes], end: int) -> bytes:
+    step = 1 << 12
+    while end:
+        start = max(0, end - step)
+        file.seek(start)
+        piece = file.read(end - start)
+        found = piece.rfind(b"\n", 0, -1)
+        if found >= 0 or start == 0:
+            return piece[found + 1 :]
+        step *= 4
+    return b""
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _write(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
