@@ -1,8 +1,8 @@
 """From what the text says to what it means: types, overloads, conversions.
 
 Rules that hold here:
-- All type errors of an expression are found at once. A node that is wrong has no type
-  (None) and causes no further errors above it.
+- All type errors of an expression are found at once, up to a bound. A node that is wrong
+  has no type (None) and causes no further errors above it.
 - After this step nothing is left to decide: the three forms only carry out the tree.
 """
 
@@ -44,11 +44,12 @@ class Checker:
 
     def fault(self, span: Span, message: str, fix: str | None = None) -> None:
         """Note that a part of the text is wrong; the node of that part becomes None."""
-        if len(self.faults) < MAX_PROBLEMS:
-            self.faults.append(Fault(span, message, fix))
+        self.faults.append(Fault(span, message, fix))
 
-    def check(self, node: syntax.Node) -> tree.Node | None:  # noqa: PLR0911 - one case per node
+    def check(self, node: syntax.Node) -> tree.Node | None:  # noqa: C901, PLR0911, PLR0912 - one case per node
         """Return the typed node, or None after noting what is wrong."""
+        if len(self.faults) >= MAX_PROBLEMS:
+            return None
         match node:
             case syntax.Literal():
                 return tree.Constant(node.span, _LITERALS[type(node.value)], node.value)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, assert_never
 
 from penstock.lang import tree
+from penstock.lang.operations import BINARY, FUNCTIONS, METHODS, UNARY
 from penstock.lang.semantics import SEMANTICS, find_element, find_entry
 from penstock.lang.types import ListOf, Type
 from penstock.lang.values import MissingError, Outcome, conform, export
@@ -133,7 +134,22 @@ def _element_type(kind: Type) -> Type:
     return kind.element
 
 
-_SHOWN = {"in_list": "in", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+# How an operation is written: `/`, `int(…)`, `.level(…)`.
+_SHOWN = {
+    "in_list": "in",
+    "in_map": "in",
+    **{
+        overload.operation: form.format(name)
+        for table, form in (
+            (FUNCTIONS, "{}(…)"),
+            (METHODS, ".{}(…)"),
+            (BINARY, "{}"),
+            (UNARY, "{}"),
+        )
+        for name, overloads in table.items()
+        for overload in overloads
+    },
+}
 
 
 def _name(node: tree.Node) -> str:

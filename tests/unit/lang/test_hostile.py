@@ -19,6 +19,7 @@ SCOPE = build_scope(
     o={
         "b": "bool",
         "i": "int",
+        "j": "int",
         "d": "double",
         "x": "string",
         "ts": "timestamp",
@@ -81,6 +82,13 @@ def test_the_deepest_tree_runs_in_all_python_forms() -> None:
         expression = compile_expression(source, SCOPE)
         assert expression.evaluate(o={"i": 0, "b": True}).value == expected
         assert expression.function({}, {"i": 0, "b": True}, {}, {}) == expected
+
+
+def test_many_mistakes_among_many_names_are_found_in_bounded_time() -> None:
+    scope = build_scope(o={f"attribute{number}": "int" for number in range(3000)})
+    with pytest.raises(ExpressionError) as caught:
+        compile_expression(" && ".join(f"o.atribute{n}" for n in range(400)), scope)
+    assert 20 <= len(caught.value.problems) <= 21
 
 
 def test_catastrophic_patterns_run_in_linear_time() -> None:
@@ -165,7 +173,7 @@ def test_a_string_cannot_grow_without_bound() -> None:
     over = {"x": "é" * (MAX_STRING // 128 + 1)}
     assert expression.function({}, fits, {}, {}) == MAX_STRING
     assert expression.function({}, over, {}, {}) is None
-    assert expression.evaluate(o=over).reason == "add_string is longer than 65536 characters"
+    assert expression.evaluate(o=over).reason == "+ is longer than 65536 characters"
 
 
 @pytest.mark.parametrize(
@@ -192,9 +200,12 @@ def test_reasons_name_paths_and_types_but_no_values() -> None:
         ("o.r.a.b", "o.r is declared record{a: record{b: int}}, but holds string"),
         ('o.m["k"]', "o.m is declared map(int), but holds string"),
         ("o.x == o.l[0]", "o.l is declared list(string), but holds string"),
-        ("int(o.x)", "int_from_string reads no int"),
+        ("int(o.x)", "int(…) reads no int"),
         ("e.place == o.x", "e.place is missing"),
+        ("1 / (o.j - o.j)", "/ divides by zero"),
+        ("o.j + 9223372036854775807 > 0", "+ is beyond the range of int (64 bits)"),
+        ("o.x.level(3)", ".level(…) asks for a level that the topic does not have"),
     ):
-        inputs = dict.fromkeys("irmxl", person)
+        inputs = {**dict.fromkeys("irmxl", person), "j": 1}
         outcome = compile_expression(text, SCOPE).evaluate(o=inputs, e={})
         assert outcome.reason == expected

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta, timezone
@@ -165,6 +167,11 @@ def test_lower_replaces_letter_by_letter() -> None:
     assert lower("İ") == "İ"  # its small letter is two code points
     assert lower("\u1e9e") == "\u1e9e"  # younger than Unicode 3.2
     assert set(map(chr, LOWER)) >= set("ABCXYZÀÉÑÜŠΩЯ")
+
+
+def test_the_table_of_small_letters_is_the_same_on_every_python() -> None:
+    table = json.dumps(sorted(LOWER.items())).encode()
+    assert hashlib.sha256(table).hexdigest()[:16] == "18dfa2b9def41f93"
 
 
 def test_text_has_no_surrogates() -> None:
