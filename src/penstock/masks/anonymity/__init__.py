@@ -2,7 +2,7 @@
 
     domains, space        what values are, and what a generalization of them loses
     rules, diversity, closeness   what a group has to fulfil
-    partition             cutting tuples into groups
+    cuts                  cutting tuples into groups
     parameters, stream, reuse, release   k-anonymity of a stream, with bounded delay
     microaggregation      means of groups instead of ranges
 
@@ -11,6 +11,7 @@ state function can hold it. Nothing here reads, writes or draws without a seed.
 """
 
 from penstock.masks.anonymity.closeness import Closeness, Distance
+from penstock.masks.anonymity.cuts import partition
 from penstock.masks.anonymity.diversity import (
     DistinctDiversity,
     EntropyDiversity,
@@ -24,7 +25,6 @@ from penstock.masks.anonymity.microaggregation import (
     aggregate_values,
 )
 from penstock.masks.anonymity.parameters import Parameters
-from penstock.masks.anonymity.partition import partition
 from penstock.masks.anonymity.release import Release
 from penstock.masks.anonymity.reuse import NONE, Boxes
 from penstock.masks.anonymity.rules import Census, Demands, Rule

@@ -80,6 +80,20 @@ class Census:
         firsts = self._first_seen(self._persons[rows], self._slots)
         return np.concatenate(([0], np.cumsum(firsts)))[cuts]
 
+    def persons_around(self, orders: npt.NDArray[np.intp]) -> tuple[Integers, Integers]:
+        """Count the persons up to each row of each order, and from each row on."""
+        size = orders.shape[1]
+        if self.singles:
+            upto = np.broadcast_to(np.arange(1, size + 1), orders.shape)
+            return upto, upto[:, ::-1]
+        lines = np.arange(len(orders))[:, None] * self._slots.size
+        ids = self._persons[orders] + lines
+        slots = np.empty(len(orders) * self._slots.size, dtype=np.intp)
+        first = self._first_seen(ids.ravel(), slots).reshape(orders.shape)
+        last = self._first_seen(ids[:, ::-1].ravel(), slots).reshape(orders.shape)
+        upto = np.cumsum(first, axis=1, dtype=np.int64)
+        return upto, np.cumsum(last, axis=1, dtype=np.int64)[:, ::-1]
+
     def count(self, rows: npt.NDArray[np.intp]) -> int:
         """Count the persons among the rows."""
         if self.singles:

@@ -54,8 +54,10 @@ class Space:
                 )
 
     def losses(self, lows: Floats, highs: Floats) -> Floats:
-        """Return the loss of each box; lows and highs are (quasi-identifiers, boxes)."""
-        losses: Floats = self._slope @ (highs - lows) + self._offset
+        """Return the loss of each box; lows and highs are (quasi-identifiers, boxes …)."""
+        sides = highs - lows
+        losses: Floats = self._slope @ sides.reshape(len(sides), -1) + self._offset
+        losses = losses.reshape(sides.shape[1:])
         for place, domain in self._categories:
             losses = losses + domain.loss(lows[place], highs[place]) / len(self.domains)
         return losses

@@ -25,9 +25,9 @@ from typing import Final
 import numpy as np
 
 from penstock.errors import UsageError
+from penstock.masks.anonymity.cuts import Rows, partition
 from penstock.masks.anonymity.domains import Floats, Integers
 from penstock.masks.anonymity.parameters import Parameters
-from penstock.masks.anonymity.partition import Rows, partition
 from penstock.masks.anonymity.release import Release
 from penstock.masks.anonymity.reuse import NONE, Boxes, Published
 from penstock.masks.anonymity.rules import Census

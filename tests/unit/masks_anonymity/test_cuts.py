@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 
 from penstock.masks.anonymity import Census, Demands, NumberDomain, Space, partition
 from penstock.masks.anonymity.domains import Floats, Integers
@@ -67,3 +68,20 @@ def test_cuts_lose_less_than_halves_at_the_median() -> None:
             todo += [order[: rows.size // 2], order[rows.size // 2 :]]
     groups = partition(space, codes, census(np.arange(3000)), Demands(20))
     assert loss(space, codes, groups) < 0.9 * loss(space, codes, halves)
+
+
+@pytest.mark.parametrize("persons", [40, 100_000])
+def test_small_sets_are_cut_like_large_ones(persons: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways to look for a cut respect the demands, and lose about the same."""
+    generator = np.random.default_rng(6)
+    codes = generator.gamma(2, 10, (3, 400)).round().clip(0, 100)
+    who = generator.integers(persons, size=400)
+    space = Space([NumberDomain(name, 0, 100) for name in "xyz"])
+    losses = []
+    for small in (0, 1000):
+        monkeypatch.setattr("penstock.masks.anonymity.cuts.SMALL", small)
+        groups = partition(space, codes, census(who), Demands(6))
+        assert sorted(np.concatenate(groups).tolist()) == list(range(400))
+        assert all(len(set(who[group].tolist())) >= 6 for group in groups)
+        losses.append(loss(space, codes, groups))
+    assert losses[0] == pytest.approx(losses[1], rel=0.1)

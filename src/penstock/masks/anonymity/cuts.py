@@ -37,6 +37,8 @@ Rows: TypeAlias = npt.NDArray[np.intp]
 LOOKAHEAD: Final = 0.2
 # So many places where a value changes are tried; a value with more has no spikes to speak of.
 MOST_CHANGES: Final = 64
+# Up to this many tuples, all places are tried for all quasi-identifiers in one go.
+SMALL: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +63,9 @@ def partition(
     if codes.shape[1] == 0:
         return []
     cutter = _Cutter(space, codes, census, demands, references)
-    loss = float(
-        space.losses(codes.min(axis=1, keepdims=True), codes.max(axis=1, keepdims=True))[0]
-    )
+    lows, highs = codes.min(axis=1, keepdims=True), codes.max(axis=1, keepdims=True)
     # Each entry: the tuples in the order of every quasi-identifier, and their box's loss.
-    todo = [([np.argsort(line, kind="stable") for line in codes], loss)]
+    todo = [(np.argsort(codes, axis=1, kind="stable"), float(space.losses(lows, highs)[0]))]
     is_left = np.zeros(codes.shape[1], dtype=np.bool_)
     groups = []
     while todo:
@@ -74,11 +74,13 @@ def partition(
         if cut is None:
             groups.append(orders[0])
             continue
-        is_left[orders[cut.axis][: cut.place]] = True
-        marks = [is_left[order] for order in orders]
-        todo.append(([order[~mark] for order, mark in zip(orders, marks, strict=True)], cut.right))
-        todo.append(([order[mark] for order, mark in zip(orders, marks, strict=True)], cut.left))
-        is_left[orders[cut.axis][: cut.place]] = False
+        left = orders[cut.axis, : cut.place]
+        is_left[left] = True
+        # Each order has the same tuples, so as many marked ones.
+        marks = is_left[orders]
+        todo.append((orders[~marks].reshape(len(orders), -1), cut.right))
+        todo.append((orders[marks].reshape(len(orders), -1), cut.left))
+        is_left[left] = False
     return groups
 
 
@@ -98,12 +100,17 @@ class _Cutter:
         self._census = census
         self._demands = demands
         self._references = references
+        # By how much a box's loss will shrink that so many persons are in.
+        groups = np.arange(codes.shape[1] + 1) // demands.k
+        self._shrinks = groups.clip(1) ** -LOOKAHEAD
 
-    def find(self, orders: list[Rows]) -> _Cut | None:
+    def find(self, orders: Rows) -> _Cut | None:
         """Return the best cut that leaves two sides which fulfil the demands."""
-        size, k = orders[0].size, self._demands.k
+        size, k = orders.shape[1], self._demands.k
         if size < 2 * k:
             return None
+        if size <= SMALL and not self._demands.rules:
+            return self._find_anywhere(orders)
         steps = np.arange(k, size - k + 1, k)
         grid = np.union1d(steps, size - steps) if size % k else steps
         best: _Cut | None = None
@@ -115,6 +122,36 @@ class _Cutter:
             if cut is not None and (best is None or cut.estimate < best.estimate):
                 best = cut
         return best
+
+    def _find_anywhere(self, orders: Rows) -> _Cut | None:
+        """Return the best cut at any place, across all quasi-identifiers at once."""
+        size, k = orders.shape[1], self._demands.k
+        codes = self._codes[:, orders]
+        before, after = self._census.persons_around(orders)
+        before, after = before[:, k - 1 : size - k], after[:, k : size - k + 1]
+        left = self._space.losses(
+            np.minimum.accumulate(codes[:, :, : size - k], axis=2)[:, :, k - 1 :],
+            np.maximum.accumulate(codes[:, :, : size - k], axis=2)[:, :, k - 1 :],
+        )
+        turned = codes[:, :, : k - 1 : -1]
+        right = self._space.losses(
+            np.minimum.accumulate(turned, axis=2)[:, :, k - 1 :],
+            np.maximum.accumulate(turned, axis=2)[:, :, k - 1 :],
+        )[:, ::-1]
+        places = np.arange(k, size - k + 1)
+        estimates = left * places * self._shrinks[before]
+        estimates += right * (size - places) * self._shrinks[after]
+        estimates[(before < k) | (after < k)] = np.inf
+        axis, place = divmod(int(estimates.argmin()), places.size)
+        if np.isinf(estimates[axis, place]):
+            return None
+        return _Cut(
+            float(estimates[axis, place]),
+            axis,
+            int(places[place]),
+            float(left[axis, place]),
+            float(right[axis, place]),
+        )
 
     def _find_across(self, axis: int, order: Rows, grid: Rows) -> _Cut | None:
         """Return the best cut across one quasi-identifier."""
@@ -129,8 +166,8 @@ class _Cutter:
         if not allowed.any():
             return None
         left, right = self._losses(codes, places)
-        estimates = left * places * (before // k).clip(1) ** -LOOKAHEAD
-        estimates += right * (size - places) * (after // k).clip(1) ** -LOOKAHEAD
+        estimates = left * places * self._shrinks[before]
+        estimates += right * (size - places) * self._shrinks[after]
         estimates[~allowed] = np.inf
         best = int(estimates.argmin())
         return _Cut(
