@@ -236,12 +236,12 @@ class Downstream(asyncio.Protocol):
                     and not packet.reason
                 ):
                     out.append(encode_puback(packet.packet_id))
-                    if upstream.window:
-                        upstream.settle(packet)
+                    if upstream.window is not None:
+                        upstream.settle(upstream.window, packet)
                 elif isinstance(packet, _ACKS):
                     out.append(packet.encode(V5))
-                    if upstream.window:
-                        upstream.settle(packet)
+                    if upstream.window is not None:
+                        upstream.settle(upstream.window, packet)
                 elif type(packet) is Pingreq:
                     # The gateway keeps its own connection to the broker alive.
                     self.transport.write(_PINGRESP)

@@ -21,11 +21,11 @@ Rules that hold here:
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from typing import TYPE_CHECKING, Final, cast
 
 from penstock.gateway.copies import Copies
 from penstock.gateway.ending import FAREWELL_SECONDS, Cause, end
+from penstock.gateway.window import Window
 from penstock.mqtt import (
     NO_PROPERTIES,
     V3,
@@ -78,9 +78,6 @@ class Upstream(asyncio.Protocol):
         "_copies",
         "_early",
         "_held",
-        "_in_flight",
-        "_kept",
-        "_kept_bytes",
         "_last_id",
         "_paused",
         "_pinged",
@@ -113,11 +110,8 @@ class Upstream(asyncio.Protocol):
         self.connack: asyncio.Future[Connack] = gateway.loop.create_future()
         self.ended = False
         self.keep_alive = 0
-        self.window = client.connect.properties.receive_maximum or 0
-        """How many messages the client takes at a time; 0 where it did not say."""
-        self._in_flight: set[int] = set()
-        self._kept: deque[Publish] = deque()
-        self._kept_bytes = 0
+        most = client.connect.properties.receive_maximum
+        self.window = Window(most) if most else None
         self.packet_limit = client.connect.properties.maximum_packet_size or 0
         self.verdicts: dict[tuple[str, bytes], bytes | None] = {}
         self.denied: set[int] = set()
@@ -181,6 +175,8 @@ class Upstream(asyncio.Protocol):
 
     def resume(self, reason: str) -> None:
         """Read again where no other reason is left."""
+        if reason not in self._paused:
+            return
         self._paused.discard(reason)
         if self._paused or self.ended or self._is_stale():
             return
@@ -296,13 +292,16 @@ class Upstream(asyncio.Protocol):
         verdicts = self.verdicts
         old = self.version == V3
         copies = self._copies if old and len(client.session.by_number) > 1 else None
+        window = self.window
         out: list[bytes] = []
         back: list[bytes] = []
         passed = 0
         packets = iter(batch)
         for packet in packets:
             if type(packet) is Publish:
-                if self.window and not self._has_room(packet):
+                if window is not None and not window.admits(packet):
+                    if window.kept_bytes > gateway.limits.queue:
+                        self.pause("window")
                     continue
                 key = (packet.topic, packet.properties.raw)
                 listed = verdicts.get(key, _UNDECIDED)
@@ -326,8 +325,8 @@ class Upstream(asyncio.Protocol):
                 if client.blocked and not packet.first & _QOS:
                     gateway.counters.denied("delivery", "slow")
                     continue
-                if self.window and packet.first & _QOS:
-                    self._in_flight.add(packet.packet_id)
+                if window is not None:
+                    window.send(packet)
                 out.append(data)
                 passed += 1
             elif (
@@ -349,37 +348,12 @@ class Upstream(asyncio.Protocol):
         if back:
             self.write(back)
 
-    def settle(self, packet: Puback | Pubrec | Pubcomp) -> None:
-        """Take note that the client has finished with a message; there may be room for more."""
-        if type(packet) is Pubrec and not packet.failed:
-            return
-        self._in_flight.discard(packet.packet_id)
-        kept, self._kept = self._kept, deque()
-        while kept and not (kept[0].first & _QOS and len(self._in_flight) >= self.window):
-            message = kept.popleft()
-            self._kept_bytes -= len(message.payload)
+    def settle(self, window: Window, packet: Puback | Pubrec | Pubcomp) -> None:
+        """Take note of a client's answer; deliver what there is room for now."""
+        for message in window.settle(packet):
             self.deliver([message])
-        self._kept = kept
-        if "window" in self._paused and not kept:
+        if not window.kept_bytes:
             self.resume("window")
-
-    def _has_room(self, packet: Publish) -> bool:
-        """Keep to the client's receive maximum, which not every broker does.
-
-        What is beyond it is kept, and decided when its time has come. Reading goes on as long
-        as that is little: what ends an exchange of QoS 2 may come behind the next message.
-        """
-        if not self._kept and not (
-            packet.first & _QOS
-            and len(self._in_flight) >= self.window
-            and packet.packet_id not in self._in_flight
-        ):
-            return True
-        self._kept.append(packet)
-        self._kept_bytes += len(packet.payload)
-        if self._kept_bytes > self.client.gateway.limits.queue:
-            self.pause("window")
-        return False
 
     def _hold_back(self) -> None:
         """Leave to the broker what a slow client has no room for, QoS 1 and 2 included."""
