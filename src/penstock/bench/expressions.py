@@ -61,7 +61,7 @@ def run(*, quick: bool = False) -> dict[str, Any]:
         "goal_ns": GOAL_NS,
         "python": _measure_python(rounds, calls),
         "compile_us": _measure_compilation(20 if quick else 200),
-        "spark": _measure_spark(rows=200_000 if quick else 4_000_000, rounds=2 if quick else 5),
+        "spark": _measure_spark(rows=200_000 if quick else 1_000_000, rounds=2 if quick else 4),
     }
 
 
