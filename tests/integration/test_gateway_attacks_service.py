@@ -1,0 +1,298 @@
+"""Attacks on service: what a hostile client sends so that others are no longer served."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from penstock.components import MosquittoServer, find, processes
+from penstock.mqtt import V3, Publish, Suback, Subscribe, Subscription
+from tests.gateway.certificates import Authority
+from tests.gateway.clients import Make, make_clients
+from tests.gateway.harness import GatewayThread, make_process, run_gateway
+from tests.gateway.raw import ClosedError, RawClient
+
+pytestmark = pytest.mark.needs("mosquitto")
+pytest_plugins = ("tests.gateway.fixtures",)
+
+_MANY = 66_000
+
+
+@pytest.mark.xfail(strict=True, reason="the search for an identifier never ends")
+def test_a_filter_thousands_of_times_in_one_packet_stops_nobody(
+    broker: MosquittoServer, tmp_path: Path
+) -> None:
+    """There are fewer packet identifiers than filters that fit into a packet."""
+    with make_process(tmp_path, broker.port) as process:
+        attacker, other = RawClient(process.port), RawClient(process.port)
+        attacker.connect("attacker")
+        other.connect("other")
+        attacker.send(Subscribe(1, (Subscription("a", 0),) * _MANY))
+        with contextlib.suppress(ClosedError):
+            attacker.expect(Suback)  # answered or closed, but not silent
+        other.publish("b", b"still here", qos=1)
+        attacker.vanish()
+        other.vanish()
+
+
+@pytest.fixture(scope="module")
+def narrow(
+    broker: MosquittoServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[GatewayThread]:
+    """Give a gateway with tight limits."""
+    settings = {"limits": {"queue": 65536, "receive_maximum": 5}}
+    with run_gateway(tmp_path_factory.mktemp("narrow"), broker.port, settings) as running:
+        yield running
+
+
+@pytest.fixture
+def make_narrow(narrow: GatewayThread) -> Iterator[Make]:
+    yield from make_clients(narrow.port)
+
+
+@pytest.mark.xfail(strict=True, reason="only payloads are counted")
+def test_what_waits_for_quota_is_bounded_though_it_is_empty(
+    narrow: GatewayThread, make_narrow: Make
+) -> None:
+    attacker = make_narrow("flood", version=V3, answers=False)
+    for packet_id in range(1, 7):  # never released: the quota stays used up
+        attacker.send(Publish.of("a", qos=2, packet_id=packet_id))
+    flood = Publish.of("a").encode(V3) * 10_000
+    try:
+        for _ in range(8):
+            attacker.send_bytes(flood)
+        attacker.wait_closed(3)
+    except (OSError, TimeoutError):
+        pass
+    client = narrow.gateway.clients.get("flood")
+    assert client is None or len(client._waiting or ()) < 40_000
+
+
+@pytest.mark.xfail(strict=True, reason="verdicts keep properties of any length")
+def test_large_properties_are_not_remembered(
+    gateway: GatewayThread, make: Make, topic: str
+) -> None:
+    reader, writer = make(f"r-{topic[2:]}"), make()
+    reader.subscribe(topic, qos=1)
+    for number in range(40):
+        writer.publish(topic, b"x", qos=1, user=((str(number), "x" * 60_000),) * 2)
+    reader.messages(40)
+    upstream = gateway.gateway.clients[f"r-{topic[2:]}"].broker()
+    assert sum(len(raw) for _, raw in upstream.verdicts) < 1_000_000
+
+
+@pytest.mark.xfail(strict=True, reason="sets are kept by texts of any length")
+def test_long_lists_of_purposes_are_not_remembered(
+    gateway: GatewayThread, make: Make, topic: str
+) -> None:
+    reader, writer = make(), make()
+    reader.subscribe(topic, qos=1)
+    for number in range(40):
+        listed = ",".join(f"{number}-{'p' * 200}{it}" for it in range(200))
+        assert not writer.publish(topic, qos=1, user=(("purpose-aip", listed),)).reason
+    reader.messages()
+    known = gateway.gateway.rules._purposes
+    assert sum(len(value) for pairs in known for _, value in pairs) < 1_000_000
+
+
+@pytest.mark.xfail(strict=True, reason="answers are not measured")
+def test_answers_respect_the_largest_packet_of_the_client(make: Make, topic: str) -> None:
+    asker = make(maximum_packet_size=64)
+    asker.publish(f"!RESERVE/{topic}{{{'p' * 100}}}", qos=1)
+    asker.publish(f"!PBAC/CRES/{topic}", qos=1)
+    for message in asker.messages():
+        assert len(message.encode(5)) <= 64
+
+
+@pytest.mark.xfail(strict=True, reason="reasons are not measured")
+def test_the_reason_of_a_denial_respects_the_largest_packet(make: Make) -> None:
+    asker = make(maximum_packet_size=32)
+    answer = asker.publish("!NO/SUCH/COMMAND/AT/ALL/IS/THERE", qos=1)
+    assert len(answer.encode(5)) <= 32
+
+
+# --- the broker decides who somebody is ---
+
+
+@contextmanager
+def broker_with_passwords(folder: Path) -> Iterator[int]:
+    folder.mkdir()
+    passwords = folder / "passwords"
+    passwords.touch(mode=0o600)
+    subprocess.run(
+        ["mosquitto_passwd", "-b", str(passwords), "dora", "secret"],
+        check=True,
+        capture_output=True,
+    )
+    port = processes.free_port()
+    configuration = folder / "mosquitto.conf"
+    configuration.write_text(
+        f"listener {port} 127.0.0.1\nallow_anonymous false\npassword_file {passwords}\nuser root\n"
+    )
+    started = processes.start(
+        [str(find("mosquitto").path), "-c", str(configuration)],
+        log=folder / "log",
+        ready=lambda: processes.accepts(port),
+    )
+    try:
+        yield port
+    finally:
+        processes.stop(started)
+
+
+@pytest.mark.xfail(strict=True, reason="taken over before the broker has decided")
+def test_a_wrong_password_ends_nobody_else(tmp_path: Path) -> None:
+    with broker_with_passwords(tmp_path / "m") as port:
+        settings = {"authentication": {"relay": True}}
+        with run_gateway(tmp_path / "g", port, settings) as gateway:
+            dora, thief = RawClient(gateway.port), RawClient(gateway.port)
+            assert dora.connect("dora", username="dora", password=b"secret").reason == 0
+            assert thief.connect("dora", username="dora", password=b"guess").reason != 0
+            dora.publish("a", b"x", qos=1)
+            dora.close()
+            thief.close()
+
+
+@pytest.mark.xfail(strict=True, reason="the handshake has no limit of ours")
+def test_a_silent_tls_connection_is_closed_in_time(broker: MosquittoServer, tmp_path: Path) -> None:
+    certificate, key = Authority(tmp_path / "authority").issue("server")
+    listener = {"port": 0, "transport": "tls", "certificate": str(certificate), "key": str(key)}
+    settings = {"limits": {"connect_timeout": "1s"}, "listeners": {"mqtt": listener}}
+    with (
+        run_gateway(tmp_path / "g", broker.port, settings) as gateway,
+        socket.create_connection(("127.0.0.1", gateway.port), timeout=4) as silent,
+    ):
+        try:
+            rest = silent.recv(1)
+        except ConnectionResetError:
+            rest = b""
+        assert rest == b""
+
+
+# --- two gateways ---
+
+
+@pytest.fixture(scope="module")
+def pair(
+    broker: MosquittoServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[GatewayThread, GatewayThread]]:
+    """Give two gateways with one store."""
+    folder = tmp_path_factory.mktemp("pair")
+    store = {"url": f"sqlite:///{folder / 'store.db'}"}
+    with (
+        run_gateway(folder / "a", broker.port, store=store) as one,
+        run_gateway(folder / "b", broker.port, store=store) as two,
+    ):
+        yield one, two
+
+
+@pytest.mark.xfail(strict=True, reason="a late leave sets its end")
+def test_a_session_that_moved_outlives_its_old_connection(
+    pair: tuple[GatewayThread, GatewayThread], topic: str
+) -> None:
+    """What the old gateway writes late, because its store is slow, must not end the session."""
+    one, two = pair
+    name = f"s-{topic[2:]}"
+    writer, old, new = RawClient(two.port), RawClient(one.port), RawClient(two.port)
+    writer.connect(f"w-{name}")
+    old.connect(name, clean=False, expiry=1)
+    old.subscribe(topic, qos=1)
+
+    async def keep_busy() -> None:
+        for _ in range(8):
+            one.gateway.start_task(one.gateway.run_in_thread(time.sleep, 0.3))
+
+    one.call(keep_busy)
+    assert new.connect(name, clean=False, expiry=600).session_present
+    old.wait_closed()
+    one.call(one.gateway.saver.finish)
+    time.sleep(1.1)
+    two.gateway.sessions.sweep()
+    new.close()
+    new = RawClient(two.port)
+    new.connect(name, clean=False, expiry=600)
+    writer.publish(topic, b"x", qos=1)
+    assert new.texts() == [(topic, b"x")]
+    new.close()
+    writer.close()
+
+
+@pytest.mark.xfail(strict=True, reason="compared with an old view")
+def test_reserving_again_holds_against_what_another_gateway_just_stored(
+    pair: tuple[GatewayThread, GatewayThread], topic: str
+) -> None:
+    one, two = RawClient(pair[0].port), RawClient(pair[1].port)
+    one.connect(f"1-{topic[2:]}")
+    two.connect(f"2-{topic[2:]}")
+    two.publish(f"!RESERVE/{topic}{{x}}", qos=1)
+    one.publish(f"!RESERVE/{topic}{{z}}", qos=1)
+    one.publish(f"!RESERVE/{topic}{{x}}", qos=1)
+    wrong = 0
+    for _ in range(5):
+        one.publish(f"!RESERVE/{topic}{{y}}", qos=1)
+        two.publish(f"!RESERVE/{topic}{{x}}", qos=1)  # acknowledged last, so it holds
+        two.texts(quiet=0.1)
+        held = pair[1].do(lambda: pair[1].gateway.rules.engine.reservations.get(topic))
+        wrong += held is None or held.aip != {"x"}
+        one.publish(f"!RESERVE/{topic}{{x}}", qos=1)
+        two.texts(quiet=0.1)
+    one.close()
+    two.close()
+    assert wrong == 0
+
+
+# --- more in flight than a client takes ---
+
+
+def overfill(make: Make, name: str, topic: str) -> RawClient:
+    """Come back with a smaller receive maximum than there are messages in flight."""
+    writer = make()
+    greedy = make(name, clean=False, expiry=600, answers=False, receive_maximum=20)
+    greedy.subscribe(topic, qos=1)
+    for number in range(10):
+        writer.publish(topic, b"%d" % number, qos=1)
+    greedy.messages(10)
+    greedy.vanish()
+    return make(name, clean=False, expiry=600, answers=False, receive_maximum=1)
+
+
+@pytest.mark.xfail(strict=True, reason="the lease is not looked at")
+def test_what_waits_for_room_is_not_delivered_while_definitions_are_stale(
+    gateway: GatewayThread, make: Make, topic: str
+) -> None:
+    name = f"s-{topic[2:]}"
+    reader = overfill(make, name, topic)
+    (first,) = reader.messages(1)
+
+    def acknowledge_stale() -> None:
+        rules, client = gateway.gateway.rules, gateway.gateway.clients[name]
+        known, rules.fresh_until = rules.fresh_until, 0.0
+        client.data_received(b"\x40\x02" + first.packet_id.to_bytes(2))
+        rules.fresh_until = known
+
+    gateway.do(acknowledge_stale)
+    assert reader.messages() == []
+
+
+@pytest.mark.xfail(strict=True, reason="only payloads are counted")
+def test_what_waits_for_room_is_bounded_though_it_is_empty(
+    gateway: GatewayThread, make: Make, topic: str
+) -> None:
+    name = f"s-{topic[2:]}"
+    reader, writer = overfill(make, name, topic), make()
+    reader.messages(1)
+    reader.subscribe(f"{topic}/flood", qos=0)
+    flood = Publish.of(f"{topic}/flood").encode(5) * 5_000
+    for _ in range(4):
+        writer.send_bytes(flood)
+    writer.publish("end", qos=1)
+    client = gateway.gateway.clients.get(name)
+    window = client.broker().window if client is not None else None
+    assert window is None or len(window._kept) < 15_000
