@@ -9,6 +9,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect as connect_websocket
 
 from penstock.components import MosquittoServer
 from penstock.mqtt import (
@@ -52,7 +54,9 @@ def gateway(
     broker: MosquittoServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[GatewayThread]:
     folder = tmp_path_factory.mktemp("limited")
-    with run_gateway(folder, broker.port, {"limits": LIMITS}) as running:
+    listeners = {"mqtt": {"port": 0}, "web": {"port": 0, "transport": "websocket"}}
+    settings = {"limits": LIMITS, "listeners": listeners}
+    with run_gateway(folder, broker.port, settings) as running:
         yield running
 
 
@@ -68,6 +72,18 @@ def counted(name: str, **labels: str) -> float:
 def test_a_connection_that_says_nothing_is_closed(gateway: GatewayThread) -> None:
     silent = RawClient(gateway.port)
     silent.wait_closed(6)
+
+
+def test_a_websocket_that_is_never_opened_or_says_nothing_is_closed(
+    gateway: GatewayThread,
+) -> None:
+    port = gateway.running.port("web")
+    silent = RawClient(port)
+    silent.send_bytes(b"GET /mqtt HTTP/1.1\r\n")
+    with connect_websocket(f"ws://127.0.0.1:{port}/mqtt", subprotocols=["mqtt"]) as web:  # type: ignore[list-item]
+        silent.wait_closed(6)
+        with pytest.raises(ConnectionClosed):
+            web.recv(timeout=6)
 
 
 def test_a_connect_that_comes_byte_by_byte_is_closed(gateway: GatewayThread) -> None:

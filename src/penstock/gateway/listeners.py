@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from penstock.config.sections.gateway import ListenerSettings
 from penstock.errors import UnavailableError, quote
 from penstock.gateway.downstream import Downstream
+from penstock.gateway.limits import TICK_SECONDS
 from penstock.gateway.websocket import WebSocketServer
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ async def open_listener(
 ) -> Listener:
     """Listen as the settings say."""
     context = make_context(settings) if settings.encrypted else None
+    # A TLS handshake comes before everything that has a limit of ours.
+    handshake = float(gateway.limits.connect_ticks * TICK_SECONDS) if context else None
 
     def make_client() -> Downstream:
         return Downstream(gateway)
@@ -60,6 +63,7 @@ async def open_listener(
             settings.host,
             settings.port,
             ssl=context,
+            ssl_handshake_timeout=handshake,
             backlog=BACKLOG,
             reuse_port=shared or None,
         )

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 from websockets.exceptions import InvalidHandshake
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request
+from websockets.protocol import State
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
@@ -124,7 +125,7 @@ class FrameTransport(asyncio.Transport):
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Send one binary frame."""
-        if self._transport.is_closing():
+        if self._transport.is_closing() or self._protocol.state is not State.OPEN:
             return
         self._protocol.send_binary(bytes(data))
         self._send()
@@ -133,8 +134,9 @@ class FrameTransport(asyncio.Transport):
         """Say good-bye in WebSocket's way and close."""
         if self._transport.is_closing():
             return
-        self._protocol.send_close(CloseCode.NORMAL_CLOSURE)
-        self._send()
+        if self._protocol.state is State.OPEN:
+            self._protocol.send_close(CloseCode.NORMAL_CLOSURE)
+            self._send()
         self._transport.close()
 
     def abort(self) -> None:
