@@ -163,14 +163,16 @@ def check_release(case: Case, release: Release, fed: int, earlier: set[tuple[str
 
 
 def run(case: Case, chunks: list[int]) -> list[Release]:
-    """Feed in chunks, then one tuple at a time to a snapshot's heir, then flush."""
+    """Feed in chunks, each to an heir of the state after the last, then the rest, then flush."""
     codes, persons, illnesses = encode(case)
     stream = StreamAnonymizer(case.parameters)
     releases, start = [], 0
     for chunk in chunks:
         part = slice(start, start + chunk)
         releases.append(stream.feed(codes[:, part], persons[part], illnesses[:, part]))
-        stream = StreamAnonymizer.from_bytes(case.parameters, stream.to_bytes())
+        state = stream.to_bytes()
+        stream = StreamAnonymizer.from_bytes(case.parameters, state)
+        assert stream.to_bytes() == state
         start += chunk
     releases.append(stream.feed(codes[:, start:], persons[start:], illnesses[:, start:]))
     releases.append(stream.flush())

@@ -76,7 +76,12 @@ def test_reuse_is_drawn_among_all_that_contain() -> None:
     counts = np.bincount(drawn, minlength=3)
     assert counts[2] == 0
     assert 4700 < counts[0] < 5300
-    assert boxes.draw(ages(30, 55), np.random.default_rng(1)).tolist() == [NONE, 2]
+    assert boxes.draw(ages(20.5, 49.5, 60, 50), np.random.default_rng(1)).tolist() == [
+        NONE,
+        NONE,
+        2,
+        2,
+    ]
 
 
 def test_only_good_generalizations_are_kept_and_only_so_many() -> None:
