@@ -124,7 +124,7 @@ class ViewWriter(ViewFolder):
         self._lock: IO[bytes] | None = None
         self._staging = folder / ".staging"
         self._states = folder / "state"
-        self._newest: Commit | None = None
+        self.newest: Commit | None = None
 
     def open(self) -> Commit | None:
         """Take the view, mend what a crash left, and return the newest commit."""
@@ -141,11 +141,11 @@ class ViewWriter(ViewFolder):
             ) from None
         self._lock = lock
         self._cut_torn_line()
-        self._newest = self.last()
-        if self._newest is not None:
-            self._place(self._newest)
+        self.newest = self.last()
+        if self.newest is not None:
+            self._place(self.newest)
         self._clear()
-        return self._newest
+        return self.newest
 
     def close(self) -> None:
         """Give the view free."""
@@ -156,7 +156,7 @@ class ViewWriter(ViewFolder):
     @property
     def sequence(self) -> int:
         """The number of the next batch."""
-        return 0 if self._newest is None else self._newest.sequence + 1
+        return 0 if self.newest is None else self.newest.sequence + 1
 
     def stage(self) -> Path:
         """Return an empty folder for what the next batch writes: `data` and `dead` in it."""
@@ -167,7 +167,7 @@ class ViewWriter(ViewFolder):
 
     def load_state(self) -> bytes | None:
         """Return the state as of the newest commit."""
-        newest = self._newest
+        newest = self.newest
         return self._state(newest.sequence).read_bytes() if newest and newest.state else None
 
     def commit(self, commit: Commit, state: bytes | None) -> Commit:
@@ -192,7 +192,7 @@ class ViewWriter(ViewFolder):
             log.write(whole.to_line())
             log.flush()
             os.fsync(log.fileno())
-        self._newest = whole
+        self.newest = whole
         self._place(whole)
         self._clear()
         return whole
@@ -213,7 +213,7 @@ class ViewWriter(ViewFolder):
     def _clear(self) -> None:
         """Remove what does not count."""
         shutil.rmtree(self._staging, ignore_errors=True)
-        newest = self._newest
+        newest = self.newest
         for path in self._states.iterdir():
             if newest is None or not newest.state or path != self._state(newest.sequence):
                 path.unlink()

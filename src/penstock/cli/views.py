@@ -1,0 +1,265 @@
+"""`penstock views`: anonymized versions of streams: import, run, control, read."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from penstock.cli.changes import change_data, render_change
+from penstock.cli.output import json_option, show, table
+from penstock.cli.session import actor, change_definitions, configuration, open_definitions
+from penstock.errors import UsageError, quote
+
+if TYPE_CHECKING:
+    from penstock.definitions import DefinitionSet
+
+COLOURS = {"running": "green", "paused": "yellow", "waiting": "yellow", "failed": "bold red"}
+COLUMNS = (
+    "view", "stream", "state", "rate", "lag", "read", "published", "rejected", "held", "loss",
+)  # fmt: skip
+MOST_ROWS = 10_000
+
+
+@click.group("views")
+def command() -> None:
+    """Make anonymized versions of streams, each for its audience."""
+
+
+@command.command("import")
+@click.argument("file", type=click.Path(dir_okay=False))
+@click.option("-m", "--message", "reason", default="", help="Why; kept in the history.")
+@json_option
+def import_file(file: str, reason: str, as_json: bool) -> None:
+    """Take over a requirements file: a stream and its anonymized versions as JSON.
+
+    The file has globalConfig (topic, dataSchema) and streamProperties (applicationId,
+    anonymizers). Everything is checked first; all of it is applied, or nothing.
+    """
+    from penstock.model.kinds import View
+    from penstock.pipeline.requirements import LIMITS, check_owners, read_requirements
+
+    try:
+        with Path(file).open("rb") as source:
+            content = source.read(LIMITS.size + 1)
+    except OSError as error:
+        raise UsageError(
+            f"{quote(file)} cannot be read: {error.strerror}", fix="name a readable file"
+        ) from None
+    found = read_requirements(content, file)
+    with change_definitions() as definitions:
+        _, known = definitions.current()
+        check_owners(found, {name: view.stream for name, view in known.of(View).items()})
+        change = definitions.apply(
+            found.documents,
+            actor=actor(),
+            reason=reason,
+            locate=found.locate,
+            problems=found.problems,
+        )
+    unchanged = len(found.documents) - len(change.created) - len(change.updated)
+    show(
+        as_json,
+        change_data(change),
+        lambda target: render_change(target, change, unchanged=unchanged),
+    )
+
+
+@command.command("list")
+@json_option
+def list_views(as_json: bool) -> None:
+    """Show each view: its state, rate, lag, and what became of its records."""
+    rows = _describe()
+
+    def render(target: Console) -> None:
+        shown = table(*COLUMNS)
+        for row in rows:
+            state = Text(row["state"], style=COLOURS.get(row["state"], ""))
+            cells = [state if name == "state" else _write(row[name]) for name in COLUMNS]
+            shown.add_row(*cells)
+        target.print(shown if rows else "no views yet → define one, or `penstock views import`")
+        for row in rows:
+            if row["error"]:
+                target.print(Text.assemble((f"{row['view']}: ", "bold red"), row["error"]))
+
+    show(as_json, rows, render)
+
+
+def _make_action(action: str, about: str) -> None:
+    @command.command(action, help=about)
+    @click.argument("names", nargs=-1, metavar="[VIEW]...")
+    @click.option("--all", "everything", is_flag=True, help="All views.")
+    @json_option
+    def act(names: tuple[str, ...], everything: bool, as_json: bool) -> None:
+        if bool(names) == everything:
+            raise UsageError(f"which views to {action} is not said", fix="name views, or --all")
+        from penstock.pipeline.control import ACTIONS, Control
+
+        config = configuration()
+        with open_definitions() as store:
+            chosen = _choose(store.current()[1], names)
+        control = Control(config.pipeline.folder)
+        if everything:
+            # Those for which it makes no sense are passed over, not refused.
+            target, sources = ACTIONS[action]
+            allowed = sources | {target}
+            chosen = [name for name in chosen if control.wanted(name).state in allowed]
+        states = {name: control.change(name, action) for name in chosen}
+
+        def render(target: Console) -> None:
+            for name, state in states.items():
+                target.print(Text.assemble((name, "bold"), f" {state}"))
+
+        show(as_json, states, render)
+
+
+for _action, _about in {
+    "initialize": "Make views ready; they read nothing yet.",
+    "start": "Let views run from where they left off, or from the stream's beginning.",
+    "pause": "Let views rest; they keep what they hold back.",
+    "resume": "Let paused views go on.",
+    "stop": "End views; what they hold back is published or suppressed first.",
+}.items():
+    _make_action(_action, _about)
+
+
+@command.command("run")
+@click.option("--once", is_flag=True, help="Bring views to the end of their streams, and end.")
+def run(once: bool) -> None:
+    """Run the views that should run, until Ctrl-C or SIGTERM."""
+    from penstock.pipeline.manager import Manager
+    from penstock.pipeline.session import open_session
+
+    config = configuration()
+    told = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: told.set())
+    spark = open_session(config.pipeline)
+    try:
+        with open_definitions() as store:
+            manager = Manager(spark, config.pipeline, lambda: store.current()[1])
+            if once:
+                manager.run_once()
+            else:
+                manager.run(told)
+    finally:
+        spark.stop()
+
+
+@command.command("feed")
+@click.argument("stream")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@json_option
+def feed_files(stream: str, files: tuple[str, ...], as_json: bool) -> None:
+    """Append the records of files to STREAM: CSV, JSON lines or Parquet, by their endings."""
+    from penstock.eventlog import EventLog
+    from penstock.model.kinds import Stream
+    from penstock.pipeline.feeding import feed
+
+    config = configuration()
+    with open_definitions() as store:
+        definitions = store.current()[1]
+    found = definitions.get(Stream, stream)
+    if found is None:
+        known = ", ".join(definitions.of(Stream)) or "none yet"
+        raise UsageError(f"there is no stream {quote(stream)}", fix=f"streams are {known}")
+    topic = EventLog(config.pipeline.event_log).topic(found.topic)
+    fed = {file: feed(Path(file), found, topic) for file in files}
+
+    def render(target: Console) -> None:
+        for file, rows in fed.items():
+            target.print(f"{rows:,} records of {file}")
+
+    show(as_json, {"fed": fed, "next": topic.next_offset}, render)
+
+
+@command.command("read")
+@click.argument("name", metavar="VIEW")
+@click.option("--rows", type=click.IntRange(1, MOST_ROWS), default=20, show_default=True)
+@json_option
+def read(name: str, rows: int, as_json: bool) -> None:
+    """Show what VIEW has published, the newest files first."""
+    from penstock.pipeline.control import Control
+    from penstock.pipeline.reading import read_published
+
+    config = configuration()
+    with open_definitions() as store:
+        (found,) = _choose(store.current()[1], (name,))
+    folder = Control(config.pipeline.folder).view(found)
+    records = list(itertools.islice(read_published(folder), rows))
+    show(as_json, records, lambda target: _render_records(target, records))
+
+
+@command.command("dead")
+@click.argument("name", metavar="VIEW")
+@json_option
+def dead(name: str, as_json: bool) -> None:
+    """Count the records that VIEW could not publish, by their reasons."""
+    from collections import Counter
+
+    from penstock.pipeline.control import Control
+
+    config = configuration()
+    with open_definitions() as store:
+        (found,) = _choose(store.current()[1], (name,))
+    letters = Control(config.pipeline.folder).view(found).dead_letters()
+    reasons = Counter(letter["reason"] for letter in letters)
+
+    def render(target: Console) -> None:
+        shown = table("records", "reason")
+        for reason, count in reasons.most_common():
+            shown.add_row(f"{count:,}", reason)
+        target.print(shown if reasons else "every record was published")
+
+    show(as_json, dict(reasons.most_common()), render)
+
+
+def _choose(definitions: DefinitionSet, names: Iterable[str]) -> list[str]:
+    """Return the views of these names, or all where none is named."""
+    from penstock.model.kinds import View
+
+    known = definitions.of(View)
+    chosen = list(names) or list(known)
+    for name in chosen:
+        if name not in known:
+            fix = f"views are {', '.join(known) or 'none yet'}"
+            raise UsageError(f"there is no view {quote(name)}", fix=fix)
+    return chosen
+
+
+def _describe() -> list[dict[str, Any]]:
+    from penstock.eventlog import EventLog
+    from penstock.model.kinds import Stream, View
+    from penstock.pipeline.control import Control, describe
+
+    config = configuration()
+    with open_definitions() as store:
+        definitions = store.current()[1]
+    log = EventLog(config.pipeline.event_log)
+    ends = {name: log.topic(name).next_offset for name in definitions.of(Stream)}
+    control = Control(config.pipeline.folder)
+    return [
+        describe(name, view.stream, ends[view.stream], control)
+        for name, view in definitions.of(View).items()
+    ]
+
+
+def _write(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int | float) else str(value)
+
+
+def _render_records(target: Console, records: list[dict[str, Any]]) -> None:
+    if not records:
+        target.print("nothing is published yet")
+        return
+    shown = table(*records[0])
+    for record in records:
+        shown.add_row(*("" if value is None else str(value) for value in record.values()))
+    target.print(shown)

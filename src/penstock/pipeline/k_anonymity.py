@@ -1,0 +1,168 @@
+"""k-anonymity of a view: rows wait until k persons share their quasi-identifiers.
+
+The groups are formed by `masks.anonymity`; here the rows are kept that belong to its tuples,
+and get their generalized values when they leave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+
+from penstock.definitions.collective import KAnonymization, QuasiIdentifier
+from penstock.errors import quote
+from penstock.masks import Hierarchy
+from penstock.masks.anonymity.domains import CategoryDomain, Domain, NumberDomain
+from penstock.masks.anonymity.parameters import Parameters
+from penstock.masks.anonymity.release import Release
+from penstock.masks.anonymity.stream import StreamAnonymizer
+from penstock.masks.fields import Schema
+from penstock.masks.suppression import SYMBOL
+from penstock.pipeline.log_source import OFFSET
+from penstock.pipeline.parsing import PERSON, TIME
+from penstock.pipeline.steps import (
+    WINDOW,
+    DeadLetter,
+    Outcome,
+    arrow_schema,
+    offsets_of,
+    read_table,
+    write_table,
+)
+
+SUPPRESSED: Final = "suppressed: there were not enough persons alike"
+NOBODY: Final = "the record does not say which person it is about"
+
+
+class KAnonymityStep:
+    """Holds rows back, and lets them go generalized."""
+
+    def __init__(
+        self,
+        parameters: KAnonymization,
+        schema: Schema,
+        hierarchies: Mapping[str, Hierarchy],
+        seed: int,
+        saved: bytes | None = None,
+    ) -> None:
+        self._keys = parameters.keys
+        self._domains = [_make_domain(quasi, hierarchies) for quasi in parameters.quasi_identifiers]
+        self._input = arrow_schema(schema, OFFSET, PERSON, TIME)
+        self._output = arrow_schema(parameters.output(schema), OFFSET, WINDOW)
+        steering = Parameters(
+            self._domains,
+            k=parameters.k,
+            delta=parameters.delta,
+            beta=parameters.beta,
+            mu=parameters.mu,
+            seed=seed,
+        )
+        if saved is None:
+            self._stream = StreamAnonymizer(steering)
+            self._rows = self._input.empty_table()
+        else:
+            size = int.from_bytes(saved[:8])
+            self._stream = StreamAnonymizer.from_bytes(steering, saved[8 : 8 + size])
+            self._rows = read_table(saved[8 + size :])
+
+    @property
+    def held(self) -> int:
+        """How many rows wait."""
+        return int(self._rows.num_rows)
+
+    def save(self) -> bytes:
+        """Return the groups in the making and the rows that wait."""
+        state = self._stream.to_bytes()
+        return len(state).to_bytes(8) + state + write_table(self._rows)
+
+    def feed(self, rows: pa.Table, now: int) -> Outcome:  # noqa: ARG002 - time plays no part
+        """Take rows in; those outside a domain become dead letters at once."""
+        rows = rows.cast(self._input)
+        codes = np.stack([domain.encode(_values(rows[domain.name])) for domain in self._domains])
+        dead = self._refuse(rows, codes)
+        persons = rows[PERSON]
+        fine = ~np.isnan(codes).any(axis=0) & np.asarray(persons.is_valid())
+        rows = rows.filter(pa.array(fine))
+        # Positions count on from here; what waits comes before what is new.
+        first = self._stream.next_position
+        positions = np.concatenate(
+            [self._stream.held_positions, np.arange(first, first + rows.num_rows)]
+        )
+        self._rows = pa.concat_tables([self._rows, rows])
+        release = self._stream.feed(codes[:, fine], rows[PERSON].to_numpy())
+        return self._release(release, positions, dead)
+
+    def flush(self) -> Outcome:
+        """Let everything go."""
+        positions = self._stream.held_positions
+        return self._release(self._stream.flush(), positions, [])
+
+    def _refuse(self, rows: pa.Table, codes: npt.NDArray[np.float64]) -> list[DeadLetter]:
+        dead: dict[int, str] = {}
+        offsets = rows[OFFSET].to_numpy()
+        for domain, line in zip(self._domains, codes, strict=True):
+            reason = f"the quasi-identifier {quote(domain.name)} is not {domain.expected}"
+            for offset in offsets[np.isnan(line)].tolist():
+                dead.setdefault(offset, reason)
+        for offset in rows.filter(pc.is_null(rows[PERSON]))[OFFSET].to_pylist():
+            dead.setdefault(offset, NOBODY)
+        return [DeadLetter(offset, reason) for offset, reason in sorted(dead.items())]
+
+    def _release(
+        self, release: Release, positions: npt.NDArray[np.int64], dead: list[DeadLetter]
+    ) -> Outcome:
+        places = np.searchsorted(positions, release.positions)
+        leaving = self._rows.take(pa.array(places))
+        stays = np.ones(self._rows.num_rows, dtype=np.bool_)
+        stays[places] = False
+        self._rows = self._rows.filter(pa.array(stays)).combine_chunks()
+        gone = leaving.filter(pa.array(release.suppressed))
+        dead += [DeadLetter(offset, SUPPRESSED) for offset in offsets_of(gone)]
+        published = leaving.filter(pa.array(~release.suppressed))
+        boxes = release.places[~release.suppressed]
+        loss = float(release.boxes.losses[boxes].sum())
+        return Outcome(self._generalize(published, release, boxes), dead, loss)
+
+    def _generalize(
+        self, rows: pa.Table, release: Release, boxes: npt.NDArray[np.int64]
+    ) -> pa.Table:
+        made = {}
+        for number, domain in enumerate(self._domains):
+            labels = domain.labels(release.boxes.lows[number], release.boxes.highs[number])
+            made[domain.name] = pa.array(labels, pa.string()).take(pa.array(boxes))
+        columns = []
+        for field in self._output:
+            if field.name in made:
+                column = made[field.name]
+            elif field.name in self._keys:
+                text = pa.types.is_string(field.type)
+                column = pa.repeat(pa.scalar(SYMBOL if text else None, field.type), rows.num_rows)
+            elif field.name == WINDOW:
+                column = pa.repeat(pa.scalar(0, field.type), rows.num_rows)
+            else:
+                column = rows[field.name]
+            columns.append(column)
+        return pa.table(columns, schema=self._output)
+
+
+def _make_domain(quasi: QuasiIdentifier, hierarchies: Mapping[str, Hierarchy]) -> Domain:
+    if quasi.hierarchy is not None:
+        tree = quasi.hierarchy
+        found = tree if isinstance(tree, Hierarchy) else hierarchies[tree]
+        return CategoryDomain(quasi.key, found.paths)
+    if quasi.min is None or quasi.max is None:
+        raise TypeError(f"the check let {quasi.key} pass without bounds")
+    return NumberDomain(quasi.key, quasi.min, quasi.max, bucket=quasi.bucket_size)
+
+
+def _values(column: pa.ChunkedArray) -> npt.NDArray[np.float64] | list[object]:
+    if pa.types.is_string(column.type):
+        texts: list[object] = column.to_pylist()
+        return texts
+    numbers: npt.NDArray[np.float64] = pc.cast(column, pa.float64()).to_numpy(zero_copy_only=False)
+    return numbers

@@ -1,0 +1,213 @@
+"""Brings views to where they are wanted, and keeps them there.
+
+Rules that hold here:
+- The manager looks at definitions and wishes again and again and mends the difference: a
+  view that is added, changed, paused or removed does not disturb the others.
+- A view that failed is tried again when its definition changes or somebody starts it again,
+  not by itself: what failed once would fail again and again.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from penstock.config.secrets import SecretFile
+from penstock.config.sections.pipeline import PipelineSettings
+from penstock.definitions import DefinitionSet
+from penstock.errors import PenstockError
+from penstock.eventlog import EventLog
+from penstock.model.kinds import Stream, View
+from penstock.pipeline.blueprint import Blueprint
+from penstock.pipeline.control import PAUSED, RUNNING, STOPPED, Condition, Control
+from penstock.pipeline.streams import StreamRunner
+from penstock.pipeline.views import ViewRunner
+
+LOOK_SECONDS: Final = 0.5
+RATE_SECONDS: Final = 10.0
+SECRET_BYTES: Final = 32
+
+
+def read_secret(path: Path) -> bytes:
+    """Return the key behind masks, after making it if it is missing."""
+    return SecretFile(path).read_or_create(lambda: secrets.token_bytes(SECRET_BYTES))
+
+
+class Manager:
+    """All streams and views of an installation."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        settings: PipelineSettings,
+        definitions: Callable[[], DefinitionSet],
+    ) -> None:
+        self.control = Control(settings.folder)
+        self._spark = spark
+        self._settings = settings
+        self._definitions = definitions
+        self._log = EventLog(settings.event_log)
+        self._secret = read_secret(settings.key)
+        self._streams: dict[str, StreamRunner] = {}
+        # View → what it was when it failed, and why.
+        self._failed: dict[str, tuple[tuple[str, float], str]] = {}
+        self._seen: dict[str, deque[tuple[float, int]]] = {}
+
+    def run(self, told: threading.Event) -> None:
+        """Run views until told to end."""
+        try:
+            while not told.is_set():
+                self.look(stream=True)
+                told.wait(LOOK_SECONDS)
+        finally:
+            self.close()
+
+    def run_once(self) -> None:
+        """Bring all views that should run to the end that their streams have now."""
+        try:
+            self.look(stream=False)
+            for runner in self._streams.values():
+                runner.catch_up()
+                runner.tick()
+            self.look(stream=False)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """End all queries, and give all views free."""
+        for runner in self._streams.values():
+            runner.stop()
+        self._streams.clear()
+
+    def look(self, *, stream: bool) -> None:
+        """Mend the difference between what is wanted and what is."""
+        definitions = self._definitions()
+        views = definitions.of(View)
+        for name in [name for name in self._streams if definitions.get(Stream, name) is None]:
+            self._streams.pop(name).stop()
+        for runner in self._streams.values():
+            self._note_failures(runner)
+            for name in set(runner.views) - views.keys():
+                runner.remove(name)
+        for name in views:
+            try:
+                self._bring(Blueprint.find(definitions, name))
+            except PenstockError as error:
+                self._failed[name] = (self._mark(definitions, name), str(error))
+        if stream:
+            self._keep_streaming()
+        self._report(views)
+
+    def _bring(self, blueprint: Blueprint) -> None:
+        """Bring one view to where it is wanted."""
+        name = blueprint.view.name
+        wanted = self.control.wanted(name)
+        runner = self._streams.get(blueprint.stream.name)
+        runs = runner is not None and name in runner.views
+        changed = runs and runner is not None and (
+            runner.view(name).blueprint.signature != blueprint.signature
+        )  # fmt: skip
+        if runner is not None and runs and (changed or wanted.state != RUNNING):
+            runner.remove(name, flush=wanted.state == STOPPED)
+            runs = False
+        if runner is not None and runner.stream != blueprint.stream:
+            runner.stop()
+            self._streams.pop(blueprint.stream.name)
+            runner = None
+        if wanted.state == RUNNING and not runs and not self._has_failed(blueprint, wanted.at):
+            self._stream(blueprint.stream).add(self._make(blueprint))
+        elif wanted.state == STOPPED:
+            self._let_go(blueprint)
+
+    def _let_go(self, blueprint: Blueprint) -> None:
+        """Publish what a stopped view still holds back, if nobody did."""
+        last = self.control.view(blueprint.view.name).last()
+        if last is None or not last.held:
+            return
+        view = self._make(blueprint)
+        view.open()
+        try:
+            view.flush()
+        finally:
+            view.close()
+
+    def _make(self, blueprint: Blueprint) -> ViewRunner:
+        folder = self._settings.folder / blueprint.view.name
+        return ViewRunner(self._spark, blueprint, folder, self._secret)
+
+    def _stream(self, stream: Stream) -> StreamRunner:
+        if stream.name not in self._streams:
+            checkpoint = self._settings.folder / ".checkpoints" / stream.name
+            topic = self._log.topic(stream.topic)
+            rows = self._settings.batch
+            runner = StreamRunner(self._spark, stream, topic, checkpoint, rows)
+            self._streams[stream.name] = runner
+        return self._streams[stream.name]
+
+    def _keep_streaming(self) -> None:
+        """Start queries that should run and do not; end those that nobody needs."""
+        for name, runner in list(self._streams.items()):
+            if not runner.views:
+                runner.stop()
+                del self._streams[name]
+            elif not runner.streams:
+                runner.start(self._settings.interval)
+            else:
+                # Views that were added or resumed need not wait for the next record.
+                runner.catch_up()
+                runner.tick()
+
+    def _note_failures(self, runner: StreamRunner) -> None:
+        definitions = self._definitions()
+        for name, reason in runner.failures.items():
+            if definitions.get(View, name) is not None:
+                self._failed[name] = (self._mark(definitions, name), reason)
+        runner.failures.clear()
+
+    def _mark(self, definitions: DefinitionSet, name: str) -> tuple[str, float]:
+        signature = Blueprint.find(definitions, name).signature
+        return signature, self.control.wanted(name).at
+
+    def _has_failed(self, blueprint: Blueprint, wanted_at: float) -> bool:
+        name = blueprint.view.name
+        failed = self._failed.get(name)
+        if failed is not None and failed[0] != (blueprint.signature, wanted_at):
+            del self._failed[name]
+            return False
+        return failed is not None
+
+    def _report(self, views: dict[str, View]) -> None:
+        now = time.time()
+        for name, view in views.items():
+            runner = self._streams.get(view.stream)
+            wanted = self.control.wanted(name).state
+            failed = self._failed.get(name)
+            if runner is not None and name in runner.views:
+                state = RUNNING
+            elif failed is not None and wanted == RUNNING:
+                state = "failed"
+            elif wanted in {PAUSED, STOPPED}:
+                state = wanted
+            else:
+                continue
+            error = failed[1] if failed is not None and state == "failed" else None
+            rate = self._rate(name, now)
+            self.control.report(name, Condition(state, os.getpid(), now, rate, error))
+
+    def _rate(self, name: str, now: float) -> float:
+        """Return the records read per second, of late."""
+        last = self.control.view(name).last()
+        seen = self._seen.setdefault(name, deque())
+        seen.append((now, last.totals.read if last else 0))
+        while len(seen) > 2 and now - seen[1][0] >= RATE_SECONDS:  # noqa: PLR2004 - two ends
+            seen.popleft()
+        (start, before), (end, after) = seen[0], seen[-1]
+        return (after - before) / (end - start) if end > start else 0.0

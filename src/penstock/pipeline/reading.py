@@ -1,0 +1,34 @@
+"""Reads what a view has published."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet  # type: ignore[import-untyped]
+
+from penstock.pipeline.commits import ViewFolder
+
+
+def read_published(folder: ViewFolder) -> Iterator[dict[str, Any]]:
+    """Yield the published records, those of the newest files first."""
+    if folder.data.is_dir():
+        for path in sorted(folder.data.iterdir(), reverse=True):
+            yield from read_file(path)
+
+
+def read_file(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the records of one file."""
+    if path.suffix == ".parquet":
+        for batch in pyarrow.parquet.ParquetFile(path).iter_batches():
+            yield from batch.to_pylist()
+    elif path.suffix == ".json":
+        with path.open("rb") as lines:
+            for line in lines:
+                yield json.loads(line)
+    else:
+        with path.open(encoding="utf-8", newline="") as text:
+            yield from csv.DictReader(text)

@@ -1,0 +1,94 @@
+"""What collective steps have in common: they take rows in, hold some back, let others go.
+
+Rules that hold here:
+- Rows are Arrow tables with the fields of the view and three columns more: offset, person
+  and time. A step gets them in the order of their offsets.
+- Every row leaves a step: published, as often as the step says, or as a dead letter.
+- `save` gives everything that a step knows; a step that is loaded from it goes on as if
+  nothing had happened.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import pyarrow as pa  # type: ignore[import-untyped]
+
+from penstock.masks.fields import FieldType, Schema
+from penstock.pipeline.log_source import OFFSET
+
+WINDOW: Final = "penstock:window"
+"""When the window began that a row was published with; tells its copies apart."""
+
+ARROW_TYPES: Final = {
+    FieldType.STRING: pa.string(),
+    FieldType.INT: pa.int32(),
+    FieldType.LONG: pa.int64(),
+    FieldType.FLOAT: pa.float32(),
+    FieldType.DOUBLE: pa.float64(),
+    FieldType.BOOLEAN: pa.bool_(),
+    FieldType.DATE: pa.date32(),
+    FieldType.TIMESTAMP: pa.timestamp("us", tz="UTC"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A record that could not be published: where it stands in the stream, and why."""
+
+    offset: int
+    reason: str
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What leaves a step."""
+
+    rows: pa.Table
+    dead: list[DeadLetter] = field(default_factory=list)
+    loss: float = 0.0
+
+
+class Step(Protocol):
+    """A collective step, with what it holds back."""
+
+    @property
+    def held(self) -> int:
+        """How many rows are held back."""
+
+    def feed(self, rows: pa.Table, now: int) -> Outcome:
+        """Take rows in, and return what leaves; `now` is the time of the machine."""
+
+    def flush(self) -> Outcome:
+        """End the stream: everything leaves."""
+
+    def save(self) -> bytes:
+        """Return everything the step knows."""
+
+
+def arrow_schema(schema: Schema, *more: str) -> pa.Schema:
+    """Return the columns of rows: the fields, and numbers that go along."""
+    fields = [(name, ARROW_TYPES[found.type]) for name, found in schema.items()]
+    return pa.schema([*fields, *((name, pa.int64()) for name in more)])
+
+
+def write_table(table: pa.Table) -> bytes:
+    """Write a table as bytes."""
+    target = io.BytesIO()
+    with pa.ipc.new_stream(target, table.schema) as writer:
+        writer.write_table(table)
+    return target.getvalue()
+
+
+def read_table(content: bytes) -> pa.Table:
+    """Read what `write_table` wrote."""
+    with pa.ipc.open_stream(pa.BufferReader(content)) as reader:
+        return reader.read_all()
+
+
+def offsets_of(table: pa.Table) -> list[int]:
+    """Return the offsets of rows."""
+    found: list[int] = table[OFFSET].to_pylist()
+    return found

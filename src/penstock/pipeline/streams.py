@@ -1,0 +1,207 @@
+"""Runs the views of one stream: a batch is read and parsed once, for all of them.
+
+Rules that hold here:
+- A view's own commit says where it goes on. Spark's checkpoint only says what to offer
+  next; what a view has missed (paused, added later, failed) is read again from the log for
+  it alone, until it has caught up with the others.
+- A view that fails stops by itself, with the reason; the others go on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
+from pyspark.sql.streaming.query import StreamingQuery
+
+from penstock.errors import PenstockError
+from penstock.eventlog import Topic
+from penstock.model.kinds import Stream
+from penstock.pipeline.log_source import OFFSET, read_on, read_stretch
+from penstock.pipeline.parsing import PROBLEM, parse_records
+from penstock.pipeline.steps import DeadLetter
+from penstock.pipeline.views import ViewRunner
+
+
+class StreamRunner:
+    """The views of one stream, and the query that feeds them."""
+
+    def __init__(
+        self, spark: SparkSession, stream: Stream, topic: Topic, checkpoint: Path, rows: int
+    ) -> None:
+        self.stream = stream
+        self.topic = topic
+        self.failures: dict[str, str] = {}
+        self._spark = spark
+        self._checkpoint = checkpoint
+        self._rows = rows
+        self._views: dict[str, ViewRunner] = {}
+        self._lock = threading.RLock()
+        self._query: StreamingQuery | None = None
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        """The names of the views that run."""
+        return tuple(self._views)
+
+    def add(self, view: ViewRunner) -> None:
+        """Open a view, and let it take part from now on."""
+        with self._lock:
+            view.open()
+            self._views[view.name] = view
+            self.failures.pop(view.name, None)
+
+    def remove(self, name: str, *, flush: bool = False) -> None:
+        """Let a view take part no longer; with `flush`, publish what it holds back."""
+        with self._lock:
+            view = self._views.pop(name, None)
+            if view is None:
+                return
+            try:
+                if flush:
+                    view.flush()
+            finally:
+                view.close()
+
+    def view(self, name: str) -> ViewRunner:
+        """Return a view that runs."""
+        return self._views[name]
+
+    def start(self, interval: float) -> None:
+        """Let Spark offer new records as they come, at most so often."""
+        with self._lock:
+            end = self.topic.next_offset
+            start = min([view.next for view in self._views.values()], default=end)
+        frame = read_on(self._spark, self.topic.folder, start, self._rows)
+        self._query = (
+            frame.writeStream.foreachBatch(self._take)
+            .option("checkpointLocation", str(self._checkpoint))
+            .queryName(f"penstock {self.stream.name}")
+            .trigger(processingTime=f"{max(1, round(interval * 1000))} milliseconds")
+            .start()
+        )
+
+    def stop(self) -> None:
+        """End the query, and close all views."""
+        if self._query is not None:
+            self._query.stop()
+            self._query = None
+        with self._lock:
+            for name in list(self._views):
+                self.remove(name)
+
+    @property
+    def streams(self) -> bool:
+        """Whether the query runs."""
+        return self._query is not None and self._query.isActive
+
+    @property
+    def failure(self) -> str | None:
+        """Why the query ended, if it did."""
+        query = self._query
+        if query is None or query.isActive:
+            return None
+        return describe(query.exception() or PenstockError("the query ended"))
+
+    def catch_up(self) -> None:
+        """Bring all views to the end that the log has now."""
+        with self._lock:
+            self._bring_to(self.topic.next_offset)
+
+    def tick(self) -> None:
+        """Let windows end by the clock."""
+        with self._lock:
+            for view in list(self._views.values()):
+                self._guard(view, view.tick)
+
+    def _take(self, frame: DataFrame, _: int) -> None:
+        """Take a batch that Spark offers."""
+        with self._lock:
+            if not self._views:
+                return
+            kept = len(self._views) > 1
+            parsed = parse_records(frame, self.stream)
+            if kept:
+                parsed.persist(StorageLevel.MEMORY_AND_DISK)
+            try:
+                count, first, end, wrong = _survey(parsed)
+                if not count:
+                    return
+                self._bring_to(first)
+                problems = _find_problems(parsed) if wrong else []
+                self._advance(self._views.values(), parsed, first, end, problems)
+            finally:
+                if kept:
+                    parsed.unpersist()
+
+    def _bring_to(self, end: int) -> None:
+        """Read for views that are behind, those at the same place together."""
+        while True:
+            behind = [view for view in self._views.values() if view.next < end]
+            if not behind:
+                return
+            start = min(view.next for view in behind)
+            together = [view for view in behind if view.next == start]
+            others = [view.next for view in behind if view.next > start]
+            stretch = min([end, start + self._rows, *others])
+            raw = read_stretch(self._spark, self.topic.folder, start, stretch)
+            parsed = parse_records(raw, self.stream)
+            parsed.persist(StorageLevel.MEMORY_AND_DISK)
+            try:
+                wrong = _survey(parsed)[3]
+                problems = _find_problems(parsed) if wrong else []
+                self._advance(together, parsed, start, stretch, problems)
+            finally:
+                parsed.unpersist()
+
+    def _advance(
+        self,
+        views: Iterable[ViewRunner],
+        parsed: DataFrame,
+        first: int,
+        end: int,
+        problems: list[DeadLetter],
+    ) -> None:
+        for view in list(views):
+            start = max(first, view.next)
+            if start >= end:
+                continue
+            frame, found = parsed, problems
+            if start > first:
+                frame = parsed.where(F.col(f"`{OFFSET}`") >= start)
+                found = [letter for letter in problems if letter.offset >= start]
+            self._guard(view, partial(view.process, frame, end - start, end, found))
+
+    def _guard(self, view: ViewRunner, action: Callable[[], object]) -> None:
+        """Do something for a view; if it fails, the view stops and the others go on."""
+        try:
+            action()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must not stop the others
+            self.failures[view.name] = describe(error)
+            self.remove(view.name)
+
+
+def describe(error: BaseException) -> str:
+    """Say what failed without what records said: only our own errors are quoted."""
+    return str(error) if isinstance(error, PenstockError) else type(error).__name__
+
+
+def _survey(parsed: DataFrame) -> tuple[int, int, int, int]:
+    """Return how many records there are, where they begin and end, and how many have problems."""
+    offset = F.col(f"`{OFFSET}`")
+    row = parsed.agg(
+        F.count(offset), F.min(offset), F.max(offset), F.count(F.col(f"`{PROBLEM}`"))
+    ).first()
+    if row is None or not row[0]:
+        return 0, 0, 0, 0
+    return row[0], row[1], row[2] + 1, row[3]
+
+
+def _find_problems(parsed: DataFrame) -> list[DeadLetter]:
+    found = parsed.where(F.col(f"`{PROBLEM}`").isNotNull()).select(f"`{OFFSET}`", f"`{PROBLEM}`")
+    return [DeadLetter(row[0], row[1]) for row in found.orderBy(f"`{OFFSET}`").collect()]

@@ -1,0 +1,246 @@
+"""Runs one view: batches of its stream become files that count.
+
+Rules that hold here:
+- Masks are columns of Spark. A collective step works on the driver, on the rows of one
+  batch; what it holds back is saved with the commit of the batch.
+- Records that the view has seen already are passed over by their offsets, whatever Spark
+  offers again.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet  # type: ignore[import-untyped]
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
+
+from penstock.masks import Chain
+from penstock.masks.spark import mask_frame
+from penstock.pipeline.blueprint import Blueprint
+from penstock.pipeline.commits import Commit, Totals, ViewWriter
+from penstock.pipeline.log_source import OFFSET
+from penstock.pipeline.parsing import PERSON, PROBLEM, TIME
+from penstock.pipeline.steps import WINDOW, DeadLetter, Outcome, Step
+
+REJECTED: Final = "penstock:rejected"
+OPTIONS: Final[dict[str, dict[str, Any]]] = {
+    "parquet": {"compression": "zstd"},
+    "json": {"ignoreNullFields": "false"},
+    "csv": {"header": "true"},
+}
+
+
+class ViewRunner:
+    """A view that takes in batches."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        blueprint: Blueprint,
+        folder: Path,
+        secret: bytes,
+        writer: ViewWriter | None = None,
+    ) -> None:
+        self.blueprint = blueprint
+        self.name = blueprint.view.name
+        self.next = 0
+        self._spark = spark
+        self._secret = secret
+        self._writer = writer or ViewWriter(folder)
+        self._plans = folder / "plans"
+        self._before, self._after = blueprint.chains(secret)
+        self._totals = Totals()
+        self._step: Step | None = None
+
+    def open(self) -> None:
+        """Take the view, and go on where its newest commit ended."""
+        last = self._writer.open()
+        self._plans.mkdir(mode=0o700, exist_ok=True)
+        plan = self._plans / f"{self.blueprint.signature}.json"
+        if not plan.exists():
+            partial = plan.with_suffix(".partial")
+            partial.write_text(self.blueprint.to_json(), encoding="utf-8")
+            partial.replace(plan)
+        if last is not None and last.state and last.plan != self.blueprint.signature:
+            self._let_go_under(last.plan)
+        self._resume()
+
+    def _resume(self) -> None:
+        last = self._writer.newest
+        if last is not None:
+            self._totals, self.next = last.totals, last.next
+        own = last is not None and last.plan == self.blueprint.signature
+        saved = self._writer.load_state() if own else None
+        self._step = self.blueprint.make_step(self._secret, saved)
+
+    def _let_go_under(self, signature: str) -> None:
+        """Publish what was held back under earlier definitions, as these say."""
+        text = (self._plans / f"{signature}.json").read_text(encoding="utf-8")
+        earlier = ViewRunner(
+            self._spark,
+            Blueprint.from_json(text),
+            self._writer.folder,
+            self._secret,
+            self._writer,
+        )
+        earlier._resume()
+        earlier.flush()
+
+    def close(self) -> None:
+        """Give the view free."""
+        self._writer.close()
+
+    @property
+    def held(self) -> int:
+        """How many records the view holds back."""
+        return self._step.held if self._step else 0
+
+    def process(
+        self, frame: DataFrame, count: int, end: int, problems: Sequence[DeadLetter] = ()
+    ) -> Commit:
+        """Publish what parsed records become.
+
+        `frame` has `count` records from `next` to before `end`; those with problems are
+        listed besides.
+        """
+        staged = self._writer.stage()
+        fine = frame.where(_named(PROBLEM).isNull()) if problems else frame
+        carry = [OFFSET, PERSON, TIME] if self._step else [OFFSET]
+        identity = F.concat(F.lit(f"{self.blueprint.stream.topic}/"), _named(OFFSET).cast("string"))
+        masked = mask_frame(fine, self._before, identity=identity, carry=carry, rejection=REJECTED)
+        dead = list(problems)
+        loss = 0.0
+        if self._step is None:
+            published = self._write(masked, self._before, staged, dead)
+        else:
+            rows, refused = self._collect(masked, [*self._before.output, *carry])
+            dead += refused
+            outcome = self._step.feed(rows, _now())
+            published = self._publish(outcome, staged, dead)
+            loss = outcome.loss
+        totals = Totals(count, published, len(dead), loss)
+        return self._commit(staged, end, dead, totals)
+
+    def flush(self) -> Commit | None:
+        """End the stream: publish what is held back."""
+        if self._step is None or not self._step.held:
+            return None
+        staged = self._writer.stage()
+        dead: list[DeadLetter] = []
+        outcome = self._step.flush()
+        published = self._publish(outcome, staged, dead)
+        totals = Totals(0, published, len(dead), outcome.loss)
+        return self._commit(staged, self.next, dead, totals)
+
+    def tick(self) -> Commit | None:
+        """Let windows end by the clock; commits only if something leaves."""
+        if self._step is None or not self._step.held:
+            return None
+        saved = self._step.save()
+        empty = pa.table({name: [] for name in (*self._before.output, OFFSET, PERSON, TIME)})
+        outcome = self._step.feed(empty, _now())
+        if not outcome.rows.num_rows and not outcome.dead:
+            self._step = self.blueprint.make_step(self._secret, saved)
+            return None
+        staged = self._writer.stage()
+        dead: list[DeadLetter] = []
+        published = self._publish(outcome, staged, dead)
+        totals = Totals(0, published, len(dead), outcome.loss)
+        return self._commit(staged, self.next, dead, totals)
+
+    def _collect(self, masked: DataFrame, columns: list[str]) -> tuple[pa.Table, list[DeadLetter]]:
+        """Bring rows to the driver, in the order of their offsets."""
+        table = masked.toArrow().sort_by(OFFSET)
+        reasons = table[REJECTED]
+        refused = table.filter(reasons.is_valid())
+        dead = _letters(refused)
+        return table.filter(reasons.is_null()).select(columns), dead
+
+    def _publish(self, outcome: Outcome, staged: Path, dead: list[DeadLetter]) -> int:
+        """Write what left a collective step, through the masks behind it."""
+        dead += outcome.dead
+        rows = outcome.rows
+        if not rows.num_rows:
+            return 0
+        form = self.blueprint.view.format
+        if self._after is None:
+            fields = rows.select(list(self.blueprint.plan.output))
+            if form == "parquet":
+                (staged / "data").mkdir()
+                target = staged / "data" / "part-0.parquet"
+                pyarrow.parquet.write_table(fields, target, compression="zstd")
+            else:
+                self._save(self._spark.createDataFrame(fields), staged)
+            return int(rows.num_rows)
+        frame = self._spark.createDataFrame(rows)
+        parts = [F.lit(self.blueprint.stream.topic), _named(OFFSET), _named(WINDOW)]
+        identity = F.concat_ws("/", *(part.cast("string") for part in parts))
+        masked = mask_frame(
+            frame, self._after, identity=identity, carry=[OFFSET], rejection=REJECTED
+        )
+        return self._write(masked, self._after, staged, dead)
+
+    def _write(self, masked: DataFrame, chain: Chain, staged: Path, dead: list[DeadLetter]) -> int:
+        """Write the rows that passed all masks; return their number."""
+        seen = Observation()
+        rejected = _named(REJECTED)
+        watched = masked.observe(
+            seen,
+            F.count(F.when(rejected.isNull(), 1)).alias("fine"),
+            F.count(rejected).alias("rejected"),
+        )
+        self._save(
+            watched.where(rejected.isNull()).select(*(f"`{name}`" for name in chain.output)),
+            staged,
+        )
+        counts = seen.get
+        if counts["rejected"]:
+            table = masked.where(rejected.isNotNull()).select(f"`{OFFSET}`", rejected).toArrow()
+            dead += _letters(table)
+        if not counts["fine"]:
+            shutil.rmtree(staged / "data")
+        return int(counts["fine"])
+
+    def _save(self, frame: DataFrame, staged: Path) -> None:
+        form = self.blueprint.view.format
+        frame.write.format(form).options(**OPTIONS[form]).save(str(staged / "data"))
+
+    def _commit(self, staged: Path, end: int, dead: list[DeadLetter], totals: Totals) -> Commit:
+        if dead:
+            ordered = sorted(dead, key=lambda letter: letter.offset)
+            with (staged / "dead" / "letters.jsonl").open("w", encoding="utf-8") as file:
+                for letter in ordered:
+                    entry = {"offset": letter.offset, "reason": letter.reason}
+                    file.write(json.dumps(entry, ensure_ascii=False) + "\n")
+        self._totals = self._totals.add(totals)
+        held = self.held
+        plan = self.blueprint.signature
+        commit = Commit(self._writer.sequence, end, plan, held=held, at=_now(), totals=self._totals)
+        # A step that holds nothing still knows what it learnt; it is saved all the same.
+        made = self._writer.commit(commit, self._step.save() if self._step else None)
+        self.next = end
+        return made
+
+
+def _letters(table: pa.Table) -> list[DeadLetter]:
+    return [
+        DeadLetter(offset, reason)
+        for offset, reason in zip(
+            table[OFFSET].to_pylist(), table[REJECTED].to_pylist(), strict=True
+        )
+    ]
+
+
+def _named(name: str) -> Column:
+    return F.col(f"`{name}`")
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,109 @@
+"""Rows through the k-anonymity of a view: k persons in each group, nothing lost, nothing raw."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.definitions.collective import KAnonymization
+from penstock.masks import Hierarchy
+from penstock.masks.fields import Field
+from penstock.pipeline.k_anonymity import KAnonymityStep
+from penstock.pipeline.log_source import OFFSET
+from penstock.pipeline.parsing import PERSON, TIME
+from penstock.pipeline.steps import arrow_schema
+
+SCHEMA = {
+    "pid": Field.of("int"),
+    "name": Field.of("string"),
+    "age": Field.of("int", optional=True),
+    "place": Field.of("string", optional=True),
+    "note": Field.of("int"),
+}
+PLACES = Hierarchy.model_validate(
+    {
+        "value": "Earth",
+        "children": [
+            {"value": "North", "children": [{"value": "Oslo"}, {"value": "Turku"}]},
+            {"value": "South", "children": [{"value": "Rome"}, {"value": "Faro"}]},
+        ],
+    }
+)
+LEAVES = {"North": {"Oslo", "Turku"}, "South": {"Rome", "Faro"}}
+
+rows = st.lists(
+    st.tuples(
+        st.integers(1, 12) | st.none(),
+        st.integers(-2, 102) | st.none(),
+        st.sampled_from(["Oslo", "Turku", "Rome", "Faro", "Mars", None]),
+    ),
+    max_size=60,
+)
+Rows = list[tuple[int | None, int | None, str | None]]
+
+
+def _table(chosen: Rows, first: int) -> pa.Table:
+    columns: dict[str, list[Any]] = {
+        "pid": [person or 0 for person, _, _ in chosen],
+        "name": [f"secret {person}" for person, _, _ in chosen],
+        "age": [age for _, age, _ in chosen],
+        "place": [place for _, _, place in chosen],
+        "note": list(range(first, first + len(chosen))),
+        OFFSET: list(range(first, first + len(chosen))),
+        PERSON: [person for person, _, _ in chosen],
+        TIME: [0] * len(chosen),
+    }
+    return pa.table(columns, schema=arrow_schema(SCHEMA, OFFSET, PERSON, TIME))
+
+
+def _covers(label: str, value: Any) -> bool:
+    if isinstance(value, int):
+        low, _, high = label.strip("[]").partition(" - ")
+        return int(low) <= value <= int(high or low)
+    return label in {"Earth", value} or value in LEAVES.get(label, set())
+
+
+@given(batches=st.lists(rows, max_size=4), k=st.integers(2, 4), delta=st.integers(4, 30))
+def test_groups_have_k_persons_and_every_row_leaves_once(
+    batches: list[Rows], k: int, delta: int
+) -> None:
+    parameters = KAnonymization.model_validate(
+        {
+            "keys": ["pid", "name"],
+            "quasiIdentifiers": [
+                {"key": "age", "min": 0, "max": 100},
+                {"key": "place", "hierarchy": "places"},
+            ],
+            "k": k,
+            "delta": delta,
+        }
+    )
+    saved: bytes | None = None
+    published: list[dict[str, Any]] = []
+    dead: list[int] = []
+    first = 0
+    for batch in [*batches, None]:
+        # Saved and loaded between batches, as a restart would.
+        step = KAnonymityStep(parameters, SCHEMA, {"places": PLACES}, 7, saved)
+        outcome = step.flush() if batch is None else step.feed(_table(batch, first), 0)
+        first += len(batch or ())
+        saved = step.save()
+        assert step.held <= delta
+        published += outcome.rows.to_pylist()
+        dead += [letter.offset for letter in outcome.dead]
+    assert sorted([row[OFFSET] for row in published] + dead) == list(range(first))
+
+    given_rows = [row for batch in batches for row in batch]
+    persons: dict[tuple[str, str], set[int]] = {}
+    for row in published:
+        person, age, place = given_rows[row["note"]]
+        assert person is not None
+        assert row["pid"] is None
+        assert row["name"] == "*"
+        assert _covers(row["age"], age)
+        assert _covers(row["place"], place)
+        persons.setdefault((row["age"], row["place"]), set()).add(person)
+    assert all(len(group) >= k for group in persons.values())
