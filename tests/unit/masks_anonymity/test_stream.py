@@ -143,6 +143,10 @@ def test_all_bad_parameters_are_listed_at_once() -> None:
     ]
     with pytest.raises(InvalidError, match="delta"):
         Parameters([AGE], k=10, delta=9)
+    with pytest.raises(InvalidError, match="65 are named"):
+        Parameters([AGE] * 65, k=2, delta=9)
+    with pytest.raises(InvalidError, match="'age' has 0 values"):
+        Parameters([AGE], k=2, delta=9, sensitive=[AGE])
     with pytest.raises(InvalidError, match="sensitive column"):
         Parameters([AGE], k=2, delta=9, rules=[DistinctDiversity(0, ILLNESS, 2)])
 

@@ -14,7 +14,7 @@ from functools import cached_property
 from hashlib import sha256
 from typing import Final
 
-from penstock.errors import InvalidError, Problem
+from penstock.errors import InvalidError, Problem, quote
 from penstock.masks.anonymity.domains import Domain
 from penstock.masks.anonymity.rules import Demands, Rule
 from penstock.masks.anonymity.space import Space
@@ -22,6 +22,8 @@ from penstock.masks.anonymity.space import Space
 MAX_DELTA: Final = 10_000_000
 MAX_BETA: Final = 10_000
 MAX_MU: Final = 1_000_000
+MAX_QUASI_IDENTIFIERS: Final = 64
+MAX_SENSITIVE_VALUES: Final = 1_000
 
 
 class Parameters:
@@ -60,6 +62,18 @@ class Parameters:
             for place, rule in enumerate(rules)
             if not (0 <= rule.column < len(sensitive) and sensitive[rule.column] is rule.domain)
         ]
+        problems += [
+            Problem(
+                f"sensitive[{place}]",
+                f"{quote(domain.name)} has {domain.size} values",
+                f"give buckets or categories that make 1 to {MAX_SENSITIVE_VALUES}",
+            )
+            for place, domain in enumerate(sensitive)
+            if not 1 <= domain.size <= MAX_SENSITIVE_VALUES
+        ]
+        if len(quasi_identifiers) > MAX_QUASI_IDENTIFIERS:
+            fix = f"name at most {MAX_QUASI_IDENTIFIERS}"
+            problems.append(Problem("quasiIdentifiers", f"{len(quasi_identifiers)} are named", fix))
         if problems:
             raise InvalidError("k-anonymity", problems)
         self.space = Space(quasi_identifiers)
