@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 from pyspark.sql import SparkSession
@@ -12,6 +15,8 @@ from penstock.components import JAR_SETS, find_java
 from penstock.config.sections.pipeline import PipelineSettings
 from penstock.errors import UnavailableError
 
+LOG: Final = "spark.log"
+STANDARD_ERROR: Final = 2
 LOOPBACK: Final = "127.0.0.1"
 CONNECTOR: Final = "spark-kafka"
 # Settings that the meaning of views depends on; nothing may override them.
@@ -44,9 +49,29 @@ def open_session(settings: PipelineSettings, *, cores: int = 2) -> SparkSession:
         builder = builder.config("spark.jars", jars)
     for name, value in FIXED.items():
         builder = builder.config(name, value)
-    session = builder.getOrCreate()
+    settings.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _messages_to(settings.folder / LOG):
+        session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+@contextmanager
+def _messages_to(path: Path) -> Iterator[None]:
+    """Let the Java process that starts meanwhile write its messages to a file.
+
+    What Spark says of its inner life is of use to operators, not to those who read what a
+    command prints; and it may quote records, so that only we may read it.
+    """
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    kept = os.dup(STANDARD_ERROR)
+    try:
+        os.dup2(file, STANDARD_ERROR)
+        yield
+    finally:
+        os.dup2(kept, STANDARD_ERROR)
+        os.close(kept)
+        os.close(file)
 
 
 def _find_jars() -> str:

@@ -1,0 +1,239 @@
+"""How fast streams become views.
+
+Method:
+- Made-up patients are fed into an event log once. Each figure is the time from an empty view
+  to all records published and committed, on the machine's own Spark session (local[2]).
+- Views take turns within a round, so that a slow moment falls on all of them, and a figure
+  is the best of its rounds. Ratios compare figures of one run.
+- The collective steps are measured by themselves too, on arrays in memory: what the driver
+  adds to what Spark does. A step's time per record must not grow with the stream.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+
+from penstock.config import defaults
+from penstock.config.sections.pipeline import PipelineSettings
+from penstock.definitions import DefinitionSet
+from penstock.definitions.collective import Aggregation, KAnonymization
+from penstock.eventlog import EventLog, Topic
+from penstock.generate.hospital import generate
+from penstock.generate.writers import to_json_lines
+from penstock.masks.fields import Field
+from penstock.model.document import Document
+from penstock.model.kinds import Stream
+from penstock.model.kinds.view import Window
+from penstock.pipeline.blueprint import Blueprint
+from penstock.pipeline.k_anonymity import KAnonymityStep
+from penstock.pipeline.log_source import OFFSET
+from penstock.pipeline.parsing import PERSON, TIME
+from penstock.pipeline.session import open_session
+from penstock.pipeline.steps import Step, arrow_schema
+from penstock.pipeline.streams import StreamRunner
+from penstock.pipeline.views import ViewRunner
+from penstock.pipeline.windows import WindowStep
+
+GOALS: Final = {
+    "masked_to_pass_through": 0.9,
+    "four_views_to_one": 2.0,
+    "window_records_per_second": 50_000,
+    "k_anonymity_records_per_second": 20_000,
+}
+SECRET: Final = bytes(32)
+SIX: Final = tuple(f"q{number}" for number in range(6))
+
+FIELDS: Final = [
+    {"name": "pid", "type": "int"},
+    {"name": "name", "type": "string"},
+    {"name": "address", "type": "string"},
+    {"name": "zip", "type": "int"},
+    {"name": "phone", "type": "string"},
+    {"name": "gender", "type": "string"},
+    {"name": "height", "type": "int"},
+    {"name": "weight", "type": "int"},
+    {"name": "age", "type": "int"},
+    {"name": "insurance_company", "type": "int"},
+    {"name": "insurance_number", "type": "string"},
+    {"name": "diagnosis", "type": "string"},
+    {"name": "glucose", "type": "int"},
+    {"name": "hba1c", "type": "double"},
+    {"name": "medication", "type": "string"},
+]
+SUPPRESSION: Final = {"anonymizer": "suppression", "keys": ["pid", "name", "address", "phone"]}
+VIEWS: Final[dict[str, dict[str, Any]]] = {
+    "pass_through": {},
+    "value_based": {
+        "anonymizers": [
+            SUPPRESSION,
+            {"anonymizer": "blurring", "keys": ["insurance_number"], "nFields": 7},
+            {"anonymizer": "bucketizing", "keys": ["age"], "bucketSize": 10},
+            {"anonymizer": "noise", "keys": ["glucose"], "noise": 0.1},
+        ]
+    },
+    "tuple_based": {
+        "anonymizers": [
+            {
+                "anonymizer": "conditional_substitution",
+                "keys": ["medication"],
+                "conditionMap": {"age": {"matchRange": [0, 18]}},
+                "substitutionList": ["withheld"],
+            }
+        ]
+    },
+    "windowed": {
+        "anonymizers": [
+            SUPPRESSION,
+            {"anonymizer": "aggregation", "keys": ["glucose"], "aggregationMode": "average"},
+        ],
+        "window": {"size": 25},
+    },
+    "k_anonymous": {
+        "anonymizers": [
+            {
+                "anonymizer": "k_anonymization",
+                "keys": ["pid", "name", "address", "phone", "insurance_number"],
+                "quasiIdentifiers": [
+                    {"key": "zip", "min": 0, "max": 99_999},
+                    {"key": "height", "min": 100, "max": 250},
+                    {"key": "weight", "min": 20, "max": 300},
+                    {"key": "age", "min": 0, "max": 120},
+                    {"key": "glucose", "min": 0, "max": 1000},
+                    {"key": "hba1c", "min": 0, "max": 20},
+                ],
+                "k": 100,
+                "delta": 10_000,
+            }
+        ]
+    },
+}
+
+
+def run(*, quick: bool = False) -> dict[str, Any]:
+    """Measure views on Spark, and collective steps by themselves."""
+    rows, rounds = (20_000, 1) if quick else (400_000, 3)
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+        settings = defaults(Path(folder), {}).pipeline
+        documents = [
+            Document("view", name, {"stream": "patients", **body}) for name, body in VIEWS.items()
+        ]
+        stream = Document("stream", "patients", {"fields": FIELDS, "subject": "pid"})
+        definitions = DefinitionSet.build([stream, *documents])
+        topic = EventLog(settings.event_log).topic("patients")
+        fed = _fill(topic, rows)
+        views = _measure_views(settings, definitions, topic, rows, rounds)
+    best = {name: max(found) for name, found in views.items()}
+    return {
+        "goals": GOALS,
+        "rows": rows,
+        "feed_records_per_second": fed,
+        "records_per_second": best,
+        "rounds": views,
+        "value_based_to_pass_through": best["value_based"] / best["pass_through"],
+        "tuple_based_to_pass_through": best["tuple_based"] / best["pass_through"],
+        "four_views_to_one": best["pass_through"] / best["four_views"],
+        "steps": _measure_steps(quick=quick),
+        "driver_peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }
+
+
+def _fill(topic: Topic, rows: int) -> float:
+    """Append patients, one millisecond for every fifty of them."""
+    batches = [to_json_lines(batch).to_pylist() for batch in generate(rows)]
+    started = time.monotonic()
+    moment = 0
+    for batch in batches:
+        for start in range(0, len(batch), 500):
+            topic.append(batch[start : start + 500], milliseconds=moment)
+            moment += 10
+    return rows / (time.monotonic() - started)
+
+
+def _measure_views(
+    settings: PipelineSettings,
+    definitions: DefinitionSet,
+    topic: Topic,
+    rows: int,
+    rounds: int,
+) -> dict[str, list[float]]:
+    groups: dict[str, tuple[str, ...]] = {name: (name,) for name in VIEWS}
+    groups["four_views"] = ("pass_through", "value_based", "tuple_based", "four")
+    four = Document("view", "four", {"stream": "patients", "anonymizers": [SUPPRESSION]})
+    known = definitions.change([four])
+    found: dict[str, list[float]] = {name: [] for name in groups}
+    spark = open_session(settings)
+    try:
+        stream = known.of(Stream)["patients"]
+        # One round that does not count: Java compiles what it runs often.
+        for number in range(rounds + 1):
+            for name, members in groups.items():
+                runner = StreamRunner(spark, stream, topic, settings.folder / "c", settings.batch)
+                for member in members:
+                    blueprint = Blueprint.find(known, member)
+                    runner.add(ViewRunner(spark, blueprint, settings.folder / member, SECRET))
+                started = time.monotonic()
+                runner.catch_up()
+                for member in members:
+                    runner.remove(member, flush=True)
+                seconds = time.monotonic() - started
+                if runner.failures:
+                    raise RuntimeError(json.dumps(runner.failures))
+                if number:
+                    found[name].append(rows / seconds)
+                for member in members:
+                    shutil.rmtree(settings.folder / member)
+    finally:
+        spark.stop()
+    return found
+
+
+def _measure_steps(*, quick: bool) -> dict[str, Any]:
+    """Feed collective steps from memory, and see whether time per record stays the same."""
+    sizes = (20_000, 100_000) if quick else (100_000, 1_000_000)
+    figures: dict[str, Any] = {}
+    for name, make in (("windows", _make_window_step), ("k_anonymity", _make_k_step)):
+        rates = {size: _time_step(make(), size) for size in sizes}
+        figures[name] = {"records_per_second": rates, "growth": rates[sizes[0]] / rates[sizes[1]]}
+    return figures
+
+
+def _make_window_step() -> Step:
+    anonymizer = Aggregation.model_validate({"keys": ["q0"], "aggregationMode": "average"})
+    schema = {name: Field.of("double") for name in SIX}
+    return WindowStep(Window(size=25), [anonymizer], schema, by_arrival=False, secret=SECRET)
+
+
+def _make_k_step() -> Step:
+    parameters = KAnonymization.model_validate(
+        {
+            "quasiIdentifiers": [{"key": name, "min": 0, "max": 1} for name in SIX],
+            "k": 100,
+            "delta": 10_000,
+        }
+    )
+    return KAnonymityStep(parameters, {name: Field.of("double") for name in SIX}, {}, 0)
+
+
+def _time_step(step: Step, size: int, batch: int = 50_000) -> float:
+    draw = np.random.default_rng(0)
+    schema = arrow_schema({name: Field.of("double") for name in SIX}, OFFSET, PERSON, TIME)
+    seconds = 0.0
+    for start in range(0, size, batch):
+        count = min(batch, size - start)
+        offsets = np.arange(start, start + count)
+        columns = [*(draw.random(count) for _ in SIX), offsets, offsets, offsets // 50]
+        table = pa.table([pa.array(column) for column in columns], schema=schema)
+        started = time.thread_time()
+        step.feed(table, 0)
+        step.save()
+        seconds += time.thread_time() - started
+    return size / seconds

@@ -1,0 +1,149 @@
+"""kill -9 at random moments: every record is published once, or a dead letter, never both."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.eventlog import Topic
+from penstock.pipeline.commits import ViewFolder
+from penstock.pipeline.reading import read_published
+
+pytestmark = pytest.mark.needs("java")
+
+KILLS = int(os.environ.get("PENSTOCK_KILLS", "2"))
+RECORDS = 6000
+DEFINITIONS = """\
+kind: stream
+name: patients
+fields:
+  - {name: pid, type: int, category: identifier}
+  - {name: age, type: int, category: quasi-identifier}
+  - {name: glucose, type: double, category: sensitive}
+  - {name: number, type: int}
+  - {name: at, type: long}
+subject: pid
+time: at
+---
+{kind: view, name: noisy, stream: patients, anonymizers: [
+  {anonymizer: suppression, keys: [pid]},
+  {anonymizer: noise, keys: [glucose], noise: 0.5}]}
+---
+{kind: view, name: research, stream: patients, anonymizers: [
+  {anonymizer: k_anonymization, keys: [pid], k: 5, delta: 100,
+   quasiIdentifiers: [{key: age, min: 0, max: 120}]}]}
+---
+{kind: view, name: mean, stream: patients, window: {size: 50}, anonymizers: [
+  {anonymizer: suppression, keys: [pid]},
+  {anonymizer: aggregation, keys: [glucose], aggregationMode: average}]}
+"""
+VIEWS = ("noisy", "research", "mean")
+SETTINGS = "pipeline: {batch: 200, interval: 50ms, memory: 1g}\n"
+
+
+def _penstock(folder: Path, *arguments: str) -> None:
+    code = f"from penstock.cli.views import command; command.main({list(arguments)!r})"
+    subprocess.run([sys.executable, "-c", code], cwd=folder, check=True, capture_output=True)
+
+
+def _start(folder: Path) -> subprocess.Popen[bytes]:
+    code = "from penstock.cli.views import command; command.main(['run'])"
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    # The whole session at once: the Java process that Spark started goes with its driver.
+    os.killpg(process.pid, 9)
+    process.wait()
+
+
+def _progress(folder: Path) -> int:
+    last = [ViewFolder(folder / "penstock-data" / "views" / name).last() for name in VIEWS]
+    return min(commit.next if commit else 0 for commit in last)
+
+
+def _wait_for(folder: Path, offset: int, process: subprocess.Popen[bytes]) -> None:
+    end = time.monotonic() + 240
+    while _progress(folder) < offset:
+        assert process.poll() is None, "the runner ended by itself"
+        assert time.monotonic() < end, "the views did not get there in time"
+        time.sleep(0.02)
+
+
+@pytest.mark.timeout(120 + 120 * KILLS)
+def test_nothing_is_lost_or_published_twice(tmp_path: Path) -> None:
+    from penstock.cli import main  # noqa: PLC0415 - only here
+
+    draw = random.Random(2024)
+    (tmp_path / "penstock.yaml").write_text(SETTINGS)
+    (tmp_path / "d.yaml").write_text(DEFINITIONS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        with pytest.raises(SystemExit) as ended:
+            main(["apply", "-f", "d.yaml"])
+        assert ended.value.code == 0
+    topic = Topic(tmp_path / "penstock-data" / "eventlog" / "patients")
+    records = [
+        {"pid": n // 3, "age": n * 7 % 90, "glucose": 100.0 + n % 50, "number": n, "at": n}
+        for n in range(RECORDS)
+    ]
+    topic.append([json.dumps(record).encode() for record in records])
+    _penstock(tmp_path, "start", "--all")
+
+    for kill in range(KILLS):
+        runner = _start(tmp_path)
+        try:
+            _wait_for(tmp_path, RECORDS * (kill + 1) // (KILLS + 2), runner)
+            time.sleep(draw.random())
+        finally:
+            _kill(runner)
+        assert _progress(tmp_path) < RECORDS, "the views were done before the kill"
+    runner = _start(tmp_path)
+    try:
+        _wait_for(tmp_path, RECORDS, runner)
+    finally:
+        runner.terminate()
+        runner.wait(60)
+    _penstock(tmp_path, "stop", "--all")
+    _penstock(tmp_path, "run", "--once")
+    _check(tmp_path / "penstock-data" / "views", records)
+
+
+def _check(folder: Path, records: list[dict[str, Any]]) -> None:
+    published = {name: list(read_published(ViewFolder(folder / name))) for name in VIEWS}
+    for name in VIEWS:
+        dead = [letter["offset"] for letter in ViewFolder(folder / name).dead_letters()]
+        numbers = [row["number"] for row in published[name]]
+        assert sorted(numbers + dead) == list(range(RECORDS)), name
+        last = ViewFolder(folder / name).last()
+        assert last is not None
+        assert last.held == 0
+        assert last.totals.read == RECORDS
+        assert all(row["pid"] is None for row in published[name])
+    persons: dict[str, set[int]] = {}
+    for row in published["research"]:
+        persons.setdefault(row["age"], set()).add(row["number"] // 3)
+    assert min(map(len, persons.values())) >= 5
+    for row in published["mean"]:
+        window = range(row["number"] // 50 * 50, row["number"] // 50 * 50 + 50)
+        mean = sum(records[number]["glucose"] for number in window) / 50
+        assert row["glucose"] == pytest.approx(mean)
+    noise = Counter(
+        round(row["glucose"] / records[row["number"]]["glucose"], 6) for row in published["noisy"]
+    )
+    assert len(noise) > RECORDS * 0.9
