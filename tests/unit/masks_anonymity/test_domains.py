@@ -105,6 +105,16 @@ class TestCategories:
         assert loss("Berlin", "Rome") == 5 / 8
         assert loss("Berlin", "Tokyo") == 1.0
 
+    def test_many_leaves_lose_as_few_do(self) -> None:
+        """Beyond a size, losses come from the tree instead of a table."""
+        paths = {f"{number:03}": (f"{number // 10:02}", "*") for number in range(300)}
+        domain = CategoryDomain("number", paths)
+        lows, highs = (
+            domain.encode(["000", "000", "299", "010"]),
+            domain.encode(["009", "010", "299", "012"]),
+        )
+        assert domain.loss(lows, highs) == pytest.approx([9 / 299, 1.0, 0.0, 9 / 299])
+
     def test_labels_name_the_node(self) -> None:
         domain = CategoryDomain("place", PLACES)
         lows = domain.encode(["Berlin", "Berlin", "Lyon", "Lima", "Rome"])

@@ -31,6 +31,8 @@ Integers: TypeAlias = npt.NDArray[np.int64]
 # hold the value that it was made of.
 LARGEST: Final = float(1 << 53)
 MAX_BUCKETS: Final = 1_000_000
+# Up to so many leaves, the losses of all runs of leaves are kept in a table.
+TABLED: Final = 256
 
 
 class Domain(ABC):
@@ -199,6 +201,10 @@ class CategoryDomain(Domain):
         self._above = above
         leaves = self.lasts - self.firsts
         self._losses = leaves / max(1, len(ways) - 1)
+        self._table: Floats | None = None
+        if len(ways) <= TABLED:
+            lows, highs = np.divmod(np.arange(float(len(ways) ** 2)), len(ways))
+            self._table = self._losses[self._nodes(lows, highs)]
 
     @property
     def expected(self) -> str:
@@ -239,8 +245,10 @@ class CategoryDomain(Domain):
 
     def loss(self, lows: Floats, highs: Floats) -> Floats:
         """Return the loss of the lowest node above the run."""
-        losses: Floats = self._losses[self._nodes(lows, highs)]
-        return losses
+        if self._table is None:
+            losses: Floats = self._losses[self._nodes(lows, highs)]
+            return losses
+        return self._table.take((lows * len(self.leaves) + highs).astype(np.intp))
 
     def widen(self, lows: Floats, highs: Floats) -> tuple[Floats, Floats]:
         """Return all leaves below the node that is published."""
