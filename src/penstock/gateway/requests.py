@@ -1,4 +1,10 @@
-"""What clients send beside messages and their acknowledgements."""
+"""What clients send beside messages and their acknowledgements.
+
+Rules that hold here:
+- A packet names at most `FILTERS` filters: each costs a decision, a row and a question to
+  the broker, and one client must not keep the loop from the others. A longer packet ends
+  the connection before any of them is looked at.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +17,12 @@ from penstock.gateway.translation import strip
 from penstock.mqtt import (
     V5,
     Disconnect,
+    MqttError,
     Packet,
     Properties,
     ProtocolError,
     Pubrel,
+    ReasonCode,
     Subscribe,
     Unsubscribe,
     encode_pubcomp,
@@ -22,6 +30,9 @@ from penstock.mqtt import (
 
 if TYPE_CHECKING:
     from penstock.gateway.downstream import Downstream
+
+FILTERS = 1_000
+"""The most filters of one SUBSCRIBE or UNSUBSCRIBE."""
 
 
 def handle(client: Downstream, packet: Packet) -> Coroutine[Any, Any, None] | None:
@@ -35,13 +46,24 @@ def handle(client: Downstream, packet: Packet) -> Coroutine[Any, Any, None] | No
                 client.broker().write([packet.encode(V5)])
             return None
         case Subscribe():
+            _check_count(len(packet.subscriptions))
             return subscribing.subscribe(client, packet)
         case Unsubscribe():
+            _check_count(len(packet.filters))
             return subscribing.unsubscribe(client, packet)
         case Disconnect():
             _leave(client, packet)
             return None
     raise ProtocolError(f"{packet.packet_type.name} is not expected from a connected client")
+
+
+def _check_count(filters: int) -> None:
+    if filters > FILTERS:
+        raise MqttError(
+            f"one packet names {filters} filters; at most {FILTERS} are taken",
+            reason=ReasonCode.QUOTA_EXCEEDED,
+            fix="send several packets",
+        )
 
 
 def _leave(client: Downstream, packet: Disconnect) -> None:

@@ -44,6 +44,7 @@ from penstock.mqtt import (
     Pubrel,
     Reader,
     ReasonCode,
+    ReceiveMaximumError,
     Sender,
     Suback,
     Subscribe,
@@ -264,6 +265,8 @@ class Upstream(asyncio.Protocol):
 
     def _take_id(self) -> int:
         """Choose an identifier that neither the client nor another request uses now."""
+        if len(self.client.unacked) + len(self.requests) >= _HIGHEST_ID:
+            raise ReceiveMaximumError("no packet identifier is free: too much is unanswered")
         packet_id = self._last_id
         while not packet_id or packet_id in self.client.unacked or packet_id in self.requests:
             packet_id = packet_id - 1 if packet_id > 1 else _HIGHEST_ID
