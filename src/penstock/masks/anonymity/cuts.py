@@ -109,26 +109,26 @@ class _Cutter:
     def find(self, orders: Rows) -> _Cut | None:
         """Return the best cut that leaves two sides which fulfil the demands."""
         size, k = orders.shape[1], self._demands.k
-        if size < 2 * k:
+        every = np.arange(len(orders))
+        varies = self._codes[every, orders[:, 0]] < self._codes[every, orders[:, -1]]
+        axes = np.flatnonzero(varies)
+        if size < 2 * k or not axes.size:
             return None
         if size <= SMALL and not self._demands.rules:
-            return self._find_anywhere(orders)
+            return self._find_anywhere(axes, orders[axes])
         steps = np.arange(k, size - k + 1, k)
         # Of very many places, an even choice will do.
         steps = steps[:: -(-steps.size // MOST_STEPS)]
         grid = np.union1d(steps, size - steps) if size % k else steps
         best: _Cut | None = None
-        for axis, order in enumerate(orders):
-            line = self._codes[axis]
-            if line[order[0]] == line[order[-1]]:
-                continue
-            cut = self._find_across(axis, order, grid)
+        for axis in axes.tolist():
+            cut = self._find_across(axis, orders[axis], grid)
             if cut is not None and (best is None or cut.estimate < best.estimate):
                 best = cut
         return best
 
-    def _find_anywhere(self, orders: Rows) -> _Cut | None:
-        """Return the best cut at any place, across all quasi-identifiers at once."""
+    def _find_anywhere(self, axes: Rows, orders: Rows) -> _Cut | None:
+        """Return the best cut at any place, across several quasi-identifiers at once."""
         size, k = orders.shape[1], self._demands.k
         codes = self._codes[:, orders]
         before, after = self._census.persons_around(orders)
@@ -146,15 +146,15 @@ class _Cutter:
         estimates = left * places * self._shrinks[before]
         estimates += right * (size - places) * self._shrinks[after]
         estimates[(before < k) | (after < k)] = np.inf
-        axis, place = divmod(int(estimates.argmin()), places.size)
-        if np.isinf(estimates[axis, place]):
+        best = divmod(int(estimates.argmin()), places.size)
+        if np.isinf(estimates[best]):
             return None
         return _Cut(
-            float(estimates[axis, place]),
-            axis,
-            int(places[place]),
-            float(left[axis, place]),
-            float(right[axis, place]),
+            float(estimates[best]),
+            int(axes[best[0]]),
+            int(places[best[1]]),
+            float(left[best]),
+            float(right[best]),
         )
 
     def _find_across(self, axis: int, order: Rows, grid: Rows) -> _Cut | None:
