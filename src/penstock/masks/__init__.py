@@ -1,0 +1,38 @@
+"""Masks: anonymization of single records, one technique per module.
+
+    definitions → read_masks → check_masks(schema) → Chain ┬→ apply(record)   (gateway)
+                                                           └→ spark.mask_frame (pipeline)
+
+`spark` is imported by those who have Spark, and by nothing here.
+"""
+
+from penstock.masks.chain import Chain, check_masks, derive_schema
+from penstock.masks.fields import Field, FieldType, Schema
+from penstock.masks.hierarchy import Hierarchy
+from penstock.masks.keys import Keys
+from penstock.masks.mask import Mask, Rejected, Supplies
+from penstock.masks.reading import read_mask, read_masks, split_anonymizer
+from penstock.masks.registry import MASKS, find_mask
+from penstock.masks.tokenization import Tokenization
+from penstock.masks.vault import Vault
+
+__all__ = [
+    "MASKS",
+    "Chain",
+    "Field",
+    "FieldType",
+    "Hierarchy",
+    "Keys",
+    "Mask",
+    "Rejected",
+    "Schema",
+    "Supplies",
+    "Tokenization",
+    "Vault",
+    "check_masks",
+    "derive_schema",
+    "find_mask",
+    "read_mask",
+    "read_masks",
+    "split_anonymizer",
+]

@@ -1,0 +1,117 @@
+"""Generalization: a value is replaced by what it is an instance of (Berlin → Germany).
+
+Rules that hold here:
+- A value that the map or hierarchy does not know becomes the declared default, or the
+  record is rejected; it never passes as it is.
+- The result is text. Numbers match as numbers: the key "07" of a map is the int 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Final, Self
+
+from pydantic import Discriminator, Tag, model_validator
+from pydantic import Field as Parameter
+
+from penstock.errors import Problem, quote
+from penstock.masks.fields import DISCRETE, Field, FieldType, read_text
+from penstock.masks.hierarchy import MAX_DEPTH, Hierarchy
+from penstock.masks.mask import FieldName, Mask, Target, Text, Transform
+
+MAX_ENTRIES: Final = 100_000
+
+
+def _tell_form(value: object) -> str | None:
+    match value:
+        case str():
+            return "(name)"
+        case Hierarchy() | Mapping():
+            return "(tree)"
+        case _:
+            return None
+
+
+HierarchyOrName = Annotated[
+    Annotated[FieldName, Tag("(name)")] | Annotated[Hierarchy, Tag("(tree)")],
+    Discriminator(
+        _tell_form,
+        custom_error_type="hierarchy",
+        custom_error_message="name a hierarchy, or write its tree: {value, children}",
+    ),
+]
+
+
+class Generalization(Mask):
+    """Replaces values by more general ones."""
+
+    name: ClassVar[str] = "generalization"
+    accepts: ClassVar[frozenset[FieldType]] = DISCRETE - {FieldType.TIMESTAMP}
+    refusal: ClassVar[str] = "the value is not in the map or hierarchy, and there is no default"
+
+    generalization_map: Mapping[Text, Text] | None = Parameter(
+        default=None,
+        alias="generalizationMap",
+        min_length=1,
+        max_length=MAX_ENTRIES,
+        description="The general value for each value.",
+    )
+    hierarchy: HierarchyOrName | None = Parameter(
+        default=None, description="The name of a hierarchy, or its tree: {value, children}."
+    )
+    level: int | None = Parameter(
+        default=None, gt=0, le=MAX_DEPTH, description="How many steps to go up in the hierarchy."
+    )
+    default: Text | None = Parameter(
+        default=None, description="What unknown values become; left out: the record is rejected."
+    )
+
+    @model_validator(mode="after")
+    def _check_choice(self) -> Self:
+        if (self.generalization_map is None) == (self.hierarchy is None):
+            raise ValueError("give generalizationMap, or hierarchy and level → exactly one of both")
+        if (self.hierarchy is None) != (self.level is None):
+            raise ValueError("hierarchy and level go together → give both")
+        return self
+
+    def check_field(
+        self, name: str, found: Field, hierarchies: Mapping[str, Hierarchy]
+    ) -> Iterator[Problem]:
+        """Yield an unknown hierarchy, and values that are none of the field's type."""
+        if isinstance(self.hierarchy, str) and self.hierarchy not in hierarchies:
+            known = ", ".join(sorted(hierarchies)) or "none yet"
+            message = f"there is no hierarchy {quote(self.hierarchy)}"
+            yield Problem("hierarchy", message, f"hierarchies are {known}")
+            return
+        place = "hierarchy" if self.hierarchy else "generalizationMap"
+        seen: dict[Any, str] = {}
+        for text, general in self.pairs(hierarchies).items():
+            value = read_text(found.type, text)
+            if value is None:
+                message = f"{quote(text)} is no {found.type}, as {quote(name)} is"
+                yield Problem(place, message, f"write values as {found.type}")
+            elif seen.setdefault(value, general) != general:
+                message = f"{quote(text)} is there twice, with different general values"
+                yield Problem(place, message, "leave one of them out")
+
+    def pairs(self, hierarchies: Mapping[str, Hierarchy]) -> Mapping[str, str]:
+        """Return the general value for each value, as texts."""
+        if self.generalization_map is not None:
+            return self.generalization_map
+        chosen = self.hierarchy
+        tree = chosen if isinstance(chosen, Hierarchy) else hierarchies[str(chosen)]
+        return tree.at_level(self.level or 1)
+
+    def table(self, target: Target) -> dict[Any, str]:
+        """Return the general value for each value of a field's type."""
+        pairs = self.pairs(target.supplies.hierarchies)
+        return {read_text(target.field.type, text): general for text, general in pairs.items()}
+
+    def output(self, found: Field) -> Field:
+        """Return a text, whatever the field was."""
+        return found.as_type(FieldType.STRING)
+
+    def transform(self, target: Target) -> Transform:
+        """Return the look-up."""
+        table, default = self.table(target), self.default
+        return lambda value, _: table.get(value, default)

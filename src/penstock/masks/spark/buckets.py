@@ -1,0 +1,111 @@
+"""Bucketizing as columns: whole numbers throughout, as in `penstock.masks.bucketizing`."""
+
+from __future__ import annotations
+
+from datetime import date
+from decimal import Decimal
+from typing import Final
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
+
+from penstock.masks.bucketizing import FIRST_MONTH, LAST_MONTH, MONTHS, Bucketizing, Grid
+from penstock.masks.fields import DATES, INTEGERS, MAX_EXACT, FieldType
+from penstock.masks.mask import Stage
+from penstock.masks.spark.workbench import Workbench
+
+_DAY: Final = 86_400_000_000
+_EPOCH: Final = date(1970, 1, 1).toordinal()
+
+
+def bucketize(mask: Bucketizing, stage: Stage, bench: Workbench) -> dict[str, Column]:
+    """Return labels; null for a value without a bucket."""
+    units, labels = {}, {}
+    for key in mask.keys:
+        kind, value = stage.schema[key].type, bench.columns[key]
+        grid = mask.grid(stage.schema[key])
+        if kind in INTEGERS:
+            units[key] = value.cast("bigint")
+        elif kind in DATES:
+            units[key] = _count_dates(value, kind, months=mask.unit != "days")
+        else:
+            units[key] = _count_decimals(value, kind, grid, bench)
+    for key, unit in zip(units, bench.keep(*units.values()), strict=True):
+        low = F.try_subtract(unit, _rest(unit, mask.grid(stage.schema[key])))
+        labels[key] = low
+    for key, low in zip(labels, bench.keep(*labels.values()), strict=True):
+        grid = mask.grid(stage.schema[key])
+        high = F.try_add(low, _bigint(grid.size))
+        dates = stage.schema[key].type in DATES
+        labels[key] = _label_dates(low, high, mask.unit) if dates else _label(low, high, grid)
+    return labels
+
+
+def _bigint(number: int) -> Column:
+    return F.lit(number).cast("bigint")
+
+
+def _rest(unit: Column, grid: Grid) -> Column:
+    """Return how far a unit lies above the bound below it, without overflow."""
+    size = _bigint(grid.size)
+    return F.pmod(F.pmod(unit, size) - _bigint(grid.origin % grid.size), size)
+
+
+def _count_decimals(value: Column, kind: FieldType, grid: Grid, bench: Workbench) -> Column:
+    """Return the last unit of the grid that does not lie above a number."""
+    scale = F.lit(grid.scale)
+    scaled = value.cast("double") * scale
+    fits = (scaled > float(-MAX_EXACT)) & (scaled < float(MAX_EXACT))
+    (unit,) = bench.keep(F.when(fits, F.floor(scaled)))
+
+    def bound(at: Column) -> Column:
+        exact = at.cast("double") / scale
+        return exact.cast("float") if kind is FieldType.FLOAT else exact
+
+    one = _bigint(1)
+    return (
+        F.when(bound(unit + one) <= value, unit + one)
+        .when(bound(unit) > value, unit - one)
+        .otherwise(unit)
+    )
+
+
+def _count_dates(value: Column, kind: FieldType, *, months: bool) -> Column:
+    """Return days as Python counts them, or months since the year 0."""
+    if kind is FieldType.TIMESTAMP:
+        moment, day = F.unix_micros(value), _bigint(_DAY)
+        days = F.call_function("div", moment - F.pmod(moment, day), day)
+        value = F.date_from_unix_date(days.cast("int"))
+    if months:
+        return (F.year(value) * MONTHS + F.month(value) - 1).cast("bigint")
+    return (F.unix_date(value) + _EPOCH).cast("bigint")
+
+
+def _label(low: Column, high: Column, grid: Grid) -> Column:
+    bounds = [low, high]
+    if grid.places:
+        unit = F.lit(Decimal(1).scaleb(-grid.places))
+        bounds = [bound.cast("decimal(20,0)") * unit for bound in bounds]
+    return _join(*(bound.cast("string") for bound in bounds))
+
+
+def _label_dates(low: Column, high: Column, unit: str) -> Column:
+    if unit == "days":
+        fits = (low >= date.min.toordinal()) & (high <= date.max.toordinal())
+        return F.when(fits, _join(_write_day(low), _write_day(high)))
+    fits = (low >= FIRST_MONTH) & (high <= LAST_MONTH)
+    return F.when(fits, _join(_write_month(low), _write_month(high)))
+
+
+def _write_day(day: Column) -> Column:
+    return F.date_from_unix_date((day - _EPOCH).cast("int")).cast("string")
+
+
+def _write_month(month: Column) -> Column:
+    year = F.call_function("div", month, _bigint(MONTHS)).cast("string")
+    part = (month % MONTHS + 1).cast("string")
+    return F.concat(F.lpad(year, 4, "0"), F.lit("-"), F.lpad(part, 2, "0"), F.lit("-01"))
+
+
+def _join(low: Column, high: Column) -> Column:
+    return F.concat(F.lit("["), low, F.lit(" - "), high, F.lit("]"))

@@ -1,0 +1,112 @@
+"""Lays a chain of masks over a frame."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, date, datetime
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
+
+from penstock.errors import InvalidError, Problem, quote
+from penstock.masks.chain import NO_IDENTITY, Chain, missing_reason, type_reason
+from penstock.masks.fields import DATES, Field, FieldType, count_microseconds
+from penstock.masks.spark.columns import build_columns
+from penstock.masks.spark.types import spark_type
+from penstock.masks.spark.workbench import Workbench
+
+_EPOCH = date(1970, 1, 1).toordinal()
+_FIRST_DAY = date.min.toordinal() - _EPOCH
+_LAST_DAY = date.max.toordinal() - _EPOCH
+_FIRST = count_microseconds(datetime.min.replace(tzinfo=UTC))
+_LAST = count_microseconds(datetime.max.replace(tzinfo=UTC))
+
+
+def mask_frame(
+    frame: DataFrame,
+    chain: Chain,
+    *,
+    identity: Column | None = None,
+    carry: Sequence[str] = (),
+    rejection: str = "rejected",
+) -> DataFrame:
+    """Return the fields of the view, the columns to carry along, and the reason of a rejection.
+
+    The frame may stream. It has a column of the right type for each field of the chain's
+    schema. `identity` is text that names a record for good; chance is drawn from it. The
+    columns in `carry` pass as they are, so that a caller can keep rejected originals.
+    """
+    _check_frame(frame, chain, identity, carry, rejection)
+    columns = {name: _take(frame, name) for name in chain.schema}
+    bench = Workbench(frame, columns, identity)
+    for name, found in chain.schema.items():
+        bench.reasons.extend(_conform(bench.columns[name], name, found))
+    if chain.needs_identity:
+        absent = ~F.coalesce(F.is_valid_utf8(bench.identity), F.lit(col=False))
+        bench.reasons.append(F.when(absent, F.lit(NO_IDENTITY)))
+    for mask, stage in chain.stages:
+        made = build_columns(mask, stage, bench)
+        kept = bench.keep(*made.values())
+        for name, column in zip(made, kept, strict=True):
+            if mask.refusal:
+                refused = bench.columns[name].isNotNull() & column.isNull()
+                bench.reasons.append(F.when(refused, F.lit(mask.reason(name))))
+            bench.columns[name] = column
+    return _finish(
+        bench, chain, [frame[f"`{_escape(name)}`"].alias(name) for name in carry], rejection
+    )
+
+
+def _finish(bench: Workbench, chain: Chain, carried: list[Column], rejection: str) -> DataFrame:
+    none = F.lit(None).cast("string")
+    (reason,) = bench.keep(F.coalesce(*bench.reasons, none))
+    fields = [F.when(reason.isNull(), bench.columns[name]).alias(name) for name in chain.output]
+    return bench.frame.select(*fields, *carried, reason.alias(rejection))
+
+
+def _escape(name: str) -> str:
+    return name.replace("`", "``")
+
+
+def _take(frame: DataFrame, name: str) -> Column:
+    return frame[f"`{_escape(name)}`"]
+
+
+def _check_frame(
+    frame: DataFrame, chain: Chain, identity: Column | None, carry: Sequence[str], rejection: str
+) -> None:
+    problems = []
+    found = {field.name: field.dataType for field in frame.schema.fields}
+    for name, field in chain.schema.items():
+        wanted = spark_type(field.type)
+        if name not in found:
+            problems.append(Problem(name, f"the frame has no such column for {field.type}"))
+        elif found[name] != wanted:
+            message = f"the column is {found[name].simpleString()}"
+            problems.append(Problem(name, message, f"cast it to {wanted.simpleString()}"))
+    problems += [
+        Problem(name, "there is no such column to carry") for name in carry if name not in found
+    ]
+    names = [name.lower() for name in (*chain.output, *carry, rejection)]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        message = f"two columns of the result would be called {quote(name)}"
+        problems.append(Problem(name, message, "give rejection or the carried column another name"))
+    if chain.needs_identity and identity is None:
+        problems.append(
+            Problem("identity", "the masks draw chance, and need the records' identity")
+        )
+    if problems:
+        raise InvalidError("columns of the frame", problems)
+
+
+def _conform(column: Column, name: str, found: Field) -> Iterator[Column]:
+    """Yield the reasons for which a row does not conform to the schema."""
+    if not found.optional:
+        yield F.when(column.isNull(), F.lit(missing_reason(name)))
+    wrong = F.lit(type_reason(name, found.type))
+    if found.type is FieldType.STRING:
+        yield F.when(~F.is_valid_utf8(column), wrong)
+    elif found.type is FieldType.DATE:
+        yield F.when(~F.unix_date(column).between(_FIRST_DAY, _LAST_DAY), wrong)
+    elif found.type in DATES:
+        yield F.when(~F.unix_micros(column).between(_FIRST, _LAST), wrong)

@@ -1,0 +1,58 @@
+"""The workbench: the frame while masks are laid over it.
+
+Rules that hold here:
+- Within a workbench columns have names of its own, so that no name of a field can be
+  ambiguous, whatever its letters are; `columns` has the current one of each field.
+- `keep` gives an intermediate result a column: what is used several times is computed
+  once, and expressions stay small enough to be compiled.
+- `constant` brings a value in without showing it in the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
+
+from penstock.masks.keys import split_key
+
+
+class Workbench:
+    """A frame, the current column of each field, and why rows are rejected."""
+
+    def __init__(
+        self, frame: DataFrame, columns: Mapping[str, Column], identity: Column | None
+    ) -> None:
+        self.frame = frame
+        self.reasons: list[Column] = []
+        self._count = 0
+        given = [*columns.values(), F.lit(None).cast("string") if identity is None else identity]
+        *kept, self.identity = self.keep(*given)
+        self.columns = dict(zip(columns, kept, strict=True))
+
+    def keep(self, *columns: Column) -> list[Column]:
+        """Return columns that are computed once, however often they are used."""
+        names = [f"penstock_{self._count + index}" for index in range(len(columns))]
+        self._count += len(columns)
+        named = [column.alias(name) for column, name in zip(columns, names, strict=True)]
+        self.frame = self.frame.select("*", *named)
+        return [F.col(name) for name in names]
+
+    def constant(self, values: Sequence[Any], kind: pa.DataType) -> Column:
+        """Return an array of constants that the plan does not show."""
+        table = pa.table({"value": pa.array([values], pa.list_(kind))})
+        return self.frame.sparkSession.createDataFrame(table).scalar()
+
+    def hash(self, key: bytes, message: Column) -> Column:
+        """Return HMAC-SHA-256 of texts under a key, as 64 small hexadecimal digits."""
+        blocks = self.constant(split_key(key), pa.binary())
+        inner = F.sha2(F.concat(F.get(blocks, F.lit(0)), message.cast("binary")), 256)
+        return F.sha2(F.concat(F.get(blocks, F.lit(1)), F.unhex(inner)), 256)
+
+    def draw(self, key: bytes, message: Column, bits: int) -> Column:
+        """Return the first bits, a multiple of 4 below 64, of the hash as a number."""
+        digits = F.substring(self.hash(key, message), 1, bits // 4)
+        return F.conv(digits, 16, 10).cast("bigint")

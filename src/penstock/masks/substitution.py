@@ -1,0 +1,93 @@
+"""Substitution: a value is replaced by one of a list.
+
+Rules that hold here:
+- Consistent unless `random`: the keyed hash of the value chooses, so that the same value
+  always gets the same substitute in this view, and nobody without the key can tell which.
+- Several values may share a substitute, and a value may meet itself where it stands in
+  the list: nothing in the output tells such a case from any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
+
+from pydantic import Field as Parameter
+from typing_extensions import override
+
+from penstock.errors import Problem, quote
+from penstock.masks.constants import Substitutes, check_fit, fit
+from penstock.masks.fields import DECIMALS, TEXTS, Field, FieldType
+from penstock.masks.hierarchy import Hierarchy
+from penstock.masks.keys import draw
+from penstock.masks.mask import FieldName, Mask, Target, Transform
+
+BITS = 60
+"""Bits that choose: so many that a list of any length is chosen from evenly."""
+
+
+class Substitution(Mask):
+    """Replaces values by substitutes from a list."""
+
+    name: ClassVar[str] = "substitution"
+    accepts: ClassVar[frozenset[FieldType]] = frozenset(FieldType) - {FieldType.TIMESTAMP}
+
+    substitution_list: Substitutes = Parameter(
+        alias="substitutionList", description="The substitutes, of the type of the fields."
+    )
+    random: bool = Parameter(
+        default=False,
+        description="Whether the record chooses instead of the value, so that "
+        "the same value gets different substitutes.",
+    )
+    domain: FieldName | None = Parameter(
+        default=None,
+        description="Fields and views that name the same domain substitute alike; "
+        "left out: this field of this view alone.",
+    )
+
+    @property
+    def needs_identity(self) -> bool:
+        """Only chance needs the record."""
+        return self.random
+
+    @property
+    def needs_keys(self) -> bool:
+        """The hash is keyed in both cases."""
+        return True
+
+    @override
+    def check_field(
+        self, name: str, found: Field, hierarchies: Mapping[str, Hierarchy]
+    ) -> Iterator[Problem]:
+        """Yield substitutes of a wrong type, and numbers that cannot be hashed."""
+        fix = f"write each substitute as {found.type}"
+        yield from check_fit("substitutionList", self.substitution_list, name, found, fix)
+        if found.type in DECIMALS and not self.random:
+            yield Problem(
+                "keys",
+                f"{quote(name)} is {found.type}: such numbers have no consistent substitute",
+                "set random: true, or mask it by bucketizing first",
+            )
+        if self.random and self.domain is not None:
+            yield Problem("domain", "chance knows no domain", "leave domain or random out")
+
+    def output(self, found: Field) -> Field:
+        """Return the field as it is."""
+        return found
+
+    def key(self, target: Target) -> bytes:
+        """Return the key under which substitutes are chosen for a field."""
+        if self.domain is not None:
+            return target.keys.derive_shared(self.name, self.domain)
+        return target.keys.derive(self.name, target.name, target.label)
+
+    def transform(self, target: Target) -> Transform:
+        """Return the choice by value or by record."""
+        key = self.key(target)
+        chosen = fit(self.substitution_list, target.field)
+        count = len(chosen)
+        if self.random:
+            return lambda _, identity: chosen[draw(key, identity, BITS) % count]
+        write = TEXTS[target.field.type]
+        return lambda value, _: chosen[draw(key, write(value), BITS) % count]

@@ -1,0 +1,269 @@
+"""Both forms of every mask give the same, whatever the records hold."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from penstock.masks import Chain, Field, FieldType, Keys, Rejected, Supplies, read_masks
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.needs("java")
+
+ARROW: dict[FieldType, Any] = {
+    FieldType.STRING: pa.string(),
+    FieldType.INT: pa.int32(),
+    FieldType.LONG: pa.int64(),
+    FieldType.FLOAT: pa.float32(),
+    FieldType.DOUBLE: pa.float64(),
+    FieldType.BOOLEAN: pa.bool_(),
+    FieldType.DATE: pa.date32(),
+    FieldType.TIMESTAMP: pa.timestamp("us", "UTC"),
+}
+ASCII = st.text(st.characters(max_codepoint=127), max_size=24)
+VALUES: dict[FieldType, st.SearchStrategy[Any]] = {
+    FieldType.STRING: ASCII
+    | st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+    | st.from_regex(r"\A[0-9]{2,14}(-[0-9]{2,6})?\Z")
+    | st.sampled_from(["", "Berlin", "Paris", "Manager", "a@example.com", "\U0001f600\u0301x"]),
+    FieldType.INT: st.integers(-(2**31), 2**31 - 1) | st.integers(-120, 120),
+    FieldType.LONG: st.integers(-(2**63), 2**63 - 1) | st.integers(-120, 120),
+    FieldType.FLOAT: st.floats(width=32) | st.integers(-1000, 1000).map(lambda n: to_float(n / 10)),
+    FieldType.DOUBLE: st.floats() | st.integers(-(10**7), 10**7).map(lambda n: n / 100),
+    FieldType.BOOLEAN: st.booleans(),
+    FieldType.DATE: st.dates() | st.dates(date(1890, 1, 1), date(2030, 1, 1)),
+    FieldType.TIMESTAMP: st.datetimes(timezones=st.just(UTC)),
+}
+TYPES = {
+    "string": ("string",),
+    "integer": ("int", "long"),
+    "number": ("int", "long", "float", "double"),
+    "decimal": ("float", "double"),
+    "discrete": ("string", "int", "long", "boolean", "date"),
+    "any": tuple(FieldType),
+}
+TREE = {
+    "value": "world",
+    "children": [
+        {"value": "Germany", "children": [{"value": "Berlin"}, {"value": "Manager"}]},
+        {"value": "Paris"},
+    ],
+}
+NAMES = ["Ada", "Émile", "Zoë", "Ωmega", "x'\"`"]
+
+# Each mask is laid over a field of its own for each of the types.
+CASES: list[tuple[str, dict[str, Any]]] = [
+    ("any", {"anonymizer": "suppression"}),
+    ("any", {"anonymizer": "suppression", "as": "text"}),
+    ("string", {"anonymizer": "blurring"}),
+    ("string", {"anonymizer": "blurring", "nFields": 4}),
+    ("string", {"anonymizer": "blurring", "nFields": 3, "from": "end"}),
+    ("string", {"anonymizer": "blurring", "nFields": 3, "from": "end", "keepLength": False}),
+    ("integer", {"anonymizer": "blurring", "nFields": 2, "keepLength": False}),
+    ("string", {"anonymizer": "substitution", "substitutionList": NAMES}),
+    ("integer", {"anonymizer": "substitution", "substitutionList": [1, -2, 3]}),
+    ("decimal", {"anonymizer": "substitution", "substitutionList": [1.5, -2], "random": True}),
+    ("string", {"anonymizer": "substitution", "substitutionList": NAMES, "random": True}),
+    ("string", {"anonymizer": "substitution", "substitutionList": NAMES, "domain": "names"}),
+    ("discrete", {"anonymizer": "tokenization"}),
+    ("string", {"anonymizer": "tokenization", "domain": "people"}),
+    ("string", {"anonymizer": "tokenization", "method": "ff1", "keep": "-"}),
+    ("integer", {"anonymizer": "tokenization", "method": "ff1"}),
+    ("discrete", {"anonymizer": "tokenization", "method": "vault", "vault": "test"}),
+    ("string", {"anonymizer": "generalization", "hierarchy": "places", "level": 1}),
+    ("string", {"anonymizer": "generalization", "hierarchy": TREE, "level": 9, "default": "?"}),
+    (
+        "integer",
+        {
+            "anonymizer": "generalization",
+            "generalizationMap": {str(n): f"group {n // 10}" for n in range(-100, 100)},
+        },
+    ),
+    ("number", {"anonymizer": "bucketizing", "bucketSize": 10}),
+    ("number", {"anonymizer": "bucketizing", "bucketSize": 7, "origin": -3}),
+    ("decimal", {"anonymizer": "bucketizing", "bucketSize": 0.1}),
+    ("decimal", {"anonymizer": "bucketizing", "bucketSize": 2.5, "origin": 0.25}),
+    ("date", {"anonymizer": "bucketizing", "bucketSize": 7}),
+    ("date", {"anonymizer": "bucketizing", "bucketSize": 5, "unit": "months"}),
+    ("date", {"anonymizer": "bucketizing", "bucketSize": 9, "unit": "years"}),
+    ("timestamp", {"anonymizer": "bucketizing", "bucketSize": 30, "origin": "2000-02-03"}),
+    ("timestamp", {"anonymizer": "bucketizing", "bucketSize": 1, "unit": "months"}),
+    ("number", {"anonymizer": "noise", "noise": 0.2}),
+    ("number", {"anonymizer": "noise", "noise": 3, "mode": "additive"}),
+    ("number", {"anonymizer": "noise", "noise": 0.5, "distribution": "laplace"}),
+    ("number", {"anonymizer": "noise", "noise": 1e9, "mode": "additive"}),
+    (
+        "number",
+        {"anonymizer": "noise", "noise": 9, "mode": "additive", "distribution": "uniform"},
+    ),
+    (
+        "integer",
+        {
+            "anonymizer": "conditional_substitution",
+            "conditionMap": {"matchRange": [0, 18.5]},
+            "substitutionList": ["minor"],
+            "as": "text",
+        },
+    ),
+    (
+        "number",
+        {
+            "anonymizer": "conditional_substitution",
+            "conditionMap": {"matchRange": [None, 20]},
+            "substitutionList": [0],
+        },
+    ),
+    (
+        "string",
+        {
+            "anonymizer": "conditional_substitution",
+            "conditionMap": {"matchRegex": r"@example\.com|^\d{3}"},
+            "substitutionList": NAMES,
+        },
+    ),
+    (
+        "string",
+        {
+            "anonymizer": "conditional_substitution",
+            "conditionMap": {"matchValue": ["Manager", "Paris"]},
+            "substitutionList": ["*"],
+        },
+    ),
+    (
+        "date",
+        {
+            "anonymizer": "conditional_substitution",
+            "conditionMap": {"matchRange": ["1950-01-01", "2000-12-31"]},
+            "substitutionList": ["long ago"],
+            "as": "text",
+        },
+    ),
+]
+
+
+class FolderVault:
+    """A vault that worker processes can share: one file for each token."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def put(self, vault: str, entries: Mapping[str, bytes]) -> None:
+        for token, sealed in entries.items():
+            (self.folder / f"{vault}-{token}").write_bytes(sealed)
+
+    def get(self, vault: str, token: str) -> bytes | None:
+        path = self.folder / f"{vault}-{token}"
+        return path.read_bytes() if path.exists() else None
+
+
+def to_float(value: float) -> float:
+    return float(struct.unpack("<f", struct.pack("<f", value))[0])
+
+
+@dataclass
+class Laid:
+    """A chain of all cases, and the type of each of its fields."""
+
+    chain: Chain
+    kinds: dict[str, FieldType]
+
+
+def lay_cases(cases: Sequence[tuple[str, dict[str, Any]]], folder: Path) -> Laid:
+    items, kinds = [], {}
+    for index, (group, case) in enumerate(cases):
+        names = {f"{kind} {index}.`x`": kind for kind in TYPES.get(group, (group,))}
+        kinds.update({name: FieldType(kind) for name, kind in names.items()})
+        items.append({**case, "keys": list(names)})
+    from penstock.masks import Hierarchy  # noqa: PLC0415
+
+    places = {"places": Hierarchy.model_validate(TREE)}
+    schema = {name: Field(kind, optional=True) for name, kind in kinds.items()}
+    supplies = Supplies(Keys(b"k" * 32, "view"), places, FolderVault(folder))
+    return Laid(Chain(read_masks(items), schema, supplies), kinds)
+
+
+def mask_in_spark(
+    spark: SparkSession, chain: Chain, records: list[dict[str, Any]], identities: list[str | None]
+) -> list[dict[str, Any] | Rejected]:
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415
+
+    from penstock.masks.spark import mask_frame  # noqa: PLC0415
+
+    arrays = {
+        name: pa.array([record.get(name) for record in records], ARROW[found.type])
+        for name, found in chain.schema.items()
+    }
+    arrays["record identity"] = pa.array(identities, pa.string())
+    arrays["record number"] = pa.array(range(len(records)), pa.int64())
+    frame = spark.createDataFrame(pa.table(arrays))
+    masked = mask_frame(
+        frame, chain, identity=F.col("record identity"), carry=["record number"], rejection="why"
+    )
+    rows = sorted(masked.toArrow().to_pylist(), key=lambda row: row["record number"])
+    outcomes: list[dict[str, Any] | Rejected] = []
+    for row in rows:
+        row.pop("record number")
+        why = row.pop("why")
+        if why is not None:
+            assert set(row.values()) == {None}, "a rejected record shows nothing"
+        outcomes.append(Rejected(why) if why is not None else row)
+    return outcomes
+
+
+def as_bits(value: Any) -> Any:
+    """Return a value in a form that tells -0.0 from 0.0 and takes NaN for equal to itself."""
+    if isinstance(value, float):
+        return ("nan",) if value != value else struct.pack("<d", value)  # noqa: PLR0124
+    return (type(value), value)
+
+
+def assert_same(
+    chain: Chain,
+    records: list[dict[str, Any]],
+    identities: list[str | None],
+    outcomes: list[dict[str, Any] | Rejected],
+) -> None:
+    assert len(outcomes) == len(records)
+    for record, identity, outcome in zip(records, identities, outcomes, strict=True):
+        expected = chain.apply(record, identity)
+        if isinstance(expected, Rejected) or isinstance(outcome, Rejected):
+            assert outcome == expected, record
+            continue
+        for name, value in expected.items():
+            assert as_bits(outcome[name]) == as_bits(value), (name, record, identity)
+
+
+@settings(max_examples=3, phases=[Phase.generate])  # each example is a query: no shrinking
+@given(
+    values=st.fixed_dictionaries(
+        {kind: st.lists(made, min_size=25, max_size=25) for kind, made in VALUES.items()}
+    ),
+    identities=st.lists(st.text(st.characters(exclude_categories=["Cs"])), min_size=5, max_size=5),
+)
+def test_every_mask_gives_the_same_in_python_and_spark(
+    spark: SparkSession,
+    tmp_path: Path,
+    values: dict[FieldType, list[Any]],
+    identities: list[str],
+) -> None:
+    laid = lay_cases(CASES, tmp_path)
+    records = [
+        {name: value} for name, kind in laid.kinds.items() for value in [*values[kind], None]
+    ]
+    named: list[str | None] = [
+        None if index % 40 == 39 else f"{identities[index % 5]}/{index}"
+        for index in range(len(records))
+    ]
+    outcomes = mask_in_spark(spark, laid.chain, records, named)
+    assert_same(laid.chain, records, named, outcomes)

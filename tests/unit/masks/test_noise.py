@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import math
+import statistics
+from typing import Any
+
+import pytest
+
+from penstock.errors import InvalidError
+from penstock.masks import Rejected, read_masks
+from penstock.masks.draws import LAST, draw_quantile, draw_uniform, quantile_table
+from tests.unit.masks.single import chain_of, mask_one, problems_of, supply
+
+
+def noise(amount: float = 1, **more: Any) -> dict[str, Any]:
+    return {"anonymizer": "noise", "noise": amount, "mode": "additive", **more}
+
+
+def draw(spec: dict[str, Any], count: int = 4000, value: float = 100.0) -> list[float]:
+    chain = chain_of("double", spec)
+    drawn = [chain.apply({"x": value}, f"t/0/{offset}") for offset in range(count)]
+    return [float(it["x"]) for it in drawn if isinstance(it, dict)]
+
+
+def test_quantiles_are_those_of_the_distributions() -> None:
+    normal, laplace = quantile_table("normal"), quantile_table("laplace")
+    for word in [*range(0, LAST, LAST // 997), *(1 << bit for bit in range(52)), LAST]:
+        u = (word + 0.5) / 2**52
+        p = min(u, 1 - u)
+        assert abs(draw_quantile(word, normal) - statistics.NormalDist().inv_cdf(u)) < 3e-6
+        assert abs(draw_quantile(word, laplace) - math.copysign(math.log(2 * p), u - 0.5)) < 3e-6
+        assert draw_uniform(word) == pytest.approx(2 * u - 1, abs=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("distribution", "deviation", "within"),
+    [("normal", 5, 0.6827), ("laplace", 5 * math.sqrt(2), 0.7569), ("uniform", 5 / 3**0.5, 0.5774)],
+)
+def test_drawn_amounts_have_the_declared_spread(
+    distribution: str, deviation: float, within: float
+) -> None:
+    drawn = draw(noise(5, distribution=distribution))
+    assert statistics.fmean(drawn) == pytest.approx(100, abs=0.5)
+    assert statistics.stdev(drawn) == pytest.approx(deviation, rel=0.06)
+    share = sum(abs(it - 100) < deviation for it in drawn) / len(drawn)
+    assert share == pytest.approx(within, abs=0.03)
+
+
+def test_multiplicative_noise_is_a_share_of_the_value() -> None:
+    small = draw(noise(0.1, mode="multiplicative"), 50, 1.0)
+    large = draw(noise(0.1, mode="multiplicative"), 50, 1000.0)
+    assert [it * 1000 for it in small] == pytest.approx(large)
+    assert set(draw(noise(0.1, mode="multiplicative"), 5, 0.0)) == {0.0}
+
+
+def test_the_record_the_field_the_view_and_the_seed_choose_the_amount() -> None:
+    first = mask_one("double", noise(), 1.0, "t/0/1")
+    assert first == mask_one("double", noise(), 1.0, "t/0/1")
+    assert first != mask_one("double", noise(), 1.0, "t/0/2")
+    assert first != mask_one("double", noise(seed=1), 1.0, "t/0/1")
+    other = chain_of("double", noise(), supplies=supply("other view"))
+    assert other.apply({"x": 1.0}, "t/0/1") != {"x": first}
+    twice = chain_of("double", noise(), noise()).apply({"x": 1.0}, "t/0/1")
+    assert isinstance(twice, dict)
+    assert twice["x"] != pytest.approx(2 * first - 1.0), "a second mask draws anew"
+
+
+def test_whole_numbers_stay_whole_and_within_their_type() -> None:
+    assert isinstance(mask_one("int", noise(10), 5), int)
+    drawn = {mask_one("int", noise(1e9), 2**31 - 1, str(n)) for n in range(40)}
+    assert max(drawn) == 2**31 - 1
+    lowest = {mask_one("long", noise(1e9), -(2**63), str(n)) for n in range(40)}
+    assert min(lowest) == -(2**63)
+    huge = {mask_one("long", noise(1e9, mode="multiplicative"), 2**62, str(n)) for n in range(9)}
+    assert huge <= {2**63 - 1, -(2**63) + 2**62}
+    doubles = {
+        mask_one("double", noise(1e9, mode="multiplicative"), 1e308, str(n)) for n in range(9)
+    }
+    assert {abs(it) for it in doubles} == {1.7976931348623157e308}
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_what_is_not_finite_is_rejected(value: float) -> None:
+    assert mask_one("double", noise(), value) == Rejected(
+        "noise of 'x': the value is not a finite number"
+    )
+    assert isinstance(mask_one("float", noise(), value), Rejected)
+
+
+def test_without_identity_nothing_passes() -> None:
+    outcome = chain_of("double", noise()).apply({"x": 1.0})
+    assert outcome == Rejected("the record has no identity, from which chance is drawn")
+    assert isinstance(chain_of("double", noise()).apply({"x": 1.0}, "\ud800"), Rejected)
+
+
+@pytest.mark.parametrize("amount", [0, -1, 1e10, "1", None, float("nan")])
+def test_wrong_amounts(amount: Any) -> None:
+    with pytest.raises(InvalidError, match=r"anonymizers\[0\].noise"):
+        read_masks([{"keys": ["x"], **noise(amount)}])
+
+
+def test_only_numbers_take_noise() -> None:
+    (found,) = problems_of({"keys": ["x"], **noise()}, x="string")
+    assert found.endswith(
+        "noise does not take 'x', which is string → it takes double, float, int, long"
+    )
