@@ -114,9 +114,10 @@ def _problems(build: Any) -> tuple[DefinitionSet | None, set[str]]:
     try:
         return build(), set()
     except InvalidError as error:
-        # Of several cycles that touch each other, which ones are named is chance.
+        # Where a problem is must agree. Of several cycles that touch each other, which ones
+        # are named is chance; and what is missing reads otherwise where it was deleted.
         return None, {
-            "a cycle" if "refers to itself" in problem.message else str(problem)
+            "a cycle" if "refers to itself" in problem.message else problem.place
             for problem in error.problems
         }
 

@@ -99,6 +99,9 @@ def main(arguments: list[str] | None = None) -> None:
     as_json = "--json" in given
     try:
         code = penstock.main(args=given, prog_name="penstock", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        print(error.format_message())
+        code = 2
     except click.UsageError as error:
         usage = error.ctx.command_path if error.ctx else "penstock"
         print_error(error.format_message(), f"see `{usage} --help`", as_json=as_json)
@@ -113,8 +116,9 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         print_error(error.message, error.fix, as_json=as_json, error=error)
         code = error.exit_code
-    except BrokenPipeError:
-        # The reader of our output went away, as `head` does.
+    except SystemExit:
+        # The reader of our output went away, as `head` does; Click ends with 1 then, which
+        # would mean "denied" here.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     sys.exit(code if isinstance(code, int) else 0)

@@ -18,7 +18,13 @@ COLUMNS = ("epoch", "at", "who", "why")
 
 @click.command("history")
 @click.argument("key", required=False, metavar="[KIND/NAME]")
-@click.option("--limit", default=50, show_default=True, help="The most changes to show.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 100_000),
+    default=50,
+    show_default=True,
+    help="The most changes to show.",
+)
 @json_option
 def command(key: str | None, limit: int, as_json: bool) -> None:
     """Show the changes of a definition, or of the whole set, newest first."""

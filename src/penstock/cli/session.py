@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from penstock.config import Config, defaults, find, load
+from penstock.errors import UnavailableError, quote
 
 if TYPE_CHECKING:
     from penstock.store.checked import CheckedDefinitions
@@ -40,13 +41,27 @@ def open_database(config: Config | None = None) -> Iterator[Database]:
         yield database
 
 
+def refuse_missing_store(config: Config) -> None:
+    """Say that there is no store yet: reading must not make an empty, permissive one."""
+    scheme, _, path = config.store.url.partition(":///")
+    if scheme == "sqlite" and not Path(path).exists():
+        where = config.file or f"the defaults for {Path.cwd()}"
+        raise UnavailableError(
+            f"there is no store at {quote(path)} (named by {where})",
+            fix="change to the folder of your penstock.yaml, or begin with `penstock init` "
+            "and `penstock apply`",
+        )
+
+
 @contextmanager
 def open_definitions() -> Iterator[CheckedDefinitions]:
     """Open the definitions of this installation, to read them."""
     from penstock.store.checked import CheckedDefinitions
     from penstock.store.definitions import Definitions
 
-    with open_database() as database:
+    settings = configuration()
+    refuse_missing_store(settings)
+    with open_database(settings) as database:
         yield CheckedDefinitions(Definitions(database))
 
 
@@ -58,8 +73,11 @@ def change_definitions() -> Iterator[CheckedDefinitions]:
     from penstock.store.change_records import recorder
     from penstock.store.checked import CheckedDefinitions
     from penstock.store.definitions import Definitions
+    from penstock.telemetry import configure
 
     settings = configuration()
+    # Keys that are made at the first use are told of in words, not as JSON.
+    configure(level=settings.log.level, style="console")
     with open_database(settings) as database:
         log = AuditLog.open(database, settings.audit.signing_key)
         pseudonyms = Pseudonyms.open(settings.audit.pseudonym_key)

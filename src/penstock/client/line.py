@@ -17,7 +17,7 @@ from paho.mqtt.enums import MQTTErrorCode
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from penstock.client.errors import NotConnectedError, RefusedError
+from penstock.client.errors import NotationError, NotConnectedError, RefusedError
 from penstock.client.receipts import Acknowledgement, Kind, Question, Receipt, ReceiptBook
 
 T = TypeVar("T")
@@ -107,7 +107,14 @@ class Line:
     ) -> Receipt[T]:
         self._attach()
         with self._book.sending():
-            code, mid = send()
+            try:
+                code, mid = send()
+            except ValueError as error:
+                # Paho's own check of filters and topics, which names neither.
+                raise NotationError(
+                    f"{receipt.action} cannot be sent: {error}",
+                    fix="let `#` stand alone as the last level, and `+` alone as a level",
+                ) from None
             if code or mid is None:
                 raise NotConnectedError(
                     f"{receipt.action} could not be sent: Paho's error {int(code)}",

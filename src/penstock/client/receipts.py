@@ -64,12 +64,14 @@ class Receipt(Generic[T]):
         # Now nobody can cancel it: the packet is on its way.
         self.future.set_running_or_notify_cancel()
         self._refuse = refuse
+        self._awaited = False
 
     def wait(self, timeout: float | None = ANSWER_SECONDS) -> T:
         """Wait for the answer and return what it brings; raise the refusal if it is one.
 
         Paho's network loop must run (`loop_start`), or nobody reads the answer.
         """
+        self._awaited = True
         try:
             return self.future.result(timeout)
         except FutureTimeoutError:
@@ -92,12 +94,13 @@ class Receipt(Generic[T]):
         return found if isinstance(found, PenstockError) else None
 
     def settle(self, acknowledgement: Acknowledgement) -> RefusedError | None:
-        """Take the answer; return the refusal if it is one."""
+        """Take the answer; return the refusal if it is one that nobody waits for."""
         if acknowledgement.code < _FAILURE and self._fulfil():
             return None
         error = self._refuse(acknowledgement)
+        awaited = self._awaited
         self.future.set_exception(error)
-        return error
+        return None if awaited else error
 
     def _fulfil(self) -> bool:
         self.future.set_result(cast("T", None))

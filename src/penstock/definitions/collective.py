@@ -13,10 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Annotated, ClassVar, Final, Literal, Self
+from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field as Parameter
-from pydantic import model_validator
 
 from penstock.errors import Problem, quote
 from penstock.masks.fields import NUMBERS, Field, FieldType, Schema
@@ -26,7 +25,6 @@ from penstock.model.definition import Part
 
 MAX_K: Final = 1_000_000
 MAX_KEYS: Final = 256
-MAX_DELTA: Final = 10_000_000
 MAX_SEED: Final = 2**63 - 1
 
 Keys = Annotated[tuple[FieldName, ...], Parameter(max_length=MAX_KEYS, strict=False)]
@@ -47,9 +45,10 @@ class Collective(Part):
         """Return the schema that follows."""
         raise NotImplementedError
 
-    def _check_keys(
+    def check_keys(
         self, keys: tuple[str, ...], schema: Schema, place: str, takes: frozenset[FieldType]
     ) -> Iterator[Problem]:
+        """Yield keys that are not there, twice there, or of a type that is not taken."""
         for index, key in enumerate(keys):
             where = f"{place}[{index}]"
             found = schema.get(key)
@@ -72,7 +71,7 @@ class Windowed(Collective):
 
     def check(self, schema: Schema, hierarchies: Hierarchies) -> Iterator[Problem]:  # noqa: ARG002
         """Yield keys that are not there, or of a type that is not taken."""
-        return self._check_keys(self.keys, schema, "keys", self.takes)
+        return self.check_keys(self.keys, schema, "keys", self.takes)
 
     @property
     def takes(self) -> frozenset[FieldType]:
@@ -167,112 +166,3 @@ class MultivariateMicroaggregation(Microaggregation):
     """Values are replaced by the means of their group, all fields together."""
 
     name: ClassVar[str] = "multivariate_microaggregation"
-
-
-class QuasiIdentifier(Part):
-    """A field that is generalized: a number within bounds, or a value of a hierarchy."""
-
-    key: FieldName = Parameter(description="The field.")
-    hierarchy: str | Hierarchy | None = Parameter(
-        default=None, description="The name of a hierarchy, or its tree: {value, children}."
-    )
-    min: float | int | None = Parameter(
-        default=None, description="The least number that the field can hold."
-    )
-    max: float | int | None = Parameter(
-        default=None, description="The greatest number that the field can hold."
-    )
-    bucket_size: float | int | None = Parameter(
-        default=None,
-        alias="bucketSize",
-        gt=0,
-        description="Ranges begin and end at multiples of this; left out: anywhere.",
-    )
-
-    @model_validator(mode="after")
-    def _check_form(self) -> Self:
-        bounds = (self.min, self.max)
-        if self.hierarchy is not None and (any(bounds) or self.bucket_size is not None):
-            raise ValueError("hierarchy stands alone → leave min, max and bucketSize out")
-        if self.hierarchy is None:
-            if self.min is None or self.max is None:
-                raise ValueError("give hierarchy, or min and max → a range needs its bounds")
-            if not self.min < self.max:
-                raise ValueError(f"min {self.min} is not below max {self.max} → exchange them")
-        return self
-
-
-class KAnonymization(Collective):
-    """Records are held until k persons share their quasi-identifiers."""
-
-    name: ClassVar[str] = "k_anonymization"
-    family: ClassVar[Literal["window", "table"]] = "table"
-
-    keys: Keys = Parameter(
-        default=(), alias="keys", description="The identifiers, which become `*` or null."
-    )
-    quasi_identifiers: tuple[QuasiIdentifier, ...] = Parameter(
-        alias="quasiIdentifiers",
-        min_length=1,
-        max_length=MAX_KEYS,
-        strict=False,
-        description="The fields to generalize: {key, min, max} or {key, hierarchy}.",
-    )
-    k: int = Parameter(ge=2, le=MAX_K, description="The least number of persons in a group.")
-    delta: int = Parameter(
-        default=10_000, ge=2, le=MAX_DELTA, description="How many records are held at most."
-    )
-    mu: int = Parameter(
-        default=100, ge=1, le=MAX_DELTA, description="How many groups the mean loss is taken of."
-    )
-    beta: int = Parameter(
-        default=50, ge=1, le=MAX_DELTA, description="How many groups are open at most."
-    )
-
-    def check(self, schema: Schema, hierarchies: Hierarchies) -> Iterator[Problem]:
-        """Yield fields that are not there or have no such domain."""
-        yield from self._check_keys(self.keys, schema, "keys", frozenset(FieldType))
-        if self.delta < self.k:
-            message = f"delta {self.delta} is less than k {self.k}, so that no group is ever full"
-            yield Problem("delta", message, "make it several times k")
-        names = [quasi.key for quasi in self.quasi_identifiers]
-        for index, quasi in enumerate(self.quasi_identifiers):
-            place = f"quasiIdentifiers[{index}]"
-            found = schema.get(quasi.key)
-            if found is None:
-                fix = f"fields are {', '.join(schema)}"
-                yield Problem(place, f"there is no field {quote(quasi.key)}", fix)
-            elif quasi.key in self.keys or quasi.key in names[:index]:
-                yield Problem(place, f"{quote(quasi.key)} stands there twice", "name it once")
-            elif quasi.hierarchy is None and found.type not in NUMBERS:
-                message = f"{quote(quasi.key)} is {found.type}, which has no range"
-                yield Problem(place, message, "give a hierarchy")
-            elif quasi.hierarchy is not None and found.type is not FieldType.STRING:
-                message = f"{quote(quasi.key)} is {found.type}; hierarchies are of texts"
-                yield Problem(place, message, "give min and max, or generalize it by a mask first")
-            elif isinstance(quasi.hierarchy, str) and quasi.hierarchy not in hierarchies:
-                known = ", ".join(sorted(hierarchies)) or "none yet"
-                message = f"there is no hierarchy {quote(quasi.hierarchy)}"
-                yield Problem(f"{place}.hierarchy", message, f"hierarchies are {known}")
-
-    def output(self, schema: Schema) -> Schema:
-        """Generalized fields are texts; identifiers become `*`, or null where they are no text."""
-        fields = dict(schema)
-        for key in self.keys:
-            text = fields[key].type is FieldType.STRING
-            fields[key] = replace(fields[key], optional=not text)
-        for quasi in self.quasi_identifiers:
-            fields[quasi.key] = Field(FieldType.STRING)
-        return fields
-
-
-COLLECTIVES: Final[Mapping[str, type[Collective]]] = {
-    kind.name: kind
-    for kind in (
-        Aggregation,
-        Shuffling,
-        UnivariateMicroaggregation,
-        MultivariateMicroaggregation,
-        KAnonymization,
-    )
-}

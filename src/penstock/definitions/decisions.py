@@ -8,18 +8,20 @@ Rules that hold here:
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from penstock.definitions.set import DefinitionSet
-from penstock.errors import UsageError
+from penstock.errors import UsageError, quote
 from penstock.lang import BOOL, compile_expression
 from penstock.model.kinds import (
     Enforcement,
     Group,
     Policy,
+    Purpose,
     PurposeSettings,
     Reservation,
 )
@@ -61,6 +63,7 @@ class Decider:
             (policy, compile_expression(policy.when, definitions.scope, BOOL))
             for policy in definitions.of(Policy).values()
         )
+        self._purposes = frozenset(definitions.of(Purpose))
         enforcement = definitions.get(Enforcement, "default")
         self.policies_required = enforcement is not None and enforcement.policies == "required"
 
@@ -68,7 +71,7 @@ class Decider:
         """Decide one question, with the reason and all rules considered."""
         check_topic(question.topic)
         if question.purpose is not None:
-            check_purpose(question.purpose)
+            self._check_declared(check_purpose(question.purpose))
         parts = []
         if question.action == "read":
             parts.append(
@@ -86,6 +89,15 @@ class Decider:
         if self.policies_required:
             parts.append(self._decide_by_policies(question, now))
         return join(parts)
+
+    def _check_declared(self, purpose: str) -> None:
+        """Refuse a purpose that is not declared, once some are: it is a typing error."""
+        if self._purposes and purpose not in self._purposes:
+            near = difflib.get_close_matches(purpose, self._purposes, n=1)
+            raise UsageError(
+                f"there is no purpose {quote(purpose)}",
+                fix=f"did you mean {near[0]!r}?" if near else "`penstock get purpose` lists them",
+            )
 
     def _decide_by_policies(self, question: Question, now: datetime) -> Decision:
         asker = Asker(

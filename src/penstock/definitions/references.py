@@ -82,7 +82,8 @@ class ReferenceIndex:
         for key in sorted(touched):
             for link in self._outgoing.get(key, ()):
                 if link.target not in known and not self._is_free(link):
-                    yield _dangling(link, known, locate)
+                    deleted = link.target in changed
+                    yield _dangling(link, known, locate, deleted=deleted)
         for cycle in self._cycles(sorted(touched & known)):
             way = " → ".join(key.name for key in [*cycle, cycle[0]])
             yield Problem(
@@ -131,10 +132,18 @@ def _links(definition: Definition) -> Iterator[Link]:
             yield Link(definition.key, path, marker, Key(marker.kind, name))
 
 
-def _dangling(link: Link, known: AbstractSet[Key], locate: Locate) -> Problem:
+def _dangling(link: Link, known: AbstractSet[Key], locate: Locate, *, deleted: bool) -> Problem:
+    if deleted:
+        return Problem(
+            locate(link.source, link.path),
+            f"still uses {link.target}, which would be deleted",
+            f"change or delete {link.source} first, or in the same change",
+        )
     names = [key.name for key in known if key.kind == link.target.kind]
     near = difflib.get_close_matches(link.target.name, names, n=1)
-    fix = f"did you mean {near[0]!r}?" if near else f"define it, or remove it from {link.source}"
+    fix = link.marker.fix or f"define it, or remove it from {link.source}"
+    if near and not link.marker.fix:
+        fix = f"did you mean {near[0]!r}?"
     return Problem(
         locate(link.source, link.path),
         f"there is no {link.target.kind} {quote(link.target.name)}",

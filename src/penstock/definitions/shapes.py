@@ -59,6 +59,10 @@ def _problem(
         case "literal_error":
             choices = str(detail.get("ctx", {}).get("expected", ""))
             return Problem(place, f"{quote(detail['input'])} is not a choice", f"write {choices}")
+        case "tuple_type":
+            return Problem(
+                place, f"{quote(detail['input'])} is not a list", f"write [{detail['input']}]"
+            )
         case _:
             message = detail["msg"][:1].lower() + detail["msg"][1:]
             return Problem(

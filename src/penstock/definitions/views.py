@@ -16,7 +16,8 @@ from typing import TypeVar
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from penstock.definitions.collective import COLLECTIVES, Collective
+from penstock.definitions.anonymizers import COLLECTIVES
+from penstock.definitions.collective import Collective
 from penstock.errors import InvalidError, Problem, quote
 from penstock.masks import (
     MASKS,

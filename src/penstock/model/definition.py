@@ -35,12 +35,14 @@ class Reference:
     `acyclic`: following these references must never lead back to the start.
     `when_declared`: names are free until the set holds a definition of that kind.
     `prefix`: only a text that begins so is a reference, and the name is what follows.
+    `fix`: what to do where it leads nowhere, if that is not plain.
     """
 
     kind: str
     acyclic: bool = False
     when_declared: bool = False
     prefix: str = ""
+    fix: str = ""
 
 
 @dataclass(frozen=True, slots=True)

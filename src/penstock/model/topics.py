@@ -51,7 +51,7 @@ def check_topic(text: str) -> str:
     if _ONE in text or _REST in text:
         raise TopicError(
             f"topic {quote(text)} contains a wildcard",
-            fix="publish to one topic: `+` and `#` belong in filters",
+            fix="name one topic: `+` and `#` belong in filters",
         )
     return text
 

@@ -84,7 +84,7 @@ class Address:
             url=url,
             shown=shown.render_as_string(),
             remedy="check that PostgreSQL runs there, that the database exists, and that the user"
-            " may log in (the password can stand in the URL or in PGPASSWORD)",
+            " may log in (store.password names the place of its password)",
         )
 
 

@@ -122,7 +122,7 @@ class Keeper:
         self._fire(Event.START)
         probe = self.part.ready(self._config) if self.part.ready else None
         if probe and await probe.ask():
-            return self._fail("something else answers at its address")
+            return self._fail(f"something else answers at {probe} already")
         try:
             child = self._child = Child(self.part.command(self._config), self._environ)
         except PenstockError as error:

@@ -25,6 +25,9 @@ class TcpProbe:
     host: str
     port: int
 
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
     async def ask(self) -> bool:
         """Connect and close."""
         with contextlib.suppress(OSError, TimeoutError):
@@ -42,6 +45,9 @@ class HttpProbe:
     host: str
     port: int
     path: str = "/readyz"
+
+    def __str__(self) -> str:
+        return f"http://{self.host}:{self.port}{self.path}"
 
     async def ask(self) -> bool:
         """Ask and read the first line of the answer."""

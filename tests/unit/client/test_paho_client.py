@@ -16,6 +16,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from penstock.client import (
     NoAnswerError,
+    NotationError,
     NotConnectedError,
     PurposeClient,
     Purposes,
@@ -173,15 +174,15 @@ def test_a_refused_subscription_names_filter_and_purpose(
     tap: Tap, make: Make, version: MQTTProtocolVersion, api: CallbackAPIVersion
 ) -> None:
     client = make(version, api)
-    told: list[RefusedError] = []
-    client.on_refused = told.append
     # The last byte of a SUBACK is the answer to its last filter.
     tap.answer = lambda data: data[:-1] + b"\x80" if data[0] == 0x90 else data
     receipt = client.subscribe_with_purpose("cars/#", "advertising")
-    with pytest.raises(RefusedError, match="'cars/#' for the purpose 'advertising' was refused"):
+    refused = "'cars/#' for the purpose 'advertising' was refused"
+    with pytest.raises(RefusedError, match=refused) as caught:
         receipt.wait()
-    assert (told[0].filter, told[0].purpose, told[0].code) == ("cars/#", "advertising", 0x80)
-    assert receipt.error is told[0]
+    told = caught.value
+    assert (told.filter, told.purpose, told.code) == ("cars/#", "advertising", 0x80)
+    assert receipt.error is told
     assert repr(receipt).endswith("refused>")
 
 
@@ -238,12 +239,37 @@ def test_refusals_that_nobody_waits_for_are_logged(
     client = make(V3)
     tap.answer = lambda data: data[:-1] + b"\x80" if data[0] == 0x90 else data
     with caplog.at_level(logging.WARNING, "penstock.client"):
-        receipt = client.subscribe_with_purpose("cars/#", "advertising")
-        with pytest.raises(RefusedError):
-            receipt.wait()
-        # The log is written right after the receipt is settled, by Paho's thread.
+        client.subscribe_with_purpose("cars/#", "advertising")
+        # Paho's thread reads the answers in order, and logs before it reads the next.
         client.unsubscribe_with_purpose("cars/#", "advertising").wait()
+        client.send("other", qos=1).wait()
     assert "'cars/#' for the purpose 'advertising' was refused" in caplog.text
+
+
+def test_refusals_that_somebody_waits_for_are_not_logged_too(tap: Tap, make: Make) -> None:
+    client = make(V5)
+    told: list[RefusedError] = []
+    client.on_refused = told.append
+    arrived = threading.Event()
+
+    def refuse(data: bytes) -> bytes:
+        if data[0] == 0x90:
+            arrived.wait(5)
+            return data[:-1] + b"\x80"
+        return data
+
+    tap.answer = refuse
+    receipt = client.subscribe_with_purpose("cars/#", "advertising")
+    threading.Timer(0.2, arrived.set).start()
+    with pytest.raises(RefusedError):
+        receipt.wait()
+    client.send("other", qos=1).wait()
+    assert not told
+
+
+def test_a_filter_that_mqtt_forbids_is_named(make: Make) -> None:
+    with pytest.raises(NotationError, match=r"'ward/#/x' .* cannot be sent"):
+        make(V5).subscribe_with_purpose("ward/#/x", "treatment")
 
 
 def test_an_answer_that_does_not_come_is_an_error(tap: Tap, make: Make) -> None:

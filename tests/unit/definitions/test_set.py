@@ -25,7 +25,7 @@ def test_definitions_are_found_by_kind_and_name() -> None:
 
 def test_what_others_refer_to_cannot_be_deleted() -> None:
     built = DefinitionSet.build([_group("a", "b"), _group("b")])
-    with pytest.raises(InvalidError, match=r"group/a.includes.0: there is no group 'b'"):
+    with pytest.raises(InvalidError, match=r"group/a.includes.0: still uses group/b"):
         built.change(delete=[Key("group", "b")])
 
 

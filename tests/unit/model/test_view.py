@@ -136,7 +136,7 @@ def test_a_changed_stream_is_checked_against_its_views() -> None:
     without = Document("stream", "patients", {"fields": [{"name": "pid", "type": "int"}]})
     with pytest.raises(InvalidError, match=r"view/v.anonymizers.0.keys.0: there is no field 'sex'"):
         built.change([without])
-    with pytest.raises(InvalidError, match="there is no stream 'patients'"):
+    with pytest.raises(InvalidError, match="still uses stream/patients"):
         built.change(delete=[Key("stream", "patients")])
 
 

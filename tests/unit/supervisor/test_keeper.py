@@ -192,7 +192,7 @@ def test_an_answer_of_something_else_is_not_taken_for_the_parts() -> None:
             part = Part("p", command=lambda _: SLEEP, ready=lambda _: probe)
             async with kept(Watched(part, failures=1)) as keeper:
                 await keeper.reach(State.FAILED)
-                assert keeper.status().detail == "something else answers at its address"
+                assert (keeper.status().detail or "").startswith("something else answers at ")
                 assert State.RUNNING not in keeper.states
 
     run(main)

@@ -39,4 +39,6 @@ class Policy(Definition):
 
     def implied(self) -> Iterator[tuple[Marker, Steps, str]]:
         """Yield the say-so that policies are looked at; without it a policy would be idle."""
-        yield Reference("enforcement"), ("name",), "default"
+        fix = "say whether policies count: add `kind: enforcement`, `name: default`, "
+        fix += "`policies: required`"
+        yield Reference("enforcement", fix=fix), ("name",), "default"

@@ -31,4 +31,5 @@ class Purpose(Definition):
         """Yield the parent, which must be declared too."""
         parent, slash, _ = self.name.rpartition("/")
         if slash:
-            yield Reference("purpose"), ("name",), parent
+            fix = f"declare {parent!r} too: a purpose stands below its parent"
+            yield Reference("purpose", fix=fix), ("name",), parent

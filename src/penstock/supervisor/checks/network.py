@@ -44,6 +44,9 @@ def _wanted(config: Config) -> Iterator[Wanted]:
         yield Wanted("monitor", "supervisor", config.monitor.host, config.monitor.port)
     if config.broker.mode == "embedded":
         yield Wanted("broker", "broker", config.broker.host, config.broker.port)
+    yield Wanted(
+        "gateway.monitor_port", "gateway", config.monitor.host, config.gateway.monitor_port
+    )
     for name, listener in config.gateway.listeners.items():
         yield Wanted(
             f"gateway.listeners.{name}", "gateway", listener.host, listener.port, listener.encrypted

@@ -265,7 +265,10 @@ class TestNetwork:
 
     def test_an_external_broker_is_not_listened_for(self, settings: Settings) -> None:
         config = settings("broker: {mode: external, port: 1883}\nmonitor: {enabled: false}")
-        assert list(by_name(network.look(config, []))) == ["gateway.listeners.mqtt"]
+        assert list(by_name(network.look(config, []))) == [
+            "gateway.monitor_port",
+            "gateway.listeners.mqtt",
+        ]
 
 
 class TestClock:
