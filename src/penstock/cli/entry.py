@@ -96,29 +96,36 @@ def penstock(ctx: click.Context, config_file: str | None) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its code."""
     given = sys.argv[1:] if arguments is None else arguments
+    try:
+        code = _run(given)
+        sys.stdout.flush()
+    except (SystemExit, BrokenPipeError):
+        # The reader of our output went away, as `head` does. Click ends with 1 then, which
+        # would mean "denied" here.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code)
+
+
+def _run(given: list[str]) -> int:
     as_json = "--json" in given
     try:
         code = penstock.main(args=given, prog_name="penstock", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         print(error.format_message())
-        code = 2
+        return 2
     except click.UsageError as error:
         usage = error.ctx.command_path if error.ctx else "penstock"
         print_error(error.format_message(), f"see `{usage} --help`", as_json=as_json)
-        code = 2
+        return 2
     except click.ClickException as error:
         print_error(error.format_message(), None, as_json=as_json)
-        code = 2
+        return 2
     except (click.Abort, KeyboardInterrupt):
-        code = 130
+        return 130
     except PenstockError as error:
         if os.environ.get("PENSTOCK_DEBUG"):
             raise
         print_error(error.message, error.fix, as_json=as_json, error=error)
-        code = error.exit_code
-    except SystemExit:
-        # The reader of our output went away, as `head` does; Click ends with 1 then, which
-        # would mean "denied" here.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
-    sys.exit(code if isinstance(code, int) else 0)
+        return error.exit_code
+    return code if isinstance(code, int) else 0
