@@ -8,7 +8,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.definitions.collective import KAnonymization
+from penstock.definitions.anonymity import KAnonymization, LDiversity, TCloseness
 from penstock.masks import Hierarchy
 from penstock.masks.fields import Field
 from penstock.pipeline.k_anonymity import KAnonymityStep
@@ -22,6 +22,7 @@ SCHEMA = {
     "age": Field.of("int", optional=True),
     "place": Field.of("string", optional=True),
     "note": Field.of("int"),
+    "illness": Field.of("string"),
 }
 PLACES = Hierarchy.model_validate(
     {
@@ -32,6 +33,7 @@ PLACES = Hierarchy.model_validate(
         ],
     }
 )
+ILLNESSES = ("E10", "E11", "E13")
 LEAVES = {"North": {"Oslo", "Turku"}, "South": {"Rome", "Faro"}}
 
 rows = st.lists(
@@ -52,6 +54,7 @@ def _table(chosen: Rows, first: int) -> pa.Table:
         "age": [age for _, age, _ in chosen],
         "place": [place for _, _, place in chosen],
         "note": list(range(first, first + len(chosen))),
+        "illness": [ILLNESSES[(age or 0) % 5 % 3] for _, age, _ in chosen],
         OFFSET: list(range(first, first + len(chosen))),
         PERSON: [person for person, _, _ in chosen],
         TIME: [0] * len(chosen),
@@ -70,33 +73,9 @@ def _covers(label: str, value: Any) -> bool:
 def test_groups_have_k_persons_and_every_row_leaves_once(
     batches: list[Rows], k: int, delta: int
 ) -> None:
-    parameters = KAnonymization.model_validate(
-        {
-            "keys": ["pid", "name"],
-            "quasiIdentifiers": [
-                {"key": "age", "min": 0, "max": 100},
-                {"key": "place", "hierarchy": "places"},
-            ],
-            "k": k,
-            "delta": delta,
-        }
-    )
-    saved: bytes | None = None
-    published: list[dict[str, Any]] = []
-    dead: list[int] = []
-    first = 0
-    for batch in [*batches, None]:
-        # Saved and loaded between batches, as a restart would.
-        step = KAnonymityStep(parameters, SCHEMA, {"places": PLACES}, 7, saved)
-        outcome = step.flush() if batch is None else step.feed(_table(batch, first), 0)
-        first += len(batch or ())
-        saved = step.save()
-        assert step.held <= delta
-        published += outcome.rows.to_pylist()
-        dead += [letter.offset for letter in outcome.dead]
-    assert sorted([row[OFFSET] for row in published] + dead) == list(range(first))
-
+    published, dead = _run(KAnonymization.model_validate(_parameters(k, delta)), batches)
     given_rows = [row for batch in batches for row in batch]
+    assert sorted([row[OFFSET] for row in published] + dead) == list(range(len(given_rows)))
     persons: dict[tuple[str, str], set[int]] = {}
     for row in published:
         person, age, place = given_rows[row["note"]]
@@ -107,3 +86,56 @@ def test_groups_have_k_persons_and_every_row_leaves_once(
         assert _covers(row["place"], place)
         persons.setdefault((row["age"], row["place"]), set()).add(person)
     assert all(len(group) >= k for group in persons.values())
+
+
+@given(
+    batches=st.lists(rows, max_size=4),
+    method=st.sampled_from([{}, {"method": "entropy"}, {"method": "recursive", "c": 2}]),
+)
+def test_groups_have_l_sensitive_values(batches: list[Rows], method: dict[str, Any]) -> None:
+    sensitive = [{"key": "illness", "values": list(ILLNESSES)}]
+    more = {"sensitive": sensitive, "l": 2, **method}
+    parameters = LDiversity.model_validate({**_parameters(3, 20), **more})
+    published, dead = _run(parameters, batches)
+    assert len(published) + len(dead) == sum(map(len, batches))
+    values: dict[tuple[str, str], set[str]] = {}
+    for row in published:
+        values.setdefault((row["age"], row["place"]), set()).add(row["illness"])
+    assert all(len(group) >= 2 for group in values.values())
+
+
+@given(batches=st.lists(rows, max_size=3))
+def test_t_closeness_loses_no_row(batches: list[Rows]) -> None:
+    sensitive = [{"key": "illness", "values": list(ILLNESSES)}]
+    parameters = TCloseness.model_validate({**_parameters(2, 20), "sensitive": sensitive, "t": 0.3})
+    published, dead = _run(parameters, batches)
+    assert len(published) + len(dead) == sum(map(len, batches))
+
+
+def _parameters(k: int, delta: int) -> dict[str, Any]:
+    return {
+        "keys": ["pid", "name"],
+        "quasiIdentifiers": [
+            {"key": "age", "min": 0, "max": 100},
+            {"key": "place", "hierarchy": "places"},
+        ],
+        "k": k,
+        "delta": delta,
+    }
+
+
+def _run(parameters: KAnonymization, batches: list[Rows]) -> tuple[list[dict[str, Any]], list[int]]:
+    """Feed batches, and save and load between them, as a restart would."""
+    saved: bytes | None = None
+    published: list[dict[str, Any]] = []
+    dead: list[int] = []
+    first = 0
+    for batch in [*batches, None]:
+        step = KAnonymityStep(parameters, SCHEMA, {"places": PLACES}, 7, saved)
+        outcome = step.flush() if batch is None else step.feed(_table(batch, first), 0)
+        first += len(batch or ())
+        saved = step.save()
+        assert step.held <= parameters.delta
+        published += outcome.rows.to_pylist()
+        dead += [letter.offset for letter in outcome.dead]
+    return published, dead

@@ -25,7 +25,8 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from penstock.config import defaults
 from penstock.config.sections.pipeline import PipelineSettings
 from penstock.definitions import DefinitionSet
-from penstock.definitions.collective import Aggregation, KAnonymization
+from penstock.definitions.anonymity import KAnonymization
+from penstock.definitions.collective import Aggregation
 from penstock.eventlog import EventLog, Topic
 from penstock.generate.hospital import generate
 from penstock.generate.writers import to_json_lines

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any, Self
 
 from penstock.definitions import DefinitionSet
-from penstock.definitions.collective import KAnonymization
+from penstock.definitions.anonymity import KAnonymization
 from penstock.definitions.views import ViewPlan, hierarchies_of, plan_view
 from penstock.errors import UsageError, quote
 from penstock.masks import Chain, Hierarchy, Keys, Supplies

@@ -14,12 +14,26 @@ import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
-from penstock.definitions.collective import KAnonymization, QuasiIdentifier
+from penstock.definitions.anonymity import (
+    Diverse,
+    KAnonymization,
+    LDiversity,
+    Ranged,
+    Sensitive,
+    TCloseness,
+)
 from penstock.errors import quote
 from penstock.masks import Hierarchy
+from penstock.masks.anonymity.closeness import Closeness, Distance
+from penstock.masks.anonymity.diversity import (
+    DistinctDiversity,
+    EntropyDiversity,
+    RecursiveDiversity,
+)
 from penstock.masks.anonymity.domains import CategoryDomain, Domain, NumberDomain
 from penstock.masks.anonymity.parameters import Parameters
 from penstock.masks.anonymity.release import Release
+from penstock.masks.anonymity.rules import Rule
 from penstock.masks.anonymity.stream import StreamAnonymizer
 from penstock.masks.fields import Schema
 from penstock.masks.suppression import SYMBOL
@@ -52,6 +66,8 @@ class KAnonymityStep:
     ) -> None:
         self._keys = parameters.keys
         self._domains = [_make_domain(quasi, hierarchies) for quasi in parameters.quasi_identifiers]
+        mixed = parameters.sensitive if isinstance(parameters, Diverse) else ()
+        self._mixed = [_make_domain(field, hierarchies) for field in mixed]
         self._input = arrow_schema(schema, OFFSET, PERSON, TIME)
         self._output = arrow_schema(parameters.output(schema), OFFSET, WINDOW)
         steering = Parameters(
@@ -60,6 +76,8 @@ class KAnonymityStep:
             delta=parameters.delta,
             beta=parameters.beta,
             mu=parameters.mu,
+            sensitive=self._mixed,
+            rules=_make_rules(parameters, self._mixed),
             seed=seed,
         )
         if saved is None:
@@ -83,10 +101,10 @@ class KAnonymityStep:
     def feed(self, rows: pa.Table, now: int) -> Outcome:  # noqa: ARG002 - time plays no part
         """Take rows in; those outside a domain become dead letters at once."""
         rows = rows.cast(self._input)
-        codes = np.stack([domain.encode(_values(rows[domain.name])) for domain in self._domains])
-        dead = self._refuse(rows, codes)
-        persons = rows[PERSON]
-        fine = ~np.isnan(codes).any(axis=0) & np.asarray(persons.is_valid())
+        domains = [*self._domains, *self._mixed]
+        codes = np.stack([domain.encode(_values(rows[domain.name])) for domain in domains])
+        dead = _refuse(rows, codes, domains)
+        fine = ~np.isnan(codes).any(axis=0) & np.asarray(rows[PERSON].is_valid())
         rows = rows.filter(pa.array(fine))
         # Positions count on from here; what waits comes before what is new.
         first = self._stream.next_position
@@ -94,24 +112,15 @@ class KAnonymityStep:
             [self._stream.held_positions, np.arange(first, first + rows.num_rows)]
         )
         self._rows = pa.concat_tables([self._rows, rows])
-        release = self._stream.feed(codes[:, fine], rows[PERSON].to_numpy())
+        codes = codes[:, fine]
+        quasi, mixed = np.split(codes, [len(self._domains)])
+        release = self._stream.feed(quasi, rows[PERSON].to_numpy(), mixed.astype(np.int64))
         return self._release(release, positions, dead)
 
     def flush(self) -> Outcome:
         """Let everything go."""
         positions = self._stream.held_positions
         return self._release(self._stream.flush(), positions, [])
-
-    def _refuse(self, rows: pa.Table, codes: npt.NDArray[np.float64]) -> list[DeadLetter]:
-        dead: dict[int, str] = {}
-        offsets = rows[OFFSET].to_numpy()
-        for domain, line in zip(self._domains, codes, strict=True):
-            reason = f"the quasi-identifier {quote(domain.name)} is not {domain.expected}"
-            for offset in offsets[np.isnan(line)].tolist():
-                dead.setdefault(offset, reason)
-        for offset in rows.filter(pc.is_null(rows[PERSON]))[OFFSET].to_pylist():
-            dead.setdefault(offset, NOBODY)
-        return [DeadLetter(offset, reason) for offset, reason in sorted(dead.items())]
 
     def _release(
         self, release: Release, positions: npt.NDArray[np.int64], dead: list[DeadLetter]
@@ -150,14 +159,47 @@ class KAnonymityStep:
         return pa.table(columns, schema=self._output)
 
 
-def _make_domain(quasi: QuasiIdentifier, hierarchies: Mapping[str, Hierarchy]) -> Domain:
-    if quasi.hierarchy is not None:
-        tree = quasi.hierarchy
+def _refuse(
+    rows: pa.Table, codes: npt.NDArray[np.float64], domains: list[Domain]
+) -> list[DeadLetter]:
+    """Return the rows with values outside a domain, and those about nobody."""
+    dead: dict[int, str] = {}
+    offsets = rows[OFFSET].to_numpy()
+    for domain, line in zip(domains, codes, strict=True):
+        reason = f"the field {quote(domain.name)} is not {domain.expected}"
+        for offset in offsets[np.isnan(line)].tolist():
+            dead.setdefault(offset, reason)
+    for offset in rows.filter(pc.is_null(rows[PERSON]))[OFFSET].to_pylist():
+        dead.setdefault(offset, NOBODY)
+    return [DeadLetter(offset, reason) for offset, reason in sorted(dead.items())]
+
+
+def _make_domain(field: Ranged, hierarchies: Mapping[str, Hierarchy]) -> Domain:
+    if field.hierarchy is not None:
+        tree = field.hierarchy
         found = tree if isinstance(tree, Hierarchy) else hierarchies[tree]
-        return CategoryDomain(quasi.key, found.paths)
-    if quasi.min is None or quasi.max is None:
-        raise TypeError(f"the check let {quasi.key} pass without bounds")
-    return NumberDomain(quasi.key, quasi.min, quasi.max, bucket=quasi.bucket_size)
+        return CategoryDomain(field.key, found.paths)
+    if isinstance(field, Sensitive) and field.values:
+        return CategoryDomain.flat(field.key, field.values)
+    if field.min is None or field.max is None:
+        raise TypeError(f"the check let {field.key} pass without bounds")
+    return NumberDomain(field.key, field.min, field.max, bucket=field.bucket_size)
+
+
+def _make_rules(parameters: KAnonymization, domains: list[Domain]) -> list[Rule]:
+    rules: list[Rule] = []
+    for column, domain in enumerate(domains):
+        if isinstance(parameters, TCloseness):
+            distance = Distance(parameters.distance)
+            rules.append(Closeness(column, domain, parameters.t, distance))
+        elif isinstance(parameters, LDiversity):
+            if parameters.c is not None:
+                rules.append(RecursiveDiversity(column, domain, parameters.c, parameters.least))
+            elif parameters.method == "entropy":
+                rules.append(EntropyDiversity(column, domain, parameters.least))
+            else:
+                rules.append(DistinctDiversity(column, domain, parameters.least))
+    return rules
 
 
 def _values(column: pa.ChunkedArray) -> npt.NDArray[np.float64] | list[object]:

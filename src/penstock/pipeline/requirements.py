@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from penstock.definitions.collective import COLLECTIVES
+from penstock.definitions.anonymizers import COLLECTIVES
 from penstock.errors import InvalidError, Problem, quote
 from penstock.masks import find_mask, split_anonymizer
 from penstock.masks.conditional_substitution import ConditionalSubstitution

@@ -92,6 +92,7 @@ def test_what_is_wrong_with_a_file_is_told_and_nothing_is_applied(
 def test_wrong_calls_are_told(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    _json(capsys, "import", "dash.json")
     with pytest.raises(UsageError, match=message):
         _json(capsys, *arguments)
 

@@ -1,0 +1,226 @@
+"""Anonymizers that hold records back until they are hidden among others.
+
+k-anonymity asks for k persons with the same quasi-identifiers; l-diversity and t-closeness
+ask besides that the sensitive values of such a group tell little about any of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Annotated, ClassVar, Final, Literal, Self
+
+from pydantic import Field as Parameter
+from pydantic import model_validator
+
+from penstock.definitions.collective import MAX_K, MAX_KEYS, Collective, Hierarchies, Keys
+from penstock.errors import Problem, quote
+from penstock.masks.fields import NUMBERS, Field, FieldType, Schema
+from penstock.masks.hierarchy import Hierarchy
+from penstock.masks.mask import FieldName, Text
+from penstock.model.definition import Part
+
+MAX_DELTA: Final = 10_000_000
+MAX_MU: Final = 1_000_000
+MAX_BETA: Final = 10_000
+MAX_VALUES: Final = 100_000
+
+
+class Ranged(Part):
+    """A field whose values are known: a number within bounds, or a value of a hierarchy."""
+
+    key: FieldName = Parameter(description="The field.")
+    hierarchy: str | Hierarchy | None = Parameter(
+        default=None, description="The name of a hierarchy, or its tree: {value, children}."
+    )
+    min: float | int | None = Parameter(
+        default=None, description="The least number that the field can hold."
+    )
+    max: float | int | None = Parameter(
+        default=None, description="The greatest number that the field can hold."
+    )
+    bucket_size: float | int | None = Parameter(
+        default=None,
+        alias="bucketSize",
+        gt=0,
+        description="Ranges begin and end at multiples of this; left out: anywhere.",
+    )
+
+    @model_validator(mode="after")
+    def _check_bounds(self) -> Self:
+        bounded = self.min is not None or self.max is not None
+        if self.hierarchy is not None and (bounded or self.bucket_size is not None):
+            raise ValueError("hierarchy stands alone → leave min, max and bucketSize out")
+        if bounded and (self.min is None or self.max is None):
+            raise ValueError("one bound is missing → give min and max")
+        if self.min is not None and self.max is not None and not self.min < self.max:
+            raise ValueError(f"min {self.min} is not below max {self.max} → exchange them")
+        return self
+
+    def check(self, schema: Schema, hierarchies: Hierarchies, place: str) -> Iterator[Problem]:
+        """Yield a field that is not there, or has no such values."""
+        found = schema.get(self.key)
+        if found is None:
+            yield Problem(
+                place, f"there is no field {quote(self.key)}", f"fields are {', '.join(schema)}"
+            )
+        elif self.min is not None and found.type not in NUMBERS:
+            message = f"{quote(self.key)} is {found.type}, which has no range"
+            yield Problem(place, message, "give a hierarchy")
+        elif self.min is None and found.type is not FieldType.STRING:
+            message = f"{quote(self.key)} is {found.type}; hierarchies are of texts"
+            yield Problem(place, message, "give min and max, or generalize it by a mask first")
+        elif isinstance(self.hierarchy, str) and self.hierarchy not in hierarchies:
+            known = ", ".join(sorted(hierarchies)) or "none yet"
+            message = f"there is no hierarchy {quote(self.hierarchy)}"
+            yield Problem(f"{place}.hierarchy", message, f"hierarchies are {known}")
+
+
+class QuasiIdentifier(Ranged):
+    """A field that is generalized."""
+
+    @model_validator(mode="after")
+    def _check_form(self) -> Self:
+        if self.hierarchy is None and self.min is None:
+            raise ValueError("give hierarchy, or min and max → a range needs its bounds")
+        return self
+
+
+class Sensitive(Ranged):
+    """A field whose values must be mixed in every group; it is published as it is."""
+
+    values: Annotated[tuple[Text, ...], Parameter(strict=False)] = Parameter(
+        default=(),
+        max_length=MAX_VALUES,
+        description="All values of the field, where they form no hierarchy.",
+    )
+
+    @model_validator(mode="after")
+    def _check_form(self) -> Self:
+        forms = [bool(self.values), self.hierarchy is not None, self.bucket_size is not None]
+        if sum(forms) != 1 or (self.bucket_size is not None) != (self.min is not None):
+            raise ValueError(
+                "give values, or hierarchy, or min, max and bucketSize → exactly one of these"
+            )
+        if len(set(self.values)) != len(self.values):
+            raise ValueError("a value stands there twice → name each once")
+        return self
+
+
+class KAnonymization(Collective):
+    """Records are held until k persons share their quasi-identifiers."""
+
+    name: ClassVar[str] = "k_anonymization"
+    family: ClassVar[Literal["window", "table"]] = "table"
+
+    keys: Keys = Parameter(
+        default=(), alias="keys", description="The identifiers, which become `*` or null."
+    )
+    quasi_identifiers: tuple[QuasiIdentifier, ...] = Parameter(
+        alias="quasiIdentifiers",
+        min_length=1,
+        max_length=MAX_KEYS,
+        strict=False,
+        description="The fields to generalize: {key, min, max} or {key, hierarchy}.",
+    )
+    k: int = Parameter(ge=2, le=MAX_K, description="The least number of persons in a group.")
+    delta: int = Parameter(
+        default=10_000, ge=2, le=MAX_DELTA, description="How many records are held at most."
+    )
+    mu: int = Parameter(
+        default=100, ge=1, le=MAX_MU, description="How many groups the mean loss is taken of."
+    )
+    beta: int = Parameter(
+        default=50, ge=1, le=MAX_BETA, description="How many published groups others may join."
+    )
+
+    def check(self, schema: Schema, hierarchies: Hierarchies) -> Iterator[Problem]:
+        """Yield fields that are not there or have no such domain."""
+        yield from self.check_keys(self.keys, schema, "keys", frozenset(FieldType))
+        if self.delta < self.k:
+            message = f"delta {self.delta} is less than k {self.k}, so that no group is ever full"
+            yield Problem("delta", message, "make it several times k")
+        names = [quasi.key for quasi in self.quasi_identifiers]
+        for index, quasi in enumerate(self.quasi_identifiers):
+            place = f"quasiIdentifiers[{index}]"
+            if quasi.key in self.keys or quasi.key in names[:index]:
+                yield Problem(place, f"{quote(quasi.key)} stands there twice", "name it once")
+            else:
+                yield from quasi.check(schema, hierarchies, place)
+
+    def output(self, schema: Schema) -> Schema:
+        """Generalized fields are texts; identifiers become `*`, or null where they are no text."""
+        fields = dict(schema)
+        for key in self.keys:
+            text = fields[key].type is FieldType.STRING
+            fields[key] = replace(fields[key], optional=not text)
+        for quasi in self.quasi_identifiers:
+            fields[quasi.key] = Field(FieldType.STRING)
+        return fields
+
+
+class Diverse(KAnonymization):
+    """What l-diversity and t-closeness have besides."""
+
+    sensitive: tuple[Sensitive, ...] = Parameter(
+        min_length=1,
+        max_length=MAX_KEYS,
+        strict=False,
+        description="The fields to mix: {key, values}, {key, hierarchy} or "
+        "{key, min, max, bucketSize}.",
+    )
+
+    def check(self, schema: Schema, hierarchies: Hierarchies) -> Iterator[Problem]:
+        """Yield what is wrong with the fields."""
+        yield from super().check(schema, hierarchies)
+        taken = {*self.keys, *(quasi.key for quasi in self.quasi_identifiers)}
+        for index, field in enumerate(self.sensitive):
+            place = f"sensitive[{index}]"
+            if field.key in taken:
+                message = f"{quote(field.key)} is changed, so that nothing is left to mix"
+                yield Problem(place, message, "name it once")
+            else:
+                yield from field.check(schema, hierarchies, place)
+
+
+class LDiversity(Diverse):
+    """Groups of k persons with l well-represented sensitive values."""
+
+    name: ClassVar[str] = "l_diversity"
+
+    least: int = Parameter(
+        alias="l", ge=2, le=MAX_K, description="How many values are well represented."
+    )
+    method: Literal["distinct", "entropy", "recursive"] = Parameter(
+        default="distinct",
+        description="distinct: l values occur. entropy: their entropy is at least log l. "
+        "recursive: the most frequent is outweighed c times by the rare ones.",
+    )
+    c: float | int | None = Parameter(default=None, gt=0, description="For recursive diversity.")
+
+    @model_validator(mode="after")
+    def _check_c(self) -> Self:
+        if (self.method == "recursive") != (self.c is not None):
+            raise ValueError("c and method: recursive go together → give both, or none")
+        return self
+
+
+class TCloseness(Diverse):
+    """Groups of k persons whose sensitive values are distributed like those of all."""
+
+    name: ClassVar[str] = "t_closeness"
+
+    t: float | int = Parameter(gt=0, le=1, description="The greatest distance, from 0 to 1.")
+    distance: Literal["equal", "ordered", "hierarchical"] = Parameter(
+        default="equal",
+        description="What moving a share costs: the same between all values, by their "
+        "distance in order, or by the hierarchy.",
+    )
+
+    def check(self, schema: Schema, hierarchies: Hierarchies) -> Iterator[Problem]:
+        """Yield fields that have no such distance."""
+        yield from super().check(schema, hierarchies)
+        for index, field in enumerate(self.sensitive):
+            if self.distance == "hierarchical" and field.hierarchy is None:
+                message = f"{quote(field.key)} has no hierarchy"
+                yield Problem(f"sensitive[{index}]", message, "give one, or another distance")
