@@ -45,7 +45,11 @@ def command(ctx: click.Context, force: bool, as_json: bool) -> None:
     def render(console: Console) -> None:
         for item in made:
             console.print(Text.assemble(("wrote ", "green"), item))
-        console.print("next: `penstock doctor` checks this machine, `penstock up` runs the parts")
+        console.print(
+            "next: set gateway.authentication in it, so that clients can connect; then "
+            "`penstock doctor` checks this machine and `penstock up` runs the parts",
+            soft_wrap=True,
+        )
 
     show(as_json, {"config": str(path), "data": str(config.data), "wrote": made}, render)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from penstock.config import Config
-from penstock.supervisor.checks import clock, folders, network, programs, secrets, store
+from penstock.supervisor.checks import access, clock, folders, network, programs, secrets, store
 from penstock.supervisor.checks.finding import Finding, Verdict
 from penstock.supervisor.part import Part
 
@@ -21,6 +21,7 @@ LOOKS: tuple[Look, ...] = (
     secrets.look,
     store.look,
     network.look,
+    access.look,
     clock.look,
 )
 
