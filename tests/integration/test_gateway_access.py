@@ -212,7 +212,10 @@ def test_no_certificate_or_a_foreign_one_is_no_entrance(
 
 def test_tls_without_client_certificates(encrypted: GatewayThread, authority: Authority) -> None:
     with secure(RawClient(encrypted.running.port("plain")), authority, None) as client:
-        assert client.connect("x").reason == 0
+        assert client.connect("anonymous:x").reason == 0
+    with secure(RawClient(encrypted.running.port("plain")), authority, None) as client:
+        # Where certificates name users, any other identifier could be one of theirs.
+        assert client.connect("erin").reason == ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
 
 
 # --- WebSocket ---
@@ -224,7 +227,7 @@ def test_mqtt_over_websocket_in_any_cut(encrypted: GatewayThread, topic: str) ->
         assert web.subprotocol == "mqtt"
         reader = Reader(Sender.SERVER, version=V5)
         request = (
-            Connect("web").encode()
+            Connect("anonymous:web").encode()
             + Subscribe(1, (Subscription(topic, 1),)).encode(V5)
             + Publish.of(topic, b"hello", qos=1, packet_id=2).encode(V5)
         )
@@ -244,10 +247,10 @@ def test_websocket_and_tls(encrypted: GatewayThread, authority: Authority) -> No
     context = ssl.create_default_context(cafile=str(authority.path))
     address = f"wss://127.0.0.1:{encrypted.running.port('web')}/mqtt"
     with connect_websocket(address, ssl=context, subprotocols=["mqtt"]) as web:  # type: ignore[list-item]
-        web.send(Connect("web-tls").encode())
+        web.send(Connect("anonymous:web-tls").encode())
         data = web.recv(timeout=5)
         assert isinstance(data, bytes)
-        assert data[0] == 0x20
+        assert (data[0], data[3]) == (0x20, 0)
 
 
 def test_other_websockets_are_refused(encrypted: GatewayThread) -> None:

@@ -56,7 +56,6 @@ def ready(make: Make, topic: str, *purposes: str) -> dict[str, RawClient]:
 # --- purposes that messages carry ---
 
 
-@pytest.mark.xfail(strict=True, reason="of a repeated property only the last counts")
 def test_every_prohibition_of_a_will_counts(make: Make, topic: str) -> None:
     readers = ready(make, topic, "a", "b", "c")
     user = (("purpose-pip", "a"), ("purpose-pip", "b"))
@@ -67,7 +66,6 @@ def test_every_prohibition_of_a_will_counts(make: Make, topic: str) -> None:
     assert readers["a"].texts() == []
 
 
-@pytest.mark.xfail(strict=True, reason="the properties are ignored")
 def test_properties_of_a_will_narrow_the_purposes_in_its_topic(make: Make, topic: str) -> None:
     readers = ready(make, topic, "a", "b")
     user = (("purpose-pip", "b"),)
@@ -77,7 +75,6 @@ def test_properties_of_a_will_narrow_the_purposes_in_its_topic(make: Make, topic
     assert readers["b"].texts() == []
 
 
-@pytest.mark.xfail(strict=True, reason="an empty intersection admits all")
 def test_purposes_that_have_nothing_in_common_admit_nobody(make: Make, topic: str) -> None:
     readers = ready(make, topic, "a", "b", "d")
     user = (("purpose-aip", "b"), ("purpose-pip", "c"))
@@ -116,7 +113,6 @@ def test_purposes_survive_being_retained(make: Make, topic: str) -> None:
     assert readers["b"].texts() == []
 
 
-@pytest.mark.xfail(strict=True, reason="response topics are not looked at")
 def test_nobody_is_asked_to_answer_on_a_command(make: Make, topic: str) -> None:
     """Who answers requests would give the command in the asker's place."""
     reader, writer = make(), make()
@@ -188,7 +184,6 @@ def drain(*clients: RawClient) -> list[bytes]:
     return sorted(payload for client in clients for _, payload in client.texts(quiet=0.3))
 
 
-@pytest.mark.xfail(strict=True, reason="group names of the gateway can be forged")
 def test_nobody_slips_into_a_group_of_another_purpose(make: Make, topic: str) -> None:
     """Messages that a group sends to somebody who may not have them are lost to it."""
     admin = make()
@@ -214,7 +209,6 @@ def leave_asleep(make: Make, topic: str, client: str, purpose: str) -> RawClient
     return make(client, clean=False, expiry=600)
 
 
-@pytest.mark.xfail(strict=True, reason="the wrong filter is ended")
 def test_who_leaves_a_group_asleep_takes_no_messages_along(make_strict: Make, topic: str) -> None:
     one = leave_asleep(make_strict, topic, f"s-{topic[2:]}", "p")
     one.unsubscribe(f"$share/g/{topic}")
@@ -226,7 +220,6 @@ def test_who_leaves_a_group_asleep_takes_no_messages_along(make_strict: Make, to
     assert drain(two) == [b"%d" % number for number in range(6)]
 
 
-@pytest.mark.xfail(strict=True, reason="the old one is not ended")
 def test_who_changes_purpose_asleep_leaves_the_old_group(make_strict: Make, topic: str) -> None:
     one = leave_asleep(make_strict, topic, f"s-{topic[2:]}", "p")
     assert one.subscribe(f"!AP/$share/g/{topic}{{other}}", qos=1).reasons == (1,)
@@ -254,7 +247,6 @@ def test_shared_filters_with_odd_inner_filters(make: Make, topic: str) -> None:
 # --- sessions ---
 
 
-@pytest.mark.xfail(strict=True, reason="it stays in the store and at the broker")
 def test_a_refused_subscription_ends_the_sleeping_one(make_strict: Make, topic: str) -> None:
     admin, name = make_strict(), f"s-{topic[2:]}"
     one = make_strict(name, clean=False, expiry=600)
@@ -270,7 +262,6 @@ def test_a_refused_subscription_ends_the_sleeping_one(make_strict: Make, topic: 
     assert one.texts() == []
 
 
-@pytest.mark.xfail(strict=True, reason="the first is stored nevertheless")
 def test_the_last_word_on_a_filter_counts_within_one_packet(make_strict: Make, topic: str) -> None:
     """A filter twice in a packet, granted first and refused then, has ended; a resume included."""
     admin, name = make_strict(), f"s-{topic[2:]}"
@@ -286,7 +277,6 @@ def test_the_last_word_on_a_filter_counts_within_one_packet(make_strict: Make, t
     assert one.texts() == []
 
 
-@pytest.mark.xfail(strict=True, reason="the store refuses the same row twice")
 def test_a_filter_twice_in_one_packet_of_a_kept_session(make: Make, topic: str) -> None:
     one = make(f"s-{topic[2:]}", clean=False, expiry=600)
     assert one.subscribe(topic, topic, qos=1).reasons == (1, 1)
@@ -294,7 +284,6 @@ def test_a_filter_twice_in_one_packet_of_a_kept_session(make: Make, topic: str) 
     assert one.texts(1) == [(topic, b"x")]
 
 
-@pytest.mark.xfail(strict=True, reason="the late resume overwrites the mark")
 def test_a_pause_during_a_resume_is_remembered(
     strict_gateway: GatewayThread, make_strict: Make, topic: str
 ) -> None:
@@ -323,7 +312,6 @@ def test_a_pause_during_a_resume_is_remembered(
     assert one.texts(1) == [(topic, b"x")]
 
 
-@pytest.mark.xfail(strict=True, reason="what was tried out stays")
 def test_a_stored_reservation_holds_although_the_follower_was_faster(
     strict_gateway: GatewayThread, make_strict: Make, topic: str
 ) -> None:
@@ -378,7 +366,6 @@ def test_unsubscribing_with_another_purpose_ends_the_subscription(make: Make, to
 # --- messages that look like copies ---
 
 
-@pytest.mark.xfail(strict=True, reason="it is taken for a copy and swallowed")
 def test_a_message_that_comes_another_way_is_no_copy(make: Make, topic: str) -> None:
     reader, writer = make(version=V3), make()
     reader.subscribe(topic, f"{topic}-other", qos=1)
@@ -401,7 +388,6 @@ def test_copies_keep_the_highest_quality(make: Make, topic: str) -> None:
 # --- who somebody is ---
 
 
-@pytest.mark.xfail(strict=True, reason="anonymous clients may take any")
 def test_nobody_takes_the_client_identifier_of_a_user(
     broker: MosquittoServer, tmp_path: Path
 ) -> None:

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import PenstockError
 from penstock.gateway import commanding
 from penstock.gateway.answers import deny
-from penstock.gateway.translation import MESSAGE_AIP, MESSAGE_PIP
-from penstock.model.purposes import PurposeSet
+from penstock.gateway.message_purposes import as_properties, narrow, read_purposes
 from penstock.mqtt import Publish, ReasonCode, encode_user_properties
 from penstock.policy.commands import SendFor, parse_publish
 from penstock.store.follower import boot_clock
@@ -29,8 +28,6 @@ _KNOWN_LIMIT = 2_048
 _LATER = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
 _NO_TOPIC = ReasonCode.TOPIC_NAME_INVALID
 _NOT_ALLOWED = ReasonCode.NOT_AUTHORIZED
-AIP_PROPERTY = "purpose-aip"
-PIP_PROPERTY = "purpose-pip"
 
 Outcome = bytes | None | Coroutine[Any, Any, None]
 
@@ -50,13 +47,18 @@ def admit(client: Downstream, packet: Publish) -> Outcome:  # noqa: PLR0911 (one
         deny(client, packet, "topic", "the topic is too long", _NO_TOPIC)
         return None
     try:
-        purposes = read_purposes(packet)
+        purposes = read_purposes(packet.properties.reserved)
+        answer = packet.properties.response_topic
+        if answer is not None and gateway.notation.is_command(answer):
+            # Who answers would give the command in the asker's place.
+            deny(client, packet, "malformed", "a response topic cannot be a command", _NO_TOPIC)
+            return None
         if gateway.notation.is_command(packet.topic):
             command = parse_publish(packet.topic, packet.payload, gateway.notation)
             if not isinstance(command, SendFor):
                 return commanding.run(client, packet, command)
             packet.rename(command.topic)
-            purposes = command.purposes if purposes is None else _narrow(purposes, command.purposes)
+            purposes = narrow(purposes, command.purposes)
     except PenstockError as error:
         gateway.denials.refused(client.session, "malformed")
         deny(client, packet, "malformed", str(error), _NO_TOPIC)
@@ -66,38 +68,10 @@ def admit(client: Downstream, packet: Publish) -> Outcome:  # noqa: PLR0911 (one
         deny(client, packet, "right", "not allowed to write here", _NOT_ALLOWED)
         return None
     if purposes is not None:
-        return client.stamp + encode_purposes(purposes)
+        return client.stamp + encode_user_properties(as_properties(purposes))
+    if packet.properties.response_topic is not None:
+        return client.stamp
     if len(client.writes) >= _KNOWN_LIMIT:
         client.writes.clear()
     client.writes.add(packet.topic)
     return client.stamp
-
-
-def read_purposes(packet: Publish) -> PurposeSet | None:
-    """Read the purposes that a message carries in user properties."""
-    allowed: list[str] = []
-    prohibited: list[str] = []
-    found = False
-    for name, value in packet.properties.reserved:
-        if name in {AIP_PROPERTY, PIP_PROPERTY}:
-            found = True
-            if value:
-                (allowed if name == AIP_PROPERTY else prohibited).extend(value.split(","))
-    return PurposeSet.of(allowed, prohibited) if found else None
-
-
-def encode_purposes(purposes: PurposeSet) -> bytes:
-    """Encode the purposes of a message as the gateway's own properties."""
-    return encode_user_properties(
-        (
-            (MESSAGE_AIP, ",".join(sorted(purposes.aip))),
-            (MESSAGE_PIP, ",".join(sorted(purposes.pip))),
-        )
-    )
-
-
-def _narrow(one: PurposeSet, other: PurposeSet) -> PurposeSet:
-    """Join two sets that both narrow a message: what both allow, without what either prohibits."""
-    either = one.prohibits_only or other.prohibits_only
-    aip = one.aip | other.aip if either else one.aip & other.aip
-    return PurposeSet(aip, one.pip | other.pip)

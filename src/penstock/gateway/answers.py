@@ -4,11 +4,12 @@ Rules that hold here:
 - MQTT 5 is told the reason, 0x87 or what fits better, with a text where the client wants
   texts; 3.1.1 gets an ordinary acknowledgement or the end of its connection, as configured.
 - With QoS 0 there is no answer.
+- No answer is larger than the largest packet that the client takes.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.gateway.ending import Cause, end
 from penstock.mqtt import (
@@ -30,6 +31,21 @@ _QOS = 0x06
 _AT_LEAST_ONCE = 0x02
 
 
+class Answer(Protocol):
+    """A packet that can be encoded."""
+
+    def encode(self, version: int, /) -> bytes:
+        """Encode for a protocol version."""
+        ...
+
+
+def within(client: Downstream, told: Answer, short: Answer) -> bytes:
+    """Encode an answer, or its short form where the client takes no packet of that size."""
+    data = told.encode(client.version)
+    most = client.connect.properties.maximum_packet_size
+    return data if most is None or len(data) <= most else short.encode(client.version)
+
+
 def deny(client: Downstream, packet: Publish, why: str, text: str, reason: ReasonCode) -> None:
     """Answer a message that does not go to the broker."""
     gateway = client.gateway
@@ -39,7 +55,8 @@ def deny(client: Downstream, packet: Publish, why: str, text: str, reason: Reaso
         if qos:
             kind = Puback if qos == _AT_LEAST_ONCE else Pubrec
             properties = Properties(reason_string=text) if client.problems else NO_PROPERTIES
-            client.send(kind(packet.packet_id, int(reason), properties).encode(V5))
+            told = kind(packet.packet_id, int(reason), properties)
+            client.send(within(client, told, kind(packet.packet_id, int(reason))))
         return
     if gateway.close_denied:
         end(client, Cause.DENIED)

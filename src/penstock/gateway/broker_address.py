@@ -5,7 +5,8 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass
 
-from penstock.config.secrets import Secret
+from penstock.components.mosquitto import GATEWAY_USER, generate_password
+from penstock.config.secrets import KeyFile, Secret
 from penstock.config.sections.broker import BrokerSettings
 from penstock.errors import UnavailableError
 
@@ -30,18 +31,21 @@ class BrokerAddress:
                 "the port of the broker is not known",
                 fix="set broker.port, or let `penstock up` start broker and gateway",
             )
+        embedded = settings.mode == "embedded"
         return cls(
             host=settings.host,
             port=settings.port,
             keep_alive=int(settings.keep_alive),
             timeout=settings.connect_timeout,
             tls=make_context(settings) if settings.tls.enabled else None,
-            username=settings.username,
-            secret=settings.password,
+            username=GATEWAY_USER if embedded else settings.username,
+            secret=settings.key if embedded else settings.password,
         )
 
     def password(self) -> bytes | None:
         """Read the gateway's own password at the broker."""
+        if isinstance(self.secret, KeyFile):
+            self.secret.read_or_create(generate_password)
         return self.secret.read_text().encode() if self.secret is not None else None
 
 

@@ -4,9 +4,10 @@
                              └── no ──▶ 0x87, audited
 
 Rules that hold here:
-- A change is a change of definitions, checked as a whole and stored with its history, as
-  if it had been applied from a file. With `auto_persist` off it holds at this gateway alone
-  until PERSIST stores it or RELOAD takes it back.
+- A change is a change of definitions, checked as a whole and stored with its history and
+  its audit entry, as if it had been applied from a file. What it changes is worked out from
+  what the store holds then: what this gateway knows may be old. With `auto_persist` off it
+  holds at this gateway alone until PERSIST stores it or RELOAD takes it back.
 - The acknowledgement goes out when the change is stored and holds here: from then on this
   gateway delivers nothing that it forbids.
 - What cannot be done changes nothing. Questions are answered to the asker alone, with a
@@ -18,12 +19,13 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import PenstockError, UnavailableError
+from penstock.errors import PenstockError, UnavailableError, UsageError
 from penstock.gateway.answers import confirm, deny
-from penstock.gateway.rules import PRESUBSCRIPTION, RESERVATION, SETTINGS
+from penstock.gateway.rules import PRESUBSCRIPTION, RESERVATION, SETTINGS, read_settings
 from penstock.model.document import Document, Key
 from penstock.model.purposes import PurposeSet
 from penstock.mqtt import Properties, Publish, ReasonCode
@@ -40,13 +42,15 @@ from penstock.policy.commands import (
     ShowCombined,
     ShowTree,
 )
+from penstock.policy.purpose_settings import PurposeSettings
+from penstock.store.snapshots import Snapshot
 
 if TYPE_CHECKING:
     from penstock.gateway.downstream import Downstream
-    from penstock.gateway.gateway import Gateway
 
 _SETTINGS = Key(SETTINGS, "default")
 _AFFECTED_LIMIT = 1_000
+_NAME_LIMIT = 256
 
 Wanted = dict[Key, Document | None]
 
@@ -107,57 +111,111 @@ async def _carry_out(client: Downstream, packet: Publish, command: Command) -> N
             _answer(client, packet, _as_json(filter=asked, reservations=listed))
         case Persist():
             unsaved = rules.unsaved()
-            await _store(client, unsaved, "PERSIST")
+            await _store(client, lambda _: unsaved, "stored what was tried out")
         case Reload():
             gateway.turn(rules.reload())
         case _:
-            wanted = _wanted(gateway, command)
-            changed = {key: it for key, it in wanted.items() if rules.document(key) != it}
+            tried = rules.unsaved()
+
+            def want(stored: Mapping[Key, Document]) -> Wanted:
+                return _wanted(command, stored, tried, rules.initial)
+
             persists = rules.engine.settings.auto_persist
             if isinstance(command, SetSetting) and command.name == "auto_persist":
                 persists = persists or command.value
             if persists:
-                await _store(client, changed, type(command).__name__)
+                await _store(client, want, _history(command))
             else:
-                await gateway.run_in_thread(gateway.check, changed)
-                gateway.turn(rules.try_out(changed))
+                wanted = want(rules.snapshot.documents if rules.snapshot else {})
+                await gateway.run_in_thread(gateway.check, wanted)
+                gateway.turn(rules.try_out(wanted))
 
 
-async def _store(client: Downstream, wanted: Wanted, reason: str) -> None:
+async def _store(
+    client: Downstream, want: Callable[[Mapping[Key, Document]], Wanted], done: str
+) -> None:
+    """Change what is stored, and let it hold here."""
     gateway = client.gateway
-    session = client.session
-    change = await gateway.run_in_thread(
-        gateway.store_change, wanted, session.principal, f"command {reason} of {session.client_id}"
-    )
-    gateway.rules.settle(wanted)
-    gateway.take(change)
-    gateway.denials.changed(session, reason, change)
-
-
-def _wanted(gateway: Gateway, command: Command) -> Wanted:
-    """Say which documents a command wants to see; None where one is to go."""
     rules = gateway.rules
+    definitions = rules.definitions
+    if definitions is None:
+        raise UnavailableError("there is no store that could keep a change")
+    tried = rules.unsaved()
+    wanted: Wanted = {}
+
+    def work_out(now: Snapshot) -> Wanted:
+        wanted.update(want(now.documents))
+        return wanted
+
+    change = await gateway.run_in_thread(
+        partial(
+            definitions.edit,
+            work_out,
+            actor=client.session.principal,
+            reason=f"{done} by MQTT command",
+        )
+    )
+    gateway.take(change)
+    gateway.turn(rules.settle(wanted, tried))
+
+
+def _wanted(
+    command: Command, stored: Mapping[Key, Document], tried: Wanted, initial: PurposeSettings
+) -> Wanted:
+    """Say which documents a command wants to see; None where one is to go.
+
+    What was tried out at this gateway goes before what is stored.
+    """
     match command:
         case Reserve(filter=reserved, purposes=purposes):
             body = _reservation(purposes)
             return {Key(RESERVATION, reserved): _document(RESERVATION, reserved, body)}
         case Presubscribe(client=whom, filter=text, ap=ap):
-            return _presubscription(gateway, whom, text, ap)
+            return _presubscription(_held(PRESUBSCRIPTION, stored, tried), whom, text, ap)
         case SetSetting(name=name, value=value):
-            settings = rules.engine.settings.change(name, value=value).as_dict()
-            return {_SETTINGS: _document(SETTINGS, "default", settings)}
+            held = _held(SETTINGS, stored, tried).get(_SETTINGS)
+            settings = initial if held is None else read_settings(held.body)
+            changed = settings.change(name, value=value).as_dict()
+            return {_SETTINGS: _document(SETTINGS, _SETTINGS.name, changed)}
         case Reset():
             return {_SETTINGS: None}
         case Clear():
-            return dict.fromkeys(rules.purpose_keys())
+            return dict.fromkeys(
+                key for kind in (RESERVATION, PRESUBSCRIPTION) for key in _held(kind, stored, tried)
+            )
     raise AssertionError(command)
 
 
-def _presubscription(gateway: Gateway, whom: str, text: str, ap: str | None) -> Wanted:
-    # Another definition may say the same already; it is the one to change.
-    known = gateway.rules.presubscription(whom, text)
+def _held(kind: str, stored: Mapping[Key, Document], tried: Wanted) -> dict[Key, Document]:
+    held = {key: it for key, it in stored.items() if key.kind == kind and key not in tried}
+    return held | {key: it for key, it in tried.items() if key.kind == kind and it is not None}
+
+
+def _history(command: Command) -> str:
+    """Say for the history what a command did; who did it stands beside it."""
+    match command:
+        case Reserve(filter=reserved, purposes=purposes):
+            return f"{'released' if purposes is None else 'reserved'} {reserved[:_NAME_LIMIT]}"
+        case Presubscribe(ap=ap):
+            return "ended a presubscription" if ap is None else "presubscribed a client"
+        case SetSetting(name=name, value=value):
+            return f"setting {name} {'on' if value else 'off'}"
+        case Reset():
+            return "settings reset"
+        case Clear():
+            return "cleared all reservations and presubscriptions"
+    raise AssertionError(command)
+
+
+def _presubscription(held: dict[Key, Document], whom: str, text: str, ap: str | None) -> Wanted:
+    # Another definition may say the same already; of several the last by name counts.
+    known = [
+        key.name
+        for key, it in held.items()
+        if (it.body["client"], it.body["filter"]) == (whom, text)
+    ]
     digest = hashlib.sha256(f"{whom}\0{text}".encode()).hexdigest()[:16]
-    name = known or f"command-{digest}"
+    name = max(known, default=f"command-{digest}")
     body = None if ap is None else {"client": whom, "filter": text, "purpose": ap}
     return {Key(PRESUBSCRIPTION, name): _document(PRESUBSCRIPTION, name, body)}
 
@@ -176,7 +234,17 @@ def _answer(client: Downstream, packet: Publish, payload: bytes) -> None:
     asked = packet.properties
     topic = asked.response_topic or packet.topic
     properties = Properties(correlation_data=asked.correlation_data)
-    client.send(Publish.of(topic, payload, properties=properties).encode(client.version))
+    data = Publish.of(topic, payload, properties=properties).encode(client.version)
+    most = min(
+        client.connect.properties.maximum_packet_size or client.gateway.limits.packet,
+        client.gateway.limits.packet,
+    )
+    if len(data) > most:
+        raise UsageError(
+            f"the answer has {len(data)} bytes, more than fit into a packet of {most}",
+            fix="ask for less, or raise the largest packet",
+        )
+    client.send(data)
 
 
 def _as_json(**data: Any) -> bytes:

@@ -17,7 +17,8 @@ Rules that hold here:
   same: what is kept is a keyed digest under a key that this process alone knows.
 - A client identifier belongs to a user if it is the user's name, begins with the name and
   a colon, or matches one of the patterns of that user. Names never contain a colon, so no
-  two users share an identifier unless patterns say so.
+  two users share an identifier unless patterns say so. Who names nobody may use what is
+  nobody's; where the broker or certificates know users, only `anonymous:` and what follows.
 """
 
 from __future__ import annotations
@@ -122,6 +123,14 @@ class PasswordFile:
         self._mark = mark
         self._right.clear()
 
+    def claims(self, client_id: str) -> bool:
+        """Say whether a client identifier belongs to some user of the file."""
+        return client_id.partition(":")[0] in self._users or any(
+            _matches(pattern, client_id)
+            for user in self._users.values()
+            for pattern in user.patterns
+        )
+
     def patterns(self, name: str) -> tuple[str, ...]:
         """Return the further client identifiers of a user."""
         user = self._users.get(name)
@@ -146,6 +155,12 @@ class PasswordFile:
 
     def _digest(self, name: str, password: bytes) -> bytes:
         return hmac.digest(self._key, name.encode() + b"\0" + password, sha256)
+
+
+def _matches(pattern: str, client_id: str) -> bool:
+    if pattern.endswith("*"):
+        return client_id.startswith(pattern[:-1])
+    return client_id == pattern
 
 
 def parse_users(content: bytes, path: Path) -> dict[str, User]:
@@ -175,8 +190,10 @@ class Authenticator:
         relay: bool,
         anonymous: bool,
         checks: int,
+        certificates: bool = False,
     ) -> None:
         self.relay = relay
+        self._named_elsewhere = relay or certificates
         self._passwords = passwords
         self._anonymous = anonymous
         self._threads = ThreadPoolExecutor(checks, "penstock-passwords") if passwords else None
@@ -208,13 +225,14 @@ class Authenticator:
 
     def owns(self, principal: str, client_id: str) -> bool:
         """Say whether a principal may use a client identifier."""
-        if principal == ANONYMOUS or self.is_own(principal, client_id):
+        if self.is_own(principal, client_id):
             return True
+        if principal == ANONYMOUS:
+            # Where users are known elsewhere, any identifier could be one of theirs.
+            claimed = self._passwords is not None and self._passwords.claims(client_id)
+            return not self._named_elsewhere and not claimed
         patterns = self._passwords.patterns(principal) if self._passwords else ()
-        return any(
-            client_id == it or (it.endswith("*") and client_id.startswith(it[:-1]))
-            for it in patterns
-        )
+        return any(_matches(pattern, client_id) for pattern in patterns)
 
     @staticmethod
     def is_own(principal: str, client_id: str) -> bool:

@@ -1,28 +1,39 @@
 """What was denied, for the audit log: counted by who and why, written once a second.
 
 Rules that hold here:
-- Nobody is named: principals and clients appear as pseudonyms.
+- Nobody is named: users and clients appear as pseudonyms. The actor is the user where the
+  client authenticated as one, so that a person's entries can be found; else the client.
 - A flood of denials becomes few entries with counts. What is counted is bounded; beyond
   the bound denials are counted without saying whose.
-- Recording never stops a message from being denied. Where the audit log cannot be written,
-  the health check of its writer says so.
+- Recording never stops a message from being denied. What the audit log does not take is
+  kept and tried again; the health check of its writer says so.
+- Changes of definitions are not recorded here: they are in their own transaction.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.gateway.session import Session
-from penstock.store.audit.entry import Entry, Outcome
+from penstock.gateway.session import ANONYMOUS, Session
+from penstock.store.audit.entry import Detail, Entry, Outcome, allow_detail
 from penstock.store.audit.errors import AuditFullError, AuditStoppedError
 
 if TYPE_CHECKING:
     from penstock.store.audit.pseudonyms import Pseudonyms
     from penstock.store.audit.writer import AuditWriter
-    from penstock.store.definitions import Change
 
 _KEYS_LIMIT = 4_096
 _RULE_LIMIT = 256
+
+allow_detail("client", Detail.PSEUDONYM)
+
+
+class _Denial(NamedTuple):
+    kind: str
+    user: str
+    client: str
+    why: str
+    rule: str
 
 
 class Denials:
@@ -31,86 +42,73 @@ class Denials:
     def __init__(self, writer: AuditWriter | None, pseudonyms: Pseudonyms | None) -> None:
         self._writer = writer
         self._pseudonyms = pseudonyms
-        self._counts: dict[tuple[str, str, str, str], int] = {}
+        self._counts: dict[_Denial, int] = {}
 
     def delivery(self, session: Session, rule: str) -> None:
         """Count a message that did not reach a client."""
-        self._count("delivery.denied", session.client_id, "purpose", rule)
+        self._count("delivery.denied", session, "purpose", rule)
 
     def publication(self, session: Session, why: str) -> None:
         """Count a message that did not reach the broker."""
-        self._count("publication.denied", session.client_id, why, "")
+        self._count("publication.denied", session, why)
 
     def subscription(self, session: Session, rule: str) -> None:
         """Count a subscription that was refused."""
-        self._count("subscription.denied", session.client_id, "purpose", rule)
+        self._count("subscription.denied", session, "purpose", rule)
 
     def command(self, session: Session, rule: str) -> None:
         """Count a command that its sender may not give."""
-        self._count("command.denied", session.client_id, "right", rule)
+        self._count("command.denied", session, "right", rule)
 
     def refused(self, session: Session, why: str) -> None:
         """Count what could not be understood."""
-        self._count("request.refused", session.client_id, why, "")
+        self._count("request.refused", session, why)
 
     def will(self, session: Session) -> None:
         """Count a will that was deleted because its publisher may no longer write."""
-        self._count("will.denied", session.client_id, "right", "")
+        self._count("will.denied", session, "right")
 
     def connection(self, peer: str, why: str) -> None:
         """Count a connection that was refused; the address stands for who it was."""
-        self._count("connection.refused", peer, why, "")
-
-    def changed(self, session: Session, command: str, change: Change) -> None:
-        """Record a command that changed the definitions."""
-        if self._writer is None or self._pseudonyms is None or change.is_empty:
-            return
-        self._submit(
-            Entry.make(
-                "command.done",
-                Outcome.DONE,
-                actor=self._pseudonyms.client(session.client_id),
-                epoch=change.epoch,
-                operation=command.lower(),
-                created=len(change.created),
-                updated=len(change.updated),
-                deleted=len(change.deleted),
-            )
-        )
+        self._add(_Denial("connection.refused", "", peer, why, ""))
 
     def flush(self, epoch: int) -> None:
-        """Hand what was counted to the audit log."""
-        counts, self._counts = self._counts, {}
+        """Hand what was counted to the audit log, as far as it takes it."""
         if self._writer is None or self._pseudonyms is None:
+            self._counts.clear()
             return
-        for (kind, who, why, rule), count in counts.items():
-            entry = Entry.make(
-                kind,
-                Outcome.DENIED,
-                actor=self._pseudonyms.client(who) if who else None,
-                rule=_printable(rule),
-                epoch=epoch,
-                reason=why,
-                count=count,
-            )
-            if not self._submit(entry):
+        for denial in list(self._counts):
+            entry = _entry(denial, self._counts[denial], epoch, self._pseudonyms)
+            try:
+                self._writer.submit(entry)
+            except (AuditFullError, AuditStoppedError):
                 return
+            del self._counts[denial]
 
-    def _count(self, kind: str, who: str, why: str, rule: str) -> None:
-        key = (kind, who, why, rule)
+    def _count(self, kind: str, session: Session, why: str, rule: str = "") -> None:
+        user = "" if session.principal == ANONYMOUS else session.principal
+        self._add(_Denial(kind, user, session.client_id, why, rule))
+
+    def _add(self, denial: _Denial) -> None:
         counts = self._counts
-        if key not in counts and len(counts) >= _KEYS_LIMIT:
-            key = (kind, "", why, "")
-        counts[key] = counts.get(key, 0) + 1
+        if denial not in counts and len(counts) >= _KEYS_LIMIT:
+            denial = _Denial(denial.kind, "", "", denial.why, "")
+        counts[denial] = counts.get(denial, 0) + 1
 
-    def _submit(self, entry: Entry) -> bool:
-        if self._writer is None:
-            return False
-        try:
-            self._writer.submit(entry)
-        except (AuditFullError, AuditStoppedError):
-            return False
-        return True
+
+def _entry(denial: _Denial, count: int, epoch: int, pseudonyms: Pseudonyms) -> Entry:
+    details: dict[str, Any] = {"reason": denial.why, "count": count}
+    client = pseudonyms.client(denial.client) if denial.client else None
+    if client is not None:
+        details["client"] = client
+    return Entry.make(
+        denial.kind,
+        Outcome.DENIED,
+        actor=pseudonyms.person(denial.user) if denial.user else client,
+        rule=_printable(denial.rule),
+        epoch=epoch,
+        **details,
+    )
 
 
 def _printable(rule: str) -> str | None:

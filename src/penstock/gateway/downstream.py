@@ -57,6 +57,8 @@ _PINGRESP = PINGRESP.encode(V5)
 _ACKS = (Puback, Pubrec, Pubcomp)
 _EXCHANGE = (Puback, Pubrec, Pubrel, Pubcomp)
 _NOTHING_KNOWN: frozenset[str] = frozenset()
+_EMPTY = 256
+_QUEUES = 2
 
 
 class Downstream(asyncio.Protocol):
@@ -93,6 +95,7 @@ class Downstream(asyncio.Protocol):
         "unacked",
         "upstream",
         "version",
+        "was_read",
         "writes",
     )
 
@@ -127,6 +130,7 @@ class Downstream(asyncio.Protocol):
         self.refused: set[int] = set()
         self.quota = 0
         self.quota_freed: asyncio.Future[None] | None = None
+        self.was_read: asyncio.Future[None] | None = None
         self.budget = 0.0
         self._busy = False
         self._over_quota = False
@@ -174,6 +178,8 @@ class Downstream(asyncio.Protocol):
         """Take note that the client has caught up."""
         self.blocked = False
         self.stalled = 0
+        _wake(self.was_read)
+        self.was_read = None
         if self.upstream is not None:
             self.upstream.resume("client")
 
@@ -186,7 +192,7 @@ class Downstream(asyncio.Protocol):
     # --- the way of a publication ---
 
     # One loop on purpose: on the way of every message a call would cost more than it tidies.
-    def forward(self, packets: Iterator[Packet]) -> None:  # noqa: C901, PLR0912, PLR0915
+    def forward(self, packets: Iterator[Packet]) -> None:  # noqa: C901, PLR0911, PLR0912, PLR0915
         """Pass packets on to the broker, in one step up to the first that must wait."""
         if not self.open:
             self._open(next(packets), packets)
@@ -217,11 +223,15 @@ class Downstream(asyncio.Protocol):
                             self._wait_for_quota(packet, packets)
                             return
                         unacked.add(packet.packet_id)
-                    if packet.topic not in known or properties.reserved:
+                    if (
+                        packet.topic not in known
+                        or properties.reserved
+                        or properties.response_topic
+                    ):
                         outcome = admission.admit(self, packet)
                         if outcome is None:
                             unacked.discard(packet.packet_id)
-                            if self.ended:
+                            if self.ended or self._is_deaf(packets):
                                 return
                             continue
                         if not isinstance(outcome, bytes):
@@ -245,6 +255,8 @@ class Downstream(asyncio.Protocol):
                 elif type(packet) is Pingreq:
                     # The gateway keeps its own connection to the broker alive.
                     self.transport.write(_PINGRESP)
+                    if self._is_deaf(packets):
+                        return
                 else:
                     upstream.write(out)
                     out.clear()
@@ -252,7 +264,7 @@ class Downstream(asyncio.Protocol):
                     if waits is not None:
                         self.suspend(waits, packets)
                         return
-                    if self.ended:
+                    if self.ended or self._is_deaf(packets):
                         return
         finally:
             # Whatever stopped the loop: what came before it goes to the broker first.
@@ -292,7 +304,7 @@ class Downstream(asyncio.Protocol):
         """Take note that the broker has finished with a message of this client."""
         self.unacked.discard(packet_id)
         if self.quota_freed is not None:
-            self.quota_freed.set_result(None)
+            _wake(self.quota_freed)
             self.quota_freed = None
 
     # --- what waits ---
@@ -332,7 +344,8 @@ class Downstream(asyncio.Protocol):
                 passing.append(item)
             else:
                 self._waiting.append(item)
-                self._kept_bytes += len(item.payload) if isinstance(item, Publish) else 0
+                size = len(item.topic_field) + len(item.payload) if type(item) is Publish else 0
+                self._kept_bytes += _EMPTY + size
         if passing:
             self.forward(iter(passing))
         if self._kept_bytes > self.gateway.limits.queue:
@@ -342,6 +355,16 @@ class Downstream(asyncio.Protocol):
         task = self._task = self.gateway.loop.create_task(self._finish(waits))
         # A task that is cancelled before its first step never comes to its coroutine.
         task.add_done_callback(lambda _: waits.close())
+
+    def _is_deaf(self, rest: Iterator[Packet]) -> bool:
+        """Say whether the client leaves too many answers unread; then wait until it reads."""
+        if not self.blocked or (
+            self.transport.get_write_buffer_size() <= _QUEUES * self.gateway.limits.queue
+        ):
+            return False
+        read = self.was_read = self.gateway.loop.create_future()
+        self.suspend(_wait(read), rest)
+        return True
 
     async def _finish(self, waits: Coroutine[Any, Any, None]) -> None:
         try:
@@ -398,6 +421,11 @@ class Downstream(asyncio.Protocol):
         self._start(_wait(freed))
         # Reading goes on: only the client's own acknowledgements can free the quota.
         self._keep(list(rest))
+
+
+def _wake(future: asyncio.Future[None] | None) -> None:
+    if future is not None and not future.done():
+        future.set_result(None)
 
 
 async def _wait(future: asyncio.Future[None]) -> None:

@@ -117,7 +117,9 @@ def _disconnect(client: Downstream, cause: Cause, error: MqttError | None) -> Di
     properties = NO_PROPERTIES
     if error is not None and client.problems:
         properties = Properties(reason_string=error.message)
-    return Disconnect(int(reason), properties)
+    told = Disconnect(int(reason), properties)
+    most = client.connect.properties.maximum_packet_size
+    return told if most is None or len(told.encode(V5)) <= most else Disconnect(int(reason))
 
 
 def _refusal(client: Downstream, error: MqttError) -> bytes:

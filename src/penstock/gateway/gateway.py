@@ -219,7 +219,7 @@ class Gateway:
         self.rules.engine.end_session(session.client_id)
         kept = session if session.stored else session.predecessor
         if kept is not None and kept.stored:
-            self.saver.later(Leave(session.client_id, kept.expiry))
+            self.saver.later(Leave(session.client_id, kept.holder, kept.expiry))
 
     def offer(self, connect: Connect) -> Offer:
         """Say what a client is granted."""

@@ -45,7 +45,7 @@ async def open_listener(
     """Listen as the settings say."""
     context = make_context(settings) if settings.encrypted else None
     # A TLS handshake comes before everything that has a limit of ours.
-    handshake = float(gateway.limits.connect_ticks * TICK_SECONDS) if context else None
+    handshake = float(gateway.limits.connect_ticks - 1) * TICK_SECONDS if context else None
 
     def make_client() -> Downstream:
         return Downstream(gateway)

@@ -23,14 +23,12 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError
 from penstock.gateway import subscribing
-from penstock.gateway.admission import AIP_PROPERTY, PIP_PROPERTY
 from penstock.gateway.credentials import RefusedError
 from penstock.gateway.ending import Cause, end
-from penstock.gateway.session import ANONYMOUS, Session
+from penstock.gateway.message_purposes import as_properties, narrow, read_purposes
+from penstock.gateway.session import Session
 from penstock.gateway.translation import (
     EPOCH,
-    MESSAGE_AIP,
-    MESSAGE_PIP,
     PUBLISHER,
     Offer,
     client_connack,
@@ -40,7 +38,6 @@ from penstock.gateway.translation import (
     upstream_connect,
 )
 from penstock.gateway.upstream import Upstream
-from penstock.model.purposes import PurposeSet
 from penstock.mqtt import V5, Connack, ReasonCode, Will
 from penstock.mqtt.aliases import Aliases
 from penstock.mqtt.reasons import FAILURE
@@ -94,13 +91,17 @@ async def _open(client: Downstream) -> None:
     await _check_owner(client, session)
     will = _authorise_will(client, session)
     client.session = session
-    gateway.take_over(client)
+    if not gateway.authenticator.relay:
+        gateway.take_over(client)
     offer = gateway.offer(connect)
     answer = await _connect_broker(client, offer, will)
     if answer.reason >= FAILURE:
         gateway.counters.opened("refused")
         _refuse(client, _broker_refusal(client, answer))
         return
+    if gateway.authenticator.relay:
+        # Only now it is known that nobody else is ended by a wrong password.
+        gateway.take_over(client)
     await _take_up_session(client, answer)
     if client.broker().ended:
         raise ConnectionResetError
@@ -133,8 +134,7 @@ def _client_id(client: Downstream, principal: str) -> tuple[str, str | None]:
     """Return the client identifier, and whether it was assigned here."""
     connect = client.connect
     if not connect.client_id:
-        name = "auto" if principal == ANONYMOUS else principal
-        made = f"{name}:{secrets.token_hex(_ASSIGNED_BYTES)}"
+        made = f"{principal}:{secrets.token_hex(_ASSIGNED_BYTES)}"
         return made, made if connect.version == V5 else None
     if len(connect.client_id.encode()) > client.gateway.limits.topic_bytes:
         raise RefusedError(
@@ -171,39 +171,27 @@ def _authorise_will(client: Downstream, session: Session) -> Will | None:
         return None
     gateway = client.gateway
     topic = will.topic
-    pairs = dict(will.properties.user)
+    answer = will.properties.response_topic
     own: list[tuple[str, str]] = [(PUBLISHER, session.principal), (EPOCH, str(gateway.rules.epoch))]
     try:
-        purposes = _will_purposes(pairs)
+        purposes = read_purposes(will.properties.user)
         if gateway.notation.is_command(topic):
             meant = parse_publish(topic, will.payload, gateway.notation)
             topic = ""
             if isinstance(meant, SendFor):
-                topic, purposes = meant.topic, meant.purposes
+                topic, purposes = meant.topic, narrow(purposes, meant.purposes)
     except PenstockError as error:
         raise RefusedError(error.message, ReasonCode.TOPIC_NAME_INVALID, "will") from None
-    if not topic:
+    if not topic or (answer is not None and gateway.notation.is_command(answer)):
         raise RefusedError("a will cannot be a command", ReasonCode.NOT_AUTHORIZED, "will")
     fresh = boot_clock() <= gateway.rules.fresh_until
     if not fresh or not gateway.rules.may_publish(session, topic):
         raise RefusedError("not allowed to write the will", ReasonCode.NOT_AUTHORIZED, "will")
     session.will_topic = topic
     if purposes is not None:
-        own += [
-            (MESSAGE_AIP, ",".join(sorted(purposes.aip))),
-            (MESSAGE_PIP, ",".join(sorted(purposes.pip))),
-        ]
+        own += as_properties(purposes)
     properties = replace(will.properties, user=(*strip(will.properties.user), *own))
     return replace(will, topic=topic, properties=properties)
-
-
-def _will_purposes(pairs: dict[str, str]) -> PurposeSet | None:
-    if AIP_PROPERTY not in pairs and PIP_PROPERTY not in pairs:
-        return None
-    allowed, prohibited = pairs.get(AIP_PROPERTY, ""), pairs.get(PIP_PROPERTY, "")
-    return PurposeSet.of(
-        allowed.split(",") if allowed else (), prohibited.split(",") if prohibited else ()
-    )
 
 
 async def _connect_broker(client: Downstream, offer: Offer, will: Will | None) -> Connack:
@@ -249,11 +237,11 @@ async def _take_up_session(client: Downstream, answer: Connack) -> None:
         session.stored = True
         session.last_number = stored.last_number
         session.missing = subscribing.restore(client, stored.subscriptions)
-        await gateway.saver.save(Return(session.client_id))
+        await gateway.saver.save(Return(session.client_id, session.holder))
         return
     if answer.session_present:
         # The broker has subscriptions that nobody knows here: their numbers must not be ours.
         session.last_number = secrets.randbelow(_UNKNOWN_NUMBERS)
     if session.resumable:
         session.stored = True
-        await gateway.saver.save(Begin(session.client_id, session.principal))
+        await gateway.saver.save(Begin(session.client_id, session.principal, session.holder))

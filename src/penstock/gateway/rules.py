@@ -17,7 +17,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -35,6 +35,7 @@ from penstock.policy.presubscriptions import Presubscriptions
 from penstock.policy.purpose_settings import PurposeSettings
 from penstock.policy.purposes import Changes, PurposeEngine
 from penstock.policy.subscriptions import Subscription
+from penstock.store.checked import CheckedDefinitions
 from penstock.store.sessions import StoredSubscription
 from penstock.store.snapshots import Snapshot
 
@@ -47,6 +48,7 @@ _ENFORCEMENT = Key("enforcement", "default")
 _SAMPLE = 64
 _QOS = 0x03
 _STAMPS_LIMIT = 65_536
+_LONGEST = 512
 _UNREAD = PurposeSet()
 
 
@@ -70,15 +72,24 @@ class Turn:
 class Rules:
     """The purpose engine of one gateway, kept at the newest epoch that is known."""
 
-    def __init__(self, settings: PurposeSettings, *, open_mode: bool = False) -> None:
+    def __init__(
+        self,
+        settings: PurposeSettings,
+        *,
+        open_mode: bool = False,
+        definitions: CheckedDefinitions | None = None,
+    ) -> None:
         self.engine = PurposeEngine(settings)
         self.open_mode = open_mode
+        self.definitions = definitions
+        """Where the rules come from, and where commands change them; other threads use it."""
+        self.initial = settings
+        """The settings that hold where no definition says otherwise."""
         self.snapshot: Snapshot | None = None
         self.generation = 0
         self.fresh_until = 0.0
         self.enforceable = True
         self.remembers = True
-        self._initial = settings
         self._overlay: dict[Key, Document | None] = {}
         self._presubscribed: dict[str, tuple[str, str, str]] = {}
         self._purposes: dict[UserProperties, PurposeSet | None] = {}
@@ -127,10 +138,23 @@ class Rules:
         """Return the changes that hold at this gateway alone."""
         return dict(self._overlay)
 
-    def settle(self, saved: Iterable[Key]) -> None:
-        """Take note that changes were stored."""
+    def settle(
+        self, saved: Iterable[Key], tried: Mapping[Key, Document | None] | None = None
+    ) -> Turn:
+        """Take note that changes were stored: what the store holds goes before them again.
+
+        `tried` is what was `unsaved` when storing began; what was tried out since stays.
+        """
+        turn = Turn()
         for key in saved:
-            self._overlay.pop(key, None)
+            if key not in self._overlay:
+                continue
+            if tried is None or (key in tried and tried[key] is self._overlay[key]):
+                del self._overlay[key]
+                document = self.snapshot.documents.get(key) if self.snapshot else None
+                turn = turn.join(self._apply(key, document))
+        self._turn_over()
+        return turn
 
     def reload(self) -> Turn:
         """Go back to what the store holds."""
@@ -141,19 +165,6 @@ class Rules:
             turn = turn.join(self._apply(key, document))
         self._turn_over()
         return turn
-
-    def document(self, key: Key) -> Document | None:
-        """Return what holds here for a key, stored or not."""
-        if key in self._overlay:
-            return self._overlay[key]
-        return self.snapshot.documents.get(key) if self.snapshot else None
-
-    def purpose_keys(self) -> set[Key]:
-        """Return the keys of all reservations and presubscriptions that hold here."""
-        stored = self.snapshot.documents if self.snapshot else ()
-        keys = {key for key in stored if key.kind in {RESERVATION, PRESUBSCRIPTION}}
-        keys |= {key for key in self._overlay if key.kind in {RESERVATION, PRESUBSCRIPTION}}
-        return {key for key in keys if self.document(key) is not None}
 
     def _turn_over(self) -> None:
         self.generation += 1
@@ -173,7 +184,7 @@ class Rules:
         if key.kind == PRESUBSCRIPTION:
             self._presubscribe(key.name, body)
             return Changes()
-        return self.engine.configure(self._initial if body is None else read_settings(body))
+        return self.engine.configure(self.initial if body is None else read_settings(body))
 
     def presubscription(self, client: str, text: str) -> str | None:
         """Return the name of the definition that presubscribes a client to a filter."""
@@ -297,9 +308,10 @@ class Rules:
                 )
             except PurposeError:
                 return PurposeSet()
-        if len(self._purposes) >= _STAMPS_LIMIT:
-            self._purposes.clear()
-        self._purposes[reserved] = read
+        if sum(len(name) + len(value) for name, value in reserved) <= _LONGEST:
+            if len(self._purposes) >= _STAMPS_LIMIT:
+                self._purposes.clear()
+            self._purposes[reserved] = read
         return read
 
     def _work_out_rights(self, session: Session) -> CommandRights:

@@ -34,6 +34,7 @@ from penstock.policy.purpose_settings import PurposeSettings
 from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.audit.writer import AuditWriter
+from penstock.store.change_records import recorder
 from penstock.store.checked import CheckedDefinitions
 from penstock.store.database import Database
 from penstock.store.definitions import Definitions
@@ -75,13 +76,16 @@ async def run(config: Config, *, shared: bool = False) -> AsyncIterator[Running]
         writer = AuditWriter(log, batch=config.audit.batch, delay=config.audit.delay)
         stack.callback(_close_audit, writer, log)
         follower = stack.enter_context(Follower(database, lease=config.store.lease))
+        definitions = CheckedDefinitions(Definitions(database), recorder(log, pseudonyms))
         gateway = Gateway(
-            rules=Rules(purpose_settings(config), open_mode=settings.open_mode),
+            rules=Rules(
+                purpose_settings(config), open_mode=settings.open_mode, definitions=definitions
+            ),
             limits=Limits.of(settings),
             notation=Notation(**dict(word.split("=", 1) for word in settings.notation)),
             broker=BrokerAddress.of(config.broker),
             authenticator=make_authenticator(config),
-            definitions=CheckedDefinitions(Definitions(database)),
+            definitions=definitions,
             sessions=Sessions(database),
             follower=follower,
             denials=Denials(writer, pseudonyms),
@@ -143,6 +147,7 @@ def make_authenticator(config: Config) -> Authenticator:
         relay=settings.relay,
         anonymous=settings.anonymous,
         checks=settings.checks,
+        certificates=any(it.client_ca for it in config.gateway.listeners.values()),
     )
 
 

@@ -12,6 +12,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
 from typing import Final
 
@@ -42,6 +43,7 @@ class Session:
         "client_id",
         "dormant",
         "expiry",
+        "holder",
         "last_number",
         "missing",
         "numbers",
@@ -56,6 +58,8 @@ class Session:
         self.principal = principal
         self.expiry = expiry
         self.will_topic = ""
+        self.holder = secrets.token_hex(8)
+        """Tells this connection from others of the same session, in the store."""
         self.stored = False
         """Whether the store knows this session, so that its end must be told."""
         self.predecessor: Session | None = None

@@ -12,6 +12,7 @@ Rules that hold here:
 - A refused re-subscription ends the old subscription.
 - A shared subscription goes to the broker under a group name with its purpose in it: a
   group whose members have one purpose, wherever they are connected.
+- Of a filter that a packet names several times, the last word counts.
 """
 
 from __future__ import annotations
@@ -19,14 +20,17 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError
-from penstock.gateway.session import Held
+from penstock.gateway.answers import within
+from penstock.gateway.session import Held, Session
+from penstock.model.topics import parse_subscribed
 from penstock.mqtt import (
     NO_PROPERTIES,
     V5,
+    MqttError,
     Properties,
     ReasonCode,
     Suback,
@@ -47,6 +51,9 @@ if TYPE_CHECKING:
 
 AP_PROPERTY = "purpose-ap"
 _NO_RETAINED = 2
+_PACKETS_WORTH = 2
+_AT_ONCE = 100
+_BREATH = 256
 _REPLAY = 0
 _ENDED = 0
 PAUSED = 0x100
@@ -56,13 +63,31 @@ PAUSED = 0x100
 async def subscribe(client: Downstream, packet: Subscribe) -> None:
     """Carry out a SUBSCRIBE."""
     request = _Request(client, packet)
-    for place, wanted in enumerate(packet.subscriptions):
-        request.decide(place, wanted)
+    # The last word on a text counts; what is said thousands of times is decided once.
+    last = {wanted.filter: place for place, wanted in enumerate(packet.subscriptions)}
+    if len(last) > _PACKETS_WORTH * client.gateway.limits.subscriptions:
+        raise MqttError("SUBSCRIBE: too many filters", reason=ReasonCode.QUOTA_EXCEEDED)
+    for count, place in enumerate(last.values(), 1):
+        request.decide(place, packet.subscriptions[place])
+        if not count % _BREATH:
+            await asyncio.sleep(0)
     await request.carry_out()
+    reasons = tuple(request.reasons[last[wanted.filter]] for wanted in packet.subscriptions)
     properties = NO_PROPERTIES
     if request.text and client.problems:
         properties = Properties(reason_string=request.text)
-    client.send(Suback(packet.packet_id, tuple(request.reasons), properties).encode(client.version))
+    told = Suback(packet.packet_id, reasons, properties)
+    client.send(within(client, told, Suback(packet.packet_id, reasons)))
+
+
+@dataclass(slots=True)
+class _Grant:
+    """A filter that the broker is to be asked for, and the places that asked for it."""
+
+    places: list[int]
+    wanted: Requested
+    subscription: Subscription
+    held: Held
 
 
 class _Request:
@@ -74,7 +99,7 @@ class _Request:
         self.text = ""
         self._identifier = (packet.properties.subscription_identifiers or (0,))[0]
         self._purposes = [it for name, it in packet.properties.user if name == AP_PROPERTY]
-        self._granted: list[tuple[int, Requested, Subscription, Held]] = []
+        self._granted: dict[str, _Grant] = {}
         self._ended: list[tuple[str, str]] = []
 
     def decide(self, place: int, wanted: Requested) -> None:
@@ -100,6 +125,7 @@ class _Request:
         if text not in session.numbers and len(session.numbers) >= limits.subscriptions:
             self._refuse(place, ReasonCode.QUOTA_EXCEEDED, "rate", "too many subscriptions")
             return
+        old = broker_filter_of(session, text)
         admission = rules.engine.subscribe(
             session.client_id,
             text,
@@ -110,41 +136,44 @@ class _Request:
         )
         session.dormant.pop(text, None)
         self.client.forget_verdicts()
-        if admission.replaced is not None:
-            old = broker_filter(admission.replaced)
-            if admission.subscription is None or old != broker_filter(admission.subscription):
-                self._ended.append((text, old))
-        if admission.subscription is None:
+        made = admission.subscription
+        earlier = self._granted.pop(text, None)
+        if old is not None and (made is None or old != broker_filter(made.text, made.ap)):
+            self._ended.append((text, old))
+        if made is None:
+            for before in earlier.places if earlier else ():
+                self.reasons[before] = wanted.qos
             session.drop(text)
             gateway.denials.subscription(session, admission.decision.rule)
             self._refuse(place, ReasonCode.NOT_AUTHORIZED, "purpose", admission.decision.reason)
             return
-        held = session.hold(admission.subscription)
-        self._granted.append((place, wanted, admission.subscription, held))
+        places = [*(earlier.places if earlier else ()), place]
+        self._granted[text] = _Grant(places, wanted, made, session.hold(made))
 
     async def carry_out(self) -> None:
         """Store what was decided, then ask the broker."""
         client = self.client
-        await keep(
-            client,
-            [held for *_, held in self._granted],
-            [text for text, _ in self._ended if text not in client.session.numbers],
-        )
+        granted = list(self._granted.values())
+        gone = [text for text, _ in self._ended if text not in self._granted]
+        await keep(client, [grant.held for grant in granted], gone)
         upstream = client.broker()
         for _, filter_ in self._ended:
             await upstream.unsubscribe(Unsubscribe(1, (filter_,)))
-        answers = await asyncio.gather(
-            *(
-                ask_broker(upstream, subscription, held.number, wanted.retain_handling)
-                for _, wanted, subscription, held in self._granted
-            )
-        )
         lost: list[str] = []
-        for (place, _, subscription, _), reason in zip(self._granted, answers, strict=True):
-            self.reasons[place] = reason
-            if reason >= FAILURE:
-                drop(client, subscription.text)
-                lost.append(subscription.text)
+        for start in range(0, len(granted), _AT_ONCE):
+            some = granted[start : start + _AT_ONCE]
+            answers = await asyncio.gather(
+                *(
+                    ask_broker(upstream, it.subscription, it.held.number, it.wanted.retain_handling)
+                    for it in some
+                )
+            )
+            for grant, reason in zip(some, answers, strict=True):
+                for place in grant.places:
+                    self.reasons[place] = reason
+                if reason >= FAILURE:
+                    drop(client, grant.subscription.text)
+                    lost.append(grant.subscription.text)
         await keep(client, [], lost)
 
     def _read(self, text: str) -> PurposedFilter:
@@ -174,9 +203,8 @@ async def unsubscribe(client: Downstream, packet: Unsubscribe) -> None:
         except PenstockError:
             reasons[place] = int(ReasonCode.TOPIC_FILTER_INVALID)
             continue
-        number = session.numbers.get(named.text)
-        held = session.by_number.get(number) if number is not None else None
-        asked.append((place, named.text, broker_filter(held) if held else named.text))
+        there = broker_filter_of(session, named.text) or broker_filter(named.text, None)
+        asked.append((place, named.text, there))
     if asked:
         request = Unsubscribe(1, tuple(filter_ for _, _, filter_ in asked))
         answer = await client.broker().unsubscribe(request)
@@ -206,6 +234,7 @@ async def keep(client: Downstream, put: Iterable[Held], dropped: Iterable[str]) 
         return
     change = Keep(
         session.client_id,
+        session.holder,
         tuple(
             StoredSubscription(it.text, it.number, it.purpose, it.options, it.identifier)
             for it in put
@@ -264,7 +293,9 @@ async def _pause(client: Downstream, subscription: Subscription) -> None:
     # Stored first: who takes the session up must know that the broker has it no longer.
     await keep(client, [replace(held, options=held.options | PAUSED)], [])
     if not subscription.active and _held(client, subscription) is not None:
-        await client.broker().unsubscribe(Unsubscribe(1, (broker_filter(subscription),)))
+        await client.broker().unsubscribe(
+            Unsubscribe(1, (broker_filter(subscription.text, subscription.ap),))
+        )
 
 
 async def _resume(client: Downstream, subscription: Subscription) -> None:
@@ -273,8 +304,13 @@ async def _resume(client: Downstream, subscription: Subscription) -> None:
         return
     handling = _REPLAY if client.gateway.replay_retained else _NO_RETAINED
     await ask_broker(client.broker(), subscription, held.number, handling)
-    if _held(client, subscription) is not None:
+    # It may have been paused again meanwhile, and marked so.
+    if _flows(client, subscription):
         await keep(client, [held], [])
+
+
+def _flows(client: Downstream, subscription: Subscription) -> bool:
+    return subscription.active and _held(client, subscription) is not None
 
 
 def _held(client: Downstream, subscription: Subscription) -> Held | None:
@@ -292,7 +328,7 @@ async def ask_broker(
     """Subscribe at the broker under the gateway's number; return its reason code."""
     options = subscription.options
     wanted = Requested(
-        broker_filter(subscription),
+        broker_filter(subscription.text, subscription.ap),
         options & 3,
         bool(options & 4),
         bool(options & 8),
@@ -303,9 +339,23 @@ async def ask_broker(
     return answer.reasons[0]
 
 
-def broker_filter(subscription: Subscription) -> str:
-    """Return the filter under which a subscription stands at the broker."""
-    if subscription.group is None or subscription.ap is None:
-        return subscription.text
-    mark = hashlib.sha256(subscription.ap.encode()).hexdigest()[:12]
-    return f"$share/{subscription.group}.{mark}/{subscription.filter}"
+def broker_filter(text: str, ap: str | None) -> str:
+    """Return the filter under which a subscription stands at the broker.
+
+    Every group has a mark behind its name, so that nobody can name another's.
+    """
+    subscribed = parse_subscribed(text)
+    if subscribed.group is None:
+        return text
+    mark = hashlib.sha256(f"purpose {ap}".encode() if ap is not None else b"").hexdigest()[:12]
+    return f"$share/{subscribed.group}.{mark}/{subscribed.filter}"
+
+
+def broker_filter_of(session: Session, text: str) -> str | None:
+    """Return the filter that the broker has for a session's subscription, if there is one."""
+    asleep = session.dormant.get(text)
+    if asleep is not None:
+        return broker_filter(text, asleep.purpose)
+    number = session.numbers.get(text)
+    held = session.by_number.get(number) if number is not None else None
+    return broker_filter(text, held.ap) if held is not None else None

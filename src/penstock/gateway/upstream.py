@@ -62,6 +62,7 @@ if TYPE_CHECKING:
 
 _UNDECIDED: Final = b"\x00undecided"
 _VERDICTS_LIMIT: Final = 2_048
+_LONGEST: Final = 1_024
 _QOS: Final = 0x06
 _EXACTLY_ONCE: Final = 0x04
 _PINGREQ = PINGREQ.encode(V5)
@@ -181,6 +182,8 @@ class Upstream(asyncio.Protocol):
         self._paused.discard(reason)
         if self._paused or self.ended or self._is_stale():
             return
+        if self.window is not None and self.window.kept_bytes:
+            self._release(self.window)
         if self._early:
             early, self._early = self._early, []
             self.deliver(early)
@@ -238,6 +241,8 @@ class Upstream(asyncio.Protocol):
         """Forget what was decided."""
         self.verdicts.clear()
         self._reasons.clear()
+        # Through other subscriptions than before an equal message is no copy.
+        self._copies = Copies()
 
     # --- what the gateway asks of the broker ---
 
@@ -353,10 +358,15 @@ class Upstream(asyncio.Protocol):
 
     def settle(self, window: Window, packet: Puback | Pubrec | Pubcomp) -> None:
         """Take note of a client's answer; deliver what there is room for now."""
-        for message in window.settle(packet):
-            self.deliver([message])
+        window.settle(packet)
+        if window.kept_bytes and not self._is_stale():
+            self._release(window)
         if not window.kept_bytes:
             self.resume("window")
+
+    def _release(self, window: Window) -> None:
+        for message in window.release():
+            self.deliver([message])
 
     def _hold_back(self) -> None:
         """Leave to the broker what a slow client has no room for, QoS 1 and 2 included."""
@@ -367,7 +377,7 @@ class Upstream(asyncio.Protocol):
     def _decide(self, packet: Publish, key: tuple[str, bytes]) -> bytes | None:
         rules = self.client.gateway.rules
         listed = rules.delivery(self.client.session, packet)
-        if rules.remembers:
+        if rules.remembers and len(key[0]) + len(key[1]) <= _LONGEST:
             if len(self.verdicts) >= _VERDICTS_LIMIT:
                 self.verdicts.clear()
             self.verdicts[key] = listed
@@ -379,9 +389,11 @@ class Upstream(asyncio.Protocol):
         session = self.client.session
         rule = self._reasons.get(key)
         if rule is None:
-            if len(self._reasons) >= _VERDICTS_LIMIT:
-                self._reasons.clear()
-            rule = self._reasons[key] = gateway.rules.explain(session, packet)
+            rule = gateway.rules.explain(session, packet)
+            if len(key[0]) + len(key[1]) <= _LONGEST:
+                if len(self._reasons) >= _VERDICTS_LIMIT:
+                    self._reasons.clear()
+                self._reasons[key] = rule
         gateway.counters.denied("delivery", "purpose" if rule else "unknown_subscription")
         gateway.denials.delivery(session, rule)
         self._deny(packet, back)

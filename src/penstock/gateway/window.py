@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from penstock.mqtt import Puback, Pubcomp, Publish, Pubrec
 
 _QOS = 0x06
+_EMPTY = 256
 
 
 class Window:
@@ -34,7 +35,7 @@ class Window:
         if not self._kept and not self._is_beyond(packet):
             return True
         self._kept.append(packet)
-        self.kept_bytes += len(packet.payload)
+        self.kept_bytes += _cost(packet)
         return False
 
     def send(self, packet: Publish) -> None:
@@ -42,16 +43,18 @@ class Window:
         if packet.first & _QOS:
             self._in_flight.add(packet.packet_id)
 
-    def settle(self, packet: Puback | Pubrec | Pubcomp) -> Iterator[Publish]:
-        """Take an answer of the client; yield what may be sent now, one after the other."""
-        if type(packet) is Pubrec and not packet.failed:
-            return
-        self._in_flight.discard(packet.packet_id)
+    def settle(self, packet: Puback | Pubrec | Pubcomp) -> None:
+        """Take an answer of the client."""
+        if type(packet) is not Pubrec or packet.failed:
+            self._in_flight.discard(packet.packet_id)
+
+    def release(self) -> Iterator[Publish]:
+        """Yield what may be sent now, one after the other."""
         # Taken out while they are given back, so that they do not wait behind themselves.
         kept, self._kept = self._kept, deque()
         while kept and not self._is_beyond(kept[0]):
             message = kept.popleft()
-            self.kept_bytes -= len(message.payload)
+            self.kept_bytes -= _cost(message)
             yield message
         self._kept = kept
 
@@ -61,3 +64,8 @@ class Window:
             and len(self._in_flight) >= self._size
             and packet.packet_id not in self._in_flight
         )
+
+
+def _cost(packet: Publish) -> int:
+    """Return about what a message that waits takes, however empty it is."""
+    return _EMPTY + len(packet.topic_field) + len(packet.properties.raw) + len(packet.payload)

@@ -8,6 +8,8 @@ Rules that hold here:
 - What a subscription stands for is durable before the broker is asked for it, so that no
   message can come under a number that nobody knows, on whichever gateway it comes.
 - `apply` takes many changes of many sessions as one transaction, in their order.
+- A session has one holder at a time, the connection that took it up last. What an earlier
+  one still has to say comes too late and is not taken.
 - A session that has ended is gone with all its subscriptions; one that nobody took up
   again in time is swept away.
 """
@@ -22,6 +24,7 @@ from datetime import datetime, timedelta
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, Connection, ForeignKey, Integer, String, Table, Text
 
+from penstock.errors import UnavailableError
 from penstock.store.database import Database
 from penstock.store.definitions import utc_now
 from penstock.store.schema import Moment, metadata
@@ -33,6 +36,7 @@ NEVER = 0xFFFF_FFFF
 # A client identifier has up to 65,535 bytes, more than an index takes: rows go by its digest.
 DIGEST_LENGTH = 64
 PRINCIPAL_LENGTH = 256
+HOLDER_LENGTH = 32
 PURPOSE_LENGTH = 256
 
 sessions_table = Table(
@@ -40,6 +44,7 @@ sessions_table = Table(
     metadata,
     Column("client", String(DIGEST_LENGTH), primary_key=True),
     Column("principal", String(PRINCIPAL_LENGTH), nullable=False),
+    Column("holder", String(HOLDER_LENGTH), nullable=False),
     Column("last_number", BigInteger, nullable=False),
     Column("expires", Moment, index=True),
 )
@@ -87,6 +92,7 @@ class Begin:
 
     client: str
     principal: str
+    holder: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +100,7 @@ class Keep:
     """A session has these subscriptions from now on, and those filters no longer."""
 
     client: str
+    holder: str
     put: tuple[StoredSubscription, ...]
     drop: tuple[str, ...]
     last_number: int
@@ -104,14 +111,16 @@ class Leave:
     """A connection has ended; its session ends after so many seconds, at once with 0."""
 
     client: str
+    holder: str
     expiry: int
 
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """A session was taken up again."""
+    """A session was taken up again, by another holder."""
 
     client: str
+    holder: str
 
 
 SessionChange = Begin | Keep | Leave | Return
@@ -180,14 +189,15 @@ class Sessions:
         key = digest(change.client)
         mine = sessions_table.c.client == key
         match change:
-            case Begin(principal=principal):
+            case Begin(principal=principal, holder=holder):
                 connection.execute(sa.delete(sessions_table).where(mine))
                 connection.execute(
                     sa.insert(sessions_table).values(
-                        client=key, principal=principal, last_number=0, expires=None
+                        client=key, principal=principal, holder=holder, last_number=0, expires=None
                     )
                 )
             case Keep(put=put, drop=drop, last_number=last_number):
+                self._check_holder(connection, key, change.holder)
                 self._forget(connection, key, [*drop, *(it.filter for it in put)])
                 if put:
                     connection.execute(
@@ -196,13 +206,24 @@ class Sessions:
                 connection.execute(
                     sa.update(sessions_table).where(mine).values(last_number=last_number)
                 )
-            case Leave(expiry=0):
-                connection.execute(sa.delete(sessions_table).where(mine))
-            case Leave(expiry=expiry):
+            case Leave(expiry=0, holder=holder):
+                held = sessions_table.c.holder == holder
+                connection.execute(sa.delete(sessions_table).where(mine, held))
+            case Leave(expiry=expiry, holder=holder):
+                held = sessions_table.c.holder == holder
                 ends = None if expiry == NEVER else self._clock() + timedelta(seconds=expiry)
-                connection.execute(sa.update(sessions_table).where(mine).values(expires=ends))
-            case Return():
-                connection.execute(sa.update(sessions_table).where(mine).values(expires=None))
+                connection.execute(sa.update(sessions_table).where(mine, held).values(expires=ends))
+            case Return(holder=holder):
+                taken = sa.update(sessions_table).where(mine).values(expires=None, holder=holder)
+                connection.execute(taken)
+
+    @staticmethod
+    def _check_holder(connection: Connection, key: str, holder: str) -> None:
+        query = sa.select(sessions_table.c.holder).where(sessions_table.c.client == key)
+        if connection.scalar(query) != holder:
+            raise UnavailableError(
+                "the session was taken over by another connection", fix="connect again"
+            )
 
     @staticmethod
     def _forget(connection: Connection, key: str, filters: Iterable[str]) -> None:

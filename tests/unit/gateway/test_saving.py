@@ -10,7 +10,7 @@ from penstock.store.sessions import Leave, SessionChange
 
 
 def leave(name: str) -> Leave:
-    return Leave(name, 0)
+    return Leave(name, "h", 0)
 
 
 def test_what_comes_meanwhile_goes_into_the_next_batch_in_order() -> None:

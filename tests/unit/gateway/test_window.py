@@ -17,7 +17,8 @@ def pass_on(window: Window, packet: Publish) -> bool:
 
 def settle(window: Window, answer: Puback | Pubrec | Pubcomp) -> list[int]:
     given = []
-    for packet in window.settle(answer):
+    window.settle(answer)
+    for packet in window.release():
         assert pass_on(window, packet)
         given.append(packet.packet_id)
     return given
@@ -29,7 +30,7 @@ def test_what_is_beyond_waits_in_order() -> None:
         *(True, True),
         *(False, False, False),
     ]
-    assert window.kept_bytes == 6
+    assert window.kept_bytes > 3 * 256
     assert settle(window, Puback(1)) == [3, 0]
     assert settle(window, Puback(2)) == [4]
     assert window.kept_bytes == 0

@@ -3,8 +3,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy.exc import IntegrityError
 
+from penstock.errors import UnavailableError
 from penstock.store.database import Database
 from penstock.store.sessions import (
     NEVER,
@@ -33,10 +33,10 @@ TWO = StoredSubscription("b", 2, None, 2, 0)
 def test_a_session_is_kept_with_its_subscriptions(database: Database) -> None:
     sessions = Sessions(database)
     name = "c" * 65_000  # longer than any index takes
-    sessions.apply([Begin(name, "alice"), Keep(name, (ONE, TWO), (), 2)])
+    sessions.apply([Begin(name, "alice", "h"), Keep(name, "h", (ONE, TWO), (), 2)])
     assert sessions.load(name) == StoredSession("alice", 2, (ONE, TWO))
     changed = StoredSubscription("b", 2, "ads", 1, 0)
-    sessions.apply([Keep(name, (changed,), ("a/#", "never"), 3)])
+    sessions.apply([Keep(name, "h", (changed,), ("a/#", "never"), 3)])
     assert sessions.load(name) == StoredSession("alice", 3, (changed,))
     assert sessions.owner(name) == "alice"
     assert sessions.load("other") is None
@@ -45,7 +45,9 @@ def test_a_session_is_kept_with_its_subscriptions(database: Database) -> None:
 
 def test_a_session_that_begins_anew_forgets_the_old_one(database: Database) -> None:
     sessions = Sessions(database)
-    sessions.apply([Begin("c", "alice"), Keep("c", (ONE,), (), 1), Begin("c", "bob")])
+    sessions.apply(
+        [Begin("c", "alice", "h"), Keep("c", "h", (ONE,), (), 1), Begin("c", "bob", "h")]
+    )
     assert sessions.load("c") == StoredSession("bob", 0, ())
 
 
@@ -53,11 +55,18 @@ def test_sessions_end_in_their_time(database: Database) -> None:
     clock = Clock()
     sessions = Sessions(database, clock=clock)
     for name in ("now", "later", "never", "back"):
-        sessions.apply([Begin(name, "alice"), Keep(name, (ONE,), (), 1)])
-    sessions.apply([Leave("now", 0), Leave("later", 60), Leave("never", NEVER), Leave("back", 60)])
+        sessions.apply([Begin(name, "alice", "h"), Keep(name, "h", (ONE,), (), 1)])
+    sessions.apply(
+        [
+            Leave("now", "h", 0),
+            Leave("later", "h", 60),
+            Leave("never", "h", NEVER),
+            Leave("back", "h", 60),
+        ]
+    )
     assert sessions.load("now") is None
     assert sessions.load("later") is not None
-    sessions.apply([Return("back")])
+    sessions.apply([Return("back", "i")])
     clock.now += timedelta(seconds=61)
     assert sessions.load("later") is None
     assert sessions.owner("later") is None
@@ -68,6 +77,16 @@ def test_sessions_end_in_their_time(database: Database) -> None:
 
 def test_changes_are_made_together_or_not_at_all(database: Database) -> None:
     sessions = Sessions(database)
-    with pytest.raises(IntegrityError):
-        sessions.apply([Begin("c", "alice"), Keep("nobody", (ONE,), (), 1)])
+    with pytest.raises(UnavailableError):
+        sessions.apply([Begin("c", "alice", "h"), Keep("nobody", "h", (ONE,), (), 1)])
     assert sessions.load("c") is None
+
+
+def test_who_held_a_session_before_comes_too_late(database: Database) -> None:
+    sessions = Sessions(database)
+    sessions.apply([Begin("c", "alice", "old"), Keep("c", "old", (ONE,), (), 1)])
+    sessions.apply([Return("c", "new"), Leave("c", "old", 0), Leave("c", "old", 1)])
+    assert sessions.load("c") == StoredSession("alice", 1, (ONE,))
+    with pytest.raises(UnavailableError, match="taken over"):
+        sessions.apply([Keep("c", "old", (TWO,), (), 2)])
+    sessions.apply([Keep("c", "new", (TWO,), (), 2)])
