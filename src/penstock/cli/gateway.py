@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from penstock.cli.output import json_option
 from penstock.cli.session import configuration
 from penstock.config import Config
 
@@ -17,19 +18,20 @@ _RUN = "import sys; from penstock.cli import main; main(sys.argv[1:])"
 
 @click.command("gateway")
 @click.option("--worker", type=click.IntRange(0, 255), hidden=True)
+@json_option
 @click.pass_context
-def command(ctx: click.Context, worker: int | None) -> None:
+def command(ctx: click.Context, *, worker: int | None, as_json: bool) -> None:
     """Run the MQTT gateway in front of the broker, until Ctrl-C or SIGTERM.
 
     `penstock up` runs it together with the broker. Where the broker runs elsewhere, name
-    its host and port in penstock.yaml.
+    its host and port in penstock.yaml. With --json the log is JSON, one entry per line.
     """
     from penstock.gateway.running import run_until_told
     from penstock.gateway.workers import run_workers
     from penstock.telemetry import configure, install_hooks
 
     config = configuration()
-    configure(level=config.log.level, style=config.log.format)
+    configure(level=config.log.level, style="json" if as_json else config.log.format)
     install_hooks()
     config.data.mkdir(mode=0o700, parents=True, exist_ok=True)
     raise_descriptor_limit(config)
@@ -37,9 +39,10 @@ def command(ctx: click.Context, worker: int | None) -> None:
     if count > 1 and worker is None:
         named = ctx.find_root().obj
         options = ["--config", named] if named else []
+        style = ["--json"] if as_json else []
         run_workers(
             [
-                [sys.executable, "-c", _RUN, *options, "gateway", "--worker", str(number)]
+                [sys.executable, "-c", _RUN, *options, "gateway", "--worker", str(number), *style]
                 for number in range(count)
             ]
         )

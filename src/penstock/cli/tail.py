@@ -16,6 +16,7 @@ from rich.text import Text
 from penstock.cli.output import console, json_option, print_json
 from penstock.cli.session import configuration
 from penstock.config import Config
+from penstock.config.secrets import SecretFile
 from penstock.errors import DeniedError, UnavailableError, UsageError, quote
 
 PREVIEW = 2_000
@@ -31,7 +32,7 @@ KEEP_ALIVE = 30
 @click.option(
     "--password-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The file that holds the password.",
+    help="The file that holds the password; nobody else may read it.",
 )
 @click.option("--client-id", default="", help="The client identifier; else one is assigned.")
 @click.option("--qos", type=click.IntRange(0, 2), default=1, show_default=True)
@@ -55,7 +56,7 @@ def command(
     With --json one line per message; payloads that are not text come as base64.
     """
     address = (host, port) if host and port else _listener(configuration(), host, port)
-    password = password_file.read_bytes().strip() if password_file else None
+    password = SecretFile(password_file).read_text().encode() if password_file else None
     wanted = Wanted(filter_, purpose, qos, count, as_json)
     asyncio.run(_follow(address, wanted, (user, password, client_id)))
 
@@ -143,8 +144,8 @@ def _take(packet: Any, wanted: Wanted) -> tuple[bytes, int]:
     match packet:
         case Connack() if packet.reason >= FAILURE:
             raise DeniedError(
-                f"the gateway refused the connection: {_describe(packet.reason)}",
-                fix=packet.properties.reason_string or "check --user and the password",
+                f"the gateway refused the connection: {_describe(packet)}",
+                fix=_connect_otherwise(packet.reason),
             )
         case Connack():
             pairs = (("purpose-ap", wanted.purpose),) if wanted.purpose else ()
@@ -152,12 +153,14 @@ def _take(packet: Any, wanted: Wanted) -> tuple[bytes, int]:
             return Subscribe(1, (subscription,), Properties(user=pairs)).encode(V5), 0
         case Suback() if packet.reasons[0] >= FAILURE:
             raise DeniedError(
-                f"the subscription to {quote(wanted.filter)} was refused: "
-                f"{_describe(packet.reasons[0])}",
-                fix=packet.properties.reason_string,
+                f"the subscription to {quote(wanted.filter)} was refused: {_describe(packet)}",
+                fix=_ask_otherwise(packet.reasons[0], wanted),
             )
+        case Suback():
+            if not wanted.as_json:
+                _announce(wanted)
         case Disconnect():
-            raise UnavailableError(f"the gateway ended the connection: {_describe(packet.reason)}")
+            raise UnavailableError(f"the gateway ended the connection: {_describe(packet)}")
         case Publish():
             _show(packet, as_json=wanted.as_json)
             if not packet.qos:
@@ -169,10 +172,40 @@ def _take(packet: Any, wanted: Wanted) -> tuple[bytes, int]:
     return b"", 0
 
 
-def _describe(reason: int) -> str:
+def _describe(packet: Any) -> str:
+    """Say why the gateway refused, in its own words where it has some."""
+    from penstock.mqtt import ReasonCode, Suback
+
+    reason = packet.reasons[0] if isinstance(packet, Suback) else packet.reason
+    code = f"{ReasonCode(reason).name.replace('_', ' ').lower()} (0x{reason:02X})"
+    words = packet.properties.reason_string
+    return f"{code}, {_visible(words)}" if words else code
+
+
+def _connect_otherwise(reason: int) -> str:
     from penstock.mqtt import ReasonCode
 
-    return f"{ReasonCode(reason).name.replace('_', ' ').lower()} (0x{reason:02X})"
+    if reason in {ReasonCode.NOT_AUTHORIZED, ReasonCode.BAD_USER_NAME_OR_PASSWORD}:
+        return "give --user and --password-file"
+    if reason == ReasonCode.CLIENT_IDENTIFIER_NOT_VALID:
+        return "choose another --client-id, or leave it out"
+    return "see the log of the gateway"
+
+
+def _ask_otherwise(reason: int, wanted: Wanted) -> str | None:
+    from penstock.mqtt import ReasonCode
+
+    if reason != ReasonCode.NOT_AUTHORIZED:
+        return None
+    if wanted.purpose is None:
+        return "name what you need it for with --purpose"
+    return "name a purpose that is allowed there with --purpose"
+
+
+def _announce(wanted: Wanted) -> None:
+    """Say that messages will come: until the first one nothing else shows it."""
+    purpose = f" for {wanted.purpose}" if wanted.purpose else ""
+    click.echo(f"subscribed to {wanted.filter}{purpose}", err=True)
 
 
 def _show(packet: Any, *, as_json: bool) -> None:

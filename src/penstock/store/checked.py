@@ -9,7 +9,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from sqlalchemy import Connection
 
@@ -21,6 +21,8 @@ from penstock.store.definitions import Change, Definitions
 from penstock.store.edits import Delete, Edit, Put, edits_between
 from penstock.store.snapshots import Snapshot
 
+Wanted = Mapping[Key, Document | None]
+"""Documents by their keys; None where there is to be none."""
 Then = Callable[[Connection, Change], None]
 Record = Callable[[Connection, Change, str], None]
 """Writes down, within its transaction, that a change was made and by whom."""
@@ -93,6 +95,18 @@ class CheckedDefinitions:
             return [Delete(key) for key in keys]
 
         return self._change(edit, actor, reason, then)
+
+    def edit(self, want: Callable[[Snapshot], Wanted], *, actor: str, reason: str = "") -> Change:
+        """Make the set as `want` wants it, which sees the set that is changed."""
+
+        def edit(now: Snapshot) -> Sequence[Edit]:
+            wanted = want(now)
+            put = [document for document in wanted.values() if document is not None]
+            gone = [key for key in wanted if wanted[key] is None and key in now.documents]
+            self.meaning(now).change(put, gone)
+            return [*map(Put, put), *map(Delete, gone)]
+
+        return self._change(edit, actor, reason, None)
 
     def rollback(
         self, epoch: int, *, keys: Iterable[Key] | None = None, actor: str, reason: str = ""
