@@ -40,6 +40,17 @@ def write_config(
     return load(path, {})
 
 
+def share(folder: Path) -> dict[str, Any]:
+    """Return the sections that gateways with one store have in common, its audit keys included."""
+    return {
+        "store": {"url": f"sqlite:///{folder / 'shared.db'}"},
+        "audit": {
+            "signing_key": str(folder / "keys" / "audit-signing.key"),
+            "pseudonym_key": str(folder / "keys" / "pseudonym.key"),
+        },
+    }
+
+
 class GatewayThread:
     """A running gateway."""
 

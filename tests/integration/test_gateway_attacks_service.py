@@ -16,7 +16,7 @@ from penstock.components import MosquittoServer, find, processes
 from penstock.mqtt import V3, Publish, Suback, Subscribe, Subscription
 from tests.gateway.certificates import Authority
 from tests.gateway.clients import Make, make_clients
-from tests.gateway.harness import GatewayThread, make_process, run_gateway
+from tests.gateway.harness import GatewayThread, make_process, run_gateway, share
 from tests.gateway.raw import ClosedError, RawClient
 
 pytestmark = pytest.mark.needs("mosquitto")
@@ -177,10 +177,9 @@ def pair(
 ) -> Iterator[tuple[GatewayThread, GatewayThread]]:
     """Give two gateways with one store."""
     folder = tmp_path_factory.mktemp("pair")
-    store = {"url": f"sqlite:///{folder / 'store.db'}"}
     with (
-        run_gateway(folder / "a", broker.port, store=store) as one,
-        run_gateway(folder / "b", broker.port, store=store) as two,
+        run_gateway(folder / "a", broker.port, **share(folder)) as one,
+        run_gateway(folder / "b", broker.port, **share(folder)) as two,
     ):
         yield one, two
 
@@ -215,23 +214,44 @@ def test_a_session_that_moved_outlives_its_old_connection(
     writer.close()
 
 
+def command(client: RawClient, topic: str, payload: bytes = b"") -> None:
+    assert not client.publish(topic, payload, qos=1).reason
+
+
+def test_settings_of_two_gateways_do_not_undo_each_other(
+    pair: tuple[GatewayThread, GatewayThread], topic: str
+) -> None:
+    one, two = RawClient(pair[0].port), RawClient(pair[1].port)
+    one.connect(f"1-{topic[2:]}")
+    two.connect(f"2-{topic[2:]}")
+    for value in (b"true", b"false") * 3:
+        command(one, "!PBAC/SET/filter_hybrid", value)
+        command(two, "!PBAC/SET/cache_subscriptions", value)  # its view may still be old
+        settings = pair[1].do(lambda: pair[1].gateway.rules.engine.settings)
+        told = value == b"true"
+        assert (settings.filter_hybrid, settings.cache_subscriptions) == (told, told)
+    command(one, "!PBAC/RESET")
+    one.close()
+    two.close()
+
+
 def test_reserving_again_holds_against_what_another_gateway_just_stored(
     pair: tuple[GatewayThread, GatewayThread], topic: str
 ) -> None:
     one, two = RawClient(pair[0].port), RawClient(pair[1].port)
     one.connect(f"1-{topic[2:]}")
     two.connect(f"2-{topic[2:]}")
-    two.publish(f"!RESERVE/{topic}{{x}}", qos=1)
-    one.publish(f"!RESERVE/{topic}{{z}}", qos=1)
-    one.publish(f"!RESERVE/{topic}{{x}}", qos=1)
+    command(two, f"!RESERVE/{topic}{{x}}")
+    command(one, f"!RESERVE/{topic}{{z}}")
+    command(one, f"!RESERVE/{topic}{{x}}")
     wrong = 0
     for _ in range(5):
-        one.publish(f"!RESERVE/{topic}{{y}}", qos=1)
-        two.publish(f"!RESERVE/{topic}{{x}}", qos=1)  # acknowledged last, so it holds
+        command(one, f"!RESERVE/{topic}{{y}}")
+        command(two, f"!RESERVE/{topic}{{x}}")  # acknowledged last, so it holds
         two.texts(quiet=0.1)
         held = pair[1].do(lambda: pair[1].gateway.rules.engine.reservations.get(topic))
         wrong += held is None or held.aip != {"x"}
-        one.publish(f"!RESERVE/{topic}{{x}}", qos=1)
+        command(one, f"!RESERVE/{topic}{{x}}")
         two.texts(quiet=0.1)
     one.close()
     two.close()

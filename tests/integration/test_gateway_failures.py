@@ -16,13 +16,15 @@ from penstock.components import MosquittoServer, PostgresServer, find, processes
 from penstock.model.document import Document
 from penstock.mqtt import V3, V5, Disconnect, ReasonCode, Will
 from penstock.store.audit.log import AuditLog
-from penstock.store.audit.reading import read_last
+from penstock.store.audit.pseudonyms import Pseudonyms
+from penstock.store.audit.reading import Filter, read_last
 from penstock.store.checked import CheckedDefinitions
 from penstock.store.database import Database
 from penstock.store.definitions import Definitions
 from tests.gateway.certificates import Authority
 from tests.gateway.clients import VERSIONS
-from tests.gateway.harness import GatewayThread, make_process, run_gateway
+from tests.gateway.harness import GatewayThread, make_process, run_gateway, share
+from tests.gateway.passwords import write_passwords
 from tests.gateway.raw import ClosedError, RawClient
 
 pytestmark = pytest.mark.needs("mosquitto")
@@ -120,10 +122,9 @@ def test_a_gateway_that_is_killed_keeps_purposes_and_messages(
 def test_a_session_moves_to_another_gateway_with_its_purposes(
     mosquitto: MosquittoServer, tmp_path: Path
 ) -> None:
-    store = {"url": f"sqlite:///{tmp_path}/shared.db"}
     with (
-        run_gateway(tmp_path / "one", mosquitto.port, store=store) as one,
-        run_gateway(tmp_path / "two", mosquitto.port, store=store) as two,
+        run_gateway(tmp_path / "one", mosquitto.port, **share(tmp_path)) as one,
+        run_gateway(tmp_path / "two", mosquitto.port, **share(tmp_path)) as two,
     ):
         first = RawClient(one.port)
         first.connect("moves", clean=False, expiry=600)
@@ -210,6 +211,30 @@ def test_denials_are_in_the_audit_log_without_names(
     assert "a-personal-name" not in text
 
 
+def test_denials_of_a_user_can_be_found_by_their_name(
+    mosquitto: MosquittoServer, tmp_path: Path
+) -> None:
+    passwords = write_passwords(tmp_path / "passwords", {"alice": "secret"})
+    settings = {
+        "open_mode": False,
+        "authentication": {"passwords": str(passwords), "anonymous": True},
+    }
+    with run_gateway(tmp_path / "g", mosquitto.port, settings) as gateway:
+        config = gateway.config
+        with RawClient(gateway.port) as alice, RawClient(gateway.port) as nobody:
+            alice.connect("alice:phone", username="alice", password=b"secret")
+            alice.publish("!RESERVE/a{x}", qos=1)
+            nobody.connect("nobody")
+            nobody.publish("!RESERVE/a{x}", qos=1)
+    pseudonyms = Pseudonyms.load(config.audit.pseudonym_key)
+    with Database.open(config.store.connection_url()) as database, database.read() as connection:
+        (found,) = read_last(connection, 9, Filter(people=pseudonyms.all_of("alice")))
+        (other,) = read_last(connection, 9, Filter(people=pseudonyms.all_of("nobody")))
+    assert found.entry.actor == pseudonyms.person("alice")
+    assert json.loads(found.entry.details)["client"] == pseudonyms.client("alice:phone")
+    assert other.entry.actor == pseudonyms.client("nobody")
+
+
 def test_denied_deliveries_are_audited_with_their_count(
     mosquitto: MosquittoServer, tmp_path: Path
 ) -> None:
@@ -228,7 +253,8 @@ def test_denied_deliveries_are_audited_with_their_count(
     denied = [it for it in entries if it.kind == "delivery.denied"]
     assert sum(json.loads(it.details)["count"] for it in denied) == 50
     assert all("reservation" in str(it.rule) for it in denied)
-    assert "command.done" in {it.kind for it in entries}
+    changed = [it for it in entries if it.kind == "definitions.changed"]
+    assert [json.loads(it.details)["created"] for it in changed] == [1]
 
 
 def test_a_will_that_may_no_longer_be_written_is_deleted(
@@ -294,10 +320,9 @@ def test_the_broker_behind_tls(tmp_path: Path) -> None:
 def test_workers_share_one_port(mosquitto: MosquittoServer, tmp_path: Path, version: int) -> None:
     port = processes.free_port()
     listeners = {"mqtt": {"port": port}}
-    store = {"url": f"sqlite:///{tmp_path}/shared.db"}
     settings = {"workers": 2, "listeners": listeners}
-    first = make_process(tmp_path / "one", mosquitto.port, settings, store=store)
-    second = make_process(tmp_path / "two", mosquitto.port, settings, store=store)
+    first = make_process(tmp_path / "one", mosquitto.port, settings, **share(tmp_path))
+    second = make_process(tmp_path / "two", mosquitto.port, settings, **share(tmp_path))
     first.port = second.port = port
     with first, second:
         clients = [RawClient(port, version=version) for _ in range(12)]
