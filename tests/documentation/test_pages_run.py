@@ -55,7 +55,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     _run("penstock down", tmp_path)
 
 
-@pytest.mark.needs("mosquitto")
+@pytest.mark.needs("mosquitto", "mosquitto-clients")
 @pytest.mark.parametrize("page", ["README.md", "docs/tutorial/first-hour.md"])
 def test_a_page_does_what_it_shows(page: str, folder: Path) -> None:
     printed = ""

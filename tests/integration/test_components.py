@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import paho.mqtt.client as mqtt
 import pytest
+from paho.mqtt.enums import CallbackAPIVersion
 
 from penstock.components import MosquittoServer, PostgresServer
+from penstock.components.mosquitto import GATEWAY_USER
 from penstock.components.processes import accepts
 
 
@@ -26,6 +29,26 @@ def test_mosquitto_serves_until_the_block_ends(tmp_path: Path) -> None:
         pid = broker.pid
     assert not accepts(broker.port)
     assert not _alive(pid)
+
+
+@pytest.mark.needs("mosquitto")
+@pytest.mark.parametrize(("password", "code"), [("right", 0), ("wrong", 0x87), (None, 0x87)])
+def test_mosquitto_lets_nobody_in_without_the_password(
+    tmp_path: Path, password: str | None, code: int
+) -> None:
+    with MosquittoServer(tmp_path, password="right") as broker:  # noqa: S106 - made up here
+        client = mqtt.Client(CallbackAPIVersion.VERSION2)
+        if password:
+            client.username_pw_set(GATEWAY_USER, password)
+        answers: list[int] = []
+        client.on_connect = lambda _c, _u, _f, reason, _p: answers.append(reason.value)
+        client.connect("127.0.0.1", broker.port)
+        for _ in range(50):
+            client.loop(0.1)
+            if answers:
+                break
+        client.disconnect()
+    assert answers[:1] == [code]
 
 
 @pytest.mark.needs("postgresql")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 import time
@@ -110,12 +109,11 @@ def test_paho_with_user_properties(process: GatewayProcess, topic: str) -> None:
     writer.close()
 
 
+@pytest.mark.needs("mosquitto-clients")
 @pytest.mark.parametrize("version", ["mqttv311", "mqttv5"])
 def test_libmosquitto(process: GatewayProcess, topic: str, version: str) -> None:
     """The second library: the C client that comes with Mosquitto."""
-    listen, say = shutil.which("mosquitto_sub"), shutil.which("mosquitto_pub")
-    if listen is None or say is None:
-        pytest.skip("needs mosquitto_sub and mosquitto_pub: apt-get install mosquitto-clients")
+    listen, say = "mosquitto_sub", "mosquitto_pub"
     common = ["-h", "127.0.0.1", "-p", str(process.port), "-V", version]
     with RawClient(process.port) as admin:
         admin.connect("admin")

@@ -62,9 +62,22 @@ def find_mosquitto() -> Component:
         name="mosquitto",
         path=path,
         version=_ask_version([str(path), "-h"]) if path else None,
-        fix="install it: apt-get install mosquitto mosquitto-clients",
+        fix="install it: apt-get install mosquitto",
         purpose="the embedded MQTT broker",
-        packages=("mosquitto", "mosquitto-clients"),
+        packages=("mosquitto",),
+    )
+
+
+def find_mosquitto_clients() -> Component:
+    """Find `mosquitto_sub` and `mosquitto_pub`, clients that share no code with ours."""
+    path = _which("mosquitto_sub")
+    return Component(
+        name="mosquitto-clients",
+        path=path,
+        version=_ask_version([str(path), "--help"]) if path else None,
+        fix="install them: apt-get install mosquitto-clients",
+        purpose="trying the gateway by hand, and tests with another client library",
+        packages=("mosquitto-clients",),
     )
 
 
@@ -167,6 +180,7 @@ def find_jars() -> Component:
 
 COMPONENTS: dict[str, Callable[[], Component]] = {
     "mosquitto": find_mosquitto,
+    "mosquitto-clients": find_mosquitto_clients,
     "java": find_java,
     "postgresql": find_postgresql,
     "chromium": find_chromium,

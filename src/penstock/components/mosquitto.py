@@ -1,14 +1,18 @@
 """Mosquitto as a child process on loopback: the embedded broker, also for tests.
 
 Rules that hold here:
-- It listens on loopback only: only gateways on this machine may reach it.
+- It listens on loopback only, and with a password only the gateway may enter: other
+  programs of this machine would go around the rules.
 - Its configuration is written whole on every start; no packaged configuration is read.
 - With `persistent` its state (retained messages, sessions) is kept in the folder.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
+import secrets
 import subprocess
 from pathlib import Path
 from types import TracebackType
@@ -18,13 +22,42 @@ from penstock.components import processes
 from penstock.components.finders import find_mosquitto
 from penstock.errors import UnavailableError
 
+GATEWAY_USER = "penstock"
+_ITERATIONS = 101
+_SALT_BYTES = 12
 
-def write_configuration(folder: Path, port: int, *, persistent: bool = True) -> Path:
+
+def generate_password() -> bytes:
+    """Make the password of the gateway at the broker."""
+    return secrets.token_urlsafe(32).encode()
+
+
+def hash_password(password: str, salt: bytes) -> str:
+    """Hash as Mosquitto 2 does: PBKDF2 with SHA-512, marked `$7$`."""
+    digest = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, _ITERATIONS)
+    parts = (base64.b64encode(part).decode() for part in (salt, digest))
+    return "$".join(["", "7", str(_ITERATIONS), *parts])
+
+
+def _admit(folder: Path, password: str | None) -> list[str]:
+    """Return the lines that say who may enter."""
+    if password is None:
+        return ["allow_anonymous true"]
+    users = folder / "users"
+    users.unlink(missing_ok=True)
+    users.touch(mode=0o600)
+    users.write_text(f"{GATEWAY_USER}:{hash_password(password, os.urandom(_SALT_BYTES))}\n")
+    return ["allow_anonymous false", f"password_file {users}"]
+
+
+def write_configuration(
+    folder: Path, port: int, *, persistent: bool = True, password: str | None = None
+) -> Path:
     """Write the broker's configuration file into `folder` and return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = [
         f"listener {port} 127.0.0.1",
-        "allow_anonymous true",
+        *_admit(folder, password),
         "max_inflight_messages 0",
         "max_queued_messages 100000",
         "max_queued_bytes 268435456",
@@ -46,20 +79,25 @@ def write_configuration(folder: Path, port: int, *, persistent: bool = True) -> 
     return path
 
 
-def broker_command(folder: Path, port: int, *, persistent: bool = True) -> list[str]:
+def broker_command(
+    folder: Path, port: int, *, persistent: bool = True, password: str | None = None
+) -> list[str]:
     """Return the command that runs the broker with its state in `folder`."""
     found = find_mosquitto()
     if found.path is None:
         raise UnavailableError("the program mosquitto was not found", fix=found.fix)
-    configuration = write_configuration(folder, port, persistent=persistent)
+    configuration = write_configuration(folder, port, persistent=persistent, password=password)
     return [str(found.path), "-c", str(configuration)]
 
 
 class MosquittoServer:
     """A broker that lives as long as the `with` block."""
 
-    def __init__(self, folder: Path, *, port: int = 0, persistent: bool = True) -> None:
+    def __init__(
+        self, folder: Path, *, port: int = 0, persistent: bool = True, password: str | None = None
+    ) -> None:
         self.folder = folder
+        self.password = password
         self.port = port or processes.free_port()
         self.persistent = persistent
         self._process: subprocess.Popen[bytes] | None = None
@@ -74,7 +112,9 @@ class MosquittoServer:
     def start(self) -> None:
         """Start the broker and wait until it accepts connections."""
         self._process = processes.start(
-            broker_command(self.folder, self.port, persistent=self.persistent),
+            broker_command(
+                self.folder, self.port, persistent=self.persistent, password=self.password
+            ),
             log=self.folder / "mosquitto.log",
             ready=lambda: processes.accepts(self.port),
         )

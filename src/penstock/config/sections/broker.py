@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from penstock.config.quantities import Duration
-from penstock.config.secrets import Secret, SecretFile
+from penstock.config.secrets import KeyFile, Secret, SecretFile
 from penstock.config.settings import Conflict, DataPath, Host, Port, Settings, setting
 
 LOOPBACK = "127.0.0.1"
@@ -63,6 +63,11 @@ class BrokerSettings(Settings):
             "{env: BROKER_PASSWORD}",
         ),
     )
+    key: KeyFile = setting(
+        "keys/broker.key",
+        "The file of the password that keeps others on this machine out of the embedded "
+        "broker; created if missing.",
+    )
     keep_alive: Annotated[Duration, Field(ge=2, le=3600)] = setting(
         "30s", "How long the connection of a client to the broker may be silent."
     )
@@ -89,7 +94,7 @@ class BrokerSettings(Settings):
             if getattr(self, name) is not None:
                 yield Conflict(
                     name,
-                    "the embedded broker has no users",
+                    "the embedded broker has one user, the gateway",
                     f"leave {name} out, or set mode to external",
                 )
         if self.tls.enabled:

@@ -6,7 +6,7 @@ import random
 import socket
 from collections.abc import Mapping
 
-from penstock.components.mosquitto import broker_command
+from penstock.components.mosquitto import broker_command, generate_password
 from penstock.config import Config
 from penstock.config.environment import variable_of
 from penstock.errors import UnavailableError, UsageError
@@ -39,7 +39,9 @@ def _choose(config: Config) -> Mapping[str, str]:
 
 
 def _command(config: Config) -> list[str]:
-    return broker_command(config.data / "broker", config.broker.port)
+    key = config.broker.key
+    key.read_or_create(generate_password)
+    return broker_command(config.data / "broker", config.broker.port, password=key.read_text())
 
 
 part = Part(
