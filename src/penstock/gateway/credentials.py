@@ -124,7 +124,8 @@ class PasswordFile:
         self._right.clear()
 
     def claims(self, client_id: str) -> bool:
-        """Say whether a client identifier belongs to some user of the file."""
+        """Say whether a client identifier belongs to some user of the file as it is now."""
+        self.load()
         return client_id.partition(":")[0] in self._users or any(
             _matches(pattern, client_id)
             for user in self._users.values()

@@ -25,17 +25,18 @@ from penstock.errors import UnavailableError
 from penstock.gateway import subscribing
 from penstock.gateway.broker_address import BrokerAddress
 from penstock.gateway.counters import Counters
-from penstock.gateway.credentials import Authenticator
+from penstock.gateway.credentials import Authenticator, RefusedError
+from penstock.gateway.declared import DeclaredPurposes
 from penstock.gateway.denials import Denials
 from penstock.gateway.downstream import Downstream
 from penstock.gateway.ending import Cause, end
 from penstock.gateway.limits import TICK_SECONDS, Limits
-from penstock.gateway.rules import Rules, Turn
+from penstock.gateway.rules import RESERVATION, SETTINGS, Rules, Turn
 from penstock.gateway.saving import Saver
 from penstock.gateway.translation import RESERVED, Offer
 from penstock.gateway.upstream import Upstream
 from penstock.model.document import Document, Key
-from penstock.mqtt import Connect, PropertyLists, Sender, TopicNames
+from penstock.mqtt import Connect, PropertyLists, ReasonCode, Sender, TopicNames
 from penstock.policy.notation import Notation
 from penstock.store.checked import CheckedDefinitions
 from penstock.store.definitions import Change
@@ -49,6 +50,7 @@ _TAKE_SECONDS = 10.0
 _LOOKS_PER_LEASE = 20
 _SWEEP_TICKS = 3_600
 _THREADS = 4
+_COMPARED = 64
 
 T = TypeVar("T")
 
@@ -74,6 +76,7 @@ class Gateway:
         self.loop = asyncio.get_running_loop()
         self.log = get_logger("gateway")
         self.rules = rules
+        self.declared = DeclaredPurposes()
         self.limits = limits
         self.notation = notation
         self.broker = broker
@@ -193,9 +196,18 @@ class Gateway:
             self._emptied.set()
 
     def take_over(self, client: Downstream) -> None:
-        """Let a client have its identifier; another connection that has it ends."""
+        """Let a client have its identifier; another connection that has it ends.
+
+        Who has it is looked at here, in one step: somebody else may have come meanwhile.
+        """
         session = client.session
         other = self.clients.get(session.client_id)
+        if other is not None and other.session.principal != session.principal:
+            raise RefusedError(
+                "this client identifier is in use by somebody else",
+                ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
+                "client_id",
+            )
         self.clients[session.client_id] = client
         if other is not None:
             session.predecessor = other.session
@@ -256,10 +268,13 @@ class Gateway:
             keys: Iterable[Key] = (*change.created, *change.updated, *change.deleted)
         else:
             keys = _differing(held, change.after)
-        self.turn(self.rules.take(change.after, keys))
+        self._take_set(change.after, keys)
 
-    def turn(self, turn: Turn) -> None:
-        """Let the broker know of subscriptions that are paused or resumed."""
+    def turn(self, turn: Turn, changed: Iterable[Key] | None = None) -> None:
+        """Let the broker know of subscriptions that are paused or resumed.
+
+        Where it is known what has changed, only what that concerns is tried again.
+        """
         for subscription in turn.paused:
             client = self.clients.get(subscription.client)
             if client is not None and client.open:
@@ -268,9 +283,12 @@ class Gateway:
             client = self.clients.get(subscription.client)
             if client is not None and client.open:
                 subscribing.resume(client, subscription)
+        concerned = None if changed is None else _concerned(changed)
+        if concerned is not None and not concerned:
+            return
         for client in self.clients.values():
             if client.open and client.session.dormant:
-                subscribing.wake(client)
+                subscribing.wake(client, concerned)
 
     def check(self, wanted: dict[Key, Document | None]) -> None:
         """Raise what is wrong with the definitions that would result. Runs in a thread."""
@@ -300,7 +318,12 @@ class Gateway:
         # Its keys are those since the follower's last one, so never fewer than are new.
         held = self.rules.snapshot
         if held is None or update.snapshot.epoch > held.epoch:
-            self.turn(self.rules.take(update.snapshot, update.changed))
+            self._take_set(update.snapshot, update.changed)
+
+    def _take_set(self, snapshot: Snapshot, changed: Iterable[Key]) -> None:
+        keys = tuple(changed)
+        self.declared.take(snapshot.documents, keys)
+        self.turn(self.rules.take(snapshot, keys), keys)
 
     def _look_at_lease(self) -> None:
         status = self._follower.status()
@@ -327,7 +350,7 @@ class Gateway:
         if self._behind > _LOOKS_PER_LEASE:
             self._behind = 0
             self.log.warning("the store was set back to an earlier epoch", epoch=known.epoch)
-            self.turn(self.rules.take(known, _differing(held, known)))
+            self._take_set(known, _differing(held, known))
 
     # --- the clock ---
 
@@ -391,6 +414,14 @@ class Gateway:
         error = task.exception()
         if error is not None and not isinstance(error, UnavailableError):
             self.log.error("work beside the connections failed", error=error)
+
+
+def _concerned(changed: Iterable[Key]) -> tuple[str, ...] | None:
+    """Return the filters that changes concern; None where that is all, or too many to compare."""
+    keys = [key for key in changed if key.kind in {RESERVATION, SETTINGS}]
+    if len(keys) > _COMPARED or any(key.kind == SETTINGS for key in keys):
+        return None
+    return tuple(key.name for key in keys)
 
 
 def _differing(held: Snapshot, snapshot: Snapshot) -> list[Key]:

@@ -43,7 +43,7 @@ from penstock.mqtt.aliases import Aliases
 from penstock.mqtt.reasons import FAILURE
 from penstock.policy.commands import SendFor, parse_publish
 from penstock.store.follower import boot_clock
-from penstock.store.sessions import Begin, Return
+from penstock.store.sessions import Begin, Forget, Return
 
 if TYPE_CHECKING:
     from penstock.gateway.downstream import Downstream
@@ -182,6 +182,9 @@ def _authorise_will(client: Downstream, session: Session) -> Will | None:
                 topic, purposes = meant.topic, narrow(purposes, meant.purposes)
     except PenstockError as error:
         raise RefusedError(error.message, ReasonCode.TOPIC_NAME_INVALID, "will") from None
+    limits = gateway.limits
+    if len(topic.encode()) > limits.topic_bytes or topic.count("/") >= limits.topic_levels:
+        raise RefusedError("the will's topic is too long", ReasonCode.TOPIC_NAME_INVALID, "will")
     if not topic or (answer is not None and gateway.notation.is_command(answer)):
         raise RefusedError("a will cannot be a command", ReasonCode.NOT_AUTHORIZED, "will")
     fresh = boot_clock() <= gateway.rules.fresh_until
@@ -245,3 +248,11 @@ async def _take_up_session(client: Downstream, answer: Connack) -> None:
     if session.resumable:
         session.stored = True
         await gateway.saver.save(Begin(session.client_id, session.principal, session.holder))
+    elif client.connect.client_id and await _is_stored(client):
+        # The broker has ended an earlier session that was to be kept.
+        await gateway.saver.save(Forget(session.client_id))
+
+
+async def _is_stored(client: Downstream) -> bool:
+    gateway = client.gateway
+    return await gateway.run_in_thread(gateway.sessions.owner, client.session.client_id) is not None

@@ -25,8 +25,9 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError
 from penstock.gateway.answers import within
+from penstock.gateway.declared import RULE as UNDECLARED
 from penstock.gateway.session import Held, Session
-from penstock.model.topics import parse_subscribed
+from penstock.model.topics import overlaps, parse_subscribed
 from penstock.mqtt import (
     NO_PROPERTIES,
     V5,
@@ -126,17 +127,9 @@ class _Request:
             self._refuse(place, ReasonCode.QUOTA_EXCEEDED, "rate", "too many subscriptions")
             return
         old = broker_filter_of(session, text)
-        admission = rules.engine.subscribe(
-            session.client_id,
-            text,
-            asked.ap,
-            wanted.qos,
-            options=wanted.options(V5),
-            identifier=self._identifier,
-        )
+        made, rule, reason = self._admit(asked, wanted)
         session.dormant.pop(text, None)
         self.client.forget_verdicts()
-        made = admission.subscription
         earlier = self._granted.pop(text, None)
         if old is not None and (made is None or old != broker_filter(made.text, made.ap)):
             self._ended.append((text, old))
@@ -144,11 +137,36 @@ class _Request:
             for before in earlier.places if earlier else ():
                 self.reasons[before] = wanted.qos
             session.drop(text)
-            gateway.denials.subscription(session, admission.decision.rule)
-            self._refuse(place, ReasonCode.NOT_AUTHORIZED, "purpose", admission.decision.reason)
+            gateway.denials.subscription(session, rule)
+            self._refuse(place, ReasonCode.NOT_AUTHORIZED, "purpose", reason)
             return
         places = [*(earlier.places if earlier else ()), place]
         self._granted[text] = _Grant(places, wanted, made, session.hold(made))
+
+    def _admit(
+        self, asked: PurposedFilter, wanted: Requested
+    ) -> tuple[Subscription | None, str, str]:
+        """Ask the rules: the subscription, or None, the rule that refuses it, and why."""
+        gateway = self.client.gateway
+        client_id = self.client.session.client_id
+        engine = gateway.rules.engine
+        purpose = asked.ap
+        if purpose is None:
+            found = engine.presubscriptions.find(client_id, asked.subscribed)
+            purpose = found.ap if found else None
+        objection = gateway.declared.object_to(purpose)
+        if objection:
+            engine.unsubscribe(client_id, asked.subscribed.text)
+            return None, UNDECLARED, objection
+        admission = engine.subscribe(
+            client_id,
+            asked.subscribed.text,
+            asked.ap,
+            wanted.qos,
+            options=wanted.options(V5),
+            identifier=self._identifier,
+        )
+        return admission.subscription, admission.decision.rule, admission.decision.reason
 
     async def carry_out(self) -> None:
         """Store what was decided, then ask the broker."""
@@ -267,13 +285,22 @@ def restore(client: Downstream, stored: Iterable[StoredSubscription]) -> list[Su
     return missing
 
 
-def wake(client: Downstream) -> None:
-    """Try again the subscriptions that could not be taken up when the session was."""
-    session = client.session
-    waiting = [*session.dormant.values()]
-    session.dormant.clear()
+def wake(client: Downstream, concerned: Iterable[str] | None) -> None:
+    """Try again the subscriptions that could not be taken up when the session was.
+
+    All of them, or those that have topics in common with some of these filters.
+    """
+    dormant = client.session.dormant
+    waiting = [it for it in dormant.values() if concerned is None or _meets(it, concerned)]
+    for it in waiting:
+        del dormant[it.filter]
     for subscription in restore(client, waiting):
         resume(client, subscription)
+
+
+def _meets(stored: StoredSubscription, filters: Iterable[str]) -> bool:
+    mine = parse_subscribed(stored.filter).filter
+    return any(overlaps(mine, it) for it in filters)
 
 
 def pause(client: Downstream, subscription: Subscription) -> None:
@@ -303,7 +330,11 @@ async def _resume(client: Downstream, subscription: Subscription) -> None:
     if held is None or not subscription.active:
         return
     handling = _REPLAY if client.gateway.replay_retained else _NO_RETAINED
-    await ask_broker(client.broker(), subscription, held.number, handling)
+    reason = await ask_broker(client.broker(), subscription, held.number, handling)
+    if reason >= FAILURE:
+        # It stays marked as paused: who takes the session up tries again.
+        client.gateway.log.warning("the broker refused to resume", code=f"0x{reason:02x}")
+        return
     # It may have been paused again meanwhile, and marked so.
     if _flows(client, subscription):
         await keep(client, [held], [])

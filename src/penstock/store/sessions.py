@@ -123,7 +123,14 @@ class Return:
     holder: str
 
 
-SessionChange = Begin | Keep | Leave | Return
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """A session was ended by one that is not kept."""
+
+    client: str
+
+
+SessionChange = Begin | Keep | Leave | Return | Forget
 
 
 def digest(client_id: str) -> str:
@@ -213,6 +220,8 @@ class Sessions:
                 held = sessions_table.c.holder == holder
                 ends = None if expiry == NEVER else self._clock() + timedelta(seconds=expiry)
                 connection.execute(sa.update(sessions_table).where(mine, held).values(expires=ends))
+            case Forget():
+                connection.execute(sa.delete(sessions_table).where(mine))
             case Return(holder=holder):
                 taken = sa.update(sessions_table).where(mine).values(expires=None, holder=holder)
                 connection.execute(taken)

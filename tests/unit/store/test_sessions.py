@@ -9,6 +9,7 @@ from penstock.store.database import Database
 from penstock.store.sessions import (
     NEVER,
     Begin,
+    Forget,
     Keep,
     Leave,
     Return,
@@ -90,3 +91,11 @@ def test_who_held_a_session_before_comes_too_late(database: Database) -> None:
     with pytest.raises(UnavailableError, match="taken over"):
         sessions.apply([Keep("c", "old", (TWO,), (), 2)])
     sessions.apply([Keep("c", "new", (TWO,), (), 2)])
+
+
+def test_a_session_can_be_forgotten_whoever_holds_it(database: Database) -> None:
+    sessions = Sessions(database)
+    sessions.apply([Begin("c", "alice", "h"), Keep("c", "h", (ONE,), (), 1), Begin("d", "b", "h")])
+    sessions.apply([Forget("c"), Forget("never there")])
+    assert sessions.load("c") is None
+    assert sessions.owner("d") == "b"
