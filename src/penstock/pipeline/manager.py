@@ -32,6 +32,7 @@ from penstock.pipeline.streams import StreamRunner
 from penstock.pipeline.views import ViewRunner
 
 LOOK_SECONDS: Final = 0.5
+REPORT_SECONDS: Final = 1.0
 RATE_SECONDS: Final = 10.0
 SECRET_BYTES: Final = 32
 
@@ -59,16 +60,28 @@ class Manager:
         self._streams: dict[str, StreamRunner] = {}
         # View → what it was when it failed, and why.
         self._failed: dict[str, tuple[tuple[str, float], str]] = {}
+        self._known: dict[str, View] = {}
+        self._reporting = threading.Lock()
         self._seen: dict[str, deque[tuple[float, int]]] = {}
 
     def run(self, told: threading.Event) -> None:
         """Run views until told to end."""
+        ended = threading.Event()
+        # By itself, since catching up may keep the rest busy for long.
+        reporter = threading.Thread(target=self._keep_reporting, args=(ended,), daemon=True)
+        reporter.start()
         try:
             while not told.is_set():
                 self.look(stream=True)
                 told.wait(LOOK_SECONDS)
         finally:
+            ended.set()
+            reporter.join()
             self.close()
+
+    def _keep_reporting(self, ended: threading.Event) -> None:
+        while not ended.wait(REPORT_SECONDS):
+            self._report()
 
     def run_once(self) -> None:
         """Bring all views that should run to the end that their streams have now."""
@@ -102,9 +115,10 @@ class Manager:
                 self._bring(Blueprint.find(definitions, name))
             except PenstockError as error:
                 self._failed[name] = (self._mark(definitions, name), str(error))
+        self._known = views
+        self._report()
         if stream:
             self._keep_streaming()
-        self._report(views)
 
     def _bring(self, blueprint: Blueprint) -> None:
         """Bring one view to where it is wanted."""
@@ -184,9 +198,12 @@ class Manager:
             return False
         return failed is not None
 
-    def _report(self, views: dict[str, View]) -> None:
-        now = time.time()
-        for name, view in views.items():
+    def _report(self) -> None:
+        with self._reporting:
+            self._report_all(time.time())
+
+    def _report_all(self, now: float) -> None:
+        for name, view in self._known.items():
             runner = self._streams.get(view.stream)
             wanted = self.control.wanted(name).state
             failed = self._failed.get(name)

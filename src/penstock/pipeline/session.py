@@ -42,6 +42,7 @@ def open_session(settings: PipelineSettings, *, cores: int = 2) -> SparkSession:
         builder = builder.config("spark.driver.host", LOOPBACK)
         builder = builder.config("spark.driver.bindAddress", LOOPBACK)
     builder = builder.config("spark.driver.memory", settings.memory)
+    builder = builder.config("spark.executor.memory", settings.executor_memory)
     builder = builder.config("spark.sql.shuffle.partitions", str(cores))
     builder = builder.config("spark.ui.showConsoleProgress", "false")
     jars = _find_jars()

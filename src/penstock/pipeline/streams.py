@@ -43,6 +43,7 @@ class StreamRunner:
         self._views: dict[str, ViewRunner] = {}
         self._lock = threading.RLock()
         self._query: StreamingQuery | None = None
+        self._closing = False
 
     @property
     def views(self) -> tuple[str, ...]:
@@ -75,6 +76,7 @@ class StreamRunner:
     def start(self, interval: float) -> None:
         """Let Spark offer new records as they come, at most so often."""
         with self._lock:
+            self._closing = False
             end = self.topic.next_offset
             start = min([view.next for view in self._views.values()], default=end)
         frame = read_on(self._spark, self.topic.folder, start, self._rows)
@@ -87,7 +89,10 @@ class StreamRunner:
         )
 
     def stop(self) -> None:
-        """End the query, and close all views."""
+        """Finish the batch at hand, end the query, and close all views."""
+        with self._lock:
+            # What Spark offers from now on is left alone: views know where they are.
+            self._closing = True
         if self._query is not None:
             self._query.stop()
             self._query = None
@@ -122,7 +127,7 @@ class StreamRunner:
     def _take(self, frame: DataFrame, _: int) -> None:
         """Take a batch that Spark offers."""
         with self._lock:
-            if not self._views:
+            if not self._views or self._closing:
                 return
             kept = len(self._views) > 1
             parsed = parse_records(frame, self.stream)

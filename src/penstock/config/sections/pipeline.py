@@ -22,6 +22,7 @@ class PipelineSettings(Settings):
         "or k8s://https://HOST:PORT.",
     )
     memory: Memory = setting("2g", "The memory of the driver, in m or g.")
+    executor_memory: Memory = setting("1g", "The memory of each executor on a cluster.")
     event_log: DataPath = setting(
         "eventlog", "The folder of the embedded event log; on a cluster, one that all nodes see."
     )

@@ -1,0 +1,130 @@
+"""Views are added, changed, paused and removed while others run."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock.config import defaults
+from penstock.definitions import DefinitionSet
+from penstock.eventlog import EventLog
+from penstock.model.document import Document, Key
+from penstock.pipeline.control import describe
+from penstock.pipeline.reading import read_published
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.pipeline.manager import Manager
+
+pytestmark = pytest.mark.needs("java")
+
+STREAM = Document(
+    "stream",
+    "patients",
+    {"fields": [{"name": "pid", "type": "int"}, {"name": "name", "type": "string"}]},
+)
+SUPPRESS = {"anonymizer": "suppression", "keys": ["name"]}
+
+
+def _view(name: str, *anonymizers: dict[str, Any]) -> Document:
+    return Document("view", name, {"stream": "patients", "anonymizers": list(anonymizers)})
+
+
+class House:
+    """An installation whose manager runs in a thread."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        from penstock.pipeline.manager import Manager  # noqa: PLC0415 - loads Spark
+
+        self.definitions = DefinitionSet.build([STREAM, _view("one"), _view("two", SUPPRESS)])
+        settings = defaults(folder, {}).pipeline.model_copy(update={"interval": 0.1})
+        self.topic = EventLog(settings.event_log).topic("patients")
+        self.manager: Manager = Manager(spark, settings, lambda: self.definitions)
+        self.control = self.manager.control
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        told = threading.Event()
+        thread = threading.Thread(target=self.manager.run, args=(told,))
+        thread.start()
+        try:
+            yield
+        finally:
+            told.set()
+            thread.join(60)
+            assert not thread.is_alive()
+
+    def append(self, *pids: int) -> None:
+        self.topic.append([json.dumps({"pid": n, "name": f"N{n}"}).encode() for n in pids])
+
+    def published(self, view: str) -> list[int]:
+        return sorted(row["pid"] for row in read_published(self.control.view(view)))
+
+    def state(self, view: str) -> str:
+        found: str = describe(view, "patients", self.topic.next_offset, self.control)["state"]
+        return found
+
+
+def _wait(condition: Callable[[], bool], seconds: float = 120.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come to pass in time"
+        time.sleep(0.05)
+
+
+def test_views_come_and_go_while_others_run(spark: SparkSession, tmp_path: Path) -> None:
+    house = House(spark, tmp_path)
+    house.append(1, 2)
+    house.control.change("one", "start")
+    with house.running():
+        _wait(lambda: house.published("one") == [1, 2])
+        _wait(lambda: house.state("one") == "running")
+        assert house.published("two") == []
+        # Started later, a view begins with the stream's first record.
+        house.control.change("two", "start")
+        _wait(lambda: house.published("two") == [1, 2])
+        house.control.change("one", "pause")
+        _wait(lambda: house.state("one") == "paused")
+        house.append(3)
+        _wait(lambda: house.published("two") == [1, 2, 3])
+        assert house.published("one") == [1, 2]
+        house.control.change("one", "resume")
+        _wait(lambda: house.published("one") == [1, 2, 3])
+        # A changed definition holds for what comes after it.
+        house.definitions = house.definitions.change([_view("one", SUPPRESS), _view("three")])
+        house.control.change("three", "start")
+        _wait(lambda: house.published("three") == [1, 2, 3])
+        house.append(4)
+        _wait(lambda: house.published("one") == [1, 2, 3, 4])
+        names = {row["pid"]: row["name"] for row in read_published(house.control.view("one"))}
+        assert names == {1: "N1", 2: "N2", 3: "N3", 4: "*"}
+        house.definitions = house.definitions.change(delete=[Key("view", "three")])
+        house.append(5)
+        _wait(lambda: house.published("two") == [1, 2, 3, 4, 5])
+        assert house.published("three") == [1, 2, 3, 4]
+
+
+def test_a_view_that_fails_says_why_and_is_tried_again(spark: SparkSession, tmp_path: Path) -> None:
+    house = House(spark, tmp_path)
+    vault = {"anonymizer": "tokenization", "keys": ["name"], "method": "vault", "vault": "names"}
+    house.definitions = house.definitions.change([_view("two", vault)])
+    house.append(1)
+    for name in ("one", "two"):
+        house.control.change(name, "start")
+    with house.running():
+        _wait(lambda: house.published("one") == [1])
+        _wait(lambda: house.state("two") == "failed")
+        found = house.control.condition("two")
+        assert found is not None
+        assert "vault" in str(found.error)
+        house.definitions = house.definitions.change([_view("two", SUPPRESS)])
+        _wait(lambda: house.published("two") == [1])
+        _wait(lambda: house.state("two") == "running")
