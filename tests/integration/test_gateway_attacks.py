@@ -355,6 +355,24 @@ def test_a_reservation_between_the_steps_of_qos_2(make: Make, topic: str) -> Non
     assert reader.texts() == []
 
 
+def test_what_is_half_received_and_denied_then_is_released(make: Make, topic: str) -> None:
+    """Else the next message of that packet identifier would pass for a copy of it."""
+    admin, name = make(), f"s-{topic[2:]}"
+    reader = make(name, clean=False, expiry=600, answers=False)
+    reader.subscribe(topic, qos=2)
+    admin.publish(topic, b"half", qos=2)
+    (first,) = reader.messages(1)
+    reader.vanish()
+    reserve(admin, topic, "{x}")
+    reader = make(name, clean=False, expiry=600, answers=False)
+    assert reader.expect(Pubrel).packet_id == first.packet_id
+    assert reader.texts() == []
+    reader.send_bytes(b"\x70\x02" + first.packet_id.to_bytes(2))
+    reserve(admin, topic, "{}")
+    admin.publish(topic, b"whole", qos=2)
+    assert reader.texts(1) == [(topic, b"whole")]
+
+
 def test_unsubscribing_with_another_purpose_ends_the_subscription(make: Make, topic: str) -> None:
     reader, writer = make(), make()
     reader.subscribe(f"!AP/{topic}{{a}}", qos=1)

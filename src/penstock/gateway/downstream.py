@@ -358,17 +358,24 @@ class Downstream(asyncio.Protocol):
 
     def _is_deaf(self, rest: Iterator[Packet]) -> bool:
         """Say whether the client leaves too many answers unread; then wait until it reads."""
-        if not self.blocked or (
-            self.transport.get_write_buffer_size() <= _QUEUES * self.gateway.limits.queue
-        ):
+        if self._busy or not self._leaves_unread():
             return False
-        read = self.was_read = self.gateway.loop.create_future()
-        self.suspend(_wait(read), rest)
+        self.suspend(self._until_read(), rest)
         return True
+
+    def _leaves_unread(self) -> bool:
+        most = _QUEUES * self.gateway.limits.queue
+        return self.blocked and not self.ended and self.transport.get_write_buffer_size() > most
+
+    async def _until_read(self) -> None:
+        while self._leaves_unread():
+            self.was_read = self.gateway.loop.create_future()
+            await self.was_read
 
     async def _finish(self, waits: Coroutine[Any, Any, None]) -> None:
         try:
             await waits
+            await self._until_read()
         except MqttError as error:
             self.fail(error)
         except Exception as error:

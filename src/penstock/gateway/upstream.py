@@ -11,7 +11,8 @@ Rules that hold here:
   by the subscriptions that the broker names with the gateway's own identifiers. One that
   names none, or one that the gateway does not know, is denied.
 - A denied delivery is acknowledged in the client's place: QoS 1 with PUBACK, QoS 2 with
-  PUBREC and later PUBCOMP.
+  PUBREC and later PUBCOMP. Of one that is sent again the client may have the first half:
+  it is released, or the client would take the next message of that number for a copy.
 - While the definitions are stale, or the client is being opened, nothing is read: the
   broker keeps what it has, so that nothing is lost and nothing is shown.
 - What is remembered per topic and properties is the encoded property list for the client,
@@ -23,6 +24,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, cast
 
+from penstock.gateway.answers import within
 from penstock.gateway.copies import Copies
 from penstock.gateway.ending import FAREWELL_SECONDS, Cause, end
 from penstock.gateway.window import Window
@@ -65,6 +67,7 @@ _VERDICTS_LIMIT: Final = 2_048
 _LONGEST: Final = 1_024
 _QOS: Final = 0x06
 _EXACTLY_ONCE: Final = 0x04
+_DUPLICATE: Final = 0x08
 _PINGREQ = PINGREQ.encode(V5)
 _HIGHEST_ID: Final = 65_535
 _PING_SHARE: Final = 2
@@ -180,10 +183,15 @@ class Upstream(asyncio.Protocol):
         if reason not in self._paused:
             return
         self._paused.discard(reason)
-        if self._paused or self.ended or self._is_stale():
+        if self.ended or self._is_stale():
             return
-        if self.window is not None and self.window.kept_bytes:
+        if reason == "stale" and self.window is not None:
+            # The client may have acknowledged all it had: nothing else would set these free.
             self._release(self.window)
+            if not self.window.kept_bytes:
+                self._paused.discard("window")
+        if self._paused:
+            return
         if self._early:
             early, self._early = self._early, []
             self.deliver(early)
@@ -402,7 +410,8 @@ class Upstream(asyncio.Protocol):
         """Acknowledge in the client's place what it must not see."""
         qos = packet.first & _QOS
         if qos == _EXACTLY_ONCE:
-            self.denied.add(packet.packet_id)
+            if not packet.first & _DUPLICATE:
+                self.denied.add(packet.packet_id)
             back.append(encode_pubrec(packet.packet_id))
         elif qos:
             back.append(encode_puback(packet.packet_id))
@@ -415,25 +424,29 @@ class Upstream(asyncio.Protocol):
         self._early = rest
         self.pause("opening")
 
+    def _fit(self, packet: Puback | Pubrec | Pubrel | Pubcomp) -> bytes:
+        """Encode the broker's answer, without its words where the client has no room for them."""
+        return within(self.client, packet, type(packet)(packet.packet_id, packet.reason))
+
     def _pass_on(self, packet: Packet, out: list[bytes], back: list[bytes]) -> None:
         client = self.client
         match packet:
             case Puback() | Pubcomp():
                 client.acknowledged(packet.packet_id)
-                out.append(packet.encode(self.version))
+                out.append(self._fit(packet))
             case Pubrec():
                 if packet.failed:
                     client.acknowledged(packet.packet_id)
                     if self.version == V3:
                         # 3.1.1 cannot be told: it will release what the broker has dropped.
                         client.refused.add(packet.packet_id)
-                out.append(packet.encode(self.version))
+                out.append(self._fit(packet))
             case Pubrel():
                 if packet.packet_id in self.denied:
                     self.denied.discard(packet.packet_id)
                     back.append(encode_pubcomp(packet.packet_id))
                 else:
-                    out.append(packet.encode(self.version))
+                    out.append(self._fit(packet))
             case Suback() | Unsuback():
                 answer = self.requests.pop(packet.packet_id, None)
                 if answer is None or answer.done():
@@ -448,7 +461,8 @@ class Upstream(asyncio.Protocol):
                 )
                 self.ended = True
                 self.transport.close()
-                end(client, cause, farewell=packet)
+                fits = not self.packet_limit or len(packet.encode(V5)) <= self.packet_limit
+                end(client, cause, farewell=packet if fits else Disconnect(packet.reason))
             case Pingresp():
                 pass
             case _:
