@@ -108,6 +108,17 @@ def test_a_packet_of_very_many_filters_is_refused(make: Make, kind: str) -> None
     client.wait_closed()
 
 
+def test_the_last_word_on_a_filter_counts_in_whatever_order(
+    gateway: GatewayThread, make: Make, topic: str
+) -> None:
+    """A purpose that is named before and after another one is the last."""
+    client = make(f"s-{topic[2:]}")
+    words = [f"!AP/{topic}{{{it}}}" for it in ("p", "q", "p")]
+    assert client.subscribe(*words, qos=1).reasons == (1, 1, 1)
+    (held,) = gateway.gateway.clients[f"s-{topic[2:]}"].session.by_number.values()
+    assert held.ap == "p"
+
+
 # --- what sleeps ---
 
 

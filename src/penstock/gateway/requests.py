@@ -1,9 +1,10 @@
 """What clients send beside messages and their acknowledgements.
 
 Rules that hold here:
-- A packet names at most `FILTERS` filters: each costs a decision, a row and a question to
-  the broker, and one client must not keep the loop from the others. A longer packet ends
-  the connection before any of them is looked at.
+- A packet names at most as many filters as a client may have, or `FILTERS` where these are
+  fewer: each costs a decision, a row and a question to the broker, and one client must not
+  keep the loop from the others. A longer packet ends the connection before any of them is
+  looked at.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from penstock.gateway.downstream import Downstream
 
 FILTERS = 1_000
-"""The most filters of one SUBSCRIBE or UNSUBSCRIBE."""
+"""How many filters a SUBSCRIBE or UNSUBSCRIBE may have in any case."""
 
 
 def handle(client: Downstream, packet: Packet) -> Coroutine[Any, Any, None] | None:
@@ -46,10 +47,10 @@ def handle(client: Downstream, packet: Packet) -> Coroutine[Any, Any, None] | No
                 client.broker().write([packet.encode(V5)])
             return None
         case Subscribe():
-            _check_count(len(packet.subscriptions))
+            _check_count(client, len(packet.subscriptions))
             return subscribing.subscribe(client, packet)
         case Unsubscribe():
-            _check_count(len(packet.filters))
+            _check_count(client, len(packet.filters))
             return subscribing.unsubscribe(client, packet)
         case Disconnect():
             _leave(client, packet)
@@ -57,10 +58,11 @@ def handle(client: Downstream, packet: Packet) -> Coroutine[Any, Any, None] | No
     raise ProtocolError(f"{packet.packet_type.name} is not expected from a connected client")
 
 
-def _check_count(filters: int) -> None:
-    if filters > FILTERS:
+def _check_count(client: Downstream, filters: int) -> None:
+    most = max(FILTERS, client.gateway.limits.subscriptions)
+    if filters > most:
         raise MqttError(
-            f"one packet names {filters} filters; at most {FILTERS} are taken",
+            f"one packet names {filters} filters; at most {most} are taken",
             reason=ReasonCode.QUOTA_EXCEEDED,
             fix="send several packets",
         )

@@ -31,7 +31,6 @@ from penstock.model.topics import overlaps, parse_subscribed
 from penstock.mqtt import (
     NO_PROPERTIES,
     V5,
-    MqttError,
     Properties,
     ReasonCode,
     Suback,
@@ -52,7 +51,6 @@ if TYPE_CHECKING:
 
 AP_PROPERTY = "purpose-ap"
 _NO_RETAINED = 2
-_PACKETS_WORTH = 2
 _AT_ONCE = 100
 _BREATH = 256
 _REPLAY = 0
@@ -66,9 +64,7 @@ async def subscribe(client: Downstream, packet: Subscribe) -> None:
     request = _Request(client, packet)
     # The last word on a text counts; what is said thousands of times is decided once.
     last = {wanted.filter: place for place, wanted in enumerate(packet.subscriptions)}
-    if len(last) > _PACKETS_WORTH * client.gateway.limits.subscriptions:
-        raise MqttError("SUBSCRIBE: too many filters", reason=ReasonCode.QUOTA_EXCEEDED)
-    for count, place in enumerate(last.values(), 1):
+    for count, place in enumerate(sorted(last.values()), 1):
         request.decide(place, packet.subscriptions[place])
         if not count % _BREATH:
             await asyncio.sleep(0)

@@ -3,8 +3,12 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
 
 from penstock.errors import UnavailableError
+from penstock.store import upgrade
 from penstock.store.database import Database
 from penstock.store.sessions import (
     NEVER,
@@ -16,6 +20,7 @@ from penstock.store.sessions import (
     Sessions,
     StoredSession,
     StoredSubscription,
+    digest,
 )
 
 
@@ -99,3 +104,21 @@ def test_a_session_can_be_forgotten_whoever_holds_it(database: Database) -> None
     sessions.apply([Forget("c"), Forget("never there")])
     assert sessions.load("c") is None
     assert sessions.owner("d") == "b"
+
+
+def test_sessions_from_before_they_had_holders_can_be_taken_up(sqlite_url: str) -> None:
+    engine = sa.create_engine(sqlite_url)
+    with engine.begin() as connection:
+        config = Config()
+        config.set_main_option("script_location", str(upgrade.MIGRATIONS))
+        config.attributes.update(connection=connection, version_table=upgrade.VERSION_TABLE)
+        command.upgrade(config, "0003")
+        row = {"client": digest("c"), "principal": "alice", "last_number": 3}
+        columns: list[sa.ColumnClause[object]] = [sa.column(name) for name in row]
+        connection.execute(sa.insert(sa.table("sessions", *columns)).values(row))
+    engine.dispose()
+    with Database.open(sqlite_url) as database:
+        sessions = Sessions(database)
+        assert sessions.load("c") == StoredSession("alice", 3, ())
+        sessions.apply([Return("c", "h"), Keep("c", "h", (ONE,), (), 4)])
+        assert sessions.load("c") == StoredSession("alice", 4, (ONE,))

@@ -13,7 +13,6 @@ def upgrade() -> None:
         "sessions",
         sa.Column("client", sa.String(64), nullable=False),
         sa.Column("principal", sa.String(256), nullable=False),
-        sa.Column("holder", sa.String(32), nullable=False),
         sa.Column("last_number", sa.BigInteger(), nullable=False),
         sa.Column("expires", sa.BigInteger(), nullable=True),
         sa.PrimaryKeyConstraint("client", name="pk_sessions"),
