@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, UsageError
 from penstock.gateway import commanding
 from penstock.gateway.answers import deny
 from penstock.gateway.message_purposes import as_properties, narrow, read_purposes
@@ -33,7 +33,7 @@ Outcome = bytes | None | Coroutine[Any, Any, None]
 
 
 def admit(client: Downstream, packet: Publish) -> Outcome:  # noqa: PLR0911 (one per answer)
-    """Decide on a message whose topic was not admitted before, or which carries purposes."""
+    """Decide on a message to a new topic, or one with purposes or a response topic."""
     gateway = client.gateway
     rules = gateway.rules
     if boot_clock() > rules.fresh_until:
@@ -48,11 +48,9 @@ def admit(client: Downstream, packet: Publish) -> Outcome:  # noqa: PLR0911 (one
         return None
     try:
         purposes = read_purposes(packet.properties.reserved)
-        answer = packet.properties.response_topic
-        if answer is not None and gateway.notation.is_command(answer):
+        if gateway.notation.is_command(packet.properties.response_topic or ""):
             # Who answers would give the command in the asker's place.
-            deny(client, packet, "malformed", "a response topic cannot be a command", _NO_TOPIC)
-            return None
+            raise UsageError("a response topic cannot be a command", fix="name an ordinary topic")
         if gateway.notation.is_command(packet.topic):
             command = parse_publish(packet.topic, packet.payload, gateway.notation)
             if not isinstance(command, SendFor):
@@ -69,8 +67,6 @@ def admit(client: Downstream, packet: Publish) -> Outcome:  # noqa: PLR0911 (one
         return None
     if purposes is not None:
         return client.stamp + encode_user_properties(as_properties(purposes))
-    if packet.properties.response_topic is not None:
-        return client.stamp
     if len(client.writes) >= _KNOWN_LIMIT:
         client.writes.clear()
     client.writes.add(packet.topic)

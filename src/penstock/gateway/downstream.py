@@ -214,20 +214,18 @@ class Downstream(asyncio.Protocol):
                 if type(packet) is Publish:
                     properties = packet.properties
                     listed = stamp
+                    plain = True
                     if properties is not NO_PUBLISH_PROPERTIES:
                         if properties.topic_alias:
                             self.aliases.expand(packet)
                         listed = properties.kept + stamp
+                        plain = not properties.reserved and properties.response_topic is None
                     if packet.first & 6 and packet.packet_id not in unacked:
                         if len(unacked) >= self.quota or packet.packet_id in upstream.requests:
                             self._wait_for_quota(packet, packets)
                             return
                         unacked.add(packet.packet_id)
-                    if (
-                        packet.topic not in known
-                        or properties.reserved
-                        or properties.response_topic
-                    ):
+                    if packet.topic not in known or not plain:
                         outcome = admission.admit(self, packet)
                         if outcome is None:
                             unacked.discard(packet.packet_id)

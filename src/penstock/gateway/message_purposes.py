@@ -10,7 +10,7 @@ Rules that hold here:
 from __future__ import annotations
 
 from penstock.gateway.translation import MESSAGE_AIP, MESSAGE_PIP
-from penstock.model.purposes import PurposeSet, lineage
+from penstock.model.purposes import PurposeSet
 from penstock.mqtt.properties import UserProperties
 
 AIP_PROPERTY = "purpose-aip"
@@ -31,20 +31,10 @@ def read_purposes(pairs: UserProperties) -> PurposeSet | None:
 
 
 def narrow(one: PurposeSet | None, other: PurposeSet | None) -> PurposeSet | None:
-    """Join two sets that both narrow: what both allow, without what either prohibits."""
+    """Join what two places say, where both say something."""
     if one is None or other is None:
         return other if one is None else one
-    prohibited = one.pip | other.pip
-    if one.prohibits_only or other.prohibits_only:
-        return PurposeSet(one.aip | other.aip, prohibited)
-    allowed = frozenset(
-        purpose
-        for mine, theirs in ((one.aip, other.aip), (other.aip, one.aip))
-        for purpose in mine
-        if not theirs.isdisjoint(lineage(purpose))
-    )
-    # Prohibitions alone would admit what neither allows.
-    return PurposeSet(allowed, prohibited) if allowed else PurposeSet()
+    return one.narrow(other)
 
 
 def as_properties(purposes: PurposeSet) -> UserProperties:
