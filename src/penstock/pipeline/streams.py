@@ -10,7 +10,8 @@ Rules that hold here:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -23,8 +24,7 @@ from penstock.errors import PenstockError
 from penstock.eventlog import Topic
 from penstock.model.kinds import Stream
 from penstock.pipeline.log_source import OFFSET, read_on, read_stretch
-from penstock.pipeline.parsing import PROBLEM, parse_records
-from penstock.pipeline.steps import DeadLetter
+from penstock.pipeline.parsing import parse_records
 from penstock.pipeline.views import ViewRunner
 
 
@@ -129,20 +129,14 @@ class StreamRunner:
         with self._lock:
             if not self._views or self._closing:
                 return
-            kept = len(self._views) > 1
             parsed = parse_records(frame, self.stream)
-            if kept:
-                parsed.persist(StorageLevel.MEMORY_AND_DISK)
-            try:
-                count, first, end, wrong = _survey(parsed)
-                if not count:
-                    return
-                self._bring_to(first)
-                problems = _find_problems(parsed) if wrong else []
-                self._advance(self._views.values(), parsed, first, end, problems)
-            finally:
-                if kept:
-                    parsed.unpersist()
+            with _kept(parsed, len(self._views)):
+                # Without a copy of what was parsed, the offsets alone are cheap to look at.
+                surveyed = parsed if len(self._views) > 1 else frame
+                first, end = _survey(surveyed)
+                if first < end:
+                    self._bring_to(first)
+                    self._advance(self._views.values(), parsed, first, end)
 
     def _bring_to(self, end: int) -> None:
         """Read for views that are behind, those at the same place together."""
@@ -156,31 +150,18 @@ class StreamRunner:
             stretch = min([end, start + self._rows, *others])
             raw = read_stretch(self._spark, self.topic.folder, start, stretch)
             parsed = parse_records(raw, self.stream)
-            parsed.persist(StorageLevel.MEMORY_AND_DISK)
-            try:
-                wrong = _survey(parsed)[3]
-                problems = _find_problems(parsed) if wrong else []
-                self._advance(together, parsed, start, stretch, problems)
-            finally:
-                parsed.unpersist()
+            with _kept(parsed, len(together)):
+                self._advance(together, parsed, start, stretch)
 
     def _advance(
-        self,
-        views: Iterable[ViewRunner],
-        parsed: DataFrame,
-        first: int,
-        end: int,
-        problems: list[DeadLetter],
+        self, views: Iterable[ViewRunner], parsed: DataFrame, first: int, end: int
     ) -> None:
         for view in list(views):
             start = max(first, view.next)
-            if start >= end:
-                continue
-            frame, found = parsed, problems
-            if start > first:
-                frame = parsed.where(F.col(f"`{OFFSET}`") >= start)
-                found = [letter for letter in problems if letter.offset >= start]
-            self._guard(view, partial(view.process, frame, end - start, end, found))
+            if start < end:
+                seen = start > first
+                frame = parsed.where(F.col(f"`{OFFSET}`") >= start) if seen else parsed
+                self._guard(view, partial(view.process, frame, end - start, end))
 
     def _guard(self, view: ViewRunner, action: Callable[[], object]) -> None:
         """Do something for a view; if it fails, the view stops and the others go on."""
@@ -196,17 +177,20 @@ def describe(error: BaseException) -> str:
     return str(error) if isinstance(error, PenstockError) else type(error).__name__
 
 
-def _survey(parsed: DataFrame) -> tuple[int, int, int, int]:
-    """Return how many records there are, where they begin and end, and how many have problems."""
+@contextmanager
+def _kept(parsed: DataFrame, views: int) -> Iterator[None]:
+    """Keep what was parsed as long as several views need it; for one it would only cost."""
+    if views > 1:
+        parsed.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        yield
+    finally:
+        if views > 1:
+            parsed.unpersist()
+
+
+def _survey(frame: DataFrame) -> tuple[int, int]:
+    """Return where records begin and end; the log has no gaps between."""
     offset = F.col(f"`{OFFSET}`")
-    row = parsed.agg(
-        F.count(offset), F.min(offset), F.max(offset), F.count(F.col(f"`{PROBLEM}`"))
-    ).first()
-    if row is None or not row[0]:
-        return 0, 0, 0, 0
-    return row[0], row[1], row[2] + 1, row[3]
-
-
-def _find_problems(parsed: DataFrame) -> list[DeadLetter]:
-    found = parsed.where(F.col(f"`{PROBLEM}`").isNotNull()).select(f"`{OFFSET}`", f"`{PROBLEM}`")
-    return [DeadLetter(row[0], row[1]) for row in found.orderBy(f"`{OFFSET}`").collect()]
+    row = frame.agg(F.min(offset), F.max(offset)).first()
+    return (0, 0) if row is None or row[0] is None else (row[0], row[1] + 1)

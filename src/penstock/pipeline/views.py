@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -102,20 +101,17 @@ class ViewRunner:
         """How many records the view holds back."""
         return self._step.held if self._step else 0
 
-    def process(
-        self, frame: DataFrame, count: int, end: int, problems: Sequence[DeadLetter] = ()
-    ) -> Commit:
-        """Publish what parsed records become.
-
-        `frame` has `count` records from `next` to before `end`; those with problems are
-        listed besides.
-        """
+    def process(self, frame: DataFrame, count: int, end: int) -> Commit:
+        """Publish what parsed records become: `count` of them, from `next` to before `end`."""
         staged = self._writer.stage()
-        fine = frame.where(_named(PROBLEM).isNull()) if problems else frame
         carry = [OFFSET, PERSON, TIME] if self._step else [OFFSET]
         identity = F.concat(F.lit(f"{self.blueprint.stream.topic}/"), _named(OFFSET).cast("string"))
-        masked = mask_frame(fine, self._before, identity=identity, carry=carry, rejection=REJECTED)
-        dead = list(problems)
+        masked = mask_frame(
+            frame, self._before, identity=identity, carry=[*carry, PROBLEM], rejection=REJECTED
+        )
+        reason = F.coalesce(_named(PROBLEM), _named(REJECTED))
+        masked = masked.withColumn(REJECTED, reason).drop(PROBLEM)
+        dead: list[DeadLetter] = []
         loss = 0.0
         if self._step is None:
             published = self._write(masked, self._before, staged, dead)
@@ -125,8 +121,7 @@ class ViewRunner:
             outcome = self._step.feed(rows, _now())
             published = self._publish(outcome, staged, dead)
             loss = outcome.loss
-        totals = Totals(count, published, len(dead), loss)
-        return self._commit(staged, end, dead, totals)
+        return self._commit(staged, end, dead, Totals(count, published, len(dead), loss))
 
     def flush(self) -> Commit | None:
         """End the stream: publish what is held back."""
