@@ -25,6 +25,7 @@ pytest_plugins = ("tests.gateway.fixtures",)
 CLIENT_IDENTIFIER_NOT_VALID = 0x85
 NOT_AUTHORIZED = 0x87
 TOPIC_NAME_INVALID = 0x90
+RECEIVE_MAXIMUM_EXCEEDED = 0x93
 QUOTA_EXCEEDED = 0x97
 
 
@@ -106,6 +107,17 @@ def test_a_packet_of_very_many_filters_is_refused(make: Make, kind: str) -> None
         client.send(Unsubscribe(1, filters))
     assert client.expect(Disconnect).reason == QUOTA_EXCEEDED
     client.wait_closed()
+
+
+def test_a_client_that_uses_up_all_packet_identifiers_stops_nobody(
+    gateway: GatewayThread, make: Make, topic: str
+) -> None:
+    greedy, other = make(f"s-{topic[2:]}"), make()
+    client = gateway.gateway.clients[f"s-{topic[2:]}"]
+    gateway.do(lambda: client.unacked.update(range(1, 65_536)))
+    greedy.send(Subscribe(1, (Subscription(topic, 0),)))
+    assert greedy.expect(Disconnect).reason == RECEIVE_MAXIMUM_EXCEEDED
+    other.publish(topic, b"still here", qos=1)
 
 
 def test_the_last_word_on_a_filter_counts_in_whatever_order(

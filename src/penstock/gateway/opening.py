@@ -10,7 +10,8 @@ Rules that hold here:
 - The purposes of a session that the broker has kept are read after the broker's CONNACK:
   from then on no other connection, here or on another gateway, can add to it.
 - A connection with the client identifier of another one takes over its session. The other
-  one is ended first, so that no message can reach both.
+  one is ended first, so that no message can reach both; but never before it is known who
+  the new one is, which the broker's CONNACK tells where the broker checks passwords.
 - Every refusal is counted, audited, and told in the client's version of MQTT.
 """
 
@@ -100,7 +101,7 @@ async def _open(client: Downstream) -> None:
         _refuse(client, _broker_refusal(client, answer))
         return
     if gateway.authenticator.relay:
-        # Only now it is known that nobody else is ended by a wrong password.
+        # Only now the password is known to be right: a wrong one must end nobody else.
         gateway.take_over(client)
     await _take_up_session(client, answer)
     if client.broker().ended:
