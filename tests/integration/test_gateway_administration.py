@@ -266,3 +266,31 @@ def test_the_file_of_passwords_must_be_private(tmp_path: Path) -> None:
     path.chmod(0o640)
     with pytest.raises(Exception, match="can be read by others"):
         PasswordFile(path).load()
+
+
+def test_the_history_says_what_was_done_and_names_nobody_but_the_actor(
+    opened: GatewayThread,
+) -> None:
+    with RawClient(opened.port) as admin:
+        admin.connect("a-personal-name")
+        for topic, payload in (
+            ("!RESERVE/home/HASH{x}", b""),
+            ("!RESERVE/home/HASH{}", b""),
+            ("!PBAC/PRESUB/somebody/home/a{x}", b""),
+            ("!PBAC/SET/filter_hybrid", b"true"),
+            ("!PBAC/RESET", b""),
+            ("!PBAC/CLEAR", b""),
+        ):
+            assert not admin.publish(topic, payload, qos=1).reason
+    with Database.open(opened.config.store.connection_url()) as database:
+        epochs = Definitions(database).epochs()
+    made = [it for it in reversed(epochs) if it.reason.endswith("command")]
+    assert [it.reason for it in made] == [
+        "reserved home/# by MQTT command",
+        "released home/# by MQTT command",
+        "presubscribed a client by MQTT command",
+        "setting filter_hybrid on by MQTT command",
+        "settings reset by MQTT command",
+        "cleared all reservations and presubscriptions by MQTT command",
+    ]
+    assert {it.actor for it in made} == {"anonymous"}

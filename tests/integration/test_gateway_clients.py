@@ -18,6 +18,7 @@ from paho.mqtt.properties import Properties
 
 from penstock.components import MosquittoServer
 from tests.gateway.harness import GatewayProcess, make_process
+from tests.gateway.passwords import write_passwords
 from tests.gateway.raw import RawClient
 
 pytestmark = pytest.mark.needs("mosquitto")
@@ -164,6 +165,11 @@ def test_tail(process: GatewayProcess, topic: str) -> None:
         shown = run_cli(process, "tail", f"{topic}/a", "--purpose", "billing", "-n", "1")
         out, _ = shown.communicate(timeout=30)
         assert out.strip() == f'{topic}/a retained {{"km": 7}}'
+        waits = run_cli(process, "tail", f"{topic}/c", "--purpose", "billing", "-n", "1")
+        assert waits.stderr.readline() == f"subscribed to {topic}/c for billing\n"
+        writer.publish(f"{topic}/c", b"now", qos=1)
+        out, _ = waits.communicate(timeout=30)
+        assert out.strip() == f"{topic}/c now"
 
 
 def test_tail_says_why_it_is_refused(process: GatewayProcess) -> None:
@@ -171,6 +177,45 @@ def test_tail_says_why_it_is_refused(process: GatewayProcess) -> None:
     _, err = tail.communicate(timeout=30)
     assert tail.returncode == 1
     assert "a/#/b" in err
+
+
+def test_tail_says_what_to_give_where_nobody_may_be_anonymous(
+    broker: MosquittoServer, tmp_path: Path
+) -> None:
+    passwords = write_passwords(tmp_path / "passwords", {"alice": "secret"})
+    login = {"authentication": {"passwords": str(passwords), "anonymous": False}}
+    secret = tmp_path / "secret"
+    secret.write_text("secret\n")
+    secret.chmod(0o644)
+    with make_process(tmp_path / "g", broker.port, login) as process:
+        tail = run_cli(process, "tail", "a", "-n", "1")
+        _, err = tail.communicate(timeout=30)
+        assert tail.returncode == 1
+        assert "give --user and --password-file" in err
+        named = ("--user", "alice", "--password-file", str(secret))
+        tail = run_cli(process, "tail", "a", "-n", "1", *named)
+        _, err = tail.communicate(timeout=30)
+        assert tail.returncode != 0
+        assert str(secret) in err
+        secret.chmod(0o600)
+        with RawClient(process.port) as writer:
+            writer.connect("alice", username="alice", password=b"secret")
+            writer.publish("a", b"x", qos=1, retain=True)
+            tail = run_cli(process, "tail", "a", "-n", "1", *named)
+            out, err = tail.communicate(timeout=30)
+            writer.publish("a", b"", qos=1, retain=True)
+        assert (tail.returncode, out.strip()) == (0, "a retained x"), err
+
+
+def test_the_log_of_the_gateway_as_json(broker: MosquittoServer, tmp_path: Path) -> None:
+    process = make_process(tmp_path, broker.port)
+    started = run_cli(process, "gateway", "--json")
+    try:
+        line = started.stderr.readline()
+    finally:
+        started.terminate()
+        started.communicate(timeout=30)
+    assert isinstance(json.loads(line), dict)
 
 
 def test_password(process: GatewayProcess, tmp_path: Path) -> None:

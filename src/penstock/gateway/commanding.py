@@ -43,6 +43,7 @@ from penstock.policy.commands import (
     ShowTree,
 )
 from penstock.policy.purpose_settings import PurposeSettings
+from penstock.store.audit.errors import TamperedError
 from penstock.store.snapshots import Snapshot
 
 if TYPE_CHECKING:
@@ -71,6 +72,10 @@ async def run(client: Downstream, packet: Publish, command: Command) -> None:
         await _carry_out(client, packet, command)
     except UnavailableError as error:
         _refuse(client, packet, "stale", error.message, ReasonCode.UNSPECIFIED_ERROR)
+    except TamperedError as error:
+        gateway.log.exception("a change cannot be recorded, so it is refused", error=error)
+        text = "the change cannot be recorded"
+        _refuse(client, packet, "stale", text, ReasonCode.UNSPECIFIED_ERROR)
     except PenstockError as error:
         _refuse(client, packet, "malformed", str(error), ReasonCode.TOPIC_NAME_INVALID)
     else:

@@ -113,6 +113,23 @@ def test_what_is_tried_out_goes_before_what_is_stored_until_it_is_taken_back() -
     assert made.unsaved() == {}
 
 
+def test_what_is_stored_holds_again_unless_something_else_is_tried_out() -> None:
+    made = rules(document(RESERVED, allow=["p"]))
+    made.try_out({RESERVED: document(RESERVED, allow=["q"])})
+    tried = made.unsaved()
+    made.try_out({RESERVED: document(RESERVED, allow=["r"])})
+    made.settle([RESERVED], tried)
+    assert made.engine.decide("a", "r")
+    before = made.generation
+    made.settle([RESERVED], made.unsaved())
+    assert made.engine.decide("a", "p")
+    assert made.unsaved() == {}
+    assert made.generation > before
+    made.try_out({RESERVED: None})
+    made.settle([RESERVED], {})
+    assert made.unsaved() == {RESERVED: None}
+
+
 def test_presubscriptions_of_the_same_go_by_name_and_can_be_taken_back() -> None:
     made = rules()
     one, two = Key("presubscription", "one"), Key("presubscription", "two")
