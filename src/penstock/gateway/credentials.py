@@ -28,7 +28,8 @@ import hmac
 import os
 import secrets
 import stat
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import sha256
@@ -90,6 +91,8 @@ class PasswordFile:
         self._path = path
         self._mark: tuple[int, int, int] | None = None
         self._users: dict[str, User] = {}
+        self._listed: set[str] = set()
+        self._beginnings: tuple[str, ...] = ()
         self._hasher = PasswordHasher()
         # What is checked for a user that does not exist; nobody knows its password.
         self._decoy = self._hasher.hash(secrets.token_urlsafe())
@@ -122,15 +125,18 @@ class PasswordFile:
             ) from None
         self._mark = mark
         self._right.clear()
+        patterns = {it for user in self._users.values() for it in user.patterns}
+        self._listed = {it for it in patterns if not it.endswith("*")}
+        self._beginnings = _shortest(it[:-1] for it in patterns if it.endswith("*"))
 
     def claims(self, client_id: str) -> bool:
         """Say whether a client identifier belongs to some user of the file as it is now."""
         self.load()
-        return client_id.partition(":")[0] in self._users or any(
-            _matches(pattern, client_id)
-            for user in self._users.values()
-            for pattern in user.patterns
-        )
+        if client_id in self._listed or client_id.partition(":")[0] in self._users:
+            return True
+        # As none begins with another, only the last one before it can be its beginning.
+        place = bisect_right(self._beginnings, client_id)
+        return place > 0 and client_id.startswith(self._beginnings[place - 1])
 
     def patterns(self, name: str) -> tuple[str, ...]:
         """Return the further client identifiers of a user."""
@@ -156,6 +162,15 @@ class PasswordFile:
 
     def _digest(self, name: str, password: bytes) -> bytes:
         return hmac.digest(self._key, name.encode() + b"\0" + password, sha256)
+
+
+def _shortest(beginnings: Iterable[str]) -> tuple[str, ...]:
+    """Sort, and leave out what begins with another one."""
+    kept: list[str] = []
+    for it in sorted(beginnings):
+        if not kept or not it.startswith(kept[-1]):
+            kept.append(it)
+    return tuple(kept)
 
 
 def _matches(pattern: str, client_id: str) -> bool:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -102,3 +103,29 @@ def test_client_identifiers(tmp_path: Path) -> None:
         assert who.owns("bob", client_id) == (client_id in owned), client_id
     assert who.owns("anonymous", "whatever")
     who.close()
+
+
+def test_nobody_may_use_what_belongs_to_a_user(tmp_path: Path) -> None:
+    patterns = {"alice": "a-*,a-b*,aa*,x", "bob": "z*,b*,ab-c*"}
+    path = write_passwords(tmp_path / "p", {"alice": "a", "bob": "b"}, patterns)
+    file = PasswordFile(path)
+    file.load()
+    who = Authenticator(passwords=file, relay=False, anonymous=True, checks=1)
+    users = ("alice", "bob")
+    for client_id in map("".join, itertools.product("ab-xz", repeat=3)):
+        taken = any(who.owns(user, client_id) for user in users)
+        assert who.owns("anonymous", client_id) != taken, client_id
+    for client_id in ("alice", "bob:1", "a-", "x", "z"):
+        assert not who.owns("anonymous", client_id), client_id
+    assert who.owns("anonymous", "alice2")
+    assert who.owns("anonymous", "xy")
+    who.close()
+
+
+@pytest.mark.parametrize("elsewhere", ["relay", "certificates"])
+def test_where_users_are_known_elsewhere_nobody_has_a_prefix(elsewhere: str) -> None:
+    known: dict[str, Any] = {elsewhere: True}
+    who = authenticator(anonymous=True, **known)
+    assert who.owns("anonymous", "anonymous:1")
+    assert not who.owns("anonymous", "dora")
+    assert not who.owns("anonymous", "anonymously")
