@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 from penstock.errors import UnavailableError
 from penstock.gateway import subscribing
 from penstock.gateway.broker_address import BrokerAddress
+from penstock.gateway.changes import concerned_filters, differing
 from penstock.gateway.counters import Counters
 from penstock.gateway.credentials import Authenticator, RefusedError
 from penstock.gateway.declared import DeclaredPurposes
@@ -31,7 +32,7 @@ from penstock.gateway.denials import Denials
 from penstock.gateway.downstream import Downstream
 from penstock.gateway.ending import Cause, end
 from penstock.gateway.limits import TICK_SECONDS, Limits
-from penstock.gateway.rules import RESERVATION, SETTINGS, Rules, Turn
+from penstock.gateway.rules import Rules, Turn
 from penstock.gateway.saving import Saver
 from penstock.gateway.translation import RESERVED, Offer
 from penstock.gateway.upstream import Upstream
@@ -50,7 +51,6 @@ _TAKE_SECONDS = 10.0
 _LOOKS_PER_LEASE = 20
 _SWEEP_TICKS = 3_600
 _THREADS = 4
-_COMPARED = 64
 
 T = TypeVar("T")
 
@@ -103,6 +103,7 @@ class Gateway:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._unfollow: Callable[[], None] | None = None
         self._ticks = 0
+        self._tried: frozenset[Key] = frozenset()
         self._was_fresh = False
         self._behind = 0
 
@@ -267,13 +268,14 @@ class Gateway:
         if change.before.mark == held.mark:
             keys: Iterable[Key] = (*change.created, *change.updated, *change.deleted)
         else:
-            keys = _differing(held, change.after)
+            keys = differing(held, change.after)
         self._take_set(change.after, keys)
 
     def turn(self, turn: Turn, changed: Iterable[Key] | None = None) -> None:
         """Let the broker know of subscriptions that are paused or resumed.
 
-        Where it is known what has changed, only what that concerns is tried again.
+        What sleeps is tried again where the change concerns it: these keys, or, if none are
+        given, what was or is tried out at this gateway alone.
         """
         for subscription in turn.paused:
             client = self.clients.get(subscription.client)
@@ -283,8 +285,10 @@ class Gateway:
             client = self.clients.get(subscription.client)
             if client is not None and client.open:
                 subscribing.resume(client, subscription)
-        concerned = None if changed is None else _concerned(changed)
-        if concerned is not None and not concerned:
+        tried = frozenset(self.rules.unsaved())
+        concerned = concerned_filters(self._tried | tried if changed is None else changed)
+        self._tried = tried
+        if concerned == ():
             return
         for client in self.clients.values():
             if client.open and client.session.dormant:
@@ -350,7 +354,7 @@ class Gateway:
         if self._behind > _LOOKS_PER_LEASE:
             self._behind = 0
             self.log.warning("the store was set back to an earlier epoch", epoch=known.epoch)
-            self._take_set(known, _differing(held, known))
+            self._take_set(known, differing(held, known))
 
     # --- the clock ---
 
@@ -414,17 +418,3 @@ class Gateway:
         error = task.exception()
         if error is not None and not isinstance(error, UnavailableError):
             self.log.error("work beside the connections failed", error=error)
-
-
-def _concerned(changed: Iterable[Key]) -> tuple[str, ...] | None:
-    """Return the filters that changes concern; None where that is all, or too many to compare."""
-    keys = [key for key in changed if key.kind in {RESERVATION, SETTINGS}]
-    if len(keys) > _COMPARED or any(key.kind == SETTINGS for key in keys):
-        return None
-    return tuple(key.name for key in keys)
-
-
-def _differing(held: Snapshot, snapshot: Snapshot) -> list[Key]:
-    before, now = held.documents, snapshot.documents
-    changed = [key for key, document in now.items() if before.get(key) != document]
-    return [*changed, *(key for key in before if key not in now)]

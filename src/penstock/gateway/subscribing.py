@@ -130,8 +130,9 @@ class _Request:
         if old is not None and (made is None or old != broker_filter(made.text, made.ap)):
             self._ended.append((text, old))
         if made is None:
-            for before in earlier.places if earlier else ():
-                self.reasons[before] = wanted.qos
+            if earlier is not None:
+                for before in earlier.places:
+                    self.reasons[before] = earlier.wanted.qos
             session.drop(text)
             gateway.denials.subscription(session, rule)
             self._refuse(place, ReasonCode.NOT_AUTHORIZED, "purpose", reason)
