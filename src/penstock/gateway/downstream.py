@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from penstock.gateway import admission, opening, requests
 from penstock.gateway.ending import Cause, end
+from penstock.gateway.window import cost
 from penstock.mqtt import (
     NO_PROPERTIES,
     NO_PUBLISH_PROPERTIES,
@@ -57,7 +58,7 @@ _PINGRESP = PINGRESP.encode(V5)
 _ACKS = (Puback, Pubrec, Pubcomp)
 _EXCHANGE = (Puback, Pubrec, Pubrel, Pubcomp)
 _NOTHING_KNOWN: frozenset[str] = frozenset()
-_EMPTY = 256
+_REQUEST_BYTES = 256
 _QUEUES = 2
 
 
@@ -342,8 +343,7 @@ class Downstream(asyncio.Protocol):
                 passing.append(item)
             else:
                 self._waiting.append(item)
-                size = len(item.topic_field) + len(item.payload) if type(item) is Publish else 0
-                self._kept_bytes += _EMPTY + size
+                self._kept_bytes += cost(item) if isinstance(item, Publish) else _REQUEST_BYTES
         if passing:
             self.forward(iter(passing))
         if self._kept_bytes > self.gateway.limits.queue:

@@ -145,25 +145,28 @@ class Rules:
 
         `tried` is what was `unsaved` when storing began; what was tried out since stays.
         """
-        turn = Turn()
-        for key in saved:
-            if key not in self._overlay:
-                continue
-            if tried is None or (key in tried and tried[key] is self._overlay[key]):
-                del self._overlay[key]
-                document = self.snapshot.documents.get(key) if self.snapshot else None
-                turn = turn.join(self._apply(key, document))
-        self._turn_over()
-        return turn
+        overlay = self._overlay
+        return self._take_back(
+            [
+                key
+                for key in saved
+                if key in overlay
+                and (tried is None or (key in tried and tried[key] is overlay[key]))
+            ]
+        )
 
     def reload(self) -> Turn:
         """Go back to what the store holds."""
+        return self._take_back(list(self._overlay))
+
+    def _take_back(self, keys: list[Key]) -> Turn:
         turn = Turn()
-        overlay, self._overlay = self._overlay, {}
-        for key in overlay:
+        for key in keys:
+            del self._overlay[key]
             document = self.snapshot.documents.get(key) if self.snapshot else None
             turn = turn.join(self._apply(key, document))
-        self._turn_over()
+        if keys:
+            self._turn_over()
         return turn
 
     def _turn_over(self) -> None:

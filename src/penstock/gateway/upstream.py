@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
 _UNDECIDED: Final = b"\x00undecided"
 _VERDICTS_LIMIT: Final = 2_048
-_LONGEST: Final = 1_024
+_LONGEST: Final = 256
 _QOS: Final = 0x06
 _EXACTLY_ONCE: Final = 0x04
 _DUPLICATE: Final = 0x08
@@ -385,7 +385,7 @@ class Upstream(asyncio.Protocol):
     def _decide(self, packet: Publish, key: tuple[str, bytes]) -> bytes | None:
         rules = self.client.gateway.rules
         listed = rules.delivery(self.client.session, packet)
-        if rules.remembers and len(key[0]) + len(key[1]) <= _LONGEST:
+        if rules.remembers and len(key[1]) <= _LONGEST:
             if len(self.verdicts) >= _VERDICTS_LIMIT:
                 self.verdicts.clear()
             self.verdicts[key] = listed
@@ -398,7 +398,7 @@ class Upstream(asyncio.Protocol):
         rule = self._reasons.get(key)
         if rule is None:
             rule = gateway.rules.explain(session, packet)
-            if len(key[0]) + len(key[1]) <= _LONGEST:
+            if len(key[1]) <= _LONGEST:
                 if len(self._reasons) >= _VERDICTS_LIMIT:
                     self._reasons.clear()
                 self._reasons[key] = rule

@@ -16,7 +16,14 @@ from collections.abc import Iterator
 from penstock.mqtt import Puback, Pubcomp, Publish, Pubrec
 
 _QOS = 0x06
-_EMPTY = 256
+_MESSAGE_BYTES = 256
+
+
+def cost(packet: Publish) -> int:
+    """Return about what a message that waits takes, however empty it is."""
+    return (
+        _MESSAGE_BYTES + len(packet.topic_field) + len(packet.properties.raw) + len(packet.payload)
+    )
 
 
 class Window:
@@ -35,7 +42,7 @@ class Window:
         if not self._kept and not self._is_beyond(packet):
             return True
         self._kept.append(packet)
-        self.kept_bytes += _cost(packet)
+        self.kept_bytes += cost(packet)
         return False
 
     def send(self, packet: Publish) -> None:
@@ -54,7 +61,7 @@ class Window:
         kept, self._kept = self._kept, deque()
         while kept and not self._is_beyond(kept[0]):
             message = kept.popleft()
-            self.kept_bytes -= _cost(message)
+            self.kept_bytes -= cost(message)
             yield message
         self._kept = kept
 
@@ -64,8 +71,3 @@ class Window:
             and len(self._in_flight) >= self._size
             and packet.packet_id not in self._in_flight
         )
-
-
-def _cost(packet: Publish) -> int:
-    """Return about what a message that waits takes, however empty it is."""
-    return _EMPTY + len(packet.topic_field) + len(packet.properties.raw) + len(packet.payload)
