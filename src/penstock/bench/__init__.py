@@ -7,4 +7,4 @@ Rules that hold here:
 """
 
 # In the order of `penstock bench all`.
-BENCHMARKS = ("expressions", "store", "audit", "reservations", "packets", "gateway", "anonymity")
+BENCHMARKS = ("expressions", "store", "audit", "reservations", "packets", "gateway", "anonymity", "pipeline")

@@ -14,6 +14,7 @@ from penstock.demo.story import Story
 DEMOS = {
     "first-steps": ("first_steps", "a broker, definitions, and decisions that explain themselves"),
     "car-sharing": ("car_sharing", "drivers decide what the data of their cars is used for"),
+    "hospital": ("hospital", "one stream of patients, four audiences, each with its view"),
 }
 
 

@@ -32,6 +32,8 @@ VERBS: dict[str, str] = {
     "check": "Ask whether a subject may read or write a topic, and why.",
     "explain": "Say who can see a topic, for which purposes, and why.",
     "tail": "Subscribe through the gateway for a purpose, and print what comes.",
+    "views": "Make anonymized versions of streams, each for its audience.",
+    "generate": "Make up data for trials, in any volume.",
     "audit": "Read, verify and prove the audit log.",
     "up": "Run the parts named in penstock.yaml.",
     "down": "Stop them again, in order.",
