@@ -7,4 +7,13 @@ Rules that hold here:
 """
 
 # In the order of `penstock bench all`.
-BENCHMARKS = ("expressions", "store", "audit", "reservations", "packets", "gateway", "anonymity", "pipeline")
+BENCHMARKS = (
+    "expressions",
+    "store",
+    "audit",
+    "reservations",
+    "packets",
+    "gateway",
+    "anonymity",
+    "pipeline",
+)
