@@ -41,7 +41,6 @@ from penstock.mqtt import Connect, PropertyLists, ReasonCode, Sender, TopicNames
 from penstock.policy.notation import Notation
 from penstock.store.checked import CheckedDefinitions
 from penstock.store.definitions import Change
-from penstock.store.edits import Delete, Edit, Put
 from penstock.store.follower import Follower, boot_clock
 from penstock.store.sessions import Leave, SessionChange, Sessions
 from penstock.store.snapshots import Snapshot, Update
@@ -299,18 +298,6 @@ class Gateway:
         _, meaning = self._definitions.current()
         put = [document for document in wanted.values() if document is not None]
         meaning.change(put, [key for key, document in wanted.items() if document is None])
-
-    def store_change(self, wanted: dict[Key, Document | None], actor: str, reason: str) -> Change:
-        """Store documents, or the end of some, as one change. Runs in a thread."""
-        put = [document for document in wanted.values() if document is not None]
-        gone = [key for key, document in wanted.items() if document is None]
-
-        def edit(now: Snapshot) -> list[Edit]:
-            there = [key for key in gone if key in now.documents]
-            self._definitions.meaning(now).change(put, there)
-            return [*map(Put, put), *map(Delete, there)]
-
-        return self._definitions.definitions.change(edit, actor=actor, reason=reason)
 
     def _hear(self, update: Update) -> None:
         """Take an update from the follower's thread; return when the loop has it."""
