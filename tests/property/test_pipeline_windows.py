@@ -107,6 +107,22 @@ windows = st.builds(
 )
 
 
+def test_the_clock_ends_windows_of_arrival() -> None:
+    step = WindowStep(
+        Window(size=10, grace=5),
+        [Shuffling(keys=("n",))],
+        SCHEMA,
+        by_arrival=True,
+        secret=bytes(32),
+    )
+    assert step.feed(_table([(3, 1, "a")], 0), 3).rows.num_rows == 0
+    assert not step.is_due(14)
+    assert step.is_due(15)
+    empty = arrow_schema(SCHEMA, OFFSET, PERSON, TIME).empty_table()
+    assert step.feed(empty, 15).rows.num_rows == 1
+    assert not step.is_due(1000)
+
+
 @given(window=windows, batches=st.lists(rows, max_size=4))
 def test_each_window_is_published_once_with_all_its_rows(
     window: Window, batches: list[list[Row]]

@@ -15,7 +15,7 @@ from penstock.components import JAR_SETS, find_java
 from penstock.config.sections.pipeline import PipelineSettings
 from penstock.errors import UnavailableError
 
-LOG: Final = "spark.log"
+LOG: Final = ".spark.log"
 STANDARD_ERROR: Final = 2
 LOOPBACK: Final = "127.0.0.1"
 CONNECTOR: Final = "spark-kafka"
@@ -26,6 +26,8 @@ FIXED: Final = {
     "spark.ui.enabled": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.streaming.metricsEnabled": "false",
+    # What several views share is kept for a moment only: to compress it would cost more.
+    "spark.sql.inMemoryColumnarStorage.compressed": "false",
 }
 
 

@@ -67,6 +67,9 @@ class Step(Protocol):
     def save(self) -> bytes:
         """Return everything the step knows."""
 
+    def is_due(self, now: int) -> bool:
+        """Whether something would leave by the clock alone."""
+
 
 def arrow_schema(schema: Schema, *more: str) -> pa.Schema:
     """Return the columns of rows: the fields, and numbers that go along."""

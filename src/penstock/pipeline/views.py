@@ -20,17 +20,18 @@ import pyarrow.parquet  # type: ignore[import-untyped]
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
+from penstock.errors import UsageError, quote
 from penstock.masks import Chain
 from penstock.masks.spark import mask_frame
 from penstock.pipeline.blueprint import Blueprint
 from penstock.pipeline.commits import Commit, Totals, ViewWriter
 from penstock.pipeline.log_source import OFFSET
 from penstock.pipeline.parsing import PERSON, PROBLEM, TIME
-from penstock.pipeline.steps import WINDOW, DeadLetter, Outcome, Step
+from penstock.pipeline.steps import WINDOW, DeadLetter, Outcome, Step, arrow_schema
 
 REJECTED: Final = "penstock:rejected"
 OPTIONS: Final[dict[str, dict[str, Any]]] = {
-    "parquet": {"compression": "zstd"},
+    "parquet": {"compression": "zstd", "parquet.compression.codec.zstd.level": "1"},
     "json": {"ignoreNullFields": "false"},
     "csv": {"header": "true"},
 }
@@ -61,14 +62,21 @@ class ViewRunner:
     def open(self) -> None:
         """Take the view, and go on where its newest commit ended."""
         last = self._writer.open()
+        try:
+            self._go_on(last)
+        except BaseException:
+            self._writer.close()
+            raise
+
+    def _go_on(self, last: Commit | None) -> None:
         self._plans.mkdir(mode=0o700, exist_ok=True)
         plan = self._plans / f"{self.blueprint.signature}.json"
         if not plan.exists():
             partial = plan.with_suffix(".partial")
             partial.write_text(self.blueprint.to_json(), encoding="utf-8")
             partial.replace(plan)
-        if last is not None and last.state and last.plan != self.blueprint.signature:
-            self._let_go_under(last.plan)
+        if last is not None and last.plan != self.blueprint.signature:
+            self._change_from(last)
         self._resume()
 
     def _resume(self) -> None:
@@ -79,18 +87,20 @@ class ViewRunner:
         saved = self._writer.load_state() if own else None
         self._step = self.blueprint.make_step(self._secret, saved)
 
-    def _let_go_under(self, signature: str) -> None:
+    def _change_from(self, last: Commit) -> None:
         """Publish what was held back under earlier definitions, as these say."""
-        text = (self._plans / f"{signature}.json").read_text(encoding="utf-8")
-        earlier = ViewRunner(
-            self._spark,
-            Blueprint.from_json(text),
-            self._writer.folder,
-            self._secret,
-            self._writer,
-        )
-        earlier._resume()
-        earlier.flush()
+        text = (self._plans / f"{last.plan}.json").read_text(encoding="utf-8")
+        before = Blueprint.from_json(text)
+        if before.stream.name != self.blueprint.stream.name:
+            raise UsageError(
+                f"the view {quote(self.name)} was one of the stream {quote(before.stream.name)}",
+                fix=f"give it another name, or move {self._writer.folder} away",
+            )
+        if last.state:
+            folder = self._writer.folder
+            earlier = ViewRunner(self._spark, before, folder, self._secret, self._writer)
+            earlier._resume()
+            earlier.flush()
 
     def close(self) -> None:
         """Give the view free."""
@@ -136,14 +146,10 @@ class ViewRunner:
 
     def tick(self) -> Commit | None:
         """Let windows end by the clock; commits only if something leaves."""
-        if self._step is None or not self._step.held:
+        if self._step is None or not self._step.is_due(_now()):
             return None
-        saved = self._step.save()
-        empty = pa.table({name: [] for name in (*self._before.output, OFFSET, PERSON, TIME)})
+        empty = arrow_schema(self._before.output, OFFSET, PERSON, TIME).empty_table()
         outcome = self._step.feed(empty, _now())
-        if not outcome.rows.num_rows and not outcome.dead:
-            self._step = self.blueprint.make_step(self._secret, saved)
-            return None
         staged = self._writer.stage()
         dead: list[DeadLetter] = []
         published = self._publish(outcome, staged, dead)
@@ -170,7 +176,7 @@ class ViewRunner:
             if form == "parquet":
                 (staged / "data").mkdir()
                 target = staged / "data" / "part-0.parquet"
-                pyarrow.parquet.write_table(fields, target, compression="zstd")
+                pyarrow.parquet.write_table(fields, target, compression="zstd", compression_level=1)
             else:
                 self._save(self._spark.createDataFrame(fields), staged)
             return int(rows.num_rows)

@@ -102,9 +102,17 @@ class WindowStep:
             newest = max(newest, now)
         return self._let_go(max(self._watermark, newest - self._grace), dead)
 
+    def is_due(self, now: int) -> bool:
+        """Whether the clock has ended a window."""
+        if not self._by_arrival:
+            return False
+        return bool(self._find_over(max(self._watermark, now - self._grace))[0].size)
+
     def flush(self) -> Outcome:
-        """End all windows."""
-        return self._let_go(LATEST + 2 * self._size, [])
+        """End all windows that have rows; later ones may still come."""
+        latest = self._starts_from(self._rows)
+        last = int(latest.max()) + self._size if latest.size else self._watermark
+        return self._let_go(max(self._watermark, last), [])
 
     def _starts_from(self, rows: pa.Table) -> Integers:
         """Return the start of the latest window of each row."""

@@ -51,8 +51,8 @@ def check_topic(name: str) -> str:
             f"a topic cannot have {quote(strange[0])} in its name → "
             "use letters, digits and . _ - only"
         )
-    if name in {".", ".."}:
-        raise ValueError("this is no name for a topic → use letters and digits")
+    if not name[:1].isalnum():
+        raise ValueError("a topic's name begins with a letter or digit → put one first")
     return name
 
 

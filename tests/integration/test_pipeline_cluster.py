@@ -1,0 +1,161 @@
+"""The same views on a standalone cluster of two workers as on one machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.components import find_java
+from penstock.eventlog import Topic
+from penstock.pipeline.commits import ViewFolder
+from penstock.pipeline.reading import read_published
+
+pytestmark = [pytest.mark.needs("java"), pytest.mark.timeout(600)]
+
+DEFINITIONS = """\
+kind: stream
+name: patients
+fields:
+  - {name: pid, type: int}
+  - {name: name, type: string}
+  - {name: age, type: int}
+  - {name: glucose, type: double}
+subject: pid
+---
+{kind: view, name: nurse, stream: patients, anonymizers: [
+  {anonymizer: tokenization, keys: [name]},
+  {anonymizer: bucketizing, keys: [age], bucketSize: 10},
+  {anonymizer: noise, keys: [glucose], noise: 0.5}]}
+---
+{kind: view, name: research, stream: patients, anonymizers: [
+  {anonymizer: k_anonymization, keys: [pid, name], k: 5, delta: 50,
+   quasiIdentifiers: [{key: age, min: 0, max: 120}]}]}
+"""
+RECORDS = 500
+LOOPBACK = "127.0.0.1"
+
+
+def _environment() -> dict[str, str]:
+    java = find_java().path
+    assert java is not None
+    return {
+        **os.environ,
+        "JAVA_HOME": str(java.resolve().parent.parent),
+        "SPARK_LOCAL_IP": LOOPBACK,
+        "PYSPARK_PYTHON": sys.executable,
+    }
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def _cluster(folder: Path) -> Iterator[str]:
+    import pyspark  # noqa: PLC0415 - only to find its programs
+
+    launcher = Path(pyspark.__file__).parent / "bin" / "spark-class"
+    port = _free_port()
+    url = f"spark://{LOOPBACK}:{port}"
+    deploy = "org.apache.spark.deploy"
+    commands = [[f"{deploy}.master.Master", "--port", str(port), "--webui-port", "0"]]
+    commands += [
+        [
+            f"{deploy}.worker.Worker",
+            *("--cores", "1", "--memory", "512m", "--webui-port", "0"),
+            *("--work-dir", str(folder / f"worker-{number}"), url),
+        ]
+        for number in range(2)
+    ]
+    started = []
+    try:
+        for number, command in enumerate(commands):
+            log = (folder / f"cluster-{number}.log").open("wb")
+            arguments = [str(launcher), command[0], "--host", LOOPBACK, *command[1:]]
+            started.append(
+                subprocess.Popen(
+                    arguments,
+                    env=_environment(),
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+            )
+        _wait_for_workers(folder / "cluster-0.log")
+        yield url
+    finally:
+        for process in reversed(started):
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _wait_for_workers(log: Path) -> None:
+    end = time.monotonic() + 120
+    while log.read_bytes().count(b"Registering worker") < 2:
+        assert time.monotonic() < end, log.read_text()
+        time.sleep(0.2)
+
+
+def _run(folder: Path, master: str) -> dict[str, list[Any]]:
+    """Run the views of an installation of its own; return what they publish."""
+    folder.mkdir()
+    (folder / "penstock.yaml").write_text(
+        f"pipeline: {{master: '{master}', memory: 512m, executor_memory: 512m, batch: 200,"
+        f" key: {folder.parent}/masks.key}}\n"
+    )
+    (folder / "d.yaml").write_text(DEFINITIONS)
+    records = [
+        {"pid": n, "name": f"Name {n}", "age": n * 7 % 100, "glucose": 100.0 + n % 50}
+        for n in range(RECORDS)
+    ]
+    topic = Topic(folder / "penstock-data" / "eventlog" / "patients")
+    topic.append([json.dumps(record).encode() for record in records])
+    for module, *arguments in (
+        ["apply", "-f", "d.yaml"],
+        ["views", "start", "--all"],
+        ["views", "run", "--once"],
+        ["views", "stop", "--all"],
+        ["views", "run", "--once"],
+    ):
+        code = f"from penstock.cli.{module} import command; command.main({arguments!r})"
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=folder,
+            env=_environment(),
+            capture_output=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr.decode()
+    views = folder / "penstock-data" / "views"
+    return {
+        name: [
+            sorted(json.dumps(row) for row in read_published(ViewFolder(views / name))),
+            *ViewFolder(views / name).dead_letters(),
+        ]
+        for name in ("nurse", "research")
+    }
+
+
+def test_a_cluster_gives_the_same_as_one_machine(tmp_path: Path) -> None:
+    local = _run(tmp_path / "local", "local[2]")
+    assert len(local["nurse"][0]) == RECORDS
+    assert len(local["research"][0]) + len(local["research"]) - 1 == RECORDS
+    with _cluster(tmp_path) as url:
+        spread = _run(tmp_path / "spread", url)
+    assert spread == local
+    assert any((tmp_path / "worker-0").rglob("stderr")), "no executor ran on the first worker"
+    assert any((tmp_path / "worker-1").rglob("stderr")), "no executor ran on the second worker"
