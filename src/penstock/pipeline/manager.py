@@ -9,12 +9,14 @@ Rules that hold here:
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +25,7 @@ from pyspark.sql import SparkSession
 from penstock.config.secrets import SecretFile
 from penstock.config.sections.pipeline import PipelineSettings
 from penstock.definitions import DefinitionSet
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, UnavailableError
 from penstock.eventlog import EventLog
 from penstock.model.kinds import Stream, View
 from penstock.pipeline.blueprint import Blueprint
@@ -66,6 +68,10 @@ class Manager:
 
     def run(self, told: threading.Event) -> None:
         """Run views until told to end."""
+        with self._alone():
+            self._run(told)
+
+    def _run(self, told: threading.Event) -> None:
         ended = threading.Event()
         # By itself, since catching up may keep the rest busy for long.
         reporter = threading.Thread(target=self._keep_reporting, args=(ended,), daemon=True)
@@ -85,14 +91,29 @@ class Manager:
 
     def run_once(self) -> None:
         """Bring all views that should run to the end that their streams have now."""
-        try:
-            self.look(stream=False)
-            for runner in self._streams.values():
-                runner.catch_up()
-                runner.tick()
-            self.look(stream=False)
-        finally:
-            self.close()
+        with self._alone():
+            try:
+                self.look(stream=False)
+                for runner in self._streams.values():
+                    runner.catch_up()
+                    runner.tick()
+                self.look(stream=False)
+            finally:
+                self.close()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep a second process from running the views of this folder."""
+        self._settings.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with (self._settings.folder / ".lock").open("wb") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UnavailableError(
+                    f"the views in {self._settings.folder} are run by another process",
+                    fix="it takes changes over by itself; to move it, stop it there first",
+                ) from None
+            yield
 
     def close(self) -> None:
         """End all queries, and give all views free."""
