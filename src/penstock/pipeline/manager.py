@@ -62,6 +62,8 @@ class Manager:
         self._streams: dict[str, StreamRunner] = {}
         # View → what it was when it failed, and why.
         self._failed: dict[str, tuple[tuple[str, float], str]] = {}
+        # Stream → why its query ended by itself the last time, if it did.
+        self._troubles: dict[str, str | None] = {}
         self._known: dict[str, View] = {}
         self._reporting = threading.Lock()
         self._seen: dict[str, deque[tuple[float, int]]] = {}
@@ -194,6 +196,9 @@ class Manager:
                 runner.stop()
                 del self._streams[name]
             elif not runner.streams:
+                # A query that ended by itself is begun again; its views are not less safe,
+                # only later. What ended it is told with them.
+                self._troubles[name] = runner.failure
                 runner.start(self._settings.interval)
             else:
                 # Views that were added or resumed need not wait for the next record.
@@ -237,6 +242,8 @@ class Manager:
             else:
                 continue
             error = failed[1] if failed is not None and state == "failed" else None
+            if state == RUNNING:
+                error = self._troubles.get(view.stream)
             rate = self._rate(name, now)
             self.control.report(name, Condition(state, os.getpid(), now, rate, error))
 
