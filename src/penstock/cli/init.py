@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from penstock.cli.output import json_option, show
+from penstock.components.mosquitto import generate_password
 from penstock.config import FILE_NAME, Config, KeyFile, load
 from penstock.config.template import write_template
 from penstock.errors import UnavailableError, UsageError, quote
@@ -87,4 +88,5 @@ def _make_data(config: Config) -> list[str]:
     missing = [key.path for key in keys if not key.path.exists()]
     Signer.open(config.audit.signing_key)
     Pseudonyms.open(config.audit.pseudonym_key)
+    config.broker.key.read_or_create(generate_password)
     return [*made, *map(str, missing)]

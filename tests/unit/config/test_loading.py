@@ -158,6 +158,7 @@ def test_secrets_are_places() -> None:
         ("broker", "password"): config.broker.password,
         ("audit", "signing_key"): config.audit.signing_key,
         ("audit", "pseudonym_key"): config.audit.pseudonym_key,
+        ("broker", "key"): config.broker.key,
     }
 
 
