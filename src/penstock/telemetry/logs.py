@@ -24,6 +24,7 @@ import threading
 import time
 import traceback
 from collections.abc import MutableMapping
+from pathlib import Path
 from typing import Any, Literal, NoReturn, TextIO, TypeVar
 
 import structlog
@@ -44,7 +45,8 @@ _LEVELS: dict[str, int] = {
     "error": logging.ERROR,
     "critical": logging.CRITICAL,
 }
-_SOURCE_ROOT = os.sep + "penstock" + os.sep
+# The package itself: a checkout may well be called penstock, too.
+_SOURCE_ROOT = str(Path(__file__).resolve().parents[1]) + os.sep
 
 WITHHELD = metrics.counter(
     "penstock_log_withheld",
@@ -225,9 +227,9 @@ def _describe(error: BaseException) -> dict[str, Any]:
     if kind in _safe:
         described["error_text"] = str(error)[:TEXT_LIMIT]
     places = [
-        frame.filename.rpartition(_SOURCE_ROOT)[2] + f":{frame.lineno}"
+        frame.filename.removeprefix(_SOURCE_ROOT) + f":{frame.lineno}"
         for frame in traceback.extract_tb(error.__traceback__)
-        if _SOURCE_ROOT in frame.filename
+        if frame.filename.startswith(_SOURCE_ROOT)
     ]
     if places:
         described["at"] = " > ".join(places[-PLACES_LIMIT:])
