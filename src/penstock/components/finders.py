@@ -156,8 +156,21 @@ def find_maven() -> Component:
         path=path,
         version=_ask_version([str(path), "--version"]) if path else None,
         fix="install it: apt-get install maven",
-        purpose="fetching the jars of Kafka and of Spark's Kafka connector",
+        purpose="fetching the jars of Kafka and of Spark's connectors",
         packages=("maven",),
+    )
+
+
+def find_kcat() -> Component:
+    """Find the Kafka client that the tests hold against our own view of who may read."""
+    path = _which("kcat", "kafkacat")
+    return Component(
+        name="kcat",
+        path=path,
+        version=_ask_version([str(path), "-V"]) if path else None,
+        fix="install it: apt-get install kcat",
+        purpose="tests of who may read a topic",
+        packages=("kcat",),
     )
 
 
@@ -174,7 +187,7 @@ def find_jars() -> Component:
         if complete
         else None,
         fix="fetch them: make setup (needs Maven)",
-        purpose="Kafka and Spark's Kafka connector",
+        purpose="Kafka, and Spark's connectors to Kafka, Avro and Delta",
     )
 
 
@@ -185,6 +198,7 @@ COMPONENTS: dict[str, Callable[[], Component]] = {
     "postgresql": find_postgresql,
     "chromium": find_chromium,
     "maven": find_maven,
+    "kcat": find_kcat,
     "jars": find_jars,
 }
 
