@@ -1,10 +1,14 @@
 """The kinds of definitions, one module each; importing this package registers them all."""
 
 from penstock.model.definition import KINDS
+from penstock.model.kinds.attributes import Attributes
+from penstock.model.kinds.emergency_policy import EmergencyPolicy
 from penstock.model.kinds.enforcement import Enforcement
 from penstock.model.kinds.group import Group
 from penstock.model.kinds.hierarchy import Hierarchy
+from penstock.model.kinds.object_shape import ObjectShape
 from penstock.model.kinds.policy import Policy
+from penstock.model.kinds.preference import Preference
 from penstock.model.kinds.presubscription import Presubscription
 from penstock.model.kinds.purpose import Purpose
 from penstock.model.kinds.purpose_settings import PurposeSettings
@@ -16,10 +20,14 @@ from penstock.model.kinds.vocabulary import Vocabulary
 
 __all__ = [
     "KINDS",
+    "Attributes",
+    "EmergencyPolicy",
     "Enforcement",
     "Group",
     "Hierarchy",
+    "ObjectShape",
     "Policy",
+    "Preference",
     "Presubscription",
     "Purpose",
     "PurposeSettings",

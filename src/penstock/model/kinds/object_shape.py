@@ -1,0 +1,91 @@
+"""Objects: how the attributes of what a message is about are found in it.
+
+Rules that hold here:
+- A pattern is a topic filter in which `+` may carry a name: `home/+patientId/+/pulse`.
+- A path leads into the payload's JSON object: `patient.id`.
+- Each attribute is found in one place of a definition, a level or a path.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Final, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from penstock.errors import quote
+from penstock.model.definition import Definition, register
+from penstock.model.kinds.fields import as_value_error
+from penstock.model.topics import check_filter
+
+ATTRIBUTE_LIMIT: Final = 100
+PATH_LIMIT: Final = 16
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def _plain_filter(pattern: str) -> str:
+    return "/".join("+" if level.startswith("+") else level for level in pattern.split("/"))
+
+
+def _check_pattern(pattern: str) -> str:
+    names = [level[1:] for level in pattern.split("/") if level.startswith("+") and level != "+"]
+    for name in names:
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"{quote(name)} cannot name a level → use letters, digits and _")
+        if names.count(name) > 1:
+            raise ValueError(f"two levels are called {quote(name)} → rename one, or write `+`")
+    as_value_error(check_filter)(_plain_filter(pattern))
+    return pattern
+
+
+def _check_path(path: str) -> str:
+    steps = path.split(".")
+    if not all(steps) or len(steps) > PATH_LIMIT:
+        raise ValueError("a path is names with dots between them, such as patient.id")
+    return path
+
+
+@register
+class ObjectShape(Definition):
+    """Where the attributes of `o` stand in messages: in levels of the topic, in the payload."""
+
+    kind: ClassVar[str] = "object"
+
+    topics: Annotated[str, Field(max_length=65535), AfterValidator(_check_pattern)] = Field(
+        default="#",
+        description="The topics that this is about, with names for the levels that are "
+        "attributes: `home/+patientId/+room/#`.",
+    )
+    payload: Mapping[str, Annotated[str, AfterValidator(_check_path)]] = Field(
+        default_factory=dict,
+        max_length=ATTRIBUTE_LIMIT,
+        description="Attributes that stand in a JSON payload, each with its path: "
+        "`patientId: patient.id`.",
+    )
+
+    @property
+    def filter(self) -> str:
+        """The topics, as a plain filter."""
+        return _plain_filter(self.topics)
+
+    @property
+    def levels(self) -> Mapping[int, str]:
+        """The attributes that levels of the topic are, by the place of the level."""
+        return {
+            place: level[1:]
+            for place, level in enumerate(self.topics.split("/"))
+            if level.startswith("+") and level != "+"
+        }
+
+    @model_validator(mode="after")
+    def _check_attributes(self) -> Self:
+        levels = set(self.levels.values())
+        twice = sorted(levels & set(self.payload))
+        if twice:
+            raise ValueError(
+                f"{quote(twice[0])} is a level and in the payload → leave one of them out"
+            )
+        if not levels and not self.payload:
+            raise ValueError("names no attribute → name a level, `+patientId`, or a payload path")
+        return self
