@@ -23,7 +23,6 @@ from penstock.definitions import DefinitionSet, read_text
 from penstock.eventlog import Topic
 from penstock.pipeline.blueprint import Blueprint
 from penstock.pipeline.commits import ViewFolder
-from penstock.pipeline.manager import read_secret
 from penstock.pipeline.reading import read_published
 
 pytestmark = pytest.mark.needs("java")
@@ -165,7 +164,7 @@ def _check_persons(rows: list[dict[str, Any]]) -> None:
 def _check_noise(folder: Path, records: list[dict[str, Any]]) -> None:
     """The draw of each record is the one that its place in the stream has, no other."""
     definitions = DefinitionSet.build(read_text(DEFINITIONS).documents)
-    secret = read_secret(folder / "penstock-data" / "keys" / "masks.key")
+    secret = (folder / "penstock-data" / "keys" / "masks.key").read_bytes()
     chain, _ = Blueprint.find(definitions, "noisy").chains(secret)
     for row in read_published(ViewFolder(folder / "penstock-data" / "views" / "noisy")):
         number = row["number"]

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +121,8 @@ def tail(
         with database.read() as connection:
             newest = read_last(connection, 1)
             found = read_last(connection, lines, only) if lines else []
+        if not as_json:
+            _announce(expected=bool(found) or follow, any_at_all=bool(newest))
         _print_entries(found, as_json=as_json)
         if follow:
             _follow(database, newest[0].seq if newest else -1, only, as_json=as_json)
@@ -144,7 +146,7 @@ def _print_entries(found: list[Recorded], *, as_json: bool) -> None:
     target = console()
     for one in found:
         try:
-            shown = one.as_document() if as_json else _line(one)
+            shown = _document(one) if as_json else _line(one)
         except (ValueError, TypeError, OverflowError):
             raise TamperedError(
                 f"entry {one.seq} is unreadable", fix="run `penstock audit verify`"
@@ -157,6 +159,20 @@ def _print_entries(found: list[Recorded], *, as_json: bool) -> None:
 
 
 _COLOURS = {"allowed": "green", "denied": "red", "failed": "bold red"}
+_HEADER = f"{'entry':>8}  {'time':<24}  {'outcome':<7}  event"
+
+
+def _announce(*, expected: bool, any_at_all: bool) -> None:
+    """Say what the columns are, or that there is nothing to show."""
+    if expected:
+        console().print(Text(_HEADER, "bold dim"))
+    else:
+        console().print("no entries that fit" if any_at_all else "no entries yet")
+
+
+def _document(one: Recorded) -> dict[str, Any]:
+    """Return an entry for machines; proofs keep the number that was signed."""
+    return one.as_document() | {"time": _moment(one.entry.time, "microseconds")}
 
 
 def _line(one: Recorded) -> Text:
@@ -177,9 +193,10 @@ def _line(one: Recorded) -> Text:
     return line
 
 
-def _moment(microseconds: int) -> str:
-    moment = datetime.fromtimestamp(microseconds / 1e6, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def _moment(microseconds: int, precision: str = "milliseconds") -> str:
+    # Whole numbers throughout: seconds as a float would blur the last digit.
+    moment = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=microseconds)
+    return moment.isoformat(timespec=precision).replace("+00:00", "Z")
 
 
 # --- verifying -------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from rich.text import Text
 from penstock.cli.output import json_option, show
 from penstock.components.mosquitto import generate_password
 from penstock.config import FILE_NAME, Config, KeyFile, load
+from penstock.config.secrets import generate_key
 from penstock.config.template import write_template
 from penstock.errors import UnavailableError, UsageError, quote
 from penstock.store.audit.pseudonyms import Pseudonyms
@@ -89,4 +90,5 @@ def _make_data(config: Config) -> list[str]:
     Signer.open(config.audit.signing_key)
     Pseudonyms.open(config.audit.pseudonym_key)
     config.broker.key.read_or_create(generate_password)
+    config.pipeline.key.read_or_create(generate_key)
     return [*made, *map(str, missing)]

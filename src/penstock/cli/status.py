@@ -61,10 +61,14 @@ def render_status(console: Console, status: Status) -> None:
     if status.monitor:
         head += f", {status.monitor}/metrics"
     console.print(Text.assemble(_word(status.state), f"  {head}"))
-    made = table("part", "state", "pid", "uptime", "restarts", "last exit", "address", "")
+    made = table("part", "state", "pid", "uptime", "restarts", "last exit", "address")
     for part in status.parts:
         made.add_row(*_row(part))
     console.print(made)
+    for part in status.parts:
+        # Below, not beside: sentences would squeeze the table on a narrow terminal.
+        if part.detail:
+            console.print(Text.assemble((f"{part.part}: ", "bold"), part.detail))
 
 
 def _row(part: PartStatus) -> list[str | Text]:
@@ -76,8 +80,7 @@ def _row(part: PartStatus) -> list[str | Text]:
         show_seconds(time.time() - part.since) if running else "-",
         str(part.restarts),
         part.last_exit or "-",
-        part.address or "-",
-        part.detail or "",
+        (part.address or "-").replace(", ", "\n"),
     ]
 
 

@@ -53,7 +53,8 @@ def command(
 ) -> None:
     """Print the messages of FILTER that the gateway delivers for a purpose.
 
-    With --json one line per message; payloads that are not text come as base64.
+    With --json one line per message: `payload` is the text as it was sent, `payload_json`
+    the same as data where it is a JSON object or list; what is not text comes as `base64`.
     """
     address = (host, port) if host and port else _listener(configuration(), host, port)
     password = SecretFile(password_file).read_text().encode() if password_file else None
@@ -215,7 +216,10 @@ def _show(packet: Any, *, as_json: bool) -> None:
         if text is None:
             line["base64"] = base64.b64encode(packet.payload).decode()
         else:
-            line["payload"] = _as_data(text)
+            line["payload"] = text
+            data = _as_data(text)
+            if data is not None:
+                line["payload_json"] = data
         print_json(line)
     else:
         shown = f"({len(packet.payload)} bytes)" if text is None else _visible(text)
@@ -231,11 +235,20 @@ def _as_text(payload: bytes) -> str | None:
         return None
 
 
-def _as_data(text: str) -> Any:
+def _as_data(text: str) -> dict[str, Any] | list[Any] | None:
+    """Return the object or list that a text is; a lone `80` or `true` stays a text."""
+    if not text.lstrip().startswith(("{", "[")):
+        return None
     try:
-        return json.loads(text)
-    except ValueError:
-        return text
+        found: dict[str, Any] | list[Any] = json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return None
+    return found
+
+
+def _refuse(word: str) -> None:
+    """Refuse what Python takes and JSON does not have: NaN and Infinity."""
+    raise ValueError(word)
 
 
 def _visible(text: str) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import stat
 import tempfile
 from abc import ABC, abstractmethod
@@ -32,6 +33,7 @@ SIZE_LIMIT = 64 * 1024
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
 SAFE_FILE = 0o600
 SAFE_FOLDER = 0o700
+KEY_BYTES = 32
 
 
 class Secret(ABC):
@@ -200,3 +202,8 @@ class KeyFile(SecretFile):
     """A secret file that Penstock makes itself where it is missing."""
 
     __slots__ = ()
+
+
+def generate_key() -> bytes:
+    """Return a new key of random bytes."""
+    return secrets.token_bytes(KEY_BYTES)

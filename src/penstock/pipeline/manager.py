@@ -11,18 +11,16 @@ from __future__ import annotations
 
 import fcntl
 import os
-import secrets
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Final
 
 from pyspark.sql import SparkSession
 
-from penstock.config.secrets import SecretFile
+from penstock.config.secrets import generate_key
 from penstock.config.sections.pipeline import PipelineSettings
 from penstock.definitions import DefinitionSet
 from penstock.errors import PenstockError, UnavailableError
@@ -36,12 +34,6 @@ from penstock.pipeline.views import ViewRunner
 LOOK_SECONDS: Final = 0.5
 REPORT_SECONDS: Final = 1.0
 RATE_SECONDS: Final = 10.0
-SECRET_BYTES: Final = 32
-
-
-def read_secret(path: Path) -> bytes:
-    """Return the key behind masks, after making it if it is missing."""
-    return SecretFile(path).read_or_create(lambda: secrets.token_bytes(SECRET_BYTES))
 
 
 class Manager:
@@ -58,7 +50,7 @@ class Manager:
         self._settings = settings
         self._definitions = definitions
         self._log = EventLog(settings.event_log)
-        self._secret = read_secret(settings.key)
+        self._secret = settings.key.read_or_create(generate_key)
         self._streams: dict[str, StreamRunner] = {}
         # View → what it was when it failed, and why.
         self._failed: dict[str, tuple[tuple[str, float], str]] = {}

@@ -29,7 +29,7 @@ class Part:
     command: Callable[[Config], Sequence[str]]
     after: tuple[str, ...] = ()
     """The parts that must be running first; those that are not configured do not count."""
-    ready: Callable[[Config], Probe] | None = None
+    ready: Callable[[Config], Probe | None] | None = None
     """How to tell that it is ready; without, it is as soon as it is started."""
     address: Callable[[Config], str] | None = None
     """Where it can be reached, for the status."""

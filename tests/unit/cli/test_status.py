@@ -114,3 +114,17 @@ def test_every_state_has_a_colour() -> None:
 )
 def test_lengths_of_time_are_short(seconds: float, text: str) -> None:
     assert show_seconds(seconds) == text
+
+
+def test_it_fits_80_columns_with_a_reason_below(
+    capsys: pytest.CaptureFixture[str], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    folder = RunFolder(here / "penstock-data")
+    failed = {"state": "backoff", "pid": None, "restarts": 3, "last_exit": "exit code 3"}
+    with folder.hold():
+        folder.write(status("degraded", **failed, detail="ended with exit code 3"))
+        run("status")
+    lines = capsys.readouterr().out.splitlines()
+    assert " ".join(lines[2].split()) == "broker backoff - - 3 exit code 3 127.0.0.1:1884"
+    assert lines[3] == "broker: ended with exit code 3"

@@ -84,3 +84,18 @@ def test_a_data_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     (tmp_path / "penstock-data").write_text("a file")
     with pytest.raises(UnavailableError, match="cannot be made: File exists"):
         prepare(lambda environ: defaults(tmp_path, environ), {})
+
+
+def test_the_pipeline_is_run_where_it_is_named_and_asked_whether_it_is_ready() -> None:
+    config = settings("parts: [pipeline]\npipeline: {monitor_port: 4711}")
+    (part,) = configured_parts(config)
+    assert part.needs == ("java",)
+    assert list(part.command(config))[-2:] == ["views", "run"]
+    assert part.ready is not None
+    assert str(part.ready(config)) == "http://127.0.0.1:4711/readyz"
+    for silent in ("pipeline: {monitor_port: 0}", "monitor: {enabled: false}"):
+        assert part.ready(settings(silent)) is None
+
+
+def test_the_pipeline_is_not_run_by_itself() -> None:
+    assert [part.name for part in configured_parts(settings(""))] == ["broker", "gateway"]

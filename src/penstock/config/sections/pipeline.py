@@ -7,7 +7,8 @@ from typing import Annotated
 from pydantic import Field
 
 from penstock.config.quantities import Duration
-from penstock.config.settings import DataPath, Kind, Settings, setting
+from penstock.config.secrets import KeyFile
+from penstock.config.settings import DataPath, Kind, Port, Settings, setting
 
 Memory = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,5}[mg]$"), Kind("a size", "such as 2g")]
 Master = Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^\S+$"), Kind("a master")]
@@ -31,7 +32,7 @@ class PipelineSettings(Settings):
         "The folder of what views have published, with their checkpoints; on a cluster, one "
         "that all nodes see.",
     )
-    key: DataPath = setting(
+    key: KeyFile = setting(
         "keys/masks.key",
         "The file of the key behind pseudonyms, substitutes and noise; created if missing.",
     )
@@ -40,4 +41,9 @@ class PipelineSettings(Settings):
     )
     interval: Annotated[Duration, Field(ge=0, le=3600)] = setting(
         "1s", "How often new records are looked for."
+    )
+    monitor_port: Port = setting(
+        9466,
+        "Where `penstock views run` answers /metrics, /healthz and /readyz, at the host of "
+        "`monitor`; 0 takes a free one.",
     )

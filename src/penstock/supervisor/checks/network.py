@@ -47,6 +47,10 @@ def _wanted(config: Config) -> Iterator[Wanted]:
     yield Wanted(
         "gateway.monitor_port", "gateway", config.monitor.host, config.gateway.monitor_port
     )
+    if "pipeline" in config.parts:
+        yield Wanted(
+            "pipeline.monitor_port", "pipeline", config.monitor.host, config.pipeline.monitor_port
+        )
     for name, listener in config.gateway.listeners.items():
         yield Wanted(
             f"gateway.listeners.{name}", "gateway", listener.host, listener.port, listener.encrypted
