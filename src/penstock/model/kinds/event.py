@@ -1,0 +1,260 @@
+"""Event types: what counts as having happened, in one packet or in many.
+
+Rules that hold here:
+- A type has one source: packets, requests (an evolution that wants its actions carried
+  out) or a pattern over other types. A pattern has one operator.
+- Every pattern may keep (`where`) and reshape (`set`) what its operator finds.
+- A pattern's expressions see each input under its `as`; a pattern of one input, and what
+  an aggregate comes to, is `it`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Final, Literal, Self
+
+from pydantic import AfterValidator, Field, JsonValue, model_validator
+
+from penstock.model.definition import Definition, ExpressionText, Part, PlainName, Reference
+from penstock.model.definition import register as register_kind
+from penstock.model.kinds.fields import TopicFilter
+from penstock.model.kinds.view import Milliseconds
+
+EXPRESSION_LIMIT: Final = 8192
+ATTRIBUTE_LIMIT: Final = 100
+INPUT_LIMIT: Final = 16
+COUNT_LIMIT: Final = 10_000
+DEPTH_LIMIT: Final = 16
+
+OPERATORS: Final = (
+    "event",
+    "or",
+    "and",
+    "sequence",
+    "iterate",
+    "aggregate",
+    "latest",
+    "visits",
+    "meetings",
+)
+
+# Which further fields belong to which operators; `as`, `where` and `set` belong to all.
+_BELONGS: Final[Mapping[str, frozenset[str]]] = {
+    "window": frozenset({"event", "or", "and", "aggregate", "sequence", "iterate", "meetings"}),
+    "by": frozenset({"and", "sequence", "iterate", "aggregate", "latest"}),
+    "within": frozenset({"sequence", "iterate", "visits"}),
+    "times": frozenset({"iterate"}),
+    "values": frozenset({"aggregate"}),
+    "raised": frozenset({"aggregate"}),
+    "order": frozenset({"latest"}),
+    "who": frozenset({"visits"}),
+    "place": frozenset({"visits"}),
+    "every": frozenset({"visits"}),
+    "request": frozenset({"visits"}),
+}
+
+
+def _check_word(text: str) -> str:
+    if not text.isidentifier() or not text.isascii():
+        raise ValueError("use letters, digits and _, beginning with a letter, such as maxTemp")
+    return text
+
+
+Word = Annotated[str, Field(min_length=1, max_length=64), AfterValidator(_check_word)]
+"""A name that expressions can write."""
+
+ExpressionOfSet = Annotated[str, Field(max_length=EXPRESSION_LIMIT)]
+"""An expression whose type its attribute says; the check of the whole set looks at it."""
+
+EventName = Annotated[PlainName, Reference("event", acyclic=True)]
+Attributes = Annotated[Mapping[Word, JsonValue], Field(max_length=ATTRIBUTE_LIMIT)]
+Settings = Annotated[Mapping[Word, ExpressionOfSet], Field(max_length=ATTRIBUTE_LIMIT)]
+Words = Annotated[tuple[Word, ...], Field(max_length=INPUT_LIMIT, strict=False)]
+Span = Annotated[Milliseconds, Field(gt=0)]
+
+
+class PacketSource(Part):
+    """Which packets are events of the type, and what they say."""
+
+    filters: tuple[TopicFilter, ...] = Field(
+        default=("#",),
+        min_length=1,
+        max_length=ATTRIBUTE_LIMIT,
+        strict=False,
+        description="The topics that are looked at.",
+    )
+    when: Annotated[str, Field(max_length=EXPRESSION_LIMIT), ExpressionText("bool")] = Field(
+        default="true",
+        description="The binding criterion, over t, s, o and e; missing counts as not satisfied.",
+    )
+    set: Settings = Field(description="The attributes: name and expression over t, s, o and e.")
+    optional: Words = Field(
+        default=(), description="Attributes that may be missing; without the others: no event."
+    )
+    time: ExpressionOfSet | None = Field(
+        default=None,
+        description="When it happened: a timestamp, or an int of milliseconds since 1970. "
+        "Left out: when the packet arrived.",
+    )
+    lateness: Annotated[Milliseconds, Field(ge=0)] = Field(
+        default=0, description="How late an event may arrive after its `time`; later: ignored."
+    )
+    id: ExpressionOfSet | None = Field(
+        default=None,
+        description="What tells a repeated event: a second one with the same text is ignored.",
+    )
+
+
+class RequestSource(Part):
+    """What is known when an evolution wants its actions carried out."""
+
+    set: Settings = Field(
+        description="The attributes: expressions over t, s, o, e of the packet that caused the "
+        "evolution, and r: subject, scenario, situation, event, at (milliseconds), time."
+    )
+    optional: Words = Field(default=(), description="Attributes that may be missing.")
+
+
+class EventWindow(Part):
+    """Which events count together; one of the three."""
+
+    last: Span | None = Field(default=None, description="Those of the last so long, such as 2d.")
+    each: Span | None = Field(
+        default=None, description="Those of one period, counted from 1970, such as 1d; UTC."
+    )
+    count: Annotated[int, Field(gt=0, le=COUNT_LIMIT)] | None = Field(
+        default=None, description="The last so many."
+    )
+    step: Literal[True] | None = Field(
+        default=None, description="Those that one packet, request or moment brought."
+    )
+
+    @model_validator(mode="after")
+    def _check_one(self) -> Self:
+        if sum(value is not None for value in (self.last, self.each, self.count, self.step)) != 1:
+            raise ValueError("a window is one of last, each, count and step → write one of them")
+        return self
+
+
+class Pattern(Part):
+    """An operator over other event types, with what it keeps and how it reshapes it."""
+
+    event: EventName | None = Field(default=None, description="Events of this type.")
+    any_of: tuple[Pattern, ...] | None = Field(
+        default=None, alias="or", min_length=1, max_length=INPUT_LIMIT, strict=False,
+        description="Each event of any of these.",
+    )  # fmt: skip
+    all_of: tuple[Pattern, ...] | None = Field(
+        default=None, alias="and", min_length=1, max_length=INPUT_LIMIT, strict=False,
+        description="All of these together; with `not`: while there is none.",
+    )  # fmt: skip
+    sequence: tuple[Pattern, ...] | None = Field(
+        default=None, min_length=2, max_length=INPUT_LIMIT, strict=False,
+        description="One after the other, within `within`; with `not`: none in between, or none "
+        "until `within` is over.",
+    )  # fmt: skip
+    negated: Pattern | None = Field(
+        default=None, alias="not", description="There is none; within and and sequence only."
+    )
+    iterate: Pattern | None = Field(
+        default=None, description="The last of `times` events within `within`; then anew."
+    )
+    aggregate: tuple[Pattern, ...] | None = Field(
+        default=None, min_length=1, max_length=INPUT_LIMIT, strict=False,
+        description="What the events of a window come to.",
+    )  # fmt: skip
+    latest: Pattern | None = Field(
+        default=None, description="The event with the greatest `order`; of equals the newest."
+    )
+    visits: Pattern | None = Field(
+        default=None,
+        description="Where `who` was in the last `within`, for each `request`: one event for "
+        "each uninterrupted stay at a `place`, from samples taken `every` so often.",
+    )
+    meetings: Pattern | None = Field(
+        default=None,
+        description="Of visits: who else was at the place at the same time, on which date, "
+        "for how many samples.",
+    )
+    alias: Word | None = Field(default=None, alias="as", description="How expressions call it.")
+    where: ExpressionOfSet | None = Field(default=None, description="Which are kept.")
+    set: Settings | None = Field(default=None, description="The attributes it comes to.")
+    window: EventWindow | None = Field(default=None, description="Which events count together.")
+    by: Words = Field(default=(), description="Attributes that tell groups apart.")
+    within: Span | None = Field(default=None, description="How far apart it may lie.")
+    times: Annotated[int, Field(gt=0, le=COUNT_LIMIT)] | None = Field(
+        default=None, description="How many events are wanted."
+    )
+    values: Settings | None = Field(
+        default=None,
+        description="What is computed: name and count, sum, avg, min, max, distinct, first or "
+        "last of an expression, such as max(it.temp).",
+    )
+    raised: Literal["each", "change"] = Field(
+        default="each",
+        description="each: with every event while `where` holds; change: when it begins to.",
+    )
+    order: Word | None = Field(default=None, description="The attribute that tells the latest.")
+    who: Word | None = Field(default=None, description="The attribute that tells who was there.")
+    place: Word | None = Field(default=None, description="The attribute that tells where.")
+    every: Span | None = Field(default=None, description="How far apart samples are.")
+    request: EventName | None = Field(default=None, description="The type that asks for visits.")
+
+    @property
+    def operator(self) -> str:
+        """The word that says what is done."""
+        return next(
+            name
+            for name in (*OPERATORS, "not")
+            if getattr(self, _FIELDS.get(name, name)) is not None
+        )
+
+    @model_validator(mode="after")
+    def _check_operator(self) -> Self:
+        names = [
+            name
+            for name in (*OPERATORS, "not")
+            if getattr(self, _FIELDS.get(name, name)) is not None
+        ]
+        if len(names) != 1:
+            found = ", ".join(names) or "none"
+            raise ValueError(f"a pattern has one operator, not {found} → write one")
+        wrong = [
+            field
+            for field, operators in _BELONGS.items()
+            if field in self.model_fields_set and names[0] not in operators
+        ]
+        if wrong:
+            raise ValueError(f"{names[0]} has no {', '.join(wrong)} → leave it out")
+        return self
+
+
+_FIELDS: Final = {"or": "any_of", "and": "all_of", "not": "negated"}
+
+
+@register_kind
+class Event(Definition):
+    """A type of events: bound to packets, to requests, or a pattern over other types."""
+
+    kind: ClassVar[str] = "event"
+
+    attributes: Attributes = Field(
+        description="What an event says: name and type, such as `pid: string`."
+    )
+    packet: PacketSource | None = Field(default=None, description="Primitive: from packets.")
+    request: RequestSource | None = Field(
+        default=None, description="Primitive: whenever an evolution carries out actions."
+    )
+    pattern: Pattern | None = Field(default=None, description="Complex: over other types.")
+
+    @property
+    def primitive(self) -> bool:
+        """Whether its events are made from one packet or request."""
+        return self.pattern is None
+
+    @model_validator(mode="after")
+    def _check_source(self) -> Self:
+        sources = [it for it in (self.packet, self.request, self.pattern) if it is not None]
+        if len(sources) != 1:
+            raise ValueError("an event has one source → write one of packet, request and pattern")
+        return self

@@ -1,0 +1,84 @@
+"""Plans: how an emergency may develop, from situation to situation."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Final, Self
+
+from pydantic import Field, model_validator
+
+from penstock.errors import quote
+from penstock.model.definition import Definition, Part, PlainName, Reference, register
+
+SITUATION_LIMIT: Final = 1000
+EVOLUTION_LIMIT: Final = 10_000
+LEVEL_LIMIT: Final = 1_000_000
+ACTION_LIMIT: Final = 16
+
+
+class Situation(Part):
+    """One stage of an emergency."""
+
+    id: PlainName = Field(description="What the situation is called; unique in its plan.")
+    level: Annotated[int, Field(ge=1, le=LEVEL_LIMIT)] = Field(description="How severe it is.")
+    description: Annotated[str, Field(max_length=2000)] = Field(
+        default="", description="What it means, in a sentence."
+    )
+
+
+class Evolution(Part):
+    """A step from one situation to another, or into or out of the emergency."""
+
+    event: Annotated[PlainName, Reference("event")] = Field(description="What brings it about.")
+    source: PlainName | None = Field(
+        default=None, alias="from", description="The situation that is left; none: inactive."
+    )
+    target: PlainName | None = Field(
+        default=None, alias="to", description="The situation that is entered; none: it is over."
+    )
+    actions: tuple[Annotated[PlainName, Reference("action")], ...] = Field(
+        default=(), max_length=ACTION_LIMIT, strict=False, description="What is published then."
+    )
+    priority: Annotated[int, Field(ge=-1000, le=1000)] = Field(
+        default=0,
+        description="Of events of one moment the greatest comes first.",
+    )
+
+
+@register
+class Plan(Definition):
+    """How an emergency may develop: its situations and the evolutions between them."""
+
+    kind: ClassVar[str] = "plan"
+
+    situations: tuple[Situation, ...] = Field(
+        min_length=1, max_length=SITUATION_LIMIT, strict=False, description="The stages."
+    )
+    evolutions: tuple[Evolution, ...] = Field(
+        min_length=1, max_length=EVOLUTION_LIMIT, strict=False, description="The steps."
+    )
+
+    @model_validator(mode="after")
+    def _check_evolutions(self) -> Self:
+        known = [situation.id for situation in self.situations]
+        twice = sorted({name for name in known if known.count(name) > 1})
+        if twice:
+            raise ValueError(f"the situation {quote(twice[0])} is there twice → rename one")
+        seen: dict[tuple[str | None, str], int] = {}
+        for index, step in enumerate(self.evolutions):
+            for end in (step.source, step.target):
+                if end is not None and end not in known:
+                    raise ValueError(
+                        f"evolutions[{index}]: there is no situation {quote(end)} → "
+                        f"name one of {', '.join(known)}"
+                    )
+            if step.source is None and step.target is None:
+                raise ValueError(
+                    f"evolutions[{index}] leads from nowhere to nowhere → name from or to"
+                )
+            first = seen.setdefault((step.source, step.event), index)
+            if first != index:
+                raise ValueError(
+                    f"evolutions[{first}] and evolutions[{index}] have the same source "
+                    f"{quote(step.source)} and event {quote(step.event)} → keep one"
+                )
+        return self
