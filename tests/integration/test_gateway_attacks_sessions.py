@@ -93,7 +93,9 @@ def test_a_clean_connection_leaves_nothing_of_an_earlier_session(
 ) -> None:
     name, sessions = f"s-{topic[2:]}", gateway.gateway.sessions
     make(name, clean=False, expiry=600).subscribe(topic, qos=1)
-    assert sessions.owner(name) == "anonymous"
+    owner = sessions.owner(name)
+    assert owner is not None
+    assert owner.principal == "anonymous"
     make(name).close()
     assert sessions.owner(name) is None
 

@@ -34,6 +34,7 @@ from penstock.gateway.ending import Cause, end
 from penstock.gateway.limits import TICK_SECONDS, Limits
 from penstock.gateway.rules import Rules, Turn
 from penstock.gateway.saving import Saver
+from penstock.gateway.session import Session
 from penstock.gateway.translation import RESERVED, Offer
 from penstock.gateway.upstream import Upstream
 from penstock.model.document import Document, Key
@@ -210,13 +211,9 @@ class Gateway:
             )
         self.clients[session.client_id] = client
         if other is not None:
-            session.predecessor = other.session
             end(other, Cause.TAKEOVER)
-
-    def enter(self, client: Downstream) -> None:
-        """Take note that a client is open."""
-        client.session.predecessor = None
-        self.counters.connections += 1
+            # Should the new one never open, the session ends in the time of the old one.
+            self._leave_session(other.session)
 
     def forget(self, client: Downstream) -> None:
         """Take note that a client's connection has ended."""
@@ -229,9 +226,11 @@ class Gateway:
             return
         del self.clients[session.client_id]
         self.rules.engine.end_session(session.client_id)
-        kept = session if session.stored else session.predecessor
-        if kept is not None and kept.stored:
-            self.saver.later(Leave(session.client_id, kept.holder, kept.expiry))
+        self._leave_session(session)
+
+    def _leave_session(self, session: Session) -> None:
+        if session.stored:
+            self.saver.later(Leave(session.client_id, session.holder, session.expiry))
 
     def offer(self, connect: Connect) -> Offer:
         """Say what a client is granted."""

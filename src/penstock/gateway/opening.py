@@ -7,8 +7,11 @@
 Rules that hold here:
 - Nothing of a client reaches the broker before it is known who it is, that the client
   identifier is its own, and that it may publish its will.
-- The purposes of a session that the broker has kept are read after the broker's CONNACK:
-  from then on no other connection, here or on another gateway, can add to it.
+- Of all gateways the broker knows best who has a session: who connected last. So the
+  session's holder is looked up before the broker is asked, and the store lets a session be
+  taken from that holder only, just as it was read after the broker's CONNACK. Where it was
+  taken by somebody else meanwhile, the broker tells whether that one came later (then this
+  connection is over) or is only slower (then it is taken up once more).
 - A connection with the client identifier of another one takes over its session. The other
   one is ended first, so that no message can reach both; but never before it is known who
   the new one is, which the broker's CONNACK tells where the broker checks passwords.
@@ -44,7 +47,7 @@ from penstock.mqtt.aliases import Aliases
 from penstock.mqtt.reasons import FAILURE
 from penstock.policy.commands import SendFor, parse_publish
 from penstock.store.follower import boot_clock
-from penstock.store.sessions import Begin, Forget, Return
+from penstock.store.sessions import Begin, Forget, Return, TakenError
 
 if TYPE_CHECKING:
     from penstock.gateway.downstream import Downstream
@@ -52,6 +55,7 @@ if TYPE_CHECKING:
 _ASSIGNED_BYTES = 12
 _DEFAULT_RECEIVE_MAXIMUM = 0xFFFF
 _UNKNOWN_NUMBERS = 1 << 27
+_TRIES = 8
 
 
 async def open_connection(client: Downstream) -> None:
@@ -89,7 +93,7 @@ async def _open(client: Downstream) -> None:
     principal = await gateway.authenticator.identify(connect, certificate)
     client_id, assigned = _client_id(client, principal)
     session = Session(client_id, principal, session_expiry(connect))
-    await _check_owner(client, session)
+    seen = await _look_up(client, session)
     will = _authorise_will(client, session)
     client.session = session
     if not gateway.authenticator.relay:
@@ -103,7 +107,7 @@ async def _open(client: Downstream) -> None:
     if gateway.authenticator.relay:
         # Only now the password is known to be right: a wrong one must end nobody else.
         gateway.take_over(client)
-    await _take_up_session(client, answer)
+    await _take_up_session(client, answer, seen)
     if client.broker().ended:
         raise ConnectionResetError
     _begin(client, answer, client_connack(answer, connect, assigned, offer), offer)
@@ -121,7 +125,7 @@ def _begin(client: Downstream, answer: Connack, told: Connack, offer: Offer) -> 
     client.aliases = Aliases(offer.topic_aliases)
     client.idle_limit = gateway.limits.idle_ticks(offer.keep_alive)
     client.open = True
-    gateway.enter(client)
+    gateway.counters.connections += 1
     client.renew()
     client.send(told.encode(client.version))
     gateway.counters.opened("accepted")
@@ -150,19 +154,24 @@ def _client_id(client: Downstream, principal: str) -> tuple[str, str | None]:
     return connect.client_id, None
 
 
-async def _check_owner(client: Downstream, session: Session) -> None:
-    """Refuse a client identifier that is another principal's, here or in the store."""
+async def _look_up(client: Downstream, session: Session) -> str | None:
+    """Return the holder of a session; refuse a client identifier that is another principal's."""
     gateway = client.gateway
+    if not client.connect.client_id:
+        return None
+    known = await gateway.run_in_thread(gateway.sessions.owner, session.client_id)
     other = gateway.clients.get(session.client_id)
     owner = other.session.principal if other is not None else None
+    # What begins with the user's own name is theirs, whoever had a session of that name.
     if owner is None and not gateway.authenticator.is_own(session.principal, session.client_id):
-        owner = await gateway.run_in_thread(gateway.sessions.owner, session.client_id)
+        owner = known.principal if known is not None else None
     if owner is not None and owner != session.principal:
         raise RefusedError(
             "this client identifier is in use by somebody else",
             ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
             "client_id",
         )
+    return known.holder if known is not None else None
 
 
 def _authorise_will(client: Downstream, session: Session) -> Will | None:
@@ -227,33 +236,52 @@ def _broker_refusal(client: Downstream, answer: Connack) -> Connack:
     return Connack(int(ReasonCode.SERVER_UNAVAILABLE))
 
 
-async def _take_up_session(client: Downstream, answer: Connack) -> None:
+async def _take_up_session(client: Downstream, answer: Connack, seen: str | None) -> None:
     """Restore what the session's subscriptions stand for, or begin it in the store."""
-    gateway = client.gateway
-    session = client.session
     if answer.properties.subscription_identifiers_available == 0:
         raise OSError("the broker knows no subscription identifiers")
+    client.gateway.rules.engine.end_session(client.session.client_id)
+    for _ in range(_TRIES):
+        try:
+            await _inherit(client, answer, seen)
+        except TakenError:
+            # First looked up, then asked: whoever is found then came before this connection.
+            seen = await _look_up(client, client.session)
+            if not await _is_current(client):
+                raise RefusedError(
+                    "another connection has taken the session over", ReasonCode.SERVER_BUSY, "busy"
+                ) from None
+        else:
+            return
+    raise RefusedError("too many connections want this session", ReasonCode.SERVER_BUSY, "busy")
+
+
+async def _is_current(client: Downstream) -> bool:
+    async with asyncio.timeout(client.gateway.broker_timeout):
+        return await client.broker().is_current()
+
+
+async def _inherit(client: Downstream, answer: Connack, seen: str | None) -> None:
+    """Take a session up from the holder that was seen, as one step of the store."""
+    gateway = client.gateway
+    session = client.session
     stored = None
-    if answer.session_present:
+    if answer.session_present and seen is not None:
         stored = await gateway.run_in_thread(gateway.sessions.load, session.client_id)
-    gateway.rules.engine.end_session(session.client_id)
+        if stored is None or stored.holder != seen:
+            raise TakenError
     if stored is not None and stored.principal == session.principal:
         session.stored = True
+        await gateway.saver.save(Return(session.client_id, session.holder, stored))
         session.last_number = stored.last_number
         session.missing = subscribing.restore(client, stored.subscriptions)
-        await gateway.saver.save(Return(session.client_id, session.holder))
         return
     if answer.session_present:
         # The broker has subscriptions that nobody knows here: their numbers must not be ours.
         session.last_number = secrets.randbelow(_UNKNOWN_NUMBERS)
     if session.resumable:
         session.stored = True
-        await gateway.saver.save(Begin(session.client_id, session.principal, session.holder))
-    elif client.connect.client_id and await _is_stored(client):
+        await gateway.saver.save(Begin(session.client_id, session.principal, session.holder, seen))
+    elif seen is not None:
         # The broker has ended an earlier session that was to be kept.
-        await gateway.saver.save(Forget(session.client_id))
-
-
-async def _is_stored(client: Downstream) -> bool:
-    gateway = client.gateway
-    return await gateway.run_in_thread(gateway.sessions.owner, client.session.client_id) is not None
+        await gateway.saver.save(Forget(session.client_id, seen))

@@ -47,7 +47,6 @@ class Session:
         "last_number",
         "missing",
         "numbers",
-        "predecessor",
         "principal",
         "stored",
         "will_topic",
@@ -62,8 +61,6 @@ class Session:
         """Tells this connection from others of the same session, in the store."""
         self.stored = False
         """Whether the store knows this session, so that its end must be told."""
-        self.predecessor: Session | None = None
-        """The session of the connection that this one has taken over, until it is open."""
         self.by_number: dict[int, Subscription] = {}
         self.numbers: dict[str, int] = {}
         self.last_number = 0

@@ -80,7 +80,9 @@ class Upstream(asyncio.Protocol):
     """The connection to the broker that belongs to one client."""
 
     __slots__ = (
+        "_aside_bytes",
         "_copies",
+        "_current",
         "_early",
         "_held",
         "_last_id",
@@ -127,8 +129,10 @@ class Upstream(asyncio.Protocol):
         self._last_id = 0
         self._paused: set[str] = set()
         self._held: list[bytes] = []
+        self._aside_bytes = 0
         self._early: list[Packet] = []
         self._copies = Copies()
+        self._current: asyncio.Future[bool] | None = None
         self._reasons: dict[tuple[str, bytes], str] = {}
 
     # --- the network ---
@@ -144,6 +148,8 @@ class Upstream(asyncio.Protocol):
         if not self.connack.done():
             self.connack.set_exception(exc or ConnectionResetError("the broker closed"))
             self.connack.exception()
+        if self._current is not None:
+            _answer(self._current, answer=False)
         for answer in self.requests.values():
             answer.cancel()
         self.requests.clear()
@@ -167,7 +173,9 @@ class Upstream(asyncio.Protocol):
         gateway = self.client.gateway
         gateway.counters.bytes_out += len(data)
         self._pinged = 0
-        if self._paused or self._is_stale():
+        if self._current is not None:
+            self._set_aside(data, self._current)
+        elif self._paused or self._is_stale():
             self._held.append(data)
         else:
             self._read(data)
@@ -251,6 +259,43 @@ class Upstream(asyncio.Protocol):
         self._reasons.clear()
         # Through other subscriptions than before an equal message is no copy.
         self._copies = Copies()
+
+    async def is_current(self) -> bool:
+        """Ask the broker whether this connection, which is not open yet, is still the session's.
+
+        What the broker sends before its answer is set aside until the client is open.
+        """
+        if self.ended:
+            return False
+        current: asyncio.Future[bool] = self.client.gateway.loop.create_future()
+        self._current = current
+        held, self._held = self._held, []
+        for data in held:
+            self._set_aside(data, current)
+        self.transport.write(_PINGREQ)
+        self.transport.resume_reading()
+        try:
+            return await current
+        finally:
+            self._current = None
+            if not self.ended:
+                self.transport.pause_reading()
+
+    def _set_aside(self, data: bytes, current: asyncio.Future[bool]) -> None:
+        self._aside_bytes += len(data)
+        self.reader.feed(data)
+        try:
+            while batch := self.reader.packets():
+                for packet in batch:
+                    if isinstance(packet, Pingresp):
+                        _answer(current, answer=True)
+                    else:
+                        self._early.append(packet)
+        except MqttError as error:
+            self.client.gateway.log.exception("the broker broke a rule of MQTT", error=error)
+            _answer(current, answer=False)
+        if self._aside_bytes > _QUEUES * self.client.gateway.limits.queue:
+            _answer(current, answer=False)
 
     # --- what the gateway asks of the broker ---
 
@@ -467,3 +512,8 @@ class Upstream(asyncio.Protocol):
                 pass
             case _:
                 raise ProtocolError(f"{packet.packet_type.name} is not expected from the broker")
+
+
+def _answer(question: asyncio.Future[bool], *, answer: bool) -> None:
+    if not question.done():
+        question.set_result(answer)

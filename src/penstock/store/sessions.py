@@ -10,6 +10,9 @@ Rules that hold here:
 - `apply` takes many changes of many sessions as one transaction, in their order.
 - A session has one holder at a time, the connection that took it up last. What an earlier
   one still has to say comes too late and is not taken.
+- Who takes a session up, begins or forgets it names what they saw of it. Where that has
+  changed since, nothing is done (`TakenError`): of two that come at once the second has to
+  look again, and inherits what the first has made of it.
 - A session that has ended is gone with all its subscriptions; one that nobody took up
   again in time is swept away.
 """
@@ -78,21 +81,31 @@ class StoredSubscription:
 
 
 @dataclass(frozen=True, slots=True)
+class Owner:
+    """Whom a client identifier belongs to, and the connection that has its session."""
+
+    principal: str
+    holder: str
+
+
+@dataclass(frozen=True, slots=True)
 class StoredSession:
     """A session as the store keeps it."""
 
     principal: str
+    holder: str
     last_number: int
     subscriptions: tuple[StoredSubscription, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """A session begins anew; what was kept under this client is forgotten."""
+    """A session begins anew; what a previous holder kept is forgotten."""
 
     client: str
     principal: str
     holder: str
+    previous: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,20 +130,29 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """A session was taken up again, by another holder."""
+    """A session was taken up again by another holder, just as it was seen."""
 
     client: str
     holder: str
+    seen: StoredSession
 
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """A session was ended by one that is not kept."""
+    """The session of a previous holder was ended by one that is not kept."""
 
     client: str
+    previous: str
 
 
 SessionChange = Begin | Keep | Leave | Return | Forget
+
+
+class TakenError(UnavailableError):
+    """A session is not, or no longer, as somebody saw it: another connection has it."""
+
+    def __init__(self) -> None:
+        super().__init__("the session was taken over by another connection", fix="connect again")
 
 
 def digest(client_id: str) -> str:
@@ -147,36 +169,13 @@ class Sessions:
 
     def load(self, client_id: str) -> StoredSession | None:
         """Return a session, if it is known and has not expired."""
-        key = digest(client_id)
         with self._database.read() as connection:
-            row = connection.execute(
-                sa.select(sessions_table).where(sessions_table.c.client == key)
-            ).first()
-            if row is None or (row.expires is not None and row.expires <= self._clock()):
-                return None
-            held = connection.execute(
-                sa.select(subscriptions_table).where(subscriptions_table.c.client == key)
-            ).all()
-        return StoredSession(
-            row.principal,
-            row.last_number,
-            tuple(
-                StoredSubscription(it.filter, it.number, it.purpose, it.options, it.identifier)
-                for it in held
-            ),
-        )
+            return self._read(connection, digest(client_id))
 
-    def owner(self, client_id: str) -> str | None:
-        """Return the principal that a client identifier belongs to, if it has a session."""
-        query = sa.select(sessions_table.c.principal, sessions_table.c.expires).where(
-            sessions_table.c.client == digest(client_id)
-        )
+    def owner(self, client_id: str) -> Owner | None:
+        """Return whom a client identifier belongs to, if it has a session."""
         with self._database.read() as connection:
-            row = connection.execute(query).first()
-        if row is None or (row.expires is not None and row.expires <= self._clock()):
-            return None
-        principal: str = row.principal
-        return principal
+            return self._find(connection, digest(client_id))
 
     def apply(self, changes: Sequence[SessionChange]) -> None:
         """Make changes durable, all of them or none."""
@@ -196,7 +195,8 @@ class Sessions:
         key = digest(change.client)
         mine = sessions_table.c.client == key
         match change:
-            case Begin(principal=principal, holder=holder):
+            case Begin(principal=principal, holder=holder, previous=previous):
+                self._check_holder(connection, key, previous)
                 connection.execute(sa.delete(sessions_table).where(mine))
                 connection.execute(
                     sa.insert(sessions_table).values(
@@ -220,19 +220,43 @@ class Sessions:
                 held = sessions_table.c.holder == holder
                 ends = None if expiry == NEVER else self._clock() + timedelta(seconds=expiry)
                 connection.execute(sa.update(sessions_table).where(mine, held).values(expires=ends))
-            case Forget():
+            case Forget(previous=previous):
+                self._check_holder(connection, key, previous)
                 connection.execute(sa.delete(sessions_table).where(mine))
-            case Return(holder=holder):
+            case Return(holder=holder, seen=seen):
+                if self._read(connection, key) != seen:
+                    raise TakenError
                 taken = sa.update(sessions_table).where(mine).values(expires=None, holder=holder)
                 connection.execute(taken)
 
-    @staticmethod
-    def _check_holder(connection: Connection, key: str, holder: str) -> None:
-        query = sa.select(sessions_table.c.holder).where(sessions_table.c.client == key)
-        if connection.scalar(query) != holder:
-            raise UnavailableError(
-                "the session was taken over by another connection", fix="connect again"
-            )
+    def _find(self, connection: Connection, key: str) -> Owner | None:
+        table = sessions_table.c
+        query = sa.select(table.principal, table.holder, table.expires).where(table.client == key)
+        row = connection.execute(query).first()
+        if row is None or (row.expires is not None and row.expires <= self._clock()):
+            return None
+        return Owner(row.principal, row.holder)
+
+    def _read(self, connection: Connection, key: str) -> StoredSession | None:
+        owner = self._find(connection, key)
+        if owner is None:
+            return None
+        last = sa.select(sessions_table.c.last_number).where(sessions_table.c.client == key)
+        held = sa.select(subscriptions_table).where(subscriptions_table.c.client == key)
+        return StoredSession(
+            owner.principal,
+            owner.holder,
+            connection.scalar(last) or 0,
+            tuple(
+                StoredSubscription(it.filter, it.number, it.purpose, it.options, it.identifier)
+                for it in connection.execute(held.order_by(subscriptions_table.c.number))
+            ),
+        )
+
+    def _check_holder(self, connection: Connection, key: str, holder: str | None) -> None:
+        owner = self._find(connection, key)
+        if (owner.holder if owner is not None else None) != holder:
+            raise TakenError
 
     @staticmethod
     def _forget(connection: Connection, key: str, filters: Iterable[str]) -> None:

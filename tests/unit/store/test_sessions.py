@@ -16,10 +16,12 @@ from penstock.store.sessions import (
     Forget,
     Keep,
     Leave,
+    Owner,
     Return,
     Sessions,
     StoredSession,
     StoredSubscription,
+    TakenError,
     digest,
 )
 
@@ -36,15 +38,22 @@ ONE = StoredSubscription("a/#", 1, "billing", 1, 7)
 TWO = StoredSubscription("b", 2, None, 2, 0)
 
 
+def take_up(sessions: Sessions, client: str, holder: str) -> Return:
+    """Make the change that takes a session up as it is now."""
+    seen = sessions.load(client)
+    assert seen is not None
+    return Return(client, holder, seen)
+
+
 def test_a_session_is_kept_with_its_subscriptions(database: Database) -> None:
     sessions = Sessions(database)
     name = "c" * 65_000  # longer than any index takes
-    sessions.apply([Begin(name, "alice", "h"), Keep(name, "h", (ONE, TWO), (), 2)])
-    assert sessions.load(name) == StoredSession("alice", 2, (ONE, TWO))
+    sessions.apply([Begin(name, "alice", "h", None), Keep(name, "h", (ONE, TWO), (), 2)])
+    assert sessions.load(name) == StoredSession("alice", "h", 2, (ONE, TWO))
     changed = StoredSubscription("b", 2, "ads", 1, 0)
     sessions.apply([Keep(name, "h", (changed,), ("a/#", "never"), 3)])
-    assert sessions.load(name) == StoredSession("alice", 3, (changed,))
-    assert sessions.owner(name) == "alice"
+    assert sessions.load(name) == StoredSession("alice", "h", 3, (changed,))
+    assert sessions.owner(name) == Owner("alice", "h")
     assert sessions.load("other") is None
     assert sessions.owner("other") is None
 
@@ -52,16 +61,16 @@ def test_a_session_is_kept_with_its_subscriptions(database: Database) -> None:
 def test_a_session_that_begins_anew_forgets_the_old_one(database: Database) -> None:
     sessions = Sessions(database)
     sessions.apply(
-        [Begin("c", "alice", "h"), Keep("c", "h", (ONE,), (), 1), Begin("c", "bob", "h")]
+        [Begin("c", "alice", "h", None), Keep("c", "h", (ONE,), (), 1), Begin("c", "bob", "i", "h")]
     )
-    assert sessions.load("c") == StoredSession("bob", 0, ())
+    assert sessions.load("c") == StoredSession("bob", "i", 0, ())
 
 
 def test_sessions_end_in_their_time(database: Database) -> None:
     clock = Clock()
     sessions = Sessions(database, clock=clock)
     for name in ("now", "later", "never", "back"):
-        sessions.apply([Begin(name, "alice", "h"), Keep(name, "h", (ONE,), (), 1)])
+        sessions.apply([Begin(name, "alice", "h", None), Keep(name, "h", (ONE,), (), 1)])
     sessions.apply(
         [
             Leave("now", "h", 0),
@@ -72,7 +81,7 @@ def test_sessions_end_in_their_time(database: Database) -> None:
     )
     assert sessions.load("now") is None
     assert sessions.load("later") is not None
-    sessions.apply([Return("back", "i")])
+    sessions.apply([take_up(sessions, "back", "i")])
     clock.now += timedelta(seconds=61)
     assert sessions.load("later") is None
     assert sessions.owner("later") is None
@@ -84,26 +93,59 @@ def test_sessions_end_in_their_time(database: Database) -> None:
 def test_changes_are_made_together_or_not_at_all(database: Database) -> None:
     sessions = Sessions(database)
     with pytest.raises(UnavailableError):
-        sessions.apply([Begin("c", "alice", "h"), Keep("nobody", "h", (ONE,), (), 1)])
+        sessions.apply([Begin("c", "alice", "h", None), Keep("nobody", "h", (ONE,), (), 1)])
     assert sessions.load("c") is None
 
 
 def test_who_held_a_session_before_comes_too_late(database: Database) -> None:
     sessions = Sessions(database)
-    sessions.apply([Begin("c", "alice", "old"), Keep("c", "old", (ONE,), (), 1)])
-    sessions.apply([Return("c", "new"), Leave("c", "old", 0), Leave("c", "old", 1)])
-    assert sessions.load("c") == StoredSession("alice", 1, (ONE,))
+    sessions.apply([Begin("c", "alice", "old", None), Keep("c", "old", (ONE,), (), 1)])
+    sessions.apply([take_up(sessions, "c", "new"), Leave("c", "old", 0), Leave("c", "old", 1)])
+    assert sessions.load("c") == StoredSession("alice", "new", 1, (ONE,))
     with pytest.raises(UnavailableError, match="taken over"):
         sessions.apply([Keep("c", "old", (TWO,), (), 2)])
     sessions.apply([Keep("c", "new", (TWO,), (), 2)])
 
 
-def test_a_session_can_be_forgotten_whoever_holds_it(database: Database) -> None:
+def test_a_session_is_forgotten_only_as_it_was_seen(database: Database) -> None:
     sessions = Sessions(database)
-    sessions.apply([Begin("c", "alice", "h"), Keep("c", "h", (ONE,), (), 1), Begin("d", "b", "h")])
-    sessions.apply([Forget("c"), Forget("never there")])
+    sessions.apply(
+        [Begin("c", "alice", "h", None), Keep("c", "h", (ONE,), (), 1), Begin("d", "b", "h", None)]
+    )
+    for change in (Forget("c", "i"), Forget("never there", "h")):
+        with pytest.raises(TakenError):
+            sessions.apply([change])
+    sessions.apply([Forget("c", "h")])
     assert sessions.load("c") is None
-    assert sessions.owner("d") == "b"
+    assert sessions.owner("d") == Owner("b", "h")
+
+
+def test_a_session_is_taken_up_only_as_it_was_seen(database: Database) -> None:
+    """Neither another holder nor a late word of the one that was seen goes unnoticed."""
+    sessions = Sessions(database)
+    sessions.apply([Begin("c", "alice", "h", None)])
+    back = take_up(sessions, "c", "i")
+    sessions.apply([Keep("c", "h", (ONE,), (), 1)])
+    with pytest.raises(TakenError):
+        sessions.apply([back])
+    sessions.apply([take_up(sessions, "c", "i")])
+    for late in (Begin("c", "alice", "j", "h"), Begin("c", "alice", "j", None)):
+        with pytest.raises(TakenError):
+            sessions.apply([late])
+    assert sessions.load("c") == StoredSession("alice", "i", 1, (ONE,))
+
+
+def test_a_session_that_has_expired_is_nobodys(database: Database) -> None:
+    clock = Clock()
+    sessions = Sessions(database, clock=clock)
+    sessions.apply([Begin("c", "alice", "h", None), Leave("c", "h", 60)])
+    back = take_up(sessions, "c", "i")
+    clock.now += timedelta(seconds=61)
+    for late in (back, Begin("c", "alice", "i", "h"), Forget("c", "h")):
+        with pytest.raises(TakenError):
+            sessions.apply([late])
+    sessions.apply([Begin("c", "bob", "i", None)])
+    assert sessions.owner("c") == Owner("bob", "i")
 
 
 def test_sessions_from_before_they_had_holders_can_be_taken_up(sqlite_url: str) -> None:
@@ -119,6 +161,6 @@ def test_sessions_from_before_they_had_holders_can_be_taken_up(sqlite_url: str) 
     engine.dispose()
     with Database.open(sqlite_url) as database:
         sessions = Sessions(database)
-        assert sessions.load("c") == StoredSession("alice", 3, ())
-        sessions.apply([Return("c", "h"), Keep("c", "h", (ONE,), (), 4)])
-        assert sessions.load("c") == StoredSession("alice", 4, (ONE,))
+        assert sessions.load("c") == StoredSession("alice", "", 3, ())
+        sessions.apply([take_up(sessions, "c", "h"), Keep("c", "h", (ONE,), (), 4)])
+        assert sessions.load("c") == StoredSession("alice", "h", 4, (ONE,))
