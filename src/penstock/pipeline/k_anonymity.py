@@ -39,6 +39,7 @@ from penstock.masks.fields import Schema
 from penstock.masks.suppression import SYMBOL
 from penstock.pipeline.log_source import OFFSET
 from penstock.pipeline.parsing import PERSON, TIME
+from penstock.pipeline.risk_persons import HIGH, LOW, PERSONS, RECORDS, count_persons
 from penstock.pipeline.steps import (
     WINDOW,
     DeadLetter,
@@ -139,15 +140,41 @@ class KAnonymityStep:
         published = leaving.filter(pa.array(~release.suppressed))
         boxes = release.places[~release.suppressed]
         loss = float(release.boxes.losses[boxes].sum())
-        return Outcome(self._generalize(published, release, boxes), dead, loss)
+        labels = {
+            domain.name: pa.array(domain.labels(low, high), pa.string())
+            for domain, low, high in zip(
+                self._domains, release.boxes.lows, release.boxes.highs, strict=True
+            )
+        }
+        rows = self._generalize(published, labels, boxes)
+        return Outcome(rows, dead, loss, self._count(published, labels, boxes, release))
+
+    def _count(
+        self,
+        rows: pa.Table,
+        labels: Mapping[str, pa.Array],
+        boxes: npt.NDArray[np.int64],
+        release: Release,
+    ) -> pa.Table | None:
+        """Return how many records and persons each box was published with."""
+        if not boxes.size:
+            return None
+        number = len(release.boxes)
+        records = np.bincount(boxes, minlength=number)
+        made: dict[str, pa.Array] = dict(labels)
+        for domain, low, high in zip(
+            self._domains, release.boxes.lows, release.boxes.highs, strict=True
+        ):
+            made[f"{LOW}{domain.name}"] = pa.array(low)
+            made[f"{HIGH}{domain.name}"] = pa.array(high)
+        made[RECORDS] = pa.array(records)
+        made[PERSONS] = pa.array(count_persons(boxes, rows[PERSON].to_numpy(), number))
+        return pa.table(made).filter(pa.array(records > 0))
 
     def _generalize(
-        self, rows: pa.Table, release: Release, boxes: npt.NDArray[np.int64]
+        self, rows: pa.Table, labels: Mapping[str, pa.Array], boxes: npt.NDArray[np.int64]
     ) -> pa.Table:
-        made = {}
-        for number, domain in enumerate(self._domains):
-            labels = domain.labels(release.boxes.lows[number], release.boxes.highs[number])
-            made[domain.name] = pa.array(labels, pa.string()).take(pa.array(boxes))
+        made = {name: found.take(pa.array(boxes)) for name, found in labels.items()}
         columns = []
         for field in self._output:
             if field.name in made:

@@ -49,6 +49,8 @@ class Outcome:
     rows: pa.Table
     dead: list[DeadLetter] = field(default_factory=list)
     loss: float = 0.0
+    groups: pa.Table | None = None
+    """How many persons are behind each group, where the step counts them; see `risk_persons`."""
 
 
 class Step(Protocol):

@@ -27,6 +27,7 @@ from penstock.pipeline.blueprint import Blueprint
 from penstock.pipeline.commits import Commit, Totals, ViewWriter
 from penstock.pipeline.log_source import OFFSET
 from penstock.pipeline.parsing import PERSON, PROBLEM, TIME
+from penstock.pipeline.risk_persons import write_persons
 from penstock.pipeline.steps import WINDOW, DeadLetter, Outcome, Step, arrow_schema
 
 REJECTED: Final = "penstock:rejected"
@@ -167,6 +168,7 @@ class ViewRunner:
     def _publish(self, outcome: Outcome, staged: Path, dead: list[DeadLetter]) -> int:
         """Write what left a collective step, through the masks behind it."""
         dead += outcome.dead
+        write_persons(self._writer.folder, self._writer.sequence, outcome.groups)
         rows = outcome.rows
         if not rows.num_rows:
             return 0
