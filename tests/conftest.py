@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from penstock.components import Component, MosquittoServer, PostgresServer, find
+from penstock.components import Component, KafkaCluster, MosquittoServer, PostgresServer, find
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,10 +39,13 @@ def _look_for(name: str) -> Component:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # One JVM is enough: all tests that use Spark run in the same worker process.
+    # One JVM of each is enough: all tests that use Spark, and all that use Kafka, run in
+    # the same worker process.
     for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("spark"))
+        for name in ("spark", "kafka"):
+            if name in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.xdist_group(name))
+                break
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -85,6 +88,13 @@ def mosquitto(tmp_path: Path) -> Iterator[MosquittoServer]:
     """Run a broker for this test alone; mark the test needs("mosquitto")."""
     with MosquittoServer(tmp_path / "mosquitto") as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[KafkaCluster]:
+    """One Kafka broker for all tests of this process; mark them needs("java", "jars")."""
+    with KafkaCluster() as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")

@@ -40,6 +40,7 @@ VERBS: dict[str, str] = {
     "gateway": "Run the MQTT gateway in the foreground.",
     "status": "Show the parts that run.",
     "password": "Add, change or remove a user in the file of passwords.",
+    "dev": "Run servers for development on this machine.",
     "bench": "Measure a part and print figures.",
 }
 

@@ -20,6 +20,7 @@ from penstock.components.finders import (
     find_postgresql,
 )
 from penstock.components.jars import JAR_SETS, JarSet
+from penstock.components.kafka import KafkaCluster
 from penstock.components.mosquitto import MosquittoServer
 from penstock.components.postgresql import PostgresServer
 
@@ -28,6 +29,7 @@ __all__ = [
     "JAR_SETS",
     "Component",
     "JarSet",
+    "KafkaCluster",
     "MosquittoServer",
     "PostgresServer",
     "find",

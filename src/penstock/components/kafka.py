@@ -1,0 +1,353 @@
+"""A Kafka cluster of our own on loopback, for development, tests and benchmarks.
+
+One to some nodes, each broker and controller at once (KRaft), in one folder:
+
+    folder/cluster.json          ports and passwords (mode 0600), so that it can start again
+    folder/admin.properties      the administrator for Kafka's own tools (mode 0600)
+    folder/admin.password        the administrator's password alone (mode 0600)
+    folder/node-1/               server.properties, data, and the log `kafka.log`
+
+Rules that hold here:
+- Only who logs in gets in: clients with SCRAM-SHA-512, the nodes among themselves with a
+  password of their own. What no rule allows is denied; the administrator and the nodes
+  alone are above the rules. Topics are made on purpose, never by asking for them.
+- Passwords stand in files of mode 0600, never on a command line.
+- Every process is ended by the id that we started. What is in a temporary folder goes with
+  the cluster.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from penstock.components import kafka_files, processes
+from penstock.components.finders import find_java
+from penstock.components.jars import JAR_SETS
+from penstock.components.kafka_files import ADMIN, HOST
+from penstock.errors import UnavailableError, UsageError, quote
+
+MECHANISM = "SCRAM-SHA-512"
+MOST_BROKERS = 9
+READY_SECONDS = 120.0
+FORMAT_SECONDS = 60.0
+_MAIN = "kafka.Kafka"
+_FORMAT = "kafka.tools.StorageTool"
+_API_VERSIONS = 18
+
+
+@dataclass(frozen=True, slots=True)
+class Passwords:
+    """The passwords of a cluster: of its administrator, and of the nodes among themselves."""
+
+    admin: str
+    nodes: str
+
+
+class KafkaCluster:
+    """A cluster that lives as long as the `with` block.
+
+    Its nodes are numbered from 1; `stop_node`, `kill_node` and `start_node` act on one.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None = None,
+        *,
+        brokers: int = 1,
+        heap: str = "384m",
+        reauthentication: float = 60.0,
+    ) -> None:
+        if not 1 <= brokers <= MOST_BROKERS:
+            raise UsageError(
+                f"{brokers} is no number of brokers", fix=f"choose 1 to {MOST_BROKERS}"
+            )
+        self._temporary = folder is None
+        self.folder = folder or Path(tempfile.mkdtemp(prefix="penstock-kafka-"))
+        self.heap = heap
+        self._reauthentication = reauthentication
+        self._java, self._jars = _find_programs()
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._take_up(brokers)
+
+    @property
+    def bootstrap(self) -> str:
+        """The addresses that clients begin with."""
+        return ",".join(f"{HOST}:{node.client}" for node in self.nodes)
+
+    @property
+    def admin_password_file(self) -> Path:
+        """The file of the administrator's password, for settings."""
+        return self.folder / "admin.password"
+
+    @property
+    def admin_properties_file(self) -> Path:
+        """The administrator's settings, for Kafka's own tools."""
+        return self.folder / "admin.properties"
+
+    @property
+    def pids(self) -> dict[int, int]:
+        """The process ids of the nodes that were started and not ended."""
+        return {number: process.pid for number, process in self._processes.items()}
+
+    def log(self, number: int) -> Path:
+        """Return the log of a node."""
+        return self._node_folder(number) / "kafka.log"
+
+    def start(self) -> None:
+        """Start all nodes and wait until each of them answers clients."""
+        self._format_missing()
+        for node in self.nodes:
+            self._launch(node)
+        try:
+            for node in self.nodes:
+                self._await(node)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End all nodes; a temporary folder is removed."""
+        for process in self._processes.values():
+            if process.poll() is None:
+                # What is thrown away need not be put in order first.
+                process.send_signal(signal.SIGKILL if self._temporary else signal.SIGTERM)
+        for process in self._processes.values():
+            _end(process)
+        self._processes.clear()
+        if self._temporary:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def start_node(self, number: int) -> None:
+        """Start one node again and wait until it answers."""
+        self._launch(self._node(number))
+        self._await(self._node(number))
+
+    def stop_node(self, number: int) -> None:
+        """End one node in order: it hands its partitions over first."""
+        process = self._processes.pop(self._node(number).number)
+        process.terminate()
+        _end(process)
+
+    def kill_node(self, number: int) -> None:
+        """End one node as a crash would."""
+        process = self._processes.pop(self._node(number).number)
+        process.kill()
+        process.wait(processes.STOP_SECONDS)
+
+    def tool_command(self, main: str, *arguments: str) -> list[str]:
+        """Return the command that runs one of Kafka's own programs, by its class."""
+        logging = f"-Dlog4j2.configurationFile={self.folder / 'tools-log4j2.properties'}"
+        return [str(self._java), "-Xmx128m", logging, "-cp", f"{self._jars}/*", main, *arguments]
+
+    def _take_up(self, brokers: int) -> None:
+        """Read what the folder holds of a cluster, or make a new one there."""
+        file = self.folder / "cluster.json"
+        if file.exists():
+            held = json.loads(file.read_text())
+            if len(held["nodes"]) != brokers:
+                raise UsageError(
+                    f"the folder {quote(self.folder)} holds a cluster of {len(held['nodes'])}, "
+                    f"not of {brokers}",
+                    fix="name another folder, or that number of brokers",
+                )
+            self.cluster_id: str = held["id"]
+            self.passwords = Passwords(**held["passwords"])
+            self.nodes = [kafka_files.Node(**node) for node in held["nodes"]]
+            return
+        # A leading hyphen would be read as an option.
+        self.cluster_id = "P" + base64.urlsafe_b64encode(secrets.token_bytes(16)).decode()[1:22]
+        self.passwords = Passwords(secrets.token_urlsafe(24), secrets.token_urlsafe(24))
+        self.nodes = [
+            kafka_files.Node(number, *(processes.free_port() for _ in range(3)))
+            for number in range(1, brokers + 1)
+        ]
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        kafka_files.write_private(self.admin_password_file, self.passwords.admin + "\n")
+        kafka_files.write_private(
+            self.admin_properties_file,
+            kafka_files.client_properties(self.bootstrap, ADMIN, self.passwords.admin),
+        )
+        kafka_files.write_logging(self.folder / "log4j2.properties", "INFO")
+        kafka_files.write_logging(self.folder / "tools-log4j2.properties", "ERROR")
+        held = {
+            "id": self.cluster_id,
+            "passwords": {"admin": self.passwords.admin, "nodes": self.passwords.nodes},
+            "nodes": [node.as_data() for node in self.nodes],
+        }
+        kafka_files.write_private(file, json.dumps(held))
+
+    def _format_missing(self) -> None:
+        """Make the storage of nodes that have none; all at once, for a JVM starts slowly."""
+        started = []
+        for node in self.nodes:
+            folder = self._node_folder(node.number)
+            if (folder / "data" / "meta.properties").exists():
+                continue
+            folder.mkdir(parents=True, exist_ok=True)
+            properties = folder / "server.properties"
+            kafka_files.write_private(
+                properties,
+                kafka_files.server_properties(
+                    node,
+                    self.nodes,
+                    data=folder / "data",
+                    password=self.passwords.nodes,
+                    reauthentication=self._reauthentication,
+                ),
+            )
+            scram = f"{MECHANISM}=[name={ADMIN},password={self.passwords.admin}]"
+            # In a file, so that no password is seen in the list of processes.
+            words = [
+                "-Xmx128m", "-cp", f"{self._jars}/*", _FORMAT, "format",
+                "--cluster-id", self.cluster_id, "--config", str(properties),
+                "--add-scram", scram,
+            ]  # fmt: skip
+            arguments = folder / "format.arguments"
+            kafka_files.write_private(arguments, "".join(f'"{word}"\n' for word in words))
+            process = subprocess.Popen(
+                [str(self._java), f"@{arguments}"],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+            )
+            started.append((process, arguments))
+        for process, arguments in started:
+            output, _ = process.communicate(timeout=FORMAT_SECONDS)
+            arguments.unlink()
+            if process.returncode:
+                raise UnavailableError(
+                    "Kafka's storage could not be made; its last words: "
+                    + " | ".join(output.decode(errors="replace").splitlines()[-3:]),
+                    fix=f"check that {self.folder} can be written",
+                )
+
+    def _launch(self, node: kafka_files.Node) -> None:
+        folder = self._node_folder(node.number)
+        command = [
+            str(self._java),
+            f"-Xms{self.heap}",
+            f"-Xmx{self.heap}",
+            "-XX:+UseSerialGC",
+            "-Djava.awt.headless=true",
+            f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}",
+            "-cp",
+            f"{self._jars}/*",
+            _MAIN,
+            str(folder / "server.properties"),
+        ]
+        with self.log(node.number).open("ab") as output:
+            self._processes[node.number] = subprocess.Popen(
+                command,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                # A Ctrl-C at the terminal is ours to handle, in order.
+                start_new_session=True,
+            )
+
+    def _await(self, node: kafka_files.Node) -> None:
+        process = self._processes[node.number]
+        deadline = time.monotonic() + READY_SECONDS
+        while time.monotonic() < deadline and process.poll() is None:
+            if answers(node.client):
+                return
+            time.sleep(0.05)
+        # The frames of a trace push out what was the matter.
+        lines = [
+            line
+            for line in self.log(node.number).read_text(errors="replace").splitlines()
+            if not line.startswith("\tat ")
+        ]
+        raise UnavailableError(
+            f"node {node.number} of Kafka did not become ready; its last words: "
+            + " | ".join(lines[-processes.TAIL_LINES :]),
+            fix=f"see {self.log(node.number)}, and `penstock doctor`",
+        )
+
+    def _node(self, number: int) -> kafka_files.Node:
+        return self.nodes[number - 1]
+
+    def _node_folder(self, number: int) -> Path:
+        return self.folder / f"node-{number}"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def answers(port: int) -> bool:
+    """Whether a Kafka broker on loopback answers requests at `port`.
+
+    A broker listens before it knows the cluster's users and rules; it answers only after.
+    """
+    client = b"penstock"
+    header = struct.pack(f">hhih{len(client)}s", _API_VERSIONS, 0, 1, len(client), client)
+    try:
+        with socket.create_connection((HOST, port), timeout=1) as connection:
+            connection.sendall(struct.pack(">i", len(header)) + header)
+            answer = connection.recv(8, socket.MSG_WAITALL)
+    except OSError:
+        return False
+    return len(answer) == 8 and struct.unpack(">i", answer[4:])[0] == 1  # noqa: PLR2004
+
+
+def end_processes(pids: dict[int, int]) -> None:
+    """End nodes that another process of ours started, by their ids, politely first."""
+    for how, seconds in ((signal.SIGTERM, processes.STOP_SECONDS), (signal.SIGKILL, 2.0)):
+        deadline = time.monotonic() + seconds
+        for pid in pids.values():
+            if is_node(pid):
+                os.kill(pid, how)
+        while any(is_node(pid) for pid in pids.values()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+
+def is_node(pid: int) -> bool:
+    """Whether this process runs, and is a node of Kafka: ids are given out again."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return _MAIN.encode() in words
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.wait(processes.STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(processes.STOP_SECONDS)
+
+
+def _find_programs() -> tuple[Path, Path]:
+    java = find_java()
+    if java.path is None:
+        raise UnavailableError("Java was not found, which runs Kafka", fix=java.fix)
+    broker = next(jars for jars in JAR_SETS if jars.name == "kafka-broker")
+    if broker.version() is None:
+        raise UnavailableError(
+            "the jars of Kafka were not found", fix="fetch them: make setup (needs Maven)"
+        )
+    return java.path, broker.folder
