@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from penstock.definitions.duties import check_roles, check_users
 from penstock.definitions.views import check_hierarchies, check_views
 from penstock.errors import Problem
 from penstock.model.definition import Definition, Steps
@@ -30,6 +31,8 @@ class KindCheck:
 
 CHECKS: Final[Mapping[str, KindCheck]] = {
     "hierarchy": KindCheck(check_hierarchies),
+    "role": KindCheck(check_roles, frozenset({"role"})),
+    "user": KindCheck(check_users, frozenset({"role"})),
     "view": KindCheck(check_views, frozenset({"stream", "hierarchy", "view"})),
 }
 

@@ -17,8 +17,10 @@ from penstock.model.kinds.purpose import Purpose
 from penstock.model.kinds.purpose_settings import PurposeSettings
 from penstock.model.kinds.reservation import Reservation
 from penstock.model.kinds.right import Right
+from penstock.model.kinds.role import Role
 from penstock.model.kinds.scenario import Scenario
 from penstock.model.kinds.stream import Stream
+from penstock.model.kinds.user import User
 from penstock.model.kinds.view import View
 from penstock.model.kinds.vocabulary import Vocabulary
 
@@ -40,8 +42,10 @@ __all__ = [
     "PurposeSettings",
     "Reservation",
     "Right",
+    "Role",
     "Scenario",
     "Stream",
+    "User",
     "View",
     "Vocabulary",
 ]
