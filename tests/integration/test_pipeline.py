@@ -70,12 +70,13 @@ class House:
 
     def stream(self, definitions: DefinitionSet, *names: str, rows: int = 1000) -> StreamRunner:
         from penstock.model.kinds import Stream  # noqa: PLC0415
+        from penstock.pipeline.sources.topic import TopicSource  # noqa: PLC0415 - loads Spark
         from penstock.pipeline.streams import StreamRunner  # noqa: PLC0415 - loads Spark
 
         stream = definitions.get(Stream, "patients")
         assert stream is not None
         checkpoint = self.folder / "checkpoint"
-        runner = StreamRunner(self.spark, stream, self.topic, checkpoint, rows)
+        runner = StreamRunner(self.spark, stream, TopicSource(self.topic), checkpoint, rows)
         for name in names:
             runner.add(self.view(definitions, name))
         return runner

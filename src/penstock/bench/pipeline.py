@@ -42,6 +42,7 @@ from penstock.pipeline.k_anonymity import KAnonymityStep
 from penstock.pipeline.log_source import OFFSET
 from penstock.pipeline.parsing import PERSON, TIME
 from penstock.pipeline.session import open_session
+from penstock.pipeline.sources.topic import TopicSource
 from penstock.pipeline.steps import Step, arrow_schema
 from penstock.pipeline.streams import StreamRunner
 from penstock.pipeline.views import ViewRunner
@@ -182,7 +183,8 @@ def _measure_views(
         # One round that does not count: Java compiles what it runs often.
         for number in range(rounds + 1):
             for name, members in groups.items():
-                runner = StreamRunner(spark, stream, topic, settings.folder / "c", settings.batch)
+                source = TopicSource(topic)
+                runner = StreamRunner(spark, stream, source, settings.folder / "c", settings.batch)
                 for member in members:
                     blueprint = Blueprint.find(known, member)
                     runner.add(ViewRunner(spark, blueprint, settings.folder / member, SECRET))

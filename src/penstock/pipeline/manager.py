@@ -28,6 +28,7 @@ from penstock.eventlog import EventLog
 from penstock.model.kinds import Stream, View
 from penstock.pipeline.blueprint import Blueprint
 from penstock.pipeline.control import PAUSED, RUNNING, STOPPED, Condition, Control
+from penstock.pipeline.sources.topic import TopicSource
 from penstock.pipeline.streams import StreamRunner
 from penstock.pipeline.views import ViewRunner
 
@@ -175,9 +176,9 @@ class Manager:
     def _stream(self, stream: Stream) -> StreamRunner:
         if stream.name not in self._streams:
             checkpoint = self._settings.folder / ".checkpoints" / stream.name
-            topic = self._log.topic(stream.topic)
+            source = TopicSource(self._log.topic(stream.topic))
             rows = self._settings.batch
-            runner = StreamRunner(self._spark, stream, topic, checkpoint, rows)
+            runner = StreamRunner(self._spark, stream, source, checkpoint, rows)
             self._streams[stream.name] = runner
         return self._streams[stream.name]
 

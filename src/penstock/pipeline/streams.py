@@ -2,9 +2,10 @@
 
 Rules that hold here:
 - A view's own commit says where it goes on. Spark's checkpoint only says what to offer
-  next; what a view has missed (paused, added later, failed) is read again from the log for
-  it alone, until it has caught up with the others.
-- A view that fails stops by itself, with the reason; the others go on.
+  next; what a view has missed (paused, added later, failed) is read again from the source
+  for it alone, until it has caught up with the others.
+- A view that fails stops by itself, with the reason; the others go on. So do views whose
+  records the source cannot give any more.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.errors import PenstockError
-from penstock.eventlog import Topic
 from penstock.model.kinds import Stream
-from penstock.pipeline.log_source import OFFSET, read_on, read_stretch
+from penstock.pipeline.log_source import OFFSET
 from penstock.pipeline.parsing import parse_records
+from penstock.pipeline.sources.source import Source
 from penstock.pipeline.views import ViewRunner
 
 
@@ -32,10 +33,10 @@ class StreamRunner:
     """The views of one stream, and the query that feeds them."""
 
     def __init__(
-        self, spark: SparkSession, stream: Stream, topic: Topic, checkpoint: Path, rows: int
+        self, spark: SparkSession, stream: Stream, source: Source, checkpoint: Path, rows: int
     ) -> None:
         self.stream = stream
-        self.topic = topic
+        self.source = source
         self.failures: dict[str, str] = {}
         self._spark = spark
         self._checkpoint = checkpoint
@@ -44,6 +45,7 @@ class StreamRunner:
         self._lock = threading.RLock()
         self._query: StreamingQuery | None = None
         self._closing = False
+        self._trouble: PenstockError | None = None
 
     @property
     def views(self) -> tuple[str, ...]:
@@ -76,10 +78,10 @@ class StreamRunner:
     def start(self, interval: float) -> None:
         """Let Spark offer new records as they come, at most so often."""
         with self._lock:
-            self._closing = False
-            end = self.topic.next_offset
-            start = min([view.next for view in self._views.values()], default=end)
-        frame = read_on(self._spark, self.topic.folder, start, self._rows)
+            self._closing, self._trouble = False, None
+            places = [view.next for view in self._views.values()]
+            start = min(places) if places else self.source.take_in()
+        frame = self.source.read_on(self._spark, start, self._rows)
         self._query = (
             frame.writeStream.foreachBatch(self._take)
             .option("checkpointLocation", str(self._checkpoint))
@@ -111,12 +113,12 @@ class StreamRunner:
         query = self._query
         if query is None or query.isActive:
             return None
-        return describe(query.exception() or PenstockError("the query ended"))
+        return describe(self._trouble or query.exception() or PenstockError("the query ended"))
 
     def catch_up(self) -> None:
-        """Bring all views to the end that the log has now."""
+        """Bring all views to the end that the source has now."""
         with self._lock:
-            self._bring_to(self.topic.next_offset)
+            self._bring_to(self.source.take_in())
 
     def tick(self) -> None:
         """Let windows end by the clock."""
@@ -129,10 +131,16 @@ class StreamRunner:
         with self._lock:
             if not self._views or self._closing:
                 return
-            parsed = parse_records(frame, self.stream)
+            try:
+                placed = self.source.place(frame)
+            except PenstockError as error:
+                # Kept for `failure`: Spark passes on no more than that something went wrong.
+                self._trouble = error
+                raise
+            parsed = parse_records(placed, self.stream)
             with _kept(parsed, len(self._views)):
                 # Without a copy of what was parsed, the offsets alone are cheap to look at.
-                surveyed = parsed if len(self._views) > 1 else frame
+                surveyed = parsed if len(self._views) > 1 else placed
                 first, end = _survey(surveyed)
                 if first < end:
                     self._bring_to(first)
@@ -148,7 +156,12 @@ class StreamRunner:
             together = [view for view in behind if view.next == start]
             others = [view.next for view in behind if view.next > start]
             stretch = min([end, start + self._rows, *others])
-            raw = read_stretch(self._spark, self.topic.folder, start, stretch)
+            try:
+                raw = self.source.read_stretch(self._spark, start, stretch)
+            except PenstockError as error:
+                for view in together:
+                    self._fail(view, error)
+                continue
             parsed = parse_records(raw, self.stream)
             with _kept(parsed, len(together)):
                 self._advance(together, parsed, start, stretch)
@@ -168,8 +181,11 @@ class StreamRunner:
         try:
             action()
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not stop the others
-            self.failures[view.name] = describe(error)
-            self.remove(view.name)
+            self._fail(view, error)
+
+    def _fail(self, view: ViewRunner, error: BaseException) -> None:
+        self.failures[view.name] = describe(error)
+        self.remove(view.name)
 
 
 def describe(error: BaseException) -> str:
@@ -190,7 +206,7 @@ def _kept(parsed: DataFrame, views: int) -> Iterator[None]:
 
 
 def _survey(frame: DataFrame) -> tuple[int, int]:
-    """Return where records begin and end; the log has no gaps between."""
+    """Return where records begin and end; offsets have no gaps between."""
     offset = F.col(f"`{OFFSET}`")
     row = frame.agg(F.min(offset), F.max(offset)).first()
     return (0, 0) if row is None or row[0] is None else (row[0], row[1] + 1)
