@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError
 from penstock.gateway import subscribing
+from penstock.gateway.answers import within
 from penstock.gateway.credentials import RefusedError
 from penstock.gateway.ending import Cause, end
 from penstock.gateway.message_purposes import as_properties, narrow, read_purposes
@@ -78,8 +79,14 @@ async def open_connection(client: Downstream) -> None:
 
 
 def _refuse(client: Downstream, answer: Connack) -> None:
-    client.send(answer.encode(client.version))
+    client.send(_fit(client, answer))
     end(client, Cause.DENIED)
+
+
+def _fit(client: Downstream, told: Connack) -> bytes:
+    """Encode a CONNACK, without its words where the client has no room for them."""
+    silent = replace(told.properties, reason_string=None, user=())
+    return within(client, told, replace(told, properties=silent))
 
 
 async def _open(client: Downstream) -> None:
@@ -127,7 +134,7 @@ def _begin(client: Downstream, answer: Connack, told: Connack, offer: Offer) -> 
     client.open = True
     gateway.counters.connections += 1
     client.renew()
-    client.send(told.encode(client.version))
+    client.send(_fit(client, told))
     gateway.counters.opened("accepted")
     upstream.resume("opening")
     missing, client.session.missing = client.session.missing, []

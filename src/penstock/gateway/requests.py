@@ -5,6 +5,7 @@ Rules that hold here:
   fewer: each costs a decision, a row and a question to the broker, and one client must not
   keep the loop from the others. A longer packet ends the connection before any of them is
   looked at.
+- So does one whose answer, a byte for each filter, would be larger than the client takes.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from penstock.mqtt import (
     Pubrel,
     ReasonCode,
     Subscribe,
+    Unsuback,
     Unsubscribe,
     encode_pubcomp,
 )
@@ -65,6 +67,14 @@ def _check_count(client: Downstream, filters: int) -> None:
             f"one packet names {filters} filters; at most {most} are taken",
             reason=ReasonCode.QUOTA_EXCEEDED,
             fix="send several packets",
+        )
+    room = client.connect.properties.maximum_packet_size
+    needed = len(Unsuback(1, (0,) * filters).encode(client.version))
+    if room is not None and needed > room:
+        raise MqttError(
+            f"the answer for {filters} filters has {needed} bytes; the client takes {room}",
+            reason=ReasonCode.PACKET_TOO_LARGE,
+            fix="send several packets, or connect with a larger maximum packet size",
         )
 
 
