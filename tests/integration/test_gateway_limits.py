@@ -187,10 +187,52 @@ def test_a_stuck_subscriber_is_closed_and_others_are_served(
         waits = waits or gateway.do(lambda: _waits(gateway.gateway.clients.get("stuck")))
     assert received >= 20
     assert process.memory_info().rss - before < 60 << 20
-    # Single messages are dropped here; a burst beyond the limit is left to the broker.
-    dropped = counted("penstock_gateway_denied_total", what="delivery", reason="slow")
-    assert dropped > 0 or waits
+    # The broker was never left waiting: what there was no room for is dropped here.
+    assert counted("penstock_gateway_denied_total", what="delivery", reason="slow") > 0
+    assert not waits
     stuck.vanish()
+
+
+def test_a_burst_for_a_slow_client_is_dropped_beyond_its_queue(
+    gateway: GatewayThread, broker: MosquittoServer, make: Make, topic: str
+) -> None:
+    """However it comes in, at most the queue waits; what was dropped is counted."""
+    slow, writer = RawClient(gateway.port), make()
+    slow.connect("slow")
+    slow.subscribe(topic, qos=0)
+    before = counted("penstock_gateway_denied_total", what="delivery", reason="slow")
+    # More than the kernel's buffers take.
+    sent, payload = 10_000, b"x" * 2_000
+    client = gateway.gateway.clients["slow"]
+    most = 0
+    with RawClient(broker.port) as behind:
+        behind.connect("behind")
+        for _ in range(10):
+            behind.send_bytes(Publish.of(topic, payload).encode(V5) * (sent // 10))
+            behind.publish("settled", qos=1)
+            most = max(most, gateway.do(client.transport.get_write_buffer_size))
+    assert 0 < most <= 65_536 + 2 * len(payload)
+    assert not gateway.do(lambda: _waits(client))
+    dropped = counted("penstock_gateway_denied_total", what="delivery", reason="slow") - before
+    assert dropped > 0
+    assert len(slow.messages(int(sent - dropped))) == sent - dropped
+    # It is served again once it has caught up.
+    writer.publish(topic, b"again", qos=1)
+    assert slow.texts(1) == [(topic, b"again")]
+    slow.close()
+
+
+def test_a_client_that_keeps_up_gets_a_burst_larger_than_its_queue(
+    gateway: GatewayThread, broker: MosquittoServer, make: Make, topic: str
+) -> None:
+    reader = make()
+    reader.subscribe(topic, qos=0)
+    with RawClient(broker.port) as behind:
+        behind.connect("behind")
+        for _ in range(10):
+            # Four queues at a time, which the kernel takes at once.
+            behind.send_bytes(Publish.of(topic, b"x" * 16_000).encode(V5) * 16)
+            assert len(reader.messages(16, quiet=0)) == 16
 
 
 def test_a_slow_subscriber_loses_no_message_of_qos_1(

@@ -15,6 +15,9 @@ Rules that hold here:
   it is released, or the client would take the next message of that number for a copy.
 - While the definitions are stale, or the client is being opened, nothing is read: the
   broker keeps what it has, so that nothing is lost and nothing is shown.
+- A message of QoS 0 for which the client's queue has no room is dropped, unless the broker
+  is to wait. Those of QoS 1 and 2 are not: where they fill several queues, nothing more is
+  read until the client has caught up.
 - What is remembered per topic and properties is the encoded property list for the client,
   or None where the delivery is denied; it is forgotten with every change.
 """
@@ -200,9 +203,9 @@ class Upstream(asyncio.Protocol):
                 self._paused.discard("window")
         if self._paused:
             return
-        if self._early:
-            early, self._early = self._early, []
-            self.deliver(early)
+        early, self._early = self._early, []
+        for packet in early:
+            self.deliver([packet])
         while self._held and not self._paused and not self.ended:
             self._read(self._held.pop(0))
         if not self._paused and not self.ended:
@@ -335,10 +338,19 @@ class Upstream(asyncio.Protocol):
 
     def _read(self, data: bytes) -> None:
         reader = self.reader
+        client = self.client
         reader.feed(data)
+        # What may be too much for the client goes one by one: each shows whether there is room
+        # for the next. At once is faster, but only the next batch would see that it was.
+        room = client.gateway.limits.queue - client.transport.get_write_buffer_size()
+        crowded = len(data) > room and client.open
         try:
             while batch := reader.packets():
-                self.deliver(batch)
+                if crowded:
+                    for packet in batch:
+                        self.deliver([packet])
+                else:
+                    self.deliver(batch)
         except MqttError as error:
             self.client.gateway.log.exception("the broker broke a rule of MQTT", error=error)
             end(self.client, Cause.BROKER)

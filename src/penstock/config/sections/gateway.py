@@ -128,8 +128,9 @@ class FilteringSettings(Settings):
     )
     slow_clients: Literal["drop", "wait"] = setting(
         "drop",
-        "What becomes of QoS 0 messages while a client does not keep up: dropped here, or left "
-        "to the broker.",
+        "What becomes of QoS 0 messages for which a slow client's queue has no room: dropped "
+        "here, or left to the broker. Those of QoS 1 and 2 are never dropped; where they fill "
+        "the queue four times over, the broker keeps whatever comes after them.",
     )
 
 
