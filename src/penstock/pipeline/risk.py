@@ -1,0 +1,361 @@
+"""Measures how much a view tells about persons, on what it has published.
+
+Rules that hold here:
+- Measured are the published files of the definitions that the newest commit was made under;
+  what earlier definitions published is told as a number only.
+- Groups are records with equal values in all quasi-identifiers that the view has. Which
+  fields are quasi-identifiers and which are sensitive says the stream, unless said otherwise.
+- Persons are counted where that can be known (see `Knowledge`); a figure of records never
+  passes for one of persons.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa  # type: ignore[import-untyped]
+
+from penstock.definitions.anonymity import KAnonymization
+from penstock.definitions.views import ViewPlan
+from penstock.errors import UsageError, quote
+from penstock.pipeline.blueprint import Blueprint
+from penstock.pipeline.commits import Commit, Totals, ViewFolder
+from penstock.pipeline.grouped import TOO_FEW
+from penstock.pipeline.k_anonymity import SUPPRESSED
+from penstock.pipeline.risk_figures import (
+    Attack,
+    Bar,
+    Sensitivity,
+    count_risks,
+    count_sizes,
+    measure_attack,
+    measure_sensitive,
+)
+from penstock.pipeline.risk_persons import PERSONS, read_persons
+from penstock.pipeline.risk_reading import read_columns
+from penstock.pipeline.risk_tally import COMBINATIONS, COUNT, NULL, Codes, Tally
+
+Integers = npt.NDArray[np.int64]
+
+THRESHOLD: Final = 0.2
+"""The risk above which records are counted: groups of fewer than five."""
+WITHHELD: Final = (SUPPRESSED, TOO_FEW.split("{}")[1])
+
+
+class Knowledge(StrEnum):
+    """From what persons are known."""
+
+    RECORDS = "every record counts as a person: the stream names no subject"
+    PUBLISHED = "counted by the subject that the view publishes"
+    COUNTED = "at least so many, counted when the groups were published"
+    NONE = "not known: the view does not say who records are about"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is measured."""
+
+    quasi_identifiers: tuple[str, ...]
+    sensitive: tuple[str, ...]
+    exposed: tuple[str, ...]
+    """Identifiers that the view publishes as they are."""
+    subject: str | None
+    knowledge: Knowledge
+
+    @classmethod
+    def ask(
+        cls, blueprint: Blueprint, quasi: Sequence[str] = (), sensitive: Sequence[str] = ()
+    ) -> Self:
+        """Choose the fields: those that are named, else those that the stream says."""
+        output, stream, plan = blueprint.plan.output, blueprint.stream, blueprint.plan
+        for name in (*quasi, *sensitive):
+            if name not in output:
+                raise UsageError(
+                    f"the view {quote(blueprint.view.name)} has no field {quote(name)}",
+                    fix=f"its fields are {', '.join(output)}",
+                )
+        chosen = tuple(dict.fromkeys(quasi)) or stream.named("quasi-identifier")
+        keys = tuple(name for name in chosen if name in output)
+        hidden = tuple(dict.fromkeys(sensitive)) or stream.named("sensitive")
+        masked = {key: name for name, key in _touches(plan)}
+        exposed = [it for it in stream.named("identifier") if it in output and it not in masked]
+        return cls(
+            keys,
+            tuple(name for name in hidden if name in output and name not in keys),
+            tuple(exposed),
+            stream.subject,
+            _find_knowledge(blueprint, keys, masked),
+        )
+
+
+def _touches(plan: ViewPlan) -> list[tuple[str, str]]:
+    """Return which anonymizer touches which field."""
+    found = [(mask.name, key) for mask in (*plan.before, *plan.after) for key in mask.keys]
+    for step in plan.together:
+        found += [(step.name, key) for key in getattr(step, "keys", ())]
+        if isinstance(step, KAnonymization):
+            found += [(step.name, quasi.key) for quasi in step.quasi_identifiers]
+    return found
+
+
+def _find_knowledge(
+    blueprint: Blueprint, keys: tuple[str, ...], masked: dict[str, str]
+) -> Knowledge:
+    subject, plan = blueprint.stream.subject, blueprint.plan
+    if subject is None:
+        return Knowledge.RECORDS
+    # A token stands for the same person wherever it stands; other masks mix persons up.
+    if subject in plan.output and masked.get(subject, "tokenization") == "tokenization":
+        return Knowledge.PUBLISHED
+    step = plan.together[0] if plan.together else None
+    if isinstance(step, KAnonymization):
+        counted = {quasi.key for quasi in step.quasi_identifiers}
+        changed = {key for mask in plan.after for key in mask.keys}
+        if set(keys) <= counted - changed:
+            return Knowledge.COUNTED
+    return Knowledge.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What one batch published, for figures over time."""
+
+    at: int
+    published: int
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class Risk:
+    """What was measured."""
+
+    records: int
+    groups: int
+    share: float
+    """The share of groups that was measured; below 1 where there were too many."""
+    unit: str
+    """What sizes are of: `persons` or `records`."""
+    persons: str
+    """How persons are known."""
+    k: int
+    k_records: int
+    prosecutor: Attack
+    journalist: Attack
+    population: str
+    sensitive: dict[str, Sensitivity]
+    suppressed: float
+    rejected: int
+    loss: float | None
+    mean_size: float
+    sizes: list[Bar]
+    risks: list[Bar]
+    quasi_identifiers: tuple[str, ...]
+    exposed: tuple[str, ...]
+    earlier: int
+    """Records that earlier definitions published; they are not measured."""
+    threshold: float
+    history: list[Moment] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as JSON data."""
+        return asdict(self)
+
+
+class Meter:
+    """Takes commits in one by one, and tells the risk so far."""
+
+    def __init__(
+        self,
+        folder: ViewFolder,
+        blueprint: Blueprint,
+        question: Question,
+        *,
+        limit: int = COMBINATIONS,
+    ) -> None:
+        self.folder = folder
+        self.blueprint = blueprint
+        self.question = question
+        self.records = 0
+        self.history: list[Moment] = []
+        group = list(question.quasi_identifiers)
+        self._group = group
+        by_subject = question.knowledge is Knowledge.PUBLISHED and question.subject is not None
+        self._subject = [question.subject] if by_subject and question.subject else []
+        self._codes = {name: Codes() for name in (*group, *question.sensitive, *self._subject)}
+        self._groups = Tally(group, limit=limit)
+        self._hidden = {name: Tally(group, [name], limit=limit) for name in question.sensitive}
+        self._crowd = Tally(group, self._subject, limit=limit) if self._subject else None
+        self._counted: dict[tuple[int, ...], int] = {}
+        self._before = Totals()
+        self._withheld = 0
+        self._totals = Totals()
+        self.earlier = 0
+
+    def pass_over(self, commit: Commit) -> None:
+        """Leave a commit of earlier definitions out."""
+        self._before = commit.totals
+        self.earlier = commit.totals.published
+
+    def take(self, commit: Commit) -> None:
+        """Measure what a commit published."""
+        for name in commit.files:
+            for table in read_columns(
+                self.folder.data / name, list(self._codes), self.blueprint.plan.output
+            ):
+                self._add(table)
+        for name in commit.dead:
+            self._withheld += _count_withheld(self.folder.dead / name)
+        if self.question.knowledge is Knowledge.COUNTED:
+            for found in read_persons(self.folder.folder, [commit.sequence]):
+                self._remember(found)
+        previous = self._totals if self._totals.read or self._totals.published else self._before
+        published = commit.totals.published - previous.published
+        if published:
+            lost = (commit.totals.loss - previous.loss) / published
+            self.history.append(Moment(commit.at, published, lost))
+        self._totals = commit.totals
+
+    def _add(self, table: pa.Table) -> None:
+        codes = {name: found.encode(table[name]) for name, found in self._codes.items()}
+        rows = table.num_rows
+        self.records += rows
+        for tally in (
+            self._groups,
+            *self._hidden.values(),
+            *([self._crowd] if self._crowd else []),
+        ):
+            tally.add(codes, rows)
+
+    def _remember(self, found: pa.Table) -> None:
+        lines = np.stack(
+            [self._codes[name].encode(found[name]) for name in self._group]
+            or [np.zeros(found.num_rows, dtype=np.int64)]
+        ).T.tolist()
+        for line, persons in zip(lines, found[PERSONS].to_pylist(), strict=True):
+            key = tuple(line)
+            self._counted[key] = max(self._counted.get(key, 0), persons)
+
+    def tell(self, threshold: float = THRESHOLD) -> Risk:
+        """Return the figures of all commits so far."""
+        table = self._groups.table()
+        records = np.asarray(table[COUNT])
+        sizes, persons = self._sizes(table, records)
+        attack = measure_attack(sizes, records, threshold)
+        published = self._totals.published - self._before.published
+        read = published + self._withheld
+        lost = self._totals.loss - self._before.loss
+        generalizes = any(isinstance(it, KAnonymization) for it in self.blueprint.plan.together)
+        return Risk(
+            records=self.records,
+            groups=round(records.size / self._groups.share),
+            share=self._groups.share,
+            unit="records" if persons is Knowledge.NONE else "persons",
+            persons=persons.value,
+            k=int(sizes.min()) if sizes.size else 0,
+            k_records=int(records.min()) if records.size else 0,
+            prosecutor=attack,
+            journalist=attack,
+            population="the published records: the view leaves out no more than it rejects",
+            sensitive={
+                name: measure_sensitive(tally.table(), self._group, name, self._codes[name])
+                for name, tally in self._hidden.items()
+            },
+            suppressed=self._withheld / read if read else 0.0,
+            rejected=self._totals.rejected - self._before.rejected,
+            loss=(lost / published if published else 0.0) if generalizes else None,
+            mean_size=float(records.mean()) if records.size else 0.0,
+            sizes=count_sizes(sizes, records),
+            risks=count_risks(sizes, records),
+            quasi_identifiers=self.question.quasi_identifiers,
+            exposed=self.question.exposed,
+            earlier=self.earlier,
+            threshold=threshold,
+            history=self.history,
+        )
+
+    def _sizes(self, table: pa.Table, records: Integers) -> tuple[Integers, Knowledge]:
+        """Return how large each group is, in persons where they are known."""
+        knowledge = self.question.knowledge
+        if self._crowd is not None:
+            if self._crowd.share == self._groups.share:
+                return self._count_subjects(table), knowledge
+            return records, Knowledge.NONE  # more persons than can be counted
+        if knowledge is Knowledge.COUNTED:
+            lines = np.stack(
+                [np.asarray(table[name]) for name in self._group]
+                or [np.zeros(records.size, dtype=np.int64)]
+            ).T.tolist()
+            found = [self._counted.get(tuple(line), 0) for line in lines]
+            if all(found):
+                return np.array(found, dtype=np.int64), knowledge
+            # Of some group nobody counted: better no persons than wrong ones.
+            knowledge = Knowledge.NONE
+        return records, knowledge
+
+    def _count_subjects(self, table: pa.Table) -> Integers:
+        """Return the number of different subjects of each group, at least one."""
+        if self._crowd is None:
+            raise TypeError("the view does not publish its subject")
+        crowd = self._crowd.table()
+        known = np.asarray(crowd[self._subject[0]]) != NULL
+        keys = [*self._group]
+        seen = crowd.select(keys).append_column(COUNT, pa.array(known.astype(np.int64)))
+        if not keys:
+            return np.array([max(1, int(known.sum()))], dtype=np.int64)[: table.num_rows]
+        wide = seen.group_by(keys).aggregate([(COUNT, "sum")])
+        joined = table.select(keys).append_column("place", pa.array(np.arange(table.num_rows)))
+        joined = joined.join(wide, keys=keys, join_type="left outer").sort_by("place")
+        subjects: Integers = np.asarray(joined[f"{COUNT}_sum"].fill_null(0))
+        return np.maximum(1, subjects)
+
+
+def open_meter(
+    folder: ViewFolder,
+    quasi: Sequence[str] = (),
+    sensitive: Sequence[str] = (),
+    *,
+    limit: int = COMBINATIONS,
+) -> Meter:
+    """Return a meter for what the newest definitions of a view published."""
+    last = folder.last()
+    if last is None:
+        raise UsageError(
+            f"the view {quote(folder.folder.name)} has published nothing yet",
+            fix="run it with `penstock views start` and `penstock views run`",
+        )
+    blueprint = read_plan(folder, last.plan)
+    return Meter(folder, blueprint, Question.ask(blueprint, quasi, sensitive), limit=limit)
+
+
+def read_plan(folder: ViewFolder, plan: str) -> Blueprint:
+    """Return the definitions that commits were made under."""
+    text = (folder.folder / "plans" / f"{plan}.json").read_text(encoding="utf-8")
+    return Blueprint.from_json(text)
+
+
+def measure_view(
+    folder: ViewFolder,
+    quasi: Sequence[str] = (),
+    sensitive: Sequence[str] = (),
+    threshold: float = THRESHOLD,
+) -> tuple[Meter, Risk]:
+    """Measure all that the newest definitions of a view published."""
+    meter = open_meter(folder, quasi, sensitive)
+    for commit in folder.commits():
+        if commit.plan == meter.blueprint.signature:
+            meter.take(commit)
+        else:
+            meter.pass_over(commit)
+    return meter, meter.tell(threshold)
+
+
+def _count_withheld(path: Any) -> int:
+    with path.open("rb") as file:
+        reasons = (json.loads(line)["reason"] for line in file)
+        return sum(any(mark in reason for mark in WITHHELD) for reason in reasons)
