@@ -13,6 +13,7 @@ from penstock.definitions.collective import (
     Shuffling,
     UnivariateMicroaggregation,
 )
+from penstock.definitions.differential_privacy import DifferentialPrivacy
 
 COLLECTIVES: Final[Mapping[str, type[Collective]]] = {
     kind.name: kind
@@ -24,5 +25,6 @@ COLLECTIVES: Final[Mapping[str, type[Collective]]] = {
         KAnonymization,
         LDiversity,
         TCloseness,
+        DifferentialPrivacy,
     )
 }

@@ -22,6 +22,7 @@ from penstock.masks.fields import NUMBERS, Field, FieldType, Schema
 from penstock.masks.hierarchy import Hierarchy
 from penstock.masks.mask import FieldName
 from penstock.model.definition import Part
+from penstock.model.kinds import Stream, View
 
 MAX_K: Final = 1_000_000
 MAX_KEYS: Final = 256
@@ -36,10 +37,16 @@ class Collective(Part):
 
     name: ClassVar[str]
     family: ClassVar[Literal["window", "table"]]
+    windowed: ClassVar[bool] = False
+    """Whether it works on the view's window."""
 
     def check(self, schema: Schema, hierarchies: Hierarchies) -> Iterator[Problem]:
         """Yield what is wrong with the parameters for a schema."""
         raise NotImplementedError
+
+    def check_view(self, view: View, stream: Stream) -> Iterator[Problem]:  # noqa: ARG002
+        """Yield what the view or its stream lacks."""
+        return iter(())
 
     def output(self, schema: Schema) -> Schema:
         """Return the schema that follows."""
@@ -66,6 +73,7 @@ class Windowed(Collective):
     """What all anonymizers of a window have."""
 
     family: ClassVar[Literal["window", "table"]] = "window"
+    windowed: ClassVar[bool] = True
 
     keys: Annotated[Keys, Parameter(min_length=1)] = Parameter(description="The fields to change.")
 

@@ -152,6 +152,10 @@ def _plan(
     plan = _arrange(schema_of(stream), steps, problems)
     _check_steps(plan, hierarchies, problems)
     _check_window(view, plan, problems)
+    for index, step in enumerate(plan.together, len(plan.before)):
+        for found in step.check_view(view, stream):
+            place = f"anonymizers[{index}].{found.place}"
+            problems.append(Problem(place, found.message, found.fix))
     return None if problems else plan
 
 
@@ -235,7 +239,7 @@ def _check_steps(
 
 
 def _check_window(view: kinds.View, plan: ViewPlan, problems: list[Problem]) -> None:
-    windowed = [step.name for step in plan.together if step.family == "window"]
+    windowed = [step.name for step in plan.together if step.windowed]
     if windowed and view.window is None:
         message = f"{windowed[0]} needs a window"
         problems.append(Problem("window", message, "add window: {size: 10s}"))

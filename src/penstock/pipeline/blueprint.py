@@ -15,12 +15,14 @@ from typing import Any, Self
 
 from penstock.definitions import DefinitionSet
 from penstock.definitions.anonymity import KAnonymization
+from penstock.definitions.differential_privacy import DifferentialPrivacy
 from penstock.definitions.views import ViewPlan, hierarchies_of, plan_view
 from penstock.errors import UsageError, quote
 from penstock.masks import Chain, Hierarchy, Keys, Supplies
 from penstock.model.document import Document
 from penstock.model.kinds import Hierarchy as HierarchyKind
 from penstock.model.kinds import Stream, View
+from penstock.pipeline.differential_privacy import DifferentialPrivacyStep
 from penstock.pipeline.k_anonymity import KAnonymityStep
 from penstock.pipeline.steps import Step
 from penstock.pipeline.windows import WindowStep
@@ -96,8 +98,10 @@ class Blueprint:
         )
         return before, Chain(self.plan.after, self.plan.gathered, behind)
 
-    def make_step(self, secret: bytes, saved: bytes | None = None) -> Step | None:
-        """Return the collective step, where there is one."""
+    def make_step(
+        self, secret: bytes, saved: bytes | None = None, earlier: Step | None = None
+    ) -> Step | None:
+        """Return the collective step, where there is one; `earlier` is that before a change."""
         together = self.plan.together
         if not together:
             return None
@@ -107,11 +111,23 @@ class Blueprint:
             return KAnonymityStep(together[0], self.plan.middle, self.hierarchies, seed, saved)
         if self.view.window is None:
             raise TypeError(f"the check let {self.view.name} pass without a window")
+        by_arrival = self.stream.time is None
+        if isinstance(together[0], DifferentialPrivacy):
+            step = DifferentialPrivacyStep(
+                together[0],
+                self.view.window,
+                self.plan.middle,
+                by_arrival=by_arrival,
+                saved=saved,
+            )
+            if isinstance(earlier, DifferentialPrivacyStep):
+                step.inherit(earlier.save())
+            return step
         return WindowStep(
             self.view.window,
             together,
             self.plan.middle,
-            by_arrival=self.stream.time is None,
+            by_arrival=by_arrival,
             secret=key,
             saved=saved,
         )

@@ -160,7 +160,7 @@ def _read_number(value: Any) -> Any:
 
 
 def _windowed() -> frozenset[str]:
-    return frozenset(name for name, kind in COLLECTIVES.items() if kind.family == "window")
+    return frozenset(name for name, kind in COLLECTIVES.items() if kind.windowed)
 
 
 def category_of(name: str) -> str | None:

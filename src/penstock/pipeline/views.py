@@ -12,15 +12,16 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
-import pyarrow.parquet  # type: ignore[import-untyped]
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
 from penstock.errors import UsageError, quote
+from penstock.eventlog import Topic
 from penstock.masks import Chain
 from penstock.masks.spark import mask_frame
 from penstock.pipeline.blueprint import Blueprint
@@ -28,14 +29,10 @@ from penstock.pipeline.commits import Commit, Totals, ViewWriter
 from penstock.pipeline.log_source import OFFSET
 from penstock.pipeline.parsing import PERSON, PROBLEM, TIME
 from penstock.pipeline.risk_persons import write_persons
+from penstock.pipeline.sinks.opening import Sinks
 from penstock.pipeline.steps import WINDOW, DeadLetter, Outcome, Step, arrow_schema
 
 REJECTED: Final = "penstock:rejected"
-OPTIONS: Final[dict[str, dict[str, Any]]] = {
-    "parquet": {"compression": "zstd", "parquet.compression.codec.zstd.level": "1"},
-    "json": {"ignoreNullFields": "false"},
-    "csv": {"header": "true"},
-}
 
 
 class ViewRunner:
@@ -48,17 +45,22 @@ class ViewRunner:
         folder: Path,
         secret: bytes,
         writer: ViewWriter | None = None,
+        sinks: Sinks | None = None,
     ) -> None:
         self.blueprint = blueprint
         self.name = blueprint.view.name
         self.next = 0
         self._spark = spark
         self._secret = secret
-        self._writer = writer or ViewWriter(folder)
+        self._sinks = sinks or Sinks(Topic(folder / blueprint.view.topic))
+        self._sink = self._sinks.find(blueprint.view.format)
+        self._writer = writer or ViewWriter(folder, self._deliver)
         self._plans = folder / "plans"
         self._before, self._after = blueprint.chains(secret)
         self._totals = Totals()
         self._step: Step | None = None
+        # What the view did before its definition changed; budgets are taken over from it.
+        self._earlier: Step | None = None
 
     def open(self) -> None:
         """Take the view, and go on where its newest commit ended."""
@@ -86,7 +88,7 @@ class ViewRunner:
             self._totals, self.next = last.totals, last.next
         own = last is not None and last.plan == self.blueprint.signature
         saved = self._writer.load_state() if own else None
-        self._step = self.blueprint.make_step(self._secret, saved)
+        self._step = self.blueprint.make_step(self._secret, saved, self._earlier)
 
     def _change_from(self, last: Commit) -> None:
         """Publish what was held back under earlier definitions, as these say."""
@@ -99,9 +101,12 @@ class ViewRunner:
             )
         if last.state:
             folder = self._writer.folder
-            earlier = ViewRunner(self._spark, before, folder, self._secret, self._writer)
+            earlier = ViewRunner(
+                self._spark, before, folder, self._secret, self._writer, self._sinks
+            )
             earlier._resume()
             earlier.flush()
+            self._earlier = earlier._step
 
     def close(self) -> None:
         """Give the view free."""
@@ -172,15 +177,9 @@ class ViewRunner:
         rows = outcome.rows
         if not rows.num_rows:
             return 0
-        form = self.blueprint.view.format
         if self._after is None:
             fields = rows.select(list(self.blueprint.plan.output))
-            if form == "parquet":
-                (staged / "data").mkdir()
-                target = staged / "data" / "part-0.parquet"
-                pyarrow.parquet.write_table(fields, target, compression="zstd", compression_level=1)
-            else:
-                self._save(self._spark.createDataFrame(fields), staged)
+            self._sink.write_table(self._spark, fields, staged / "data")
             return int(rows.num_rows)
         frame = self._spark.createDataFrame(rows)
         parts = [F.lit(self.blueprint.stream.topic), _named(OFFSET), _named(WINDOW)]
@@ -199,9 +198,9 @@ class ViewRunner:
             F.count(F.when(rejected.isNull(), 1)).alias("fine"),
             F.count(rejected).alias("rejected"),
         )
-        self._save(
+        self._sink.write(
             watched.where(rejected.isNull()).select(*(f"`{name}`" for name in chain.output)),
-            staged,
+            staged / "data",
         )
         counts = seen.get
         if counts["rejected"]:
@@ -211,9 +210,9 @@ class ViewRunner:
             shutil.rmtree(staged / "data")
         return int(counts["fine"])
 
-    def _save(self, frame: DataFrame, staged: Path) -> None:
-        form = self.blueprint.view.format
-        frame.write.format(form).options(**OPTIONS[form]).save(str(staged / "data"))
+    def _deliver(self, commit: Commit, files: Sequence[Path], *, again: bool) -> None:
+        # The format of the commit: the view may have been changed since.
+        self._sinks.find(commit.format).deliver(commit, files, again=again)
 
     def _commit(self, staged: Path, end: int, dead: list[DeadLetter], totals: Totals) -> Commit:
         if dead:
@@ -225,7 +224,16 @@ class ViewRunner:
         self._totals = self._totals.add(totals)
         held = self.held
         plan = self.blueprint.signature
-        commit = Commit(self._writer.sequence, end, plan, held=held, at=_now(), totals=self._totals)
+        commit = Commit(
+            self._writer.sequence,
+            end,
+            plan,
+            held=held,
+            at=_now(),
+            totals=self._totals,
+            format=self.blueprint.view.format,
+            begin=self._sink.begin(),
+        )
         # A step that holds nothing still knows what it learnt; it is saved all the same.
         made = self._writer.commit(commit, self._step.save() if self._step else None)
         self.next = end
