@@ -46,6 +46,13 @@ def parse_values(given: tuple[str, ...], option: str) -> dict[str, Any]:
     "--object", "-o", "about", multiple=True, metavar="NAME=JSON", help="An attribute of o."
 )
 @click.option("--environment", "-e", multiple=True, metavar="NAME=JSON", help="An attribute of e.")
+@click.option("--publisher", metavar="USER", help="The user who published what is read.")
+@click.option(
+    "--situation",
+    multiple=True,
+    metavar="SCENARIO/SUBJECT=SITUATION",
+    help="Suppose that an emergency scenario's subject is in this situation.",
+)
 @click.option("--payload", default="{}", metavar="JSON", help="The payload of the message.")
 @click.option("--epoch", type=int, help="Ask under the definitions of an earlier epoch.")
 @json_option
@@ -59,14 +66,17 @@ def command(
     attribute: tuple[str, ...],
     about: tuple[str, ...],
     environment: tuple[str, ...],
+    publisher: str | None,
+    situation: tuple[str, ...],
     payload: str,
     epoch: int | None,
     as_json: bool,
 ) -> int:
     """Ask whether a subject may read or write a topic, and why.
 
-    The subject may be a real or a hypothetical one: give its attributes with -a. The exit
-    code is 0 if it is allowed, 1 if it is denied.
+    The subject may be a real or a hypothetical one: attributes given with -a go before
+    those that are defined, and so do those of the object. No emergency is supposed but
+    those given with --situation. The exit code is 0 if it is allowed, 1 if it is denied.
     """
     question = Question(
         topic=topic,
@@ -78,6 +88,8 @@ def command(
         object=parse_values(about, "--object"),
         environment=parse_values(environment, "--environment"),
         payload=_parse_payload(payload),
+        publisher=publisher,
+        situations=_parse_situations(situation),
     )
     with open_definitions() as checked:
         if epoch is None:
@@ -103,6 +115,19 @@ def render_decision(console: Console, decision: Decision, epoch: int) -> None:
     if decision.more:
         console.print("… and further rules")
     console.print(f"decided under epoch {epoch}", style="dim")
+
+
+def _parse_situations(given: tuple[str, ...]) -> dict[str, str]:
+    situations: dict[str, str] = {}
+    for text in given:
+        instance, equals, situation = text.rpartition("=")
+        if not equals or not instance or not situation:
+            raise UsageError(
+                f"--situation {quote(text)} names no situation",
+                fix="write --situation SCENARIO/SUBJECT=SITUATION",
+            )
+        situations[instance] = situation
+    return situations
 
 
 def _parse_payload(text: str) -> dict[str, Any]:

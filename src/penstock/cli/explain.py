@@ -28,10 +28,24 @@ def command(topic: str, as_json: bool) -> None:
     settings = meaning.get(PurposeSettings, "default") or PurposeSettings()
     effective = decider.reservations.effective(topic)
     reservations = sorted(decider.reservations.affected(topic))
+    rules = [(action, it) for action in ACTIONS for it in decider.access.considered(action, topic)]
     policies = [
-        {"policy": policy.name, "action": action, "subject": policy.subject, "when": policy.when}
-        for action in ACTIONS
-        for policy, _ in decider.policies.considered(action, topic)
+        {
+            "policy": rule.name.partition(" ")[2],
+            "action": action,
+            "subject": rule.subject,
+            "when": rule.condition.text,
+            "emergency": str(rule.emergency) if rule.emergency else None,
+        }
+        for action, rule in rules
+    ]
+    preferences = [
+        {
+            "preference": it.name.partition(" ")[2],
+            "publisher": it.subject,
+            "when": it.condition.text,
+        }
+        for it in decider.access.preferences(topic)
     ]
     data: dict[str, Any] = {
         "topic": topic,
@@ -43,6 +57,7 @@ def command(topic: str, as_json: bool) -> None:
         "reservations": [{"filter": name, "purposes": str(held)} for name, held in reservations],
         "policies_required": decider.policies_required,
         "policies": policies,
+        "preferences": preferences,
     }
     show(as_json, data, lambda console: _render(console, data))
 
@@ -60,9 +75,15 @@ def _render(console: Console, data: dict[str, Any]) -> None:
     elif not data["policies"]:
         console.print("policies are required and none is about this topic: nobody may use it")
     else:
-        shown = table("policy", "grants", "to", "when")
+        shown = table("policy", "grants", "to", "when", "in emergencies")
         for item in data["policies"]:
-            shown.add_row(item["policy"], item["action"], Text(item["subject"]), Text(item["when"]))
+            texts = (item["subject"], item["when"], item["emergency"] or "")
+            shown.add_row(item["policy"], item["action"], *map(Text, texts))
+        console.print(shown)
+    if data["preferences"]:
+        shown = table("preference", "on what is published for", "readers need")
+        for item in data["preferences"]:
+            shown.add_row(item["preference"], Text(item["publisher"]), Text(item["when"]))
         console.print(shown)
     console.print(f"under epoch {data['epoch']}", style="dim")
 

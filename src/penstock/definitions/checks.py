@@ -12,6 +12,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from penstock.definitions.access_checks import (
+    check_attributes,
+    check_emergency_policies,
+    check_objects,
+    check_vocabularies,
+)
 from penstock.definitions.duties import check_roles, check_users
 from penstock.definitions.views import check_hierarchies, check_views
 from penstock.errors import Problem
@@ -30,6 +36,10 @@ class KindCheck:
 
 
 CHECKS: Final[Mapping[str, KindCheck]] = {
+    "attributes": KindCheck(check_attributes, frozenset({"vocabulary"})),
+    "emergency-policy": KindCheck(check_emergency_policies, frozenset({"plan", "scenario"})),
+    "object": KindCheck(check_objects, frozenset({"vocabulary"})),
+    "vocabulary": KindCheck(check_vocabularies),
     "hierarchy": KindCheck(check_hierarchies),
     "role": KindCheck(check_roles, frozenset({"role"})),
     "user": KindCheck(check_users, frozenset({"role"})),

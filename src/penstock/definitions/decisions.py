@@ -2,33 +2,31 @@
 
 Rules that hold here:
 - Reading needs both: a purpose that the topic's reservations allow, and, where
-  policies are required, a satisfied policy. Writing needs a policy only.
+  policies are required, a satisfied policy; preferences hold in any case. Writing needs a
+  policy only.
 - The first part that denies decides; the explanation lists what all parts considered.
+- Questions may be hypothetical: attributes that are given go before those that are known,
+  and no emergency is there but those that are given.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from penstock.definitions.access import AccessDefinitions
 from penstock.definitions.set import DefinitionSet
 from penstock.errors import UsageError, quote
-from penstock.lang import BOOL, compile_expression
-from penstock.model.kinds import (
-    Enforcement,
-    Group,
-    Policy,
-    Purpose,
-    PurposeSettings,
-    Reservation,
-)
+from penstock.model.kinds import Plan, Purpose, PurposeSettings, Reservation, Scenario
 from penstock.model.purposes import check_purpose
 from penstock.model.topics import check_topic
-from penstock.policy.attributes import Action, Asker, Membership, Policies
+from penstock.policy.attributes import Action
 from penstock.policy.decision import Decision
+from penstock.policy.emergencies import SituationBoard
+from penstock.policy.objects import Message
 from penstock.policy.purpose_explanations import explain_topic
 from penstock.policy.reservations import Reservations
 
@@ -46,6 +44,10 @@ class Question:
     object: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, Any] = field(default_factory=dict)
     payload: Mapping[str, Any] = field(default_factory=dict)
+    publisher: str | None = None
+    """The user who published the message that is read."""
+    situations: Mapping[str, str] = field(default_factory=dict)
+    """Situations by scenario and subject, `covid/patient-17`."""
 
 
 class Decider:
@@ -58,14 +60,18 @@ class Decider:
         self.reservations.replace_all(
             (item.name, item.purposes) for item in definitions.of(Reservation).values()
         )
-        self._membership = Membership(definitions.of(Group).values())
-        self.policies = Policies(
-            (policy, compile_expression(policy.when, definitions.scope, BOOL))
-            for policy in definitions.of(Policy).values()
-        )
+        self.access = AccessDefinitions(definitions).access
         self._purposes = frozenset(definitions.of(Purpose))
-        enforcement = definitions.get(Enforcement, "default")
-        self.policies_required = enforcement is not None and enforcement.policies == "required"
+        plans = definitions.of(Plan)
+        self._situations = {
+            name: [situation.id for situation in plans[scenario.plan].situations]
+            for name, scenario in definitions.of(Scenario).items()
+        }
+
+    @property
+    def policies_required(self) -> bool:
+        """Whether policies are looked at."""
+        return self.access.settings.required
 
     def decide(self, question: Question, *, now: datetime) -> Decision:
         """Decide one question, with the reason and all rules considered."""
@@ -86,7 +92,7 @@ class Decider:
             raise UsageError(
                 "a purpose belongs to reading; writing has none", fix="leave out the purpose"
             )
-        if self.policies_required:
+        if self.policies_required or (question.action == "read" and self.access.limited):
             parts.append(self._decide_by_policies(question, now))
         return join(parts)
 
@@ -100,28 +106,48 @@ class Decider:
             )
 
     def _decide_by_policies(self, question: Question, now: datetime) -> Decision:
-        asker = Asker(
-            user=question.user,
-            client=question.client,
-            groups=self._membership.groups_of(question.user, question.client),
-            attributes=question.attributes,
-        )
         environment = {"time": now, **question.environment}
         if question.purpose is not None:
             environment["purpose"] = question.purpose
-        return self.policies.decide(
-            question.action,
-            asker,
+        writes = question.action == "write"
+        message = Message(
             question.topic,
-            o=question.object,
-            e=environment,
-            t={
-                "topic": question.topic,
-                "clientId": question.client,
-                "user": question.user,
-                "payload": question.payload,
-            },
+            question.payload,
+            user=question.user if writes else question.publisher,
+            client=question.client if writes else None,
+            about=question.object,
         )
+        return self.access.explain(
+            question.action,
+            self.access.asker(question.user, question.client, question.attributes),
+            message,
+            environment,
+            self._suppose(question.situations),
+        )
+
+    def _suppose(self, situations: Mapping[str, str]) -> SituationBoard:
+        """Return the situations of a question, all of which must exist."""
+        board = SituationBoard()
+        for instance, situation in situations.items():
+            # Names and subjects may have slashes: the longest name that is known counts.
+            fitting = [it for it in self._situations if instance.startswith(f"{it}/")]
+            scenario = max(fitting, key=len, default=None)
+            if scenario is None or instance == f"{scenario}/":
+                raise UsageError(
+                    f"{quote(instance)} names no scenario and subject",
+                    fix=f"write SCENARIO/SUBJECT; scenarios are {_list(self._situations)}",
+                )
+            if situation not in self._situations[scenario]:
+                raise UsageError(
+                    f"the scenario {scenario!r} has no situation {quote(situation)}",
+                    fix=f"name one of {_list(self._situations[scenario])}",
+                )
+            board.move(scenario, instance.removeprefix(f"{scenario}/"), situation)
+        return board
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(names) or "not defined"
 
 
 def join(parts: list[Decision]) -> Decision:
@@ -137,4 +163,5 @@ def join(parts: list[Decision]) -> Decision:
         reason=deciding.reason,
         considered=tuple(item for part in parts for item in part.considered),
         more=any(part.more for part in parts),
+        situation=deciding.situation,
     )

@@ -1,41 +1,84 @@
-"""Policies over attributes: grants to read or write, each under a condition.
+"""Who asks: users, clients, their groups, and the attributes that conditions see.
 
 Rules that hold here:
-- Grants only: one satisfied policy suffices, none satisfied means denied.
-- A condition that errs or misses an attribute is not satisfied, and says why.
-- A policy is considered if it is about this action and its filter covers the topic;
-  all that were considered are named in the explanation.
+- `uid`, `client` and `groups` follow from who asks; no document can set them.
+- Of two that give the same attribute the nearer wins: the user's own before the client's,
+  these before groups', a group before those that include it, `anyone` last.
+- Where groups that are equally near give different values, the attribute is missing: which
+  of them is meant is not for the machine to guess.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
-from penstock.lang import Expression
-from penstock.model.kinds import Group, Policy
-from penstock.model.topics import matches
-from penstock.policy.decision import Considered, Decision, list_considered
+from penstock.lang import Record, prepare
+from penstock.model.kinds import Group
 
 Action = Literal["read", "write"]
 ACTIONS: tuple[Action, ...] = ("read", "write")
 
+ANYONE: Final = "anyone"
+BUILT_IN: Final = {"uid": "string", "client": "string", "groups": "list(string)"}
+"""Attributes of `s` that follow from who asks, where a vocabulary declares them."""
 
-@dataclass(frozen=True, slots=True)
+
 class Asker:
-    """Who asks: names as the gateway knows them, and attributes for conditions."""
+    """Who asks: names as the gateway knows them, and attributes for conditions.
 
-    user: str | None = None
-    client: str | None = None
-    groups: frozenset[str] = frozenset()
-    attributes: Mapping[str, Any] = field(default_factory=dict)
+    `given` are attributes of a hypothetical asker, which go before those that are known.
+    """
+
+    __slots__ = (
+        "attributes",
+        "client",
+        "conflicts",
+        "generation",
+        "given",
+        "groups",
+        "plans",
+        "subjects",
+        "user",
+    )
+
+    def __init__(
+        self,
+        user: str | None,
+        client: str | None,
+        *,
+        groups: frozenset[str] = frozenset(),
+        attributes: Mapping[str, Any] | None = None,
+        conflicts: Mapping[str, str] | None = None,
+        given: Mapping[str, Any] | None = None,
+        generation: int = 0,
+    ) -> None:
+        self.user = user
+        self.client = client
+        self.groups = groups
+        self.attributes = attributes or {}
+        self.conflicts = conflicts or {}
+        self.given = given
+        self.generation = generation
+        self.subjects = list_subjects(user, client, groups)
+        self.plans: dict[Any, Any] = {}  # what the decision engine remembers of this asker
+
+
+def list_subjects(user: str | None, client: str | None, groups: Iterable[str]) -> tuple[str, ...]:
+    """Return every text by which definitions can mean this asker."""
+    names = [ANYONE, *(f"group:{name}" for name in sorted(groups))]
+    if user is not None:
+        names.append(f"user:{user}")
+    if client is not None:
+        names.append(f"client:{client}")
+    return tuple(names)
 
 
 class Membership:
     """Which groups a user or client belongs to, groups within groups included."""
 
-    def __init__(self, groups: Iterable[Group]) -> None:
+    def __init__(self, groups: Iterable[Group] = ()) -> None:
         held = {group.name: group for group in groups}
         # Which groups take over the members of a group.
         above: dict[str, list[str]] = {}
@@ -43,19 +86,31 @@ class Membership:
             for part in group.includes:
                 above.setdefault(part, []).append(group.name)
         self._groups: dict[str, set[str]] = {}
+        self._above = {name: frozenset(_reach(name, above)) for name in held}
         for group in held.values():
-            reached = _reach(group.name, above)
+            reached = self._above[group.name]
             for member in group.members:
                 self._groups.setdefault(member, set()).update(reached)
 
     def groups_of(self, user: str | None, client: str | None) -> frozenset[str]:
         """Return the groups of a user, of a client, and of anyone."""
-        found: set[str] = set(self._groups.get("anyone", ()))
+        found: set[str] = set(self._groups.get(ANYONE, ()))
         if user is not None:
             found |= self._groups.get(f"user:{user}", set())
         if client is not None:
             found |= self._groups.get(f"client:{client}", set())
         return frozenset(found)
+
+    def nearest(self, groups: Iterable[str]) -> list[str]:
+        """Leave out of these groups those that include another of them."""
+        given = sorted(groups)
+        return [
+            name
+            for name in given
+            if not any(
+                other != name and name in self._above.get(other, frozenset()) for other in given
+            )
+        ]
 
 
 def _reach(start: str, above: Mapping[str, list[str]]) -> set[str]:
@@ -68,65 +123,90 @@ def _reach(start: str, above: Mapping[str, list[str]]) -> set[str]:
     return reached
 
 
-def covers_asker(subject: str, asker: Asker) -> bool:
-    """Whether a subject as definitions write it (`group:nurses`) includes the asker."""
-    noun, _, name = subject.partition(":")
-    match noun:
-        case "anyone":
-            return True
-        case "user":
-            return name == asker.user
-        case "client":
-            return name == asker.client
-        case "group":
-            return name in asker.groups
-    return False
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a document says of a user, a client, a group or anyone."""
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    on_behalf_of: str | None = None
 
 
-class Policies:
-    """The policies of a set, with their conditions compiled."""
+class Directory:
+    """The attributes of everybody, by subject as definitions write it (`user:ann`)."""
 
-    def __init__(self, policies: Iterable[tuple[Policy, Expression]]) -> None:
-        self._policies = sorted(policies, key=lambda item: item[0].name)
+    def __init__(self, record: Record | None = None) -> None:
+        self.membership = Membership()
+        self._record = record or Record(())
+        self._known: dict[str, Known] = {}
 
-    def considered(self, action: Action, topic: str) -> Iterator[tuple[Policy, Expression]]:
-        """Yield the policies that are about this action on this topic."""
-        for policy, condition in self._policies:
-            if policy.allow == action and matches(policy.filter, topic):
-                yield policy, condition
+    def declare(self, record: Record) -> None:
+        """Say which attributes there are, with their types."""
+        self._record = record
 
-    def decide(
+    def set(self, subject: str, known: Known | None) -> None:
+        """Say what is known of a subject, or that nothing is."""
+        if known is None:
+            self._known.pop(subject, None)
+        else:
+            self._known[subject] = known
+
+    def publishes_for(self, user: str | None, client: str | None) -> str | None:
+        """Return the user on whose behalf messages are published, if it is known."""
+        for known in reversed(self._own(user, client)):
+            if known.on_behalf_of is not None:
+                return known.on_behalf_of
+        return user
+
+    def resolve(
         self,
-        action: Action,
-        asker: Asker,
-        topic: str,
+        user: str | None,
+        client: str | None,
         *,
-        o: Mapping[str, Any],
-        e: Mapping[str, Any],
-        t: Mapping[str, Any],
-    ) -> Decision:
-        """Decide by the policies alone, with an explanation."""
-        granting: str | None = None
-        looked_at: list[Considered] = []
-        for policy, condition in self.considered(action, topic):
-            name = f"policy {policy.name}"
-            if not covers_asker(policy.subject, asker):
-                looked_at.append(Considered(name, f"is for {policy.subject}"))
-                continue
-            outcome = condition.evaluate(s=asker.attributes, o=o, e=e, t=t)
-            if outcome.holds:
-                granting = granting or name
-                looked_at.append(Considered(name, f"grants {action}"))
-            elif outcome.missing:
-                looked_at.append(Considered(name, f"cannot be decided: {outcome.reason}"))
-            else:
-                looked_at.append(Considered(name, "its condition is false"))
-        considered, more = list_considered(looked_at)
-        if granting:
-            return Decision(True, granting, f"it grants {action}", considered, more)  # noqa: FBT003
-        reason = (
-            f"no policy for {action} on this topic is satisfied"
-            if looked_at
-            else f"there is no policy for {action} on this topic"
+        given: Mapping[str, Any] | None = None,
+        generation: int = 0,
+    ) -> Asker:
+        """Return an asker with all attributes that are known, checked once."""
+        groups = self.membership.groups_of(user, client)
+        from_groups, conflicts = self._inherit(groups)
+        values: dict[str, Any] = {}
+        everybody = self._known.get(ANYONE)
+        for layer in (everybody.values if everybody else {}, from_groups):
+            values.update(layer)
+        for name in conflicts:  # `anyone` does not settle what groups disagree on
+            values.pop(name, None)
+        for known in reversed(self._own(user, client)):
+            values.update(known.values)
+        values.update({"uid": user, "client": client, "groups": sorted(groups)})
+        values.update(given or {})
+        return Asker(
+            user,
+            client,
+            groups=groups,
+            attributes=prepare(values, self._record),
+            conflicts={name: why for name, why in conflicts.items() if name not in values},
+            given=given,
+            generation=generation,
         )
-        return Decision(False, "enforcement default", reason, considered, more)  # noqa: FBT003
+
+    def _own(self, user: str | None, client: str | None) -> list[Known]:
+        subjects = [f"user:{user}"] if user is not None else []
+        subjects += [f"client:{client}"] if client is not None else []
+        return [self._known[subject] for subject in subjects if subject in self._known]
+
+    def _inherit(self, groups: frozenset[str]) -> tuple[dict[str, Any], dict[str, str]]:
+        """Return what groups give, and why what they disagree on is missing."""
+        givers: dict[str, list[str]] = {}
+        for group in groups:
+            known = self._known.get(f"group:{group}")
+            for name in known.values if known else ():
+                givers.setdefault(name, []).append(group)
+        values: dict[str, Any] = {}
+        conflicts: dict[str, str] = {}
+        for name, all_givers in givers.items():
+            near = self.membership.nearest(all_givers)
+            choices = [self._known[f"group:{group}"].values[name] for group in near]
+            if all(choice == choices[0] for choice in choices):
+                values[name] = choices[0]
+            else:
+                conflicts[name] = f"the groups {' and '.join(near)} disagree on s.{name}"
+        return values, conflicts

@@ -33,6 +33,7 @@ class Decision:
     reason: str
     considered: tuple[Considered, ...] = ()
     more: bool = False  # there are rules beyond those that are listed
+    situation: str | None = None  # in which an emergency policy granted it, `covid=Severe`
 
     def __bool__(self) -> bool:
         return self.allowed
@@ -52,6 +53,7 @@ class Decision:
             "reason": self.reason,
             "considered": [{"rule": item.rule, "effect": item.effect} for item in self.considered],
             "more": self.more,
+            "situation": self.situation,
         }
 
 

@@ -17,6 +17,7 @@ def test_a_decision_is_its_outcome_and_says_why() -> None:
         "reason": "it allows x",
         "considered": [{"rule": "rule a", "effect": "allows"}],
         "more": False,
+        "situation": None,
     }
 
 

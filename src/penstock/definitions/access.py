@@ -1,0 +1,143 @@
+"""Compiles definitions for the decision engine, and keeps it up with their changes.
+
+Rules that hold here:
+- A change compiles what it touches: one policy, the emergency policies of a plan, or, where
+  a vocabulary changes, every condition.
+- The outcome is the one that compiling the whole set afresh would have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from penstock.definitions.set import DefinitionSet
+from penstock.lang import BOOL, STRING, Record, Scope, compile_expression
+from penstock.model import kinds
+from penstock.model.definition import Definition
+from penstock.model.document import Key
+from penstock.policy.access import Access
+from penstock.policy.access_plans import Settings
+from penstock.policy.access_rules import Limit, Rule
+from penstock.policy.attribute_values import read_value
+from penstock.policy.attributes import Known
+from penstock.policy.emergencies import Emergency
+
+RULE_KINDS: Final = frozenset({"policy", "emergency-policy", "preference"})
+SETTING_KINDS: Final = frozenset({"enforcement", "plan", "scenario"})
+ACCESS_KINDS: Final = RULE_KINDS | SETTING_KINDS | {"vocabulary", "group", "attributes", "object"}
+"""The kinds of definitions that decide on access."""
+
+
+class AccessDefinitions:
+    """A decision engine that follows a set of definitions."""
+
+    def __init__(self, definitions: DefinitionSet | None = None) -> None:
+        self.access = Access()
+        if definitions is not None:
+            self.take(definitions, definitions.definitions)
+
+    def take(self, definitions: DefinitionSet, changed: Iterable[Key]) -> bool:
+        """Follow a changed set; tell whether anything that decides on access changed."""
+        keys = {key for key in changed if key.kind in ACCESS_KINDS}
+        if not keys:
+            return False
+        touched = {key.kind for key in keys}
+        if "vocabulary" in touched:
+            keys |= {key for key in definitions.definitions if key.kind in ACCESS_KINDS}
+            self.access.declare(definitions.scope.root("s") or Record(()))
+        elif touched & SETTING_KINDS:
+            keys |= {key for key in definitions.definitions if key.kind == "emergency-policy"}
+        if "group" in touched:
+            self.access.assemble(definitions.of(kinds.Group).values())
+        if touched & (SETTING_KINDS | {"vocabulary"}):
+            self.access.configure(compile_settings(definitions))
+        self._take_rules(definitions, [key for key in sorted(keys) if key.kind in RULE_KINDS])
+        for key in sorted(keys):
+            if key.kind == "object":
+                self.access.shape(key.name, definitions.get(kinds.ObjectShape, key.name))
+            elif key.kind == "attributes":
+                held = definitions.get(kinds.Attributes, key.name)
+                known = compile_attributes(held, definitions.scope) if held else None
+                self.access.describe(key.name, known)
+        return True
+
+    def _take_rules(self, definitions: DefinitionSet, keys: list[Key]) -> None:
+        gone = [name_rule(key) for key in keys if key not in definitions.definitions]
+        if gone:
+            self.access.remove(*gone)
+        held = [definitions.definitions[key] for key in keys if key in definitions.definitions]
+        if held:
+            self.access.put(*(compile_rule(definition, definitions) for definition in held))
+
+
+def name_rule(key: Key) -> str:
+    """Return what a rule is called in explanations."""
+    return f"{key.kind} {key.name}"
+
+
+def compile_rule(definition: Definition, definitions: DefinitionSet) -> Rule | Limit:
+    """Compile a policy, an emergency policy or a preference."""
+    scope = definitions.scope
+    name = name_rule(definition.key)
+    if isinstance(definition, kinds.Preference):
+        condition = compile_expression(definition.when, scope, BOOL)
+        return Limit(name, definition.user, definition.filter, condition)
+    if not isinstance(definition, kinds.Policy | kinds.EmergencyPolicy):
+        raise TypeError(f"{name} does not decide on access")
+    emergency = None
+    if isinstance(definition, kinds.EmergencyPolicy):
+        emergency = compile_emergency(definition, definitions)
+    return Rule(
+        name,
+        definition.subject,
+        definition.filter,
+        definition.allow,
+        compile_expression(definition.when, scope, BOOL),
+        emergency,
+    )
+
+
+def compile_emergency(policy: kinds.EmergencyPolicy, definitions: DefinitionSet) -> Emergency:
+    """Compile when an emergency policy applies."""
+    situations: frozenset[str] | None = frozenset(policy.situations) or None
+    plan = definitions.get(kinds.Plan, policy.plan)
+    if policy.minimum_level is not None and plan is not None:
+        level = policy.minimum_level
+        situations = frozenset(it.id for it in plan.situations if it.level >= level)
+    return Emergency(
+        tuple(policy.scenarios) or list_scenarios(policy.plan, definitions),
+        situations,
+        compile_expression(policy.about, definitions.scope, STRING) if policy.about else None,
+        policy.exclusive,
+    )
+
+
+def list_scenarios(plan: str, definitions: DefinitionSet) -> tuple[str, ...]:
+    """Return the scenarios that follow a plan."""
+    return tuple(it.name for it in definitions.of(kinds.Scenario).values() if it.plan == plan)
+
+
+def compile_settings(definitions: DefinitionSet) -> Settings:
+    """Compile what holds for all decisions."""
+    enforcement = definitions.get(kinds.Enforcement, "default") or kinds.Enforcement()
+    return Settings(
+        required=enforcement.policies == "required",
+        override=enforcement.preferences_in_emergencies == "overridden",
+        exclusive=tuple(
+            Emergency(
+                list_scenarios(item.plan, definitions),
+                None,
+                compile_expression(item.about, definitions.scope, STRING),
+                exclusive=True,
+            )
+            for item in enforcement.exclusive
+        ),
+    )
+
+
+def compile_attributes(attributes: kinds.Attributes, scope: Scope) -> Known:
+    """Read attribute values by their types."""
+    declared = dict((scope.root("s") or Record(())).fields)
+    values = {name: read_value(value, declared[name]) for name, value in attributes.values.items()}
+    return Known(values, attributes.on_behalf_of)

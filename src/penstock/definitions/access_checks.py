@@ -1,0 +1,133 @@
+"""Checks of what decides on access, in the light of the whole set.
+
+Rules that hold here:
+- An attribute that a document gives or finds is declared, and of the declared type.
+- An emergency policy names scenarios and situations of its own plan, and can apply.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+
+from penstock.definitions.expressions import scope_of
+from penstock.errors import InvalidError, Problem, quote
+from penstock.lang import STRING, Record, Type, parse_type
+from penstock.model import kinds
+from penstock.model.definition import Definition
+from penstock.model.document import Key
+from penstock.policy.attribute_values import WrongValueError, read_value
+from penstock.policy.attributes import BUILT_IN
+
+Found = Iterator[tuple[Key, Problem]]
+
+
+def check_emergency_policies(
+    policies: Iterable[kinds.EmergencyPolicy], definitions: Mapping[Key, Definition]
+) -> Found:
+    """Yield scenarios and situations that are not of the policy's plan."""
+    for policy in policies:
+        plan = definitions.get(Key("plan", policy.plan))
+        if not isinstance(plan, kinds.Plan):
+            continue  # reported as a dangling reference
+        for at, name in enumerate(policy.scenarios):
+            scenario = definitions.get(Key("scenario", name))
+            if isinstance(scenario, kinds.Scenario) and scenario.plan != policy.plan:
+                yield (
+                    policy.key,
+                    Problem(
+                        f"scenarios[{at}]",
+                        f"{name!r} follows the plan {scenario.plan!r}, not {policy.plan!r}",
+                        "write one policy for each plan",
+                    ),
+                )
+        levels = {situation.id: situation.level for situation in plan.situations}
+        for at, situation in enumerate(policy.situations):
+            if situation not in levels:
+                place = f"situations[{at}]"
+                what = f"the plan {policy.plan!r} has no situation {quote(situation)}"
+                yield policy.key, Problem(place, what, _nearest(situation, levels))
+        top = max(levels.values())
+        if policy.minimum_level is not None and policy.minimum_level > top:
+            yield (
+                policy.key,
+                Problem(
+                    "minimum_level",
+                    f"no situation of the plan {policy.plan!r} has level {policy.minimum_level}",
+                    f"its levels end at {top}",
+                ),
+            )
+
+
+def check_attributes(
+    documents: Iterable[kinds.Attributes], definitions: Mapping[Key, Definition]
+) -> Found:
+    """Yield values that are not declared or not of their type."""
+    declared = _declared(definitions, "s")
+    for document in documents:
+        for name, value in document.values.items():
+            place = f"values.{name}"
+            if name in BUILT_IN:
+                fix = f"remove it: s.{name} follows from who asks"
+                yield document.key, Problem(place, f"{quote(name)} cannot be given", fix)
+            elif name not in declared:
+                yield document.key, _undeclared(place, name, "subject", declared)
+            else:
+                try:
+                    read_value(value, declared[name])
+                except WrongValueError as error:
+                    where = ".".join(map(str, ("values", name, *error.place)))
+                    fix = f"write a {declared[name]}"
+                    yield document.key, Problem(where, f"{name!r} {error}", fix)
+
+
+def check_objects(
+    shapes: Iterable[kinds.ObjectShape], definitions: Mapping[Key, Definition]
+) -> Found:
+    """Yield attributes that are not declared, and levels that are no text."""
+    declared = _declared(definitions, "o")
+    for shape in shapes:
+        for name in shape.levels.values():
+            if name not in declared:
+                yield shape.key, _undeclared("topics", name, "object", declared)
+            elif declared[name] != STRING:
+                what = f"the level {name!r} is text, but declared {declared[name]}"
+                yield shape.key, Problem("topics", what, "declare it string")
+        for name in shape.payload:
+            if name not in declared:
+                yield shape.key, _undeclared(f"payload.{name}", name, "object", declared)
+
+
+def check_vocabularies(
+    vocabularies: Iterable[kinds.Vocabulary], definitions: Mapping[Key, Definition]
+) -> Found:
+    """Yield attributes with a meaning of their own that are declared with another type."""
+    del definitions
+    for vocabulary in vocabularies:
+        for name, kind in BUILT_IN.items():
+            if name not in vocabulary.subject:
+                continue
+            given = vocabulary.subject[name]
+            try:
+                same = isinstance(given, str) and parse_type(given) == parse_type(kind)
+            except InvalidError:
+                continue  # reported with the vocabulary's own types
+            if not same:
+                what = f"{name!r} follows from who asks, and is {kind}"
+                fix = f"declare it {kind}, or use another name"
+                yield vocabulary.key, Problem(f"subject.{name}", what, fix)
+
+
+def _declared(definitions: Mapping[Key, Definition], root: str) -> dict[str, Type]:
+    vocabularies = [it for it in definitions.values() if isinstance(it, kinds.Vocabulary)]
+    return dict((scope_of(vocabularies, problems=[]).root(root) or Record(())).fields)
+
+
+def _undeclared(place: str, name: str, field: str, declared: Iterable[str]) -> Problem:
+    fix = _nearest(name, declared) or f"declare it under `{field}` of a vocabulary"
+    return Problem(place, f"there is no attribute {quote(name)}", fix)
+
+
+def _nearest(word: str, known: Iterable[str]) -> str | None:
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f"did you mean {near[0]!r}?" if near else None

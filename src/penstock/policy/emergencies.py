@@ -1,0 +1,119 @@
+"""What emergencies mean for access: situations, whose they are, and what applies in them.
+
+Rules that hold here:
+- A scenario has one current situation for each subject, or none.
+- An emergency policy applies where the scenario's subject that the message is about is in
+  one of its situations; with `any_object`, where some subject is.
+- What cannot be told grants nothing. Where ordinary policies would be set aside if it held,
+  they are set aside.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from penstock.errors import PenstockError
+from penstock.lang import Expression
+
+
+class SituationsUnknownError(PenstockError):
+    """The situations are not known now, as where detection has stalled."""
+
+
+class Situations(Protocol):
+    """What is asked about emergencies while deciding; both questions are cheap."""
+
+    def current(self, scenario: str, subject: str) -> str | None:
+        """Return the situation of a scenario's subject, None where it is inactive.
+
+        Raise `SituationsUnknownError` where that is not known.
+        """
+        ...
+
+    def occupied(self, scenario: str) -> AbstractSet[str]:
+        """Return the situations that some subject of a scenario is in."""
+        ...
+
+
+class Applied(NamedTuple):
+    """The situation in which an emergency policy applied."""
+
+    scenario: str
+    subject: str | None  # None: it did not matter whose
+    situation: str
+
+    def __str__(self) -> str:
+        return f"{self.scenario}={self.situation}"
+
+
+class SituationBoard:
+    """The situations of all scenarios, moved by hand: of tests, questions, or a feed."""
+
+    def __init__(self, held: Iterable[tuple[str, str, str]] = ()) -> None:
+        self._current: dict[tuple[str, str], str] = {}
+        self._counts: dict[str, Counter[str]] = {}
+        self.changes = 0
+        for scenario, subject, situation in held:
+            self.move(scenario, subject, situation)
+
+    def current(self, scenario: str, subject: str) -> str | None:
+        """Return the situation of a scenario's subject, None where it is inactive."""
+        return self._current.get((scenario, subject))
+
+    def occupied(self, scenario: str) -> AbstractSet[str]:
+        """Return the situations that some subject of a scenario is in."""
+        counts = self._counts.get(scenario)
+        return counts.keys() if counts else frozenset()
+
+    def move(self, scenario: str, subject: str, situation: str | None) -> None:
+        """Let a scenario's subject enter a situation, or leave all with None."""
+        before = self._current.pop((scenario, subject), None)
+        counts = self._counts.setdefault(scenario, Counter())
+        if before is not None:
+            counts[before] -= 1
+            if not counts[before]:
+                del counts[before]
+        if situation is not None:
+            self._current[scenario, subject] = situation
+            counts[situation] += 1
+        self.changes += 1
+
+
+NO_SITUATIONS = SituationBoard()
+"""No scenario is active."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Emergency:
+    """When an emergency policy applies; a plan that sets ordinary policies aside is one too."""
+
+    scenarios: tuple[str, ...]
+    situations: frozenset[str] | None  # None: each that is not inactive
+    about: Expression | None  # None: any object
+    exclusive: bool = False
+
+    def __str__(self) -> str:
+        situations = (
+            "any situation" if self.situations is None else ", ".join(sorted(self.situations))
+        )
+        whose = f"of {self.about.text}" if self.about is not None else "of anybody"
+        text = f"{situations} {whose} in {', '.join(self.scenarios) or 'no scenario'}"
+        return f"{text}, alone" if self.exclusive else text
+
+    def find(self, situations: Situations, subject: str | None) -> Applied | None:
+        """Return the situation in which it applies to a subject now."""
+        for scenario in self.scenarios:
+            if self.about is None:
+                occupied = situations.occupied(scenario)
+                wanted = occupied if self.situations is None else self.situations & occupied
+                if wanted:
+                    return Applied(scenario, None, min(wanted))
+            elif subject is not None:
+                current = situations.current(scenario, subject)
+                if current is not None and (self.situations is None or current in self.situations):
+                    return Applied(scenario, subject, current)
+        return None

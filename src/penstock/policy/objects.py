@@ -1,0 +1,156 @@
+"""What a message is about: the attributes of `o`, found in its topic and its payload.
+
+Rules that hold here:
+- A payload is a JSON object of limited size, without a name that occurs twice and without
+  NaN; anything else has no attributes. Two readers of one payload must see the same.
+- An attribute that two definitions find with different values is missing.
+- A payload is parsed at most once for a message, and only where something looks at it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from penstock.model.kinds import ObjectShape
+
+PAYLOAD_LIMIT: Final = 262_144
+"""Bytes of a payload that is looked into."""
+
+
+def _take_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise ValueError("a name occurs twice")
+    return made
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is no JSON")
+
+
+_DECODER: Final = json.JSONDecoder(object_pairs_hook=_take_once, parse_constant=_refuse)
+
+
+def parse_payload(payload: bytes) -> Mapping[str, Any] | None:
+    """Return the JSON object of a payload; None where it is none."""
+    if len(payload) > PAYLOAD_LIMIT or not payload.lstrip().startswith(b"{"):
+        return None
+    try:
+        parsed = _DECODER.decode(payload.decode("utf-8"))
+    except (ValueError, RecursionError):
+        return None
+    return parsed if isinstance(parsed, dict) else None
+
+
+class Message:
+    """A message as decisions see it; `user` and `client` are its publisher's.
+
+    `rest` are further fields of `t`, such as qos and contentType; `about` are attributes of
+    a hypothetical object, which go before those that are found.
+    """
+
+    __slots__ = (
+        "_about",
+        "_content",
+        "_given",
+        "_place",
+        "_raw",
+        "_rest",
+        "_t",
+        "client",
+        "topic",
+        "user",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        payload: bytes | Mapping[str, Any] = b"",
+        *,
+        user: str | None = None,
+        client: str | None = None,
+        rest: Mapping[str, Any] | None = None,
+        about: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.topic = topic
+        self.user = user
+        self.client = client
+        self._rest = rest
+        self._given = about
+        self._raw = payload if isinstance(payload, bytes) else None
+        self._content = None if isinstance(payload, bytes) else payload
+        self._t: dict[str, Any] | None = None
+        self._about: Mapping[str, Any] | None = None
+        self._place: Place | None = None  # that `_about` was found by
+
+    @property
+    def content(self) -> Mapping[str, Any] | None:
+        """The JSON object that the payload is, None where it is none."""
+        if self._raw is not None:
+            self._content, self._raw = parse_payload(self._raw), None
+        return self._content
+
+    @property
+    def t(self) -> dict[str, Any]:
+        """The message as expressions see it."""
+        if self._t is None:
+            self._t = {
+                **(self._rest or {}),
+                "topic": self.topic,
+                "user": self.user,
+                "clientId": self.client,
+                "payload": self.content,
+            }
+        return self._t
+
+    def about(self, place: Place) -> Mapping[str, Any]:
+        """Return `o`, as the definitions that hold for its topic find it."""
+        if self._about is None or self._place is not place:
+            about = place.find(self.content if place.paths else None)
+            self._about = {**about, **self._given} if self._given else about
+            self._place = place
+        return self._about
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Place:
+    """What definitions find in the messages of one topic."""
+
+    levels: Mapping[str, str | None]
+    paths: tuple[tuple[str, tuple[str, ...]], ...]
+
+    def find(self, payload: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        """Return the attributes of a message."""
+        if not self.paths:
+            return self.levels
+        found: dict[str, Any] = dict(self.levels)
+        for name, path in self.paths:
+            value: Any = payload
+            for step in path:
+                value = value.get(step) if isinstance(value, Mapping) else None
+            # Found before with another value: nobody knows which one is meant.
+            found[name] = value if name not in found or _same(found[name], value) else None
+        return found
+
+
+def _same(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and bool(one == other)
+
+
+def make_place(topic: str, shapes: Iterable[ObjectShape]) -> Place:
+    """Join what definitions say that match a topic."""
+    parts = topic.split("/")
+    levels: dict[str, str | None] = {}
+    paths: list[tuple[str, tuple[str, ...]]] = []
+    for shape in sorted(shapes, key=lambda it: it.name):
+        for at, name in shape.levels.items():
+            value = parts[at]
+            levels[name] = value if levels.get(name, value) == value else None
+        for name, path in shape.payload.items():
+            way = (name, tuple(path.split(".")))
+            if way not in paths:
+                paths.append(way)
+    return Place(levels, tuple(paths))
