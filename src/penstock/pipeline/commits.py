@@ -10,6 +10,8 @@ Rules that hold here:
 - A batch counts from the moment its line is on the disk, as a whole. Its files are brought
   to the disk before, and to their places after; a crash between is mended on opening.
 - `data` never holds a file that does not count, so that anyone may read it as a table.
+- What counts is then delivered, where the view's records are read elsewhere than here; the
+  newest batch once more on opening, since a crash may have come between.
 - One process at a time writes a view; a second one is refused.
 """
 
@@ -19,10 +21,10 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO, Any, Final, Self
+from typing import IO, Any, Final, Protocol, Self
 
 from penstock.errors import UnavailableError
 from penstock.eventlog.lines import find_end
@@ -67,6 +69,10 @@ class Commit:
     """How many records the state holds back."""
     at: int = 0
     totals: Totals = Totals()
+    format: str = "parquet"
+    """How the files are written, and which way their records leave."""
+    begin: int = 0
+    """Where the batch begins in the store that it is delivered to."""
 
     def to_line(self) -> bytes:
         """Write the commit as a line."""
@@ -116,11 +122,19 @@ class ViewFolder:
                     yield json.loads(line)
 
 
+class Deliver(Protocol):
+    """Shows what a commit made count; see `sinks.sink`."""
+
+    def __call__(self, commit: Commit, files: Sequence[Path], *, again: bool) -> None:
+        """Add what is not there yet."""
+
+
 class ViewWriter(ViewFolder):
     """What a view has published, for the one who publishes."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, deliver: Deliver | None = None) -> None:
         super().__init__(folder)
+        self._deliver = deliver
         self._lock: IO[bytes] | None = None
         self._staging = folder / ".staging"
         self._states = folder / "state"
@@ -140,12 +154,19 @@ class ViewWriter(ViewFolder):
                 fix="stop the other `penstock views run`",
             ) from None
         self._lock = lock
+        try:
+            self._mend()
+        except BaseException:
+            self.close()
+            raise
+        return self.newest
+
+    def _mend(self) -> None:
         self._cut_torn_line()
         self.newest = self.last()
         if self.newest is not None:
-            self._place(self.newest)
+            self._place(self.newest, again=True)
         self._clear()
-        return self.newest
 
     def close(self) -> None:
         """Give the view free."""
@@ -197,7 +218,7 @@ class ViewWriter(ViewFolder):
         self._clear()
         return whole
 
-    def _place(self, commit: Commit) -> None:
+    def _place(self, commit: Commit, *, again: bool = False) -> None:
         """Bring the files of a commit to their places, as far as they are not there yet."""
         staged = self._staging / str(commit.sequence)
         for names, source, target in (
@@ -209,6 +230,8 @@ class ViewWriter(ViewFolder):
                     (source / name).rename(target / name)
             if names:
                 _sync(target)
+        if self._deliver is not None:
+            self._deliver(commit, [self.data / name for name in commit.files], again=again)
 
     def _clear(self) -> None:
         """Remove what does not count."""

@@ -28,6 +28,7 @@ from penstock.eventlog import EventLog
 from penstock.model.kinds import Stream, View
 from penstock.pipeline.blueprint import Blueprint
 from penstock.pipeline.control import PAUSED, RUNNING, STOPPED, Condition, Control
+from penstock.pipeline.sinks.opening import Sinks
 from penstock.pipeline.sources.topic import TopicSource
 from penstock.pipeline.streams import StreamRunner
 from penstock.pipeline.views import ViewRunner
@@ -171,7 +172,8 @@ class Manager:
 
     def _make(self, blueprint: Blueprint) -> ViewRunner:
         folder = self._settings.folder / blueprint.view.name
-        return ViewRunner(self._spark, blueprint, folder, self._secret)
+        sinks = Sinks(self._log.topic(blueprint.view.topic))
+        return ViewRunner(self._spark, blueprint, folder, self._secret, sinks=sinks)
 
     def _stream(self, stream: Stream) -> StreamRunner:
         if stream.name not in self._streams:

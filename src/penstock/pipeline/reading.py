@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pyarrow.parquet  # type: ignore[import-untyped]
 
 from penstock.pipeline.commits import ViewFolder
@@ -17,7 +18,9 @@ def read_published(folder: ViewFolder) -> Iterator[dict[str, Any]]:
     """Yield the published records, those of the newest files first."""
     if folder.data.is_dir():
         for path in sorted(folder.data.iterdir(), reverse=True):
-            yield from read_file(path)
+            # A Delta table has a folder of its own there.
+            if path.is_file():
+                yield from read_file(path)
 
 
 def read_file(path: Path) -> Iterator[dict[str, Any]]:
@@ -29,6 +32,10 @@ def read_file(path: Path) -> Iterator[dict[str, Any]]:
         with path.open("rb") as lines:
             for line in lines:
                 yield json.loads(line)
+    elif path.suffix == ".avro":
+        with path.open("rb") as file:
+            reader: Iterator[Any] = fastavro.reader(file)
+            yield from reader
     else:
         with path.open(encoding="utf-8", newline="") as text:
             yield from csv.DictReader(text)

@@ -90,8 +90,11 @@ class View(Definition):
     window: Window | None = Field(
         default=None, description="How records are put together for anonymizers that need it."
     )
-    format: Literal["parquet", "json", "csv"] = Field(
-        default="parquet", description="How the view's files are written."
+    format: Literal["parquet", "json", "csv", "avro", "delta", "console", "topic"] = Field(
+        default="parquet",
+        description="Where the view's records go. parquet, json, csv, avro: files in the view's "
+        "folder. delta: a Delta table there. console: Parquet files, and each batch shown where "
+        "views run. topic: the topic STREAM-VIEW of the event log, as JSON.",
     )
     roles: tuple[PlainName, ...] = Field(
         default=(), max_length=ROLE_LIMIT, strict=False, description="Who may read the view."
