@@ -112,6 +112,8 @@ def _depends_on_path(path: str) -> Depends:
             return Depends.ENVIRONMENT
         case ("t", "user" | "clientId"):
             return Depends.PUBLISHER
+        case ("t", name) if name:
+            return Depends.MESSAGE
         case _:
             return VOLATILE  # the whole of a root: anything may be in it
 
