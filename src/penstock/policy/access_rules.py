@@ -42,6 +42,19 @@ class Depends(IntFlag):
 
 VOLATILE: Final = Depends.MESSAGE | Depends.TIME
 
+_OF_ROOT: Final = {
+    "s": Depends.NOTHING,
+    "o": Depends.OBJECT,
+    "e": Depends.ENVIRONMENT,
+    "t": Depends.MESSAGE,
+}
+_OF_FIELD: Final = {
+    ("e", "time"): Depends.TIME,
+    ("t", "topic"): Depends.NOTHING,
+    ("t", "user"): Depends.PUBLISHER,
+    ("t", "clientId"): Depends.PUBLISHER,
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -101,21 +114,9 @@ def depends_on(expression: Expression) -> Depends:
 def _depends_on_path(path: str) -> Depends:
     root, _, rest = path.partition(".")
     field = rest.partition(".")[0]
-    match root, field:
-        case ("s", _) | ("t", "topic"):
-            return Depends.NOTHING
-        case ("o", name) if name:
-            return Depends.OBJECT
-        case ("e", "time"):
-            return Depends.TIME
-        case ("e", name) if name:
-            return Depends.ENVIRONMENT
-        case ("t", "user" | "clientId"):
-            return Depends.PUBLISHER
-        case ("t", name) if name:
-            return Depends.MESSAGE
-        case _:
-            return VOLATILE  # the whole of a root: anything may be in it
+    if not field and root != "s":
+        return VOLATILE  # the whole of a root: anything may be in it
+    return _OF_FIELD.get((root, field), _OF_ROOT[root])
 
 
 def fields_of(expressions: Iterable[Expression], root: str) -> tuple[str, ...]:
