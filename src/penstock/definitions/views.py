@@ -10,7 +10,7 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from pydantic import ValidationError
@@ -21,10 +21,14 @@ from penstock.definitions.collective import Collective
 from penstock.errors import InvalidError, Problem, quote
 from penstock.masks import (
     MASKS,
+    Chain,
     Field,
     Hierarchy,
+    Keys,
     Mask,
     Schema,
+    Supplies,
+    Vault,
     check_masks,
     derive_schema,
     find_mask,
@@ -67,6 +71,22 @@ class ViewPlan:
     def output(self) -> Schema:
         """The fields of the view's records."""
         return derive_schema(self.after, self.gathered)
+
+    def make_chains(
+        self,
+        view: str,
+        secret: bytes,
+        hierarchies: Mapping[str, Hierarchy],
+        vault: Vault | None = None,
+    ) -> tuple[Chain, Chain | None]:
+        """Return the masks before and, where there are any, behind the collective step."""
+        supplies = Supplies(keys=Keys(secret, view), hierarchies=hierarchies, vault=vault)
+        before = Chain(self.before, self.schema, supplies)
+        if not self.after:
+            return before, None
+        # Masks behind draw otherwise than the same masks before.
+        behind = replace(supplies, keys=Keys(secret, f"{view}/after"))
+        return before, Chain(self.after, self.gathered, behind)
 
 
 def schema_of(stream: kinds.Stream) -> Schema:

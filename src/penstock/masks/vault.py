@@ -9,11 +9,21 @@ Rules that hold here:
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Final, Protocol
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
+
+KEY_VAULT: Final = "penstock:keys"
+"""Where the fingerprints of keys are kept that have made tokens."""
+FINGERPRINT: Final = 32
+
+
+def fingerprint(secret: bytes) -> str:
+    """Return what a secret is known by, from which nothing else about it follows."""
+    return hmac.digest(secret, b"penstock masks fingerprint", "sha256").hex()[:FINGERPRINT]
 
 
 class Vault(Protocol):

@@ -18,7 +18,7 @@ from penstock.definitions.anonymity import KAnonymization
 from penstock.definitions.differential_privacy import DifferentialPrivacy
 from penstock.definitions.views import ViewPlan, hierarchies_of, plan_view
 from penstock.errors import UsageError, quote
-from penstock.masks import Chain, Hierarchy, Keys, Supplies
+from penstock.masks import Chain, Hierarchy, Keys, Vault
 from penstock.model.document import Document
 from penstock.model.kinds import Hierarchy as HierarchyKind
 from penstock.model.kinds import Stream, View
@@ -85,18 +85,9 @@ class Blueprint:
         """What the view does."""
         return plan_view(self.view, self.stream, self.hierarchies)
 
-    def chains(self, secret: bytes) -> tuple[Chain, Chain | None]:
+    def chains(self, secret: bytes, vault: Vault | None = None) -> tuple[Chain, Chain | None]:
         """Return the masks before and, where there are any, behind the collective step."""
-        keys = Keys(secret, self.view.name)
-        supplies = Supplies(keys=keys, hierarchies=self.hierarchies)
-        before = Chain(self.plan.before, self.plan.schema, supplies)
-        if not self.plan.after:
-            return before, None
-        # Masks behind draw otherwise than the same masks before.
-        behind = Supplies(
-            keys=Keys(secret, f"{self.view.name}/after"), hierarchies=self.hierarchies
-        )
-        return before, Chain(self.plan.after, self.plan.gathered, behind)
+        return self.plan.make_chains(self.view.name, secret, self.hierarchies, vault)
 
     def make_step(
         self, secret: bytes, saved: bytes | None = None, earlier: Step | None = None

@@ -12,6 +12,7 @@ from penstock.masks import (
     Keys,
     Rejected,
     Supplies,
+    Vault,
     check_masks,
     read_masks,
 )
@@ -42,7 +43,7 @@ class MemoryVault:
         return self.entries.get((vault, token))
 
 
-def supply(view: str = "view", vault: MemoryVault | None = None) -> Supplies:
+def supply(view: str = "view", vault: Vault | None = None) -> Supplies:
     return Supplies(Keys(SECRET, view), {"places": PLACES}, vault)
 
 

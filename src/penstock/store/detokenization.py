@@ -1,0 +1,268 @@
+"""Tokens turned back into originals: for those with the right, never without a record.
+
+    who asks, proved ──▶ a right for the view? ──▶ the key that made tokens? ──▶ answers
+           │no                   │no                         │no                    │
+           └── denied, recorded ─┘                   failed, recorded       recorded, then told
+
+Rules that hold here:
+- Every attempt is in the audit log, durably, before anything is told: who asked, by which
+  right, for which view, and a keyed digest of each token. No original and no token is there.
+- Where the field names the person that a record is about, the entry of a token names that
+  person by pseudonym, so that people can be told when they were identified.
+- The reason is free text, for which the audit log has no place: it is kept beside, under the
+  number of the request, and the log holds its digest. It can be erased; it cannot be changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy import Column, String, Table
+
+from penstock.definitions import DefinitionSet
+from penstock.definitions.views import hierarchies_of, plan_view
+from penstock.errors import DeniedError, PenstockError, UnavailableError, UsageError, quote
+from penstock.masks import Keys, Tokenization
+from penstock.masks.fields import TEXTS, read_text
+from penstock.masks.vault import KEY_VAULT, fingerprint
+from penstock.model.kinds import Group, Hierarchy, Right, Stream, View
+from penstock.policy.attributes import Membership
+from penstock.store.audit.entry import Detail, Entry, Outcome, allow_detail
+from penstock.store.audit.log import AREA, AuditLog
+from penstock.store.audit.pseudonyms import Pseudonyms
+from penstock.store.database import Database
+from penstock.store.definitions import utc_now
+from penstock.store.schema import NAME_LENGTH, REASON_LENGTH, Moment, metadata
+from penstock.store.vault import StoreVault
+
+KIND: Final = "detokenize"
+MOST_TOKENS: Final = 1000
+LONGEST_TOKEN: Final = 4096
+REQUEST_BYTES: Final = 16
+_NAME: Final = re.compile(r"\w[\w .:/+*#-]{0,199}")
+
+allow_detail("field", Detail.NAME)
+
+disclosures_table = Table(
+    "disclosures",
+    metadata,
+    Column("request", String(2 * REQUEST_BYTES), primary_key=True),
+    Column("at", Moment, nullable=False),
+    Column("view", String(NAME_LENGTH), nullable=False),
+    Column("field", String(NAME_LENGTH), nullable=False),
+    Column("reason", String(REASON_LENGTH), nullable=False),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Who wants which tokens turned back, and why."""
+
+    user: str
+    view: str
+    field: str
+    tokens: tuple[str, ...]
+    reason: str
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.tokens) <= MOST_TOKENS:
+            raise UsageError(
+                f"{len(self.tokens)} tokens are asked for at once", fix=f"give 1 to {MOST_TOKENS}"
+            )
+        if any(not 0 < len(token) <= LONGEST_TOKEN for token in self.tokens):
+            raise UsageError(
+                "a token is empty or too long", fix=f"give 1 to {LONGEST_TOKEN} characters"
+            )
+        for what, text, most in (
+            ("view", self.view, NAME_LENGTH),
+            ("field", self.field, NAME_LENGTH),
+            ("reason", self.reason, REASON_LENGTH),
+        ):
+            if not 0 < len(text.strip()) <= len(text) <= most or not text.isprintable():
+                raise UsageError(
+                    f"the {what} {quote(text)} cannot be recorded",
+                    fix=f"write 1 to {most} printable characters",
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is behind a token; None where it is none of ours."""
+
+    token: str
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How tokens of one field are turned back."""
+
+    turn: Callable[[str], Any]
+    mark: Callable[[str], str]
+    """Gives the digest that stands for a token in the audit log."""
+    write: Callable[[Any], str] | None
+    """Gives the name of the person behind an original, where the field names one."""
+
+
+class Detokenizer:
+    """Turns tokens back under the definitions of one epoch."""
+
+    def __init__(
+        self,
+        database: Database,
+        log: AuditLog,
+        people: Pseudonyms,
+        definitions: DefinitionSet,
+        epoch: int,
+        *,
+        clock: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self._database = database
+        self._log = log
+        self._people = people
+        self._definitions = definitions
+        self._epoch = epoch
+        self._clock = clock
+
+    def deny(self, request: Request, code: str, message: str, fix: str) -> DeniedError:
+        """Record that a request is denied; return the error to raise."""
+        self._record(request, Outcome.DENIED, code)
+        return DeniedError(message, fix=fix)
+
+    def turn_back(self, request: Request, read_secret: Callable[[], bytes]) -> list[Answer]:
+        """Return what is behind the tokens; the user's identity has been proved before."""
+        right = self._find_right(request)
+        if right is None:
+            raise self.deny(
+                request,
+                "right",
+                f"{quote(request.user)} has no right to turn back tokens of {quote(request.view)}",
+                "ask the data officer for a `right` whose `detokenize` names the view",
+            )
+        try:
+            way = self._find_way(request, read_secret())
+        except PenstockError as error:
+            code = "key" if isinstance(error, UnavailableError) else "field"
+            self._record(request, Outcome.FAILED, code, right)
+            raise
+        answers = [Answer(token, way.turn(token)) for token in request.tokens]
+        self._record(request, Outcome.ALLOWED, None, right, answers, way)
+        return answers
+
+    def _find_right(self, request: Request) -> str | None:
+        """Return the name of a right that allows the request."""
+        membership = Membership(self._definitions.of(Group).values())
+        names = {f"group:{name}" for name in membership.groups_of(request.user, None)}
+        names.add(f"user:{request.user}")
+        for name, right in sorted(self._definitions.of(Right).items()):
+            if request.view in right.detokenize and not names.isdisjoint(right.subjects):
+                return name
+        return None
+
+    def _find_way(self, request: Request, secret: bytes) -> _Way:
+        view = self._definitions.get(View, request.view)
+        stream = None if view is None else self._definitions.get(Stream, view.stream)
+        if view is None or stream is None:
+            raise UsageError(f"there is no view {quote(request.view)}", fix="check the name")
+        vault = StoreVault(self._database)
+        if vault.get(KEY_VAULT, fingerprint(secret)) is None:
+            raise UnavailableError(
+                "the key of masks has made no tokens with this store",
+                fix="let pipeline.key name the key that the views were run with",
+            )
+        hierarchies = hierarchies_of(
+            {it.key: it for it in self._definitions.of(Hierarchy).values()}
+        )
+        plan = plan_view(view, stream, hierarchies)
+        chains = plan.make_chains(view.name, secret, hierarchies, vault)
+        stages = [stage for chain in chains if chain is not None for stage in chain.stages]
+        touching = [(mask, stage) for mask, stage in stages if request.field in mask.keys]
+        mask, stage = touching[-1] if touching else (None, None)
+        if not isinstance(mask, Tokenization) or stage is None or request.field not in plan.output:
+            raise UsageError(
+                f"the view {quote(view.name)} has no tokens in a field {quote(request.field)}",
+                fix="name a field whose last anonymizer is tokenization",
+            )
+        target = stage.target(request.field)
+        reverse = mask.reverse(target)
+        kind = plan.output[request.field].type
+        key = Keys(secret, view.name).derive(KIND, request.field)
+
+        def turn(token: str) -> Any:
+            read = read_text(kind, token)
+            return None if read is None else reverse(read)
+
+        def mark(token: str) -> str:
+            return hmac.digest(key, token.encode("utf-8", "surrogatepass"), "sha256").hex()[:32]
+
+        write = TEXTS[target.field.type] if request.field == stream.subject else None
+        return _Way(turn, mark, write)
+
+    def _record(
+        self,
+        request: Request,
+        outcome: Outcome,
+        code: str | None,
+        right: str | None = None,
+        answers: list[Answer] | None = None,
+        way: _Way | None = None,
+    ) -> None:
+        """Write down the request and, where there are any, its answers: all or nothing."""
+        number = secrets.token_hex(REQUEST_BYTES)
+        actor = self._people.person(request.user)
+        rule = None if right is None else f"right/{right}"
+        names: dict[str, Any] = {"request": number}
+        if self._definitions.get(View, request.view) is not None and _NAME.fullmatch(request.view):
+            names["view"] = request.view
+            if _NAME.fullmatch(request.field):
+                names["field"] = request.field
+        digest = hashlib.sha256(f"{number}\0{request.reason}".encode()).hexdigest()
+        more: dict[str, Any] = {} if code is None else {"reason": code}
+        entries = [
+            Entry.make(
+                f"{KIND}.request",
+                outcome,
+                actor=actor,
+                rule=rule,
+                epoch=self._epoch,
+                count=len(request.tokens),
+                digest=digest,
+                **names,
+                **more,
+            )
+        ]
+        for answer in answers or ():
+            found = answer.value is not None
+            person = None
+            if found and way is not None and way.write is not None:
+                person = self._people.person(way.write(answer.value))
+            entries.append(
+                Entry.make(
+                    f"{KIND}.token",
+                    Outcome.ALLOWED if found else Outcome.FAILED,
+                    actor=actor,
+                    subject=person,
+                    rule=rule,
+                    epoch=self._epoch,
+                    digest="" if way is None else way.mark(answer.token),
+                    **names,
+                )
+            )
+        row = {
+            "request": number,
+            "at": self._clock(),
+            "view": request.view,
+            "field": request.field,
+            "reason": request.reason,
+        }
+        with self._database.write(AREA) as connection:
+            connection.execute(sa.insert(disclosures_table).values(row))
+            self._log.append_within(connection, entries)
