@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from penstock.gateway.rules import RESERVATION, SETTINGS
+from penstock.gateway.rules import PURPOSE, RESERVATION, SETTINGS
 from penstock.model.document import Key
 from penstock.store.snapshots import Snapshot
 
@@ -14,8 +14,8 @@ COMPARED = 64
 
 def concerned_filters(changed: Iterable[Key]) -> tuple[str, ...] | None:
     """Return the filters that changes concern; None where that is all, or too many to compare."""
-    keys = [key for key in changed if key.kind in {RESERVATION, SETTINGS}]
-    if len(keys) > COMPARED or any(key.kind == SETTINGS for key in keys):
+    keys = [key for key in changed if key.kind in {RESERVATION, SETTINGS, PURPOSE}]
+    if len(keys) > COMPARED or any(key.kind != RESERVATION for key in keys):
         return None
     return tuple(key.name for key in keys)
 

@@ -142,9 +142,6 @@ async def _store(
     """Change what is stored, and let it hold here."""
     gateway = client.gateway
     rules = gateway.rules
-    definitions = rules.definitions
-    if definitions is None:
-        raise UnavailableError("there is no store that could keep a change")
     tried = rules.unsaved()
     wanted: Wanted = {}
 
@@ -154,7 +151,7 @@ async def _store(
 
     change = await gateway.run_in_thread(
         partial(
-            definitions.edit,
+            gateway.definitions.edit,
             work_out,
             actor=client.session.principal,
             reason=f"{done} by MQTT command",

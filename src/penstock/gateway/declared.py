@@ -3,8 +3,8 @@
 Rules that hold here:
 - As long as no purpose is declared, every purpose may be used. From the first declaration
   on a subscription is made for a declared one, or for none.
-- What clients hold already stays as it is: their purpose was fine when they subscribed, and
-  no reservation can name it any longer.
+- That holds for what clients have subscribed to before, too: a purpose that nobody has
+  declared, or that is no longer declared, lets nothing pass.
 """
 
 from __future__ import annotations
@@ -39,9 +39,13 @@ class DeclaredPurposes:
             else:
                 self._names.pop(key.name, None)
 
+    def admits(self, purpose: str | None) -> bool:
+        """Tell whether an access purpose may be used."""
+        return purpose is None or not self._names or purpose in self._names
+
     def object_to(self, purpose: str | None) -> str:
         """Say what is wrong with an access purpose; nothing where it may be used."""
-        if purpose is None or not self._names or purpose in self._names:
+        if purpose is None or self.admits(purpose):
             return ""
         # Comparing takes long for many names, and anybody may ask.
         some = [name for name, _ in zip(self._names, range(_COMPARED), strict=False)]

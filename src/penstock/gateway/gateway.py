@@ -22,17 +22,16 @@ from functools import partial
 from typing import Any, TypeVar
 
 from penstock.errors import UnavailableError
-from penstock.gateway import subscribing
+from penstock.gateway import holding
 from penstock.gateway.broker_address import BrokerAddress
 from penstock.gateway.changes import concerned_filters, differing
 from penstock.gateway.counters import Counters
 from penstock.gateway.credentials import Authenticator, RefusedError
-from penstock.gateway.declared import DeclaredPurposes
 from penstock.gateway.denials import Denials
 from penstock.gateway.downstream import Downstream
 from penstock.gateway.ending import Cause, end
 from penstock.gateway.limits import TICK_SECONDS, Limits
-from penstock.gateway.rules import Rules, Turn
+from penstock.gateway.rules import PURPOSE, Rules, Turn
 from penstock.gateway.saving import Saver
 from penstock.gateway.session import Session
 from penstock.gateway.translation import RESERVED, Offer
@@ -76,7 +75,6 @@ class Gateway:
         self.loop = asyncio.get_running_loop()
         self.log = get_logger("gateway")
         self.rules = rules
-        self.declared = DeclaredPurposes()
         self.limits = limits
         self.notation = notation
         self.broker = broker
@@ -97,7 +95,7 @@ class Gateway:
         self.draining = False
         self._emptied = asyncio.Event()
         self._addresses: dict[str, int] = {}
-        self._definitions = definitions
+        self.definitions = definitions
         self._follower = follower
         self._threads = ThreadPoolExecutor(_THREADS, "penstock-store")
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -278,11 +276,11 @@ class Gateway:
         for subscription in turn.paused:
             client = self.clients.get(subscription.client)
             if client is not None and client.open:
-                subscribing.pause(client, subscription)
+                holding.pause(client, subscription)
         for subscription in turn.resumed:
             client = self.clients.get(subscription.client)
             if client is not None and client.open:
-                subscribing.resume(client, subscription)
+                holding.resume(client, subscription)
         tried = frozenset(self.rules.unsaved())
         concerned = concerned_filters(self._tried | tried if changed is None else changed)
         self._tried = tried
@@ -290,11 +288,11 @@ class Gateway:
             return
         for client in self.clients.values():
             if client.open and client.session.dormant:
-                subscribing.wake(client, concerned)
+                holding.wake(client, concerned)
 
     def check(self, wanted: dict[Key, Document | None]) -> None:
         """Raise what is wrong with the definitions that would result. Runs in a thread."""
-        _, meaning = self._definitions.current()
+        _, meaning = self.definitions.current()
         put = [document for document in wanted.values() if document is not None]
         meaning.change(put, [key for key, document in wanted.items() if document is None])
 
@@ -312,8 +310,12 @@ class Gateway:
 
     def _take_set(self, snapshot: Snapshot, changed: Iterable[Key]) -> None:
         keys = tuple(changed)
-        self.declared.take(snapshot.documents, keys)
-        self.turn(self.rules.take(snapshot, keys), keys)
+        turn = self.rules.take(snapshot, keys)
+        if any(key.kind == PURPOSE for key in keys):
+            for client in self.clients.values():
+                if client.open:
+                    holding.rest(client)
+        self.turn(turn, keys)
 
     def _look_at_lease(self) -> None:
         status = self._follower.status()

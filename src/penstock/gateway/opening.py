@@ -26,7 +26,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.errors import PenstockError
-from penstock.gateway import subscribing
+from penstock.gateway import holding
 from penstock.gateway.answers import within
 from penstock.gateway.credentials import RefusedError
 from penstock.gateway.ending import Cause, end
@@ -139,7 +139,7 @@ def _begin(client: Downstream, answer: Connack, told: Connack, offer: Offer) -> 
     upstream.resume("opening")
     missing, client.session.missing = client.session.missing, []
     for subscription in missing:
-        subscribing.resume(client, subscription)
+        holding.resume(client, subscription)
 
 
 def _client_id(client: Downstream, principal: str) -> tuple[str, str | None]:
@@ -281,7 +281,7 @@ async def _inherit(client: Downstream, answer: Connack, seen: str | None) -> Non
         session.stored = True
         await gateway.saver.save(Return(session.client_id, session.holder, stored))
         session.last_number = stored.last_number
-        session.missing = subscribing.restore(client, stored.subscriptions)
+        session.missing = holding.restore(client, stored.subscriptions)
         return
     if answer.session_present:
         # The broker has subscriptions that nobody knows here: their numbers must not be ours.

@@ -22,6 +22,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from penstock.gateway.counters import DECISION
+from penstock.gateway.declared import RULE as UNDECLARED
+from penstock.gateway.declared import DeclaredPurposes
 from penstock.gateway.session import ANONYMOUS, Session
 from penstock.gateway.translation import MESSAGE_AIP, MESSAGE_PIP, stamp
 from penstock.model import kinds
@@ -31,20 +33,22 @@ from penstock.mqtt import Publish, encode_subscription_identifiers
 from penstock.mqtt.properties import UserProperties
 from penstock.policy.attributes import Membership
 from penstock.policy.command_rights import OPEN_RIGHTS, CommandRights
-from penstock.policy.presubscriptions import Presubscriptions
 from penstock.policy.purpose_settings import PurposeSettings
 from penstock.policy.purposes import Changes, PurposeEngine
 from penstock.policy.subscriptions import Subscription
-from penstock.store.checked import CheckedDefinitions
 from penstock.store.sessions import StoredSubscription
 from penstock.store.snapshots import Snapshot
 
 RESERVATION = "reservation"
 PRESUBSCRIPTION = "presubscription"
 SETTINGS = "purpose-settings"
+PURPOSE = kinds.Purpose.kind
 _PURPOSE_KINDS = frozenset({RESERVATION, PRESUBSCRIPTION, SETTINGS})
 _GRANTING_KINDS = frozenset({kinds.Group.kind, kinds.Right.kind})
 _ENFORCEMENT = Key("enforcement", "default")
+_AT_ONCE = 1_000
+"""Where more than these, and more than half of all reservations change, all are taken anew."""
+
 _SAMPLE = 64
 _QOS = 0x03
 _STAMPS_LIMIT = 65_536
@@ -77,12 +81,10 @@ class Rules:
         settings: PurposeSettings,
         *,
         open_mode: bool = False,
-        definitions: CheckedDefinitions | None = None,
     ) -> None:
         self.engine = PurposeEngine(settings)
+        self.declared = DeclaredPurposes()
         self.open_mode = open_mode
-        self.definitions = definitions
-        """Where the rules come from, and where commands change them; other threads use it."""
         self.initial = settings
         """The settings that hold where no definition says otherwise."""
         self.snapshot: Snapshot | None = None
@@ -111,8 +113,14 @@ class Rules:
         held = self.snapshot
         if held is not None and snapshot.mark == held.mark:
             return Turn()
+        keys = list(changed)
+        self.declared.take(snapshot.documents, keys)
         turn = Turn()
-        for key in changed:
+        reserved = sum(key.kind == RESERVATION for key in keys)
+        if reserved > max(_AT_ONCE, len(self.engine.reservations) // 2):
+            turn = turn.join(self._replace_reservations(snapshot))
+            keys = [key for key in keys if key.kind != RESERVATION]
+        for key in keys:
             if key.kind in _PURPOSE_KINDS and key not in self._overlay:
                 turn = turn.join(self._apply(key, snapshot.documents.get(key)))
             elif key.kind in _GRANTING_KINDS:
@@ -177,12 +185,22 @@ class Rules:
         settings = self.engine.settings
         self.remembers = settings.cache_reservations and settings.cache_subscriptions
 
+    def _replace_reservations(self, snapshot: Snapshot) -> Changes:
+        """Take over all reservations: many changes cost more than all anew."""
+        held = {key: it for key, it in snapshot.documents.items() if key.kind == RESERVATION}
+        for key, document in self._overlay.items():
+            if key.kind == RESERVATION:
+                held.pop(key, None)
+                if document is not None:
+                    held[key] = document
+        return self.engine.replace_reservations(
+            (key.name, _read_purposes(it.body)) for key, it in held.items()
+        )
+
     def _apply(self, key: Key, document: Document | None) -> Changes:
         body = document.body if document is not None else None
         if key.kind == RESERVATION:
-            purposes = None
-            if body is not None:
-                purposes = PurposeSet.of(body.get("allow", ()), body.get("prohibit", ()))
+            purposes = None if body is None else _read_purposes(body)
             return self.engine.reserve(key.name, purposes)
         if key.kind == PRESUBSCRIPTION:
             self._presubscribe(key.name, body)
@@ -244,19 +262,17 @@ class Rules:
 
         One that was plain stays plain, although a presubscription may have come since.
         """
-        engine = self.engine
-        presubscriptions, engine.presubscriptions = engine.presubscriptions, Presubscriptions()
-        try:
-            return engine.subscribe(
-                client_id,
-                held.filter,
-                held.purpose,
-                options & _QOS,
-                options=options,
-                identifier=held.identifier,
-            ).subscription
-        finally:
-            engine.presubscriptions = presubscriptions
+        if not self.declared.admits(held.purpose):
+            return None
+        return self.engine.subscribe(
+            client_id,
+            held.filter,
+            held.purpose,
+            options & _QOS,
+            options=options,
+            identifier=held.identifier,
+            presubscribed=False,
+        ).subscription
 
     def delivery(self, session: Session, packet: Publish) -> bytes | None:
         """Decide on a delivery: the properties to send it with, or None where it is denied.
@@ -289,9 +305,12 @@ class Rules:
             return _ENFORCEMENT.name
         message = self._message_purposes(packet.properties.reserved)
         for number in packet.properties.subscription_identifiers:
-            subscription = session.by_number.get(number)
-            if subscription is not None:
-                return self.engine.check(packet.topic, subscription.ap, message).rule
+            known = session.purpose_under(number)
+            if known is not None:
+                (ap,) = known
+                if not self.declared.admits(ap):
+                    return UNDECLARED
+                return self.engine.check(packet.topic, ap, message).rule
         return ""
 
     def _message_purposes(self, reserved: UserProperties) -> PurposeSet | None:
@@ -340,6 +359,10 @@ class Rules:
             presubscribe=tuple(it for body in given for it in body.get("presubscribe", ())),
             administer=any(body.get("administer", False) for body in given),
         )
+
+
+def _read_purposes(body: Any) -> PurposeSet:
+    return PurposeSet.of(body.get("allow", ()), body.get("prohibit", ()))
 
 
 def read_settings(body: Any) -> PurposeSettings:

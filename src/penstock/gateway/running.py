@@ -78,9 +78,7 @@ async def run(config: Config, *, shared: bool = False) -> AsyncIterator[Running]
         follower = stack.enter_context(Follower(database, lease=config.store.lease))
         definitions = CheckedDefinitions(Definitions(database), recorder(log, pseudonyms))
         gateway = Gateway(
-            rules=Rules(
-                purpose_settings(config), open_mode=settings.open_mode, definitions=definitions
-            ),
+            rules=Rules(purpose_settings(config), open_mode=settings.open_mode),
             limits=Limits.of(settings),
             notation=Notation(**dict(word.split("=", 1) for word in settings.notation)),
             broker=BrokerAddress.of(config.broker),

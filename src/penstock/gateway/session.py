@@ -13,7 +13,6 @@ Rules that hold here:
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
 from typing import Final
 
 from penstock.policy.subscriptions import Subscription
@@ -21,18 +20,6 @@ from penstock.store.sessions import StoredSubscription
 
 HIGHEST_NUMBER: Final = 268_435_455
 ANONYMOUS: Final = "anonymous"
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A subscription with its number, as the store keeps it."""
-
-    text: str
-    number: int
-    purpose: str | None
-    options: int
-    identifier: int
-    """The client's own subscription identifier, 0 where it gave none."""
 
 
 class Session:
@@ -67,7 +54,7 @@ class Session:
         self.missing: list[Subscription] = []
         """Subscriptions that are to be made again at the broker when the client is open."""
         self.dormant: dict[str, StoredSubscription] = {}
-        """Subscriptions that the broker has kept and that the rules of now refuse."""
+        """Subscriptions that the rules of now would refuse as they were made."""
 
     @property
     def resumable(self) -> bool:
@@ -86,17 +73,30 @@ class Session:
         self.numbers[text] = number
         return number
 
-    def hold(self, subscription: Subscription) -> Held:
+    def hold(self, subscription: Subscription) -> StoredSubscription:
         """Keep a subscription under its number; return what the store has to know."""
         number = self.number(subscription.text)
         self.by_number[number] = subscription
-        return Held(
+        return StoredSubscription(
             subscription.text,
             number,
             subscription.ap,
             subscription.options,
             subscription.identifier,
         )
+
+    def put_to_sleep(self, subscription: Subscription) -> StoredSubscription:
+        """Let a subscription rest: it keeps its number, under which nothing is delivered."""
+        asleep = self.dormant[subscription.text] = self.hold(subscription)
+        del self.by_number[asleep.number]
+        return asleep
+
+    def purpose_under(self, number: int) -> tuple[str | None] | None:
+        """Return the purpose of a number's subscription, awake or asleep; None if none is known."""
+        held = self.by_number.get(number)
+        if held is not None:
+            return (held.ap,)
+        return next(((it.purpose,) for it in self.dormant.values() if it.number == number), None)
 
     def drop(self, text: str) -> None:
         """Forget a filter: what still comes under its number is unknown from now on."""

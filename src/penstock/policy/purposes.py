@@ -197,17 +197,19 @@ class PurposeEngine:
         *,
         options: int = 0,
         identifier: int = 0,
+        presubscribed: bool = True,
     ) -> Admission:
         """Take a subscription to a filter, `$share/…` included; without AP it is plain.
 
-        It takes the place of the client's subscription with the same text; if it is refused,
-        that one ends all the same.
+        A plain one stands for what was presubscribed, unless it is not to look there. It takes
+        the place of the client's subscription with the same text; if it is refused, that one
+        ends all the same.
         """
         subscribed = parse_subscribed(text)
         check_depth(subscribed.filter)
         if ap is not None:
             check_purpose(ap)
-        else:
+        elif presubscribed:
             found = self.presubscriptions.find(client, subscribed)
             ap = found.ap if found else None
         replaced = self.unsubscribe(client, text)

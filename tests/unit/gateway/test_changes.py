@@ -11,12 +11,13 @@ def snapshot(**bodies: int) -> Snapshot:
 
 
 def test_changes_concern_the_filters_that_are_reserved() -> None:
-    keys = [Key("reservation", "a/#"), Key("purpose", "p"), Key("reservation", "b")]
+    keys = [Key("reservation", "a/#"), Key("group", "p"), Key("reservation", "b")]
     assert concerned_filters(keys) == ("a/#", "b")
     assert concerned_filters([Key("presubscription", "x")]) == ()
 
 
-def test_settings_and_very_many_changes_concern_all() -> None:
+def test_settings_purposes_and_very_many_changes_concern_all() -> None:
+    assert concerned_filters([Key("purpose", "p")]) is None
     assert concerned_filters([Key("purpose-settings", "default")]) is None
     many = [Key("reservation", f"t/{it}") for it in range(COMPARED + 1)]
     assert concerned_filters(many) is None

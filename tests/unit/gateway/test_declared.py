@@ -32,3 +32,10 @@ def test_a_purpose_that_is_no_longer_declared_is_forgotten() -> None:
     assert declared.object_to("billing")
     declared.take(set(), [Key("purpose", "research")])
     assert declared.object_to("billing") == ""
+
+
+def test_what_is_admitted_meets_no_objection() -> None:
+    declared = declare("billing")
+    for name in ("billing", "biling", "zzz", None):
+        assert declared.admits(name) == (declared.object_to(name) == "")
+    assert declare().admits("anything")

@@ -191,3 +191,47 @@ def test_policies_that_cannot_be_checked_close_the_gateway() -> None:
     session = subscribed(made, ("a", "p", 0))
     assert not made.may_publish(session, "a")
     assert made.delivery(session, message("a", 1)) is None
+
+
+def test_many_reservations_are_taken_at_once_as_one_by_one() -> None:
+    """What is tried out at this gateway goes before them, either way."""
+    many = [
+        document(Key("reservation", f"t/{n}/#"), allow=[f"p{n % 7}"], prohibit=["x"])
+        for n in range(1_500)
+    ]
+    tried: dict[Key, Document | None] = {
+        many[3].key: None,
+        many[4].key: document(many[4].key, allow=["mine"]),
+        Key("reservation", "mine"): document(Key("reservation", "mine"), allow=["mine"]),
+    }
+    at_once, one_by_one = rules(), rules()
+    for made in (at_once, one_by_one):
+        made.try_out(tried)
+    whole = snapshot(2, *many)
+    held = at_once.engine.subscribe("c", "t/9/x", "p1").subscription
+    assert held is not None
+    at_once.take(whole, whole.documents)
+    for number, one in enumerate(many):
+        part = snapshot(2 + number, *many[: number + 1])
+        one_by_one.take(part, [one.key])
+    assert dict(at_once.engine.reservations.items()) == dict(one_by_one.engine.reservations.items())
+    assert at_once.engine.reservations.get("t/3/#") is None
+    # Half of them less: the subscription that was made before is judged by what is left.
+    fewer = snapshot(9_999, *many[1_400:])
+    at_once.take(fewer, whole.documents)
+    assert len(at_once.engine.reservations) == 102
+    assert at_once.engine.decide("t/9/x", "p1")
+    assert not at_once.engine.decide("t/1450/x", "nobody")
+
+
+def test_a_purpose_that_is_not_declared_delivers_nothing_and_says_so() -> None:
+    made = rules(document(Key("purpose", "p")))
+    session = subscribed(made, ("a", "p", 0), ("b", "q", 0))
+    session.put_to_sleep(session.by_number[2])
+    assert made.delivery(session, message("a", 1)) == b""
+    assert made.delivery(session, message("b", 2)) is None
+    assert made.explain(session, message("b", 2)) == "declared purposes"
+    assert made.restore("c", session.dormant["b"], 1) is None
+    free = snapshot(2)
+    made.take(free, [Key("purpose", "p")])
+    assert made.restore("c", session.dormant["b"], 1) is not None

@@ -12,7 +12,7 @@ def subscription(text: str, ap: str | None = None) -> Subscription:
 def test_a_filter_keeps_its_number_and_no_two_share_one() -> None:
     session = Session("c", "alice", 0)
     first = session.hold(subscription("a", "p"))
-    assert (first.text, first.purpose, first.options, first.identifier) == ("a", "p", 1, 7)
+    assert (first.filter, first.purpose, first.options, first.identifier) == ("a", "p", 1, 7)
     second = session.hold(subscription("b"))
     again = session.hold(subscription("a", "q"))
     assert first.number == again.number != second.number
@@ -39,3 +39,18 @@ def test_numbers_begin_anew_without_meeting_those_in_use() -> None:
 def test_a_session_is_resumable_if_it_expires_later() -> None:
     assert not Session("c", "alice", 0).resumable
     assert Session("c", "alice", 1).resumable
+
+
+def test_what_is_asleep_keeps_its_number_and_delivers_nothing() -> None:
+    session = Session("c", "alice", 0)
+    held = subscription("a", "p")
+    number = session.hold(held).number
+    assert session.purpose_under(number) == ("p",)
+    asleep = session.put_to_sleep(held)
+    assert asleep == session.dormant["a"]
+    assert (asleep.number, asleep.purpose) == (number, "p")
+    assert number not in session.by_number
+    assert session.purpose_under(number) == ("p",)
+    assert session.purpose_under(number + 1) is None
+    session.drop("a")
+    assert session.purpose_under(number) is None
