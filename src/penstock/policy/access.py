@@ -129,13 +129,17 @@ class Access:
             action,
             asker,
             message,
-            about=message.about(site.place),
+            about=self.about(message),
             e=e,
             situations=situations,
             rules=self.considered(action, message.topic),
             limits=pick(rules.limits, [publisher]) if publisher is not None else [],
             settings=self.settings,
         )
+
+    def about(self, message: Message) -> Mapping[str, Any]:
+        """Return `o`: the attributes of what a message is about."""
+        return message.about(self._sites[message.topic].place)
 
     def considered(self, action: Action, topic: str) -> list[Rule]:
         """Return all policies that are about this action on this topic, for whomever."""

@@ -1,7 +1,7 @@
 """Who asks: users, clients, their groups, and the attributes that conditions see.
 
 Rules that hold here:
-- `uid`, `client` and `groups` follow from who asks; no document can set them.
+- `uid`, `cid` and `groups` follow from who asks; no document can set them.
 - Of two that give the same attribute the nearer wins: the user's own before the client's,
   these before groups', a group before those that include it, `anyone` last.
 - Where groups that are equally near give different values, the attribute is missing: which
@@ -21,7 +21,7 @@ Action = Literal["read", "write"]
 ACTIONS: tuple[Action, ...] = ("read", "write")
 
 ANYONE: Final = "anyone"
-BUILT_IN: Final = {"uid": "string", "client": "string", "groups": "list(string)"}
+BUILT_IN: Final = {"uid": "string", "cid": "string", "groups": "list(string)"}
 """Attributes of `s` that follow from who asks, where a vocabulary declares them."""
 
 
@@ -176,7 +176,7 @@ class Directory:
             values.pop(name, None)
         for known in reversed(self._own(user, client)):
             values.update(known.values)
-        values.update({"uid": user, "client": client, "groups": sorted(groups)})
+        values.update({"uid": user, "cid": client, "groups": sorted(groups)})
         values.update(given or {})
         return Asker(
             user,

@@ -1,0 +1,191 @@
+"""The case study's policies, decision by decision, against its two tables."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+from pathlib import Path
+
+import penstock.demo
+from penstock.definitions import DefinitionSet, read_text
+from penstock.definitions.access import AccessDefinitions
+from penstock.model import kinds
+from penstock.policy.access import Access
+from penstock.policy.attributes import ACTIONS
+from penstock.policy.emergencies import SituationBoard
+from penstock.policy.objects import Message
+
+FOLDER = Path(penstock.demo.__file__).parent / "nursing_home"
+SITUATIONS = ("Possible", "Suspected", "Asymptomatic", "Symptomatic", "Severe")
+# The situations and the scenario alone; what brings them about is told elsewhere.
+PLAN = """
+kind: event
+name: Begin
+attributes: {pid: string}
+packet: {set: {pid: o.patientId}}
+---
+kind: plan
+name: covid-19
+situations:
+- {id: Possible, level: 1}
+- {id: Suspected, level: 2}
+- {id: Asymptomatic, level: 3}
+- {id: Symptomatic, level: 4}
+- {id: Severe, level: 5}
+evolutions: [{event: Begin, to: Possible}]
+---
+kind: scenario
+name: covid
+plan: covid-19
+attribute: pid
+"""
+
+OWN, TREATED, KIN, WARD, ALL = "own", "treated", "kin", "ward", "all"
+# Who, topic, about whom, action, in which situations of the patient (None: always).
+TABLE_6 = [
+    ("patient", "prescription", OWN, "read", None),
+    ("patient", "result", OWN, "read", None),
+    ("patient", "warning", OWN, "read", None),
+    ("patient", "closecontact", OWN, "read", None),
+    ("patient", "treatment", OWN, "read", None),
+    ("patient", "consent", OWN, "write", None),
+    ("patient", "bulletin", OWN, "read", None),  # the row that the table lacks
+    ("medical", "physiological/temperature", TREATED, "read", None),
+    ("medical", "prescription", TREATED, "write", None),
+    ("medical", "result", TREATED, "read", None),
+    ("medical", "warning", TREATED, "read", None),
+    ("medical", "treatment", TREATED, "write", None),
+    ("medical", "consent", TREATED, "read", None),
+    ("medical", "bulletin", TREATED, "write", None),
+    ("medical", "closecontact", TREATED, "read", None),
+]
+TABLE_7 = [
+    ("medical", "location", TREATED, "read", SITUATIONS),
+    ("specialist", "physiological/temperature", ALL, "read", ("Symptomatic", "Severe")),
+    ("relative", "bulletin", KIN, "read", SITUATIONS),
+    ("guardian", "treatment", WARD, "read", ("Severe",)),
+    ("guardian", "consent", WARD, "write", ("Severe",)),
+    ("guardian", "result", WARD, "read", ("Severe",)),
+]
+PATIENTS = ("patient-1", "patient-2", "patient-3")
+# User → groups of the tables, and the patients that the user is concerned with, and how.
+USERS: dict[str, tuple[set[str], dict[str, set[str]]]] = {
+    **{it: ({"patient"}, {OWN: {it}}) for it in PATIENTS},
+    "physician-1": ({"medical"}, {TREATED: {"patient-1", "patient-2"}}),
+    "physician-2": ({"medical"}, {TREATED: {"patient-3"}}),
+    "nurse-1": ({"medical"}, {TREATED: set(PATIENTS)}),
+    "specialist-1": ({"specialist"}, {}),
+    "relative-1": ({"relative", "guardian"}, {KIN: {"patient-1"}, WARD: {"patient-1"}}),
+    "relative-2": ({"relative"}, {KIN: {"patient-2"}}),
+    "stranger": (set(), {}),
+}
+TOPICS = sorted({row[1] for row in TABLE_6 + TABLE_7})
+
+
+def build(extra: str = "") -> DefinitionSet:
+    texts = [(FOLDER / name).read_text(encoding="utf-8") for name in PART_NAMES]
+    documents = [it for text in (*texts, PLAN) for it in read_text(text).documents]
+    changed = {it.key: it for it in (*documents, *read_text(extra).documents)}
+    return DefinitionSet.build(changed.values())
+
+
+PART_NAMES = ("policies.yaml", "people.yaml")
+
+
+def make_access(extra: str = "") -> Access:
+    return AccessDefinitions(build(extra)).access
+
+
+def expect(user: str, topic: str, patient: str, action: str, situation: str | None) -> set[str]:
+    """Return the tables that grant it."""
+    groups, concerned = USERS[user]
+    return {
+        name
+        for name, table in (("6", TABLE_6), ("7", TABLE_7))
+        for who, about, relation, allow, when in table
+        if who in groups
+        and (about, allow) == (topic, action)
+        and (relation == ALL or patient in concerned.get(relation, ()))
+        and (when is None or situation in when)
+    }
+
+
+def message_about(topic: str, patient: str, publisher: str | None = None) -> Message:
+    return Message(topic, json.dumps({"pid": patient}).encode(), user=publisher)
+
+
+def test_the_tables_are_complete() -> None:
+    definitions = build()
+    devices = {"sensor", "proximity-sensor", "laboratory"}
+    ordinary = [it for it in definitions.of(kinds.Policy) if it.split("/")[0] not in devices]
+    assert len(ordinary) == len(TABLE_6) == 15
+    assert len(definitions.of(kinds.EmergencyPolicy)) == len(TABLE_7) == 6
+
+
+def test_every_decision_is_the_one_of_the_tables() -> None:
+    access = make_access()
+    ways = product(USERS, TOPICS, PATIENTS, ACTIONS, (None, *SITUATIONS))
+    for user, topic, patient, action, situation in ways:
+        board = SituationBoard([("covid", patient, situation)] if situation else [])
+        message = message_about(topic, patient)
+        asker = access.asker(user, None)
+        verdict = access.decide(action, asker, message, {}, board)
+        tables = expect(user, topic, patient, action, situation)
+        assert verdict.allowed is bool(tables), (user, topic, patient, action, situation)
+        if tables == {"7"}:
+            assert verdict.applied == ("covid", patient, situation)
+        told = access.explain(action, asker, message, {}, board)
+        assert (told.allowed, told.rule) == (verdict.allowed, verdict.rule)
+
+
+def test_one_severe_case_opens_no_other_patients_data() -> None:
+    access = make_access()
+    board = SituationBoard([("covid", "patient-1", "Severe")])
+    asker = access.asker("specialist-1", None)
+    temperature = "physiological/temperature"
+    assert access.decide("read", asker, message_about(temperature, "patient-1"), {}, board)
+    assert not access.decide("read", asker, message_about(temperature, "patient-2"), {}, board)
+    assert not access.decide("read", asker, Message(temperature, b"{}"), {}, board)
+
+
+def test_in_the_exclusive_mode_emergency_policies_replace_the_ordinary_ones() -> None:
+    access = make_access(
+        "kind: enforcement\nname: default\npolicies: required\n"
+        "exclusive: [{plan: covid-19, about: o.patientId}]\n"
+    )
+    ways = product(USERS, TOPICS, PATIENTS, ACTIONS, (None, *SITUATIONS))
+    for user, topic, patient, action, situation in ways:
+        board = SituationBoard([("covid", patient, situation)] if situation else [])
+        asker = access.asker(user, None)
+        verdict = access.decide(action, asker, message_about(topic, patient), {}, board)
+        table = "7" if situation else "6"
+        assert verdict.allowed is (table in expect(user, topic, patient, action, situation))
+
+
+def test_the_preference_of_a_patient_holds_in_an_emergency_unless_overridden() -> None:
+    board = SituationBoard([("covid", "patient-1", "Severe")])
+    message = message_about("physiological/respiratory", "patient-1", "sensor-1")
+    access = make_access()
+    assert access.decide("read", access.asker("physician-1", None), message, {}, board)
+    specialist = access.asker("specialist-1", None)
+    verdict = access.decide("read", specialist, message, {}, board)
+    assert (verdict.allowed, verdict.rule) == (False, "preference patient-1/respiratory-rate")
+    access = make_access(
+        "kind: enforcement\nname: default\npolicies: required\n"
+        "preferences_in_emergencies: overridden\n"
+    )
+    verdict = access.decide("read", specialist, message, {}, board)
+    assert (verdict.allowed, verdict.overridden) == (True, True)
+    assert not access.decide("read", specialist, message)
+
+
+def test_devices_publish_their_own_data_only() -> None:
+    access = make_access()
+    sensor = access.asker("sensor-1", None)
+    temperature = "physiological/temperature"
+    assert access.decide("write", sensor, message_about(temperature, "patient-1"))
+    assert not access.decide("write", sensor, message_about(temperature, "patient-2"))
+    assert not access.decide("write", sensor, message_about("result", "patient-1"))
+    assert access.decide("write", access.asker("room-1", None), message_about("location", "x"))
+    laboratory = access.asker("laboratory", None)
+    assert access.decide("write", laboratory, message_about("result", "patient-1"))
