@@ -19,6 +19,12 @@ from penstock.definitions.access_checks import (
     check_vocabularies,
 )
 from penstock.definitions.duties import check_roles, check_users
+from penstock.definitions.events import (
+    check_actions,
+    check_events,
+    check_plans,
+    check_scenarios,
+)
 from penstock.definitions.views import check_hierarchies, check_views
 from penstock.errors import Problem
 from penstock.model.definition import Definition, Steps
@@ -36,12 +42,16 @@ class KindCheck:
 
 
 CHECKS: Final[Mapping[str, KindCheck]] = {
+    "action": KindCheck(check_actions, frozenset({"event", "vocabulary"})),
     "attributes": KindCheck(check_attributes, frozenset({"vocabulary"})),
     "emergency-policy": KindCheck(check_emergency_policies, frozenset({"plan", "scenario"})),
+    "event": KindCheck(check_events, frozenset({"event", "vocabulary"})),
     "object": KindCheck(check_objects, frozenset({"vocabulary"})),
     "vocabulary": KindCheck(check_vocabularies),
     "hierarchy": KindCheck(check_hierarchies),
+    "plan": KindCheck(check_plans, frozenset({"event", "action", "vocabulary"})),
     "role": KindCheck(check_roles, frozenset({"role"})),
+    "scenario": KindCheck(check_scenarios, frozenset({"event", "plan", "vocabulary"})),
     "user": KindCheck(check_users, frozenset({"role"})),
     "view": KindCheck(check_views, frozenset({"stream", "hierarchy", "view"})),
 }

@@ -1,0 +1,1 @@
+"""Event types, algebra and incremental detection; the clock is passed in."""

@@ -1,0 +1,405 @@
+"""Accumulators: one aggregate of one group, kept up to date value by value.
+
+Rules that hold here:
+- `add` and `expire` tell whether the result may have changed. Values arrive in any order
+  of time; `expire(since)` drops those at or before `since`.
+- With `retain` off nothing expires, and no more is kept than the result needs.
+- Sums are exact: a double is a whole number of the smallest double, so that the sum of a
+  window is the same however the values came and went.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from bisect import bisect_right, insort
+from collections import Counter, deque
+from typing import Any, Final
+
+from typing_extensions import override
+
+from penstock.cep.codec import pack, unpack
+from penstock.cep.operators import Function
+
+_SMALLEST: Final = 1074  # the smallest double is 2 to the power of -1074
+_UNIT: Final = 1 << _SMALLEST
+
+
+class Accumulator(ABC):
+    """What every accumulator can do."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def add(self, at: int, value: Any) -> bool:
+        """Take a value of a time."""
+
+    @abstractmethod
+    def expire(self, since: int) -> bool:
+        """Drop values at or before a time."""
+
+    @abstractmethod
+    def first_at(self) -> int | None:
+        """Return the time of the value whose end changes the result next."""
+
+    @abstractmethod
+    def result(self) -> Any:
+        """Return what the values come to; None where there are none."""
+
+    @abstractmethod
+    def size(self) -> int:
+        """Return how many values are kept."""
+
+    @abstractmethod
+    def drop_oldest(self) -> None:
+        """Make room."""
+
+    @abstractmethod
+    def save(self) -> Any:
+        """Return the state as JSON data."""
+
+    @abstractmethod
+    def load(self, state: Any) -> None:
+        """Take the state back."""
+
+
+class Extreme(Accumulator):
+    """The greatest or least value: only those that can still become it are kept.
+
+    Times rise and values fall (for the least: rise) from the first to the last.
+    """
+
+    __slots__ = ("_greatest", "_retain", "_times", "_values")
+
+    def __init__(self, *, greatest: bool, retain: bool) -> None:
+        self._greatest = greatest
+        self._retain = retain
+        self._times: deque[int] = deque()
+        self._values: deque[Any] = deque()
+
+    @override
+    def add(self, at: int, value: Any) -> bool:
+        times, values = self._times, self._values
+        if not values:
+            times.append(at)
+            values.append(value)
+            return True
+        if not self._retain:
+            if value > values[0] if self._greatest else value < values[0]:
+                values[0] = value
+                return True
+            return False
+        if at >= times[-1]:
+            if self._greatest:
+                while values and values[-1] <= value:
+                    values.pop()
+                    times.pop()
+            else:
+                while values and values[-1] >= value:
+                    values.pop()
+                    times.pop()
+            times.append(at)
+            values.append(value)
+            return len(values) == 1
+        return self._insert(at, value)
+
+    def _insert(self, at: int, value: Any) -> bool:
+        """Take a value that came late: it counts only where no later one outdoes it."""
+        place = bisect_right(self._times, at)
+        times, values = list(self._times), list(self._values)
+        later = values[place]
+        if later >= value if self._greatest else later <= value:
+            return False
+        start = place
+        while start and (
+            values[start - 1] <= value if self._greatest else values[start - 1] >= value
+        ):
+            start -= 1
+        times[start:place] = [at]
+        values[start:place] = [value]
+        self._times, self._values = deque(times), deque(values)
+        return start == 0
+
+    @override
+    def expire(self, since: int) -> bool:
+        times = self._times
+        changed = False
+        while times and times[0] <= since:
+            times.popleft()
+            self._values.popleft()
+            changed = True
+        return changed
+
+    @override
+    def first_at(self) -> int | None:
+        return self._times[0] if self._times else None
+
+    @override
+    def result(self) -> Any:
+        return self._values[0] if self._values else None
+
+    @override
+    def size(self) -> int:
+        return len(self._times)
+
+    @override
+    def drop_oldest(self) -> None:
+        self._times.popleft()
+        self._values.popleft()
+
+    @override
+    def save(self) -> Any:
+        return [list(self._times), pack(list(self._values))]
+
+    @override
+    def load(self, state: Any) -> None:
+        self._times, self._values = deque(state[0]), deque(unpack(state[1]))
+
+
+class _Retaining(Accumulator):
+    """Keeps values in the order of their times."""
+
+    __slots__ = ("_kept", "_retain", "_serial")
+
+    def __init__(self, *, retain: bool) -> None:
+        self._retain = retain
+        self._serial = 0
+        self._kept: deque[tuple[int, int, Any]] = deque()
+
+    def _take(self, value: Any) -> None:
+        raise NotImplementedError
+
+    def _leave(self, value: Any) -> None:
+        raise NotImplementedError
+
+    @override
+    def add(self, at: int, value: Any) -> bool:
+        self._take(value)
+        if self._retain:
+            self._serial += 1
+            entry = (at, self._serial, value)
+            if not self._kept or self._kept[-1][0] <= at:
+                self._kept.append(entry)
+            else:
+                # The serial number tells equal times apart: values are never compared.
+                kept = list(self._kept)
+                insort(kept, entry)
+                self._kept = deque(kept)
+        return True
+
+    @override
+    def expire(self, since: int) -> bool:
+        changed = False
+        while self._kept and self._kept[0][0] <= since:
+            self._leave(self._kept.popleft()[2])
+            changed = True
+        return changed
+
+    @override
+    def first_at(self) -> int | None:
+        return self._kept[0][0] if self._kept else None
+
+    @override
+    def size(self) -> int:
+        return len(self._kept)
+
+    @override
+    def drop_oldest(self) -> None:
+        self._leave(self._kept.popleft()[2])
+
+    def _save_kept(self) -> Any:
+        return [[at, pack(value)] for at, _, value in self._kept]
+
+    def _load_kept(self, state: Any) -> None:
+        self._kept = deque(
+            (at, serial, unpack(value)) for serial, (at, value) in enumerate(state, 1)
+        )
+        self._serial = len(self._kept)
+
+
+def _units(value: Any) -> int:
+    """Return a number in units of the smallest double."""
+    numerator, denominator = value.as_integer_ratio()
+    return int(numerator * (_UNIT // denominator))
+
+
+class Total(_Retaining):
+    """How many values there are, and what they sum up to."""
+
+    __slots__ = ("_count", "_function", "_sum", "_whole")
+
+    def __init__(self, function: Function, *, retain: bool, whole: bool) -> None:
+        super().__init__(retain=retain)
+        self._function = function
+        self._whole = whole
+        self._count = 0
+        self._sum = 0
+
+    def _take(self, value: Any) -> None:
+        self._count += 1
+        if self._function != "count":
+            self._sum += value if self._whole else _units(value)
+
+    def _leave(self, value: Any) -> None:
+        self._count -= 1
+        if self._function != "count":
+            self._sum -= value if self._whole else _units(value)
+
+    @override
+    def result(self) -> Any:
+        if self._function == "count":
+            return self._count
+        if not self._count:
+            return None
+        if self._function == "avg":
+            return self._sum / (self._count if self._whole else self._count * _UNIT)
+        return self._sum if self._whole else self._sum / _UNIT
+
+    @override
+    def save(self) -> Any:
+        return [self._count, str(self._sum), self._save_kept()]
+
+    @override
+    def load(self, state: Any) -> None:
+        self._count, self._sum = state[0], int(state[1])
+        self._load_kept(state[2])
+
+
+class Distinct(_Retaining):
+    """How many different values there are."""
+
+    __slots__ = ("_times",)
+
+    def __init__(self, *, retain: bool) -> None:
+        super().__init__(retain=retain)
+        self._times: Counter[Any] = Counter()
+
+    def _take(self, value: Any) -> None:
+        self._times[value] += 1
+
+    def _leave(self, value: Any) -> None:
+        self._times[value] -= 1
+        if not self._times[value]:
+            del self._times[value]
+
+    @override
+    def result(self) -> Any:
+        return len(self._times)
+
+    @override
+    def size(self) -> int:
+        return max(len(self._kept), len(self._times))
+
+    @override
+    def drop_oldest(self) -> None:
+        if self._kept:
+            super().drop_oldest()
+        else:
+            del self._times[next(iter(self._times))]
+
+    @override
+    def save(self) -> Any:
+        return [[[pack(value), times] for value, times in self._times.items()], self._save_kept()]
+
+    @override
+    def load(self, state: Any) -> None:
+        self._times = Counter({unpack(value): times for value, times in state[0]})
+        self._load_kept(state[1])
+
+
+class Edge(_Retaining):
+    """The first or last value, by time; of one time by arrival."""
+
+    __slots__ = ("_at", "_last", "_value")
+
+    def __init__(self, *, last: bool, retain: bool) -> None:
+        super().__init__(retain=retain)
+        self._last = last
+        self._at: int | None = None
+        self._value: Any = None
+
+    def _take(self, value: Any) -> None:
+        pass
+
+    def _leave(self, value: Any) -> None:
+        pass
+
+    @override
+    def add(self, at: int, value: Any) -> bool:
+        if self._retain:
+            return super().add(at, value)
+        if self._at is None or (at >= self._at if self._last else at < self._at):
+            self._at, self._value = at, value
+            return True
+        return False
+
+    @override
+    def result(self) -> Any:
+        if not self._retain:
+            return self._value
+        return self._kept[-1 if self._last else 0][2] if self._kept else None
+
+    @override
+    def save(self) -> Any:
+        return [self._at, pack(self._value), self._save_kept()]
+
+    @override
+    def load(self, state: Any) -> None:
+        self._at, self._value = state[0], unpack(state[1])
+        self._load_kept(state[2])
+
+
+class Few(_Retaining):
+    """Any aggregate of the last few values, in the order of their times: computed anew."""
+
+    __slots__ = ("_function", "_limit", "_whole")
+
+    def __init__(self, function: Function, limit: int, *, whole: bool) -> None:
+        super().__init__(retain=True)
+        self._function = function
+        self._limit = limit
+        self._whole = whole
+
+    def _take(self, value: Any) -> None:
+        pass
+
+    def _leave(self, value: Any) -> None:
+        pass
+
+    @override
+    def add(self, at: int, value: Any) -> bool:
+        super().add(at, value)
+        if len(self._kept) > self._limit:
+            self._kept.popleft()
+        return True
+
+    @override
+    def result(self) -> Any:
+        accumulator = make_accumulator(self._function, retain=False, whole=self._whole)
+        for at, _, value in self._kept:
+            accumulator.add(at, value)
+        return accumulator.result()
+
+    @override
+    def save(self) -> Any:
+        return self._save_kept()
+
+    @override
+    def load(self, state: Any) -> None:
+        self._load_kept(state)
+
+
+def make_accumulator(
+    function: Function, *, retain: bool, whole: bool, few: int | None = None
+) -> Accumulator:
+    """Return an accumulator; `whole`: values are ints; `few`: of the last so many only."""
+    if few is not None:
+        return Few(function, few, whole=whole)
+    match function:
+        case "min" | "max":
+            return Extreme(greatest=function == "max", retain=retain)
+        case "count" | "sum" | "avg":
+            return Total(function, retain=retain, whole=whole)
+        case "distinct":
+            return Distinct(retain=retain)
+        case "first" | "last":
+            return Edge(last=function == "last", retain=retain)

@@ -1,0 +1,285 @@
+"""Aggregates of windows, group by group, and the conditions on them.
+
+Rules that hold here:
+- A group is there while its window holds an event. An aggregate without values is
+  missing, but for counts.
+- A sliding window holds the events after `now - size`; one leaves at its time plus size.
+- The conditions on an aggregate (its *views*) are kept with the group, and looked at again
+  only where a value has changed: most events change none.
+- A timer is set only where time alone can bring about what somebody waits for: a
+  condition comes to hold, or a row ends that a join looks at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from penstock.cep.accumulators import Accumulator, make_accumulator
+from penstock.cep.codec import pack_key, pack_row, unpack_key, unpack_row
+from penstock.cep.nodes import Node, Rows
+from penstock.cep.operators import Aggregate, Refine
+from penstock.cep.rising import can_rise
+from penstock.cep.rows import Key, Row, Shared, Values, evaluator, key_reader, shaper
+from penstock.lang import INT
+
+NEVER: Final = 1 << 62
+_CHECK_EVERY: Final = 1024  # additions between two looks at how much a group keeps
+
+
+class ViewNode(Node):
+    """A condition on an aggregate, or the aggregate itself; the aggregate runs it."""
+
+    def __init__(self, index: int, shared: Shared, spec: Aggregate, refine: Refine | None) -> None:
+        super().__init__(index, shared)
+        where = None if refine is None else refine.where
+        settings = None if refine is None else refine.settings
+        self.where = None if where is None else evaluator(where)
+        self.shape: Callable[[Values], Values] | None = (
+            None if settings is None else shaper(settings)
+        )
+        self.each = refine is None or refine.each
+        functions = {value.name: value.function for value in spec.values}
+        self.rises = where is not None and can_rise(where.tree, functions)
+        self.looked_at = False
+        """Whether the end of a row matters to some operator."""
+
+    def run(self, detected: list[tuple[str, Row]]) -> None:
+        """Do nothing: the aggregate passes on what becomes of the view."""
+
+    def values_of(self, it: Values) -> Values | None:
+        """Return the row's values while the condition holds."""
+        if self.where is not None and self.where(it) is not True:
+            return None
+        return dict(it) if self.shape is None else self.shape(it)
+
+
+class _Group:
+    """What is kept of one group."""
+
+    __slots__ = ("accumulators", "added", "expiry", "it", "period", "rows", "wake")
+
+    def __init__(self, it: Values, accumulators: list[Accumulator], views: int) -> None:
+        self.it = it
+        self.accumulators = accumulators
+        self.rows: list[Row | None] = [None] * views
+        self.expiry = NEVER
+        self.wake = NEVER
+        self.period = 0
+        self.added = 0
+
+
+class _Changes:
+    """What one step does to the rows of one view."""
+
+    __slots__ = ("added", "removed", "touched")
+
+    def __init__(self) -> None:
+        self.added: Rows = []
+        self.removed: Rows = []
+        self.touched: Rows = []
+
+
+class AggregateNode(Node):
+    """An aggregate with its views."""
+
+    def __init__(self, index: int, shared: Shared, spec: Aggregate, views: list[ViewNode]) -> None:
+        super().__init__(index, shared)
+        self._spec = spec
+        self._views = views
+        self._key = key_reader(spec.by)
+        self._kind = spec.window.kind
+        self._size = spec.window.size
+        self._names = [value.name for value in spec.values]
+        self._nothing = [
+            (value.name, 0 if value.function in {"count", "distinct"} else None)
+            for value in spec.values
+        ]
+        self._takers: list[list[tuple[int, Callable[[Values], Any] | None]]] = [
+            [
+                (place, None if value.argument is None else evaluator(value.argument))
+                for place, value in enumerate(spec.values)
+                if slot in value.slots
+            ]
+            for slot in range(len(spec.inputs))
+        ]
+        self._groups: dict[Key, _Group] = {}
+
+    def run(self, detected: list[tuple[str, Row]]) -> None:
+        """Take the events of this step and the ends of windows that are due."""
+        inbox, self.inbox = self.inbox, []
+        woken, self.woken = self.woken, []
+        now, groups = self.shared.now, self._groups
+        touched: dict[Key, bool] = {}  # group → whether a value may have changed
+        for key in woken:
+            group = groups.get(key)
+            if group is not None:
+                group.wake = NEVER
+                self._expire(group, now)
+                touched[key] = True
+        raising: set[Key] = set()
+        for slot, added, _, again in inbox:
+            takers = self._takers[slot]
+            for row in [*added, *again] if again else added:
+                key = self._key(row.values)
+                if key is None:
+                    continue
+                group = groups.get(key)
+                changed = touched.get(key, False)
+                if group is None:
+                    group = self._open(key, row)
+                    changed = True
+                elif group.expiry <= now:
+                    self._expire(group, now)
+                    changed = True
+                if self._kind != "count" and not self._belongs(group, row.at, now):
+                    touched[key] = changed
+                    continue
+                raising.add(key)
+                touched[key] = self._add(group, takers, row) or changed
+        if touched:
+            self._settle(touched, raising, detected)
+
+    def _belongs(self, group: _Group, at: int, now: int) -> bool:
+        """Tell whether an event lies in the window; a newer period begins a new window."""
+        if self._kind == "last":
+            return at > now - self._size
+        if self._kind == "each":
+            return at // self._size == group.period
+        return True
+
+    def _add(
+        self,
+        group: _Group,
+        takers: list[tuple[int, Callable[[Values], Any] | None]],
+        row: Row,
+    ) -> bool:
+        changed = False
+        at, values = row.at, row.values
+        for place, argument in takers:
+            value = True if argument is None else argument(values)
+            if value is not None and group.accumulators[place].add(at, value):
+                changed = True
+        group.added += 1
+        if not group.added % _CHECK_EVERY:
+            for accumulator in group.accumulators:
+                while accumulator.size() > self.shared.limits.samples:
+                    accumulator.drop_oldest()
+                    self.shared.counts["dropped_samples"] += 1
+                    changed = True
+        return changed
+
+    def _open(self, key: Key, row: Row) -> _Group:
+        it = {name: row.values[name] for name in self._spec.by}
+        group = _Group(it, self._accumulators(), len(self._views))
+        if self._kind == "each":
+            group.period = self.shared.now // self._size
+        self._groups[key] = group
+        return group
+
+    def _accumulators(self) -> list[Accumulator]:
+        return [
+            make_accumulator(
+                value.function,
+                retain=self._kind == "last",
+                whole=value.argument is not None and value.argument.type == INT,
+                few=self._size if self._kind == "count" else None,
+            )
+            for value in self._spec.values
+        ]
+
+    def _expire(self, group: _Group, now: int) -> None:
+        if self._kind == "last":
+            for accumulator in group.accumulators:
+                accumulator.expire(now - self._size)
+        elif self._kind == "each" and now // self._size != group.period:
+            group.accumulators = self._accumulators()
+            group.period = now // self._size
+
+    def _settle(
+        self, touched: dict[Key, bool], raising: set[Key], detected: list[tuple[str, Row]]
+    ) -> None:
+        """Look at the conditions again where values changed, and pass on what follows."""
+        changes = [_Changes() for _ in self._views]
+        before = self.shared.uid
+        for key, changed in touched.items():
+            group = self._groups[key]
+            if changed:
+                self._look(key, group, changes)
+            if key in raising:
+                for view, row, change in zip(self._views, group.rows, changes, strict=True):
+                    if row is not None and view.each and row.uid <= before:
+                        change.touched.append(row)
+        if self._kind == "step":
+            self._groups.clear()
+        elif len(self._groups) > self.shared.limits.keys:
+            self._make_room(changes)
+        for view, change in zip(self._views, changes, strict=True):
+            view.emit(detected, change.added, change.removed, change.touched)
+
+    def _look(self, key: Key, group: _Group, changes: list[_Changes]) -> None:
+        for name, accumulator in zip(self._names, group.accumulators, strict=True):
+            group.it[name] = accumulator.result()
+        if self._kind == "last":
+            first = [at for it in group.accumulators if (at := it.first_at()) is not None]
+            group.expiry = min(first) + self._size if first else NEVER
+        elif self._kind == "each":
+            group.expiry = (group.period + 1) * self._size
+        empty = all(group.it[name] == none for name, none in self._nothing)
+        wanted = False
+        for place, (view, change) in enumerate(zip(self._views, changes, strict=True)):
+            held = group.rows[place]
+            values = None if empty else view.values_of(group.it)
+            if held is not None and held.values == values:
+                wanted = wanted or view.looked_at
+                continue
+            if held is not None:
+                change.removed.append(held)
+            row = None if values is None else self.shared.row(self.shared.now, values)
+            group.rows[place] = row
+            if row is not None:
+                change.added.append(row)
+            wanted = wanted or (view.rises if row is None else view.looked_at)
+        if empty:
+            del self._groups[key]
+        elif wanted and group.expiry < group.wake:
+            group.wake = group.expiry
+            self.shared.schedule(group.expiry, self.index, key)
+
+    def _make_room(self, changes: list[_Changes]) -> None:
+        oldest = next(iter(self._groups))
+        for row, change in zip(self._groups.pop(oldest).rows, changes, strict=True):
+            if row is not None:
+                change.removed.append(row)
+        self.shared.counts["dropped_groups"] += 1
+
+    def save(self) -> Any:
+        """Return what is kept of each group."""
+        return [
+            [
+                pack_key(key),
+                pack_key(tuple(group.it[name] for name in self._spec.by)),
+                [accumulator.save() for accumulator in group.accumulators],
+                [row and pack_row(row) for row in group.rows],
+                group.period,
+                group.expiry,
+                group.wake,
+            ]
+            for key, group in self._groups.items()
+        ] or None
+
+    def load(self, state: Any) -> None:
+        """Take the groups back, and set their timers."""
+        for key, by, saved, rows, period, expiry, wake in state:
+            it = dict(zip(self._spec.by, unpack_key(by), strict=True))
+            group = _Group(it, self._accumulators(), len(self._views))
+            for accumulator, part in zip(group.accumulators, saved, strict=True):
+                accumulator.load(part)
+            for name, accumulator in zip(self._names, group.accumulators, strict=True):
+                it[name] = accumulator.result()
+            group.rows = [row and unpack_row(row) for row in rows]
+            group.period, group.expiry, group.wake = period, expiry, wake
+            made = unpack_key(key)
+            self._groups[made] = group
+            if wake < NEVER:
+                self.shared.schedule(wake, self.index, made)

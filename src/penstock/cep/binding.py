@@ -1,0 +1,144 @@
+"""Binding: which primitive events a packet is, and what they say.
+
+Rules that hold here:
+- A packet is an event of every type whose criterion it satisfies, and of no other.
+- A criterion that is missing is not satisfied. An event that lacks an attribute that is
+  not optional does not come about; it is counted.
+- A criterion over the topic alone is answered once for each topic.
+- Nothing here changes anything: binding is what a packet may do before it is authorised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from penstock.cep.nodes import Node, SourceNode
+from penstock.cep.operators import Packet as PacketType
+from penstock.cep.operators import Request
+from penstock.cep.rows import Shared, Values
+from penstock.cep.topic_index import TopicIndex
+from penstock.lang.moments import EPOCH, MICROSECOND
+
+_EMPTY: Final[Mapping[str, Any]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Packet:
+    """A message that is being published: its topic, and what expressions see of it.
+
+    `id` tells a repeated packet, where the publisher or the protocol gives one. `depth`
+    counts the actions that led to it: 0 for a client's packet.
+    """
+
+    topic: str
+    t: Mapping[str, Any]
+    s: Mapping[str, Any] = field(default_factory=dict)
+    o: Mapping[str, Any] = field(default_factory=dict)
+    e: Mapping[str, Any] = field(default_factory=dict)
+    id: str | None = None
+    depth: int = 0
+
+
+class BoundType:
+    """A primitive event type at work."""
+
+    __slots__ = (
+        "_optional",
+        "_parts",
+        "follows_topic",
+        "id",
+        "lateness",
+        "name",
+        "node",
+        "reach",
+        "time",
+        "when",
+    )
+
+    def __init__(self, name: str, spec: PacketType, node: SourceNode) -> None:
+        self.name = name
+        self.node = node
+        self.reach: tuple[Node, ...] = ()
+        self.when = spec.when.function
+        self.follows_topic = spec.when.references <= {"t.topic"}
+        self.lateness = spec.lateness
+        self.time = None if spec.time is None else spec.time.function
+        self.id = None if spec.id is None else spec.id.function
+        self._parts = [(setting.name, setting.value.function) for setting in spec.settings]
+        self._optional = spec.optional
+
+    def values_of(self, packet: Packet) -> Values | None:
+        """Return what the event says; None where something is missing."""
+        s, o, e, t = packet.s, packet.o, packet.e, packet.t
+        values = {name: function(s, o, e, t) for name, function in self._parts}
+        if None in values.values():
+            for name, value in values.items():
+                if value is None and name not in self._optional:
+                    return None
+        return values
+
+    def happened(self, packet: Packet) -> int | None:
+        """Return when the event happened by its own account, in milliseconds."""
+        if self.time is None:
+            return None
+        value = self.time(packet.s, packet.o, packet.e, packet.t)
+        if isinstance(value, datetime):
+            return (value - EPOCH) // MICROSECOND // 1000
+        return value if isinstance(value, int) else None
+
+
+class Binder:
+    """All primitive event types that packets can be bound to."""
+
+    def __init__(self, types: list[BoundType], shared: Shared) -> None:
+        self._index: TopicIndex[BoundType] = TopicIndex()
+        self._known: dict[str, tuple[BoundType, ...]] = {}
+        self._limit = shared.limits.topics
+        self.types = {bound.name: bound for bound in types}
+
+    def add(self, filter_: str, bound: BoundType) -> None:
+        """Look at packets of these topics for a type."""
+        self._index.add(filter_, bound)
+
+    def find(self, topic: str) -> tuple[BoundType, ...]:
+        """Return the types that packets of a topic may be bound to."""
+        found = self._known.get(topic)
+        if found is None:
+            message = {"topic": topic}
+            found = tuple(
+                bound
+                for bound in self._index.find(topic)
+                if not bound.follows_topic or bound.when(_EMPTY, _EMPTY, _EMPTY, message) is True
+            )
+            if len(self._known) >= self._limit:
+                self._known.clear()
+            self._known[topic] = found
+        return found
+
+
+class RequestType:
+    """A type whose events evolutions bring about."""
+
+    __slots__ = ("_optional", "_parts", "node", "paths")
+
+    def __init__(self, spec: Request, node: SourceNode) -> None:
+        self.node = node
+        self._parts = [(setting.name, setting.value.function) for setting in spec.settings]
+        self._optional = spec.optional
+        self.paths = frozenset(path for part in spec.settings for path in part.value.references)
+        """What its expressions read, such as `s.uid`."""
+
+    def values_of(self, packet: Packet | None, request: Mapping[str, Any]) -> Values | None:
+        """Return what the event says; None where something is missing."""
+        s, o, e, t = (
+            (_EMPTY, _EMPTY, _EMPTY, _EMPTY)
+            if packet is None
+            else (packet.s, packet.o, packet.e, packet.t)
+        )
+        values = {name: function(s, o, e, t, request) for name, function in self._parts}
+        if any(value is None and name not in self._optional for name, value in values.items()):
+            return None
+        return values

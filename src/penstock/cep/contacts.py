@@ -1,0 +1,110 @@
+"""Visits and meetings at work: what requests ask of the stays that are kept.
+
+Rules that hold here:
+- Samples raise nothing; a request raises the stays of whom it is about, and the meetings
+  that they led to.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from penstock.cep.nodes import NONE, Node
+from penstock.cep.operators import Visits
+from penstock.cep.presence import Presence
+from penstock.cep.rows import Row, Shared
+from penstock.lang.moments import EPOCH
+
+SAMPLES = 0
+"""The input that brings samples; the other brings requests."""
+
+
+class VisitsNode(Node):
+    """Keeps stays, and raises those that a request asks for."""
+
+    def __init__(self, index: int, shared: Shared, spec: Visits) -> None:
+        super().__init__(index, shared)
+        self.who = spec.who
+        self.place = spec.place
+        self.presence = Presence(spec.every, spec.within, shared.limits.stays)
+
+    def run(self, detected: list[tuple[str, Row]]) -> None:
+        """Take samples and answer requests."""
+        inbox, self.inbox = self.inbox, []
+        who, place = self.who, self.place
+        add = self.presence.add
+        asked = []
+        for slot, added, _, again in inbox:
+            if slot == SAMPLES:
+                for row in added:
+                    values = row.values
+                    add(values[who], values[place], row.at)
+            else:
+                asked += [(row.values[who], row.at) for row in (*added, *again)]
+        if self.presence.dropped:
+            self.shared.counts["dropped_days"] += self.presence.dropped
+            self.presence.dropped = 0
+        if asked:
+            rows = [row for person, at in asked for row in self._rows(person, at)]
+            if rows:
+                self.emit(detected, rows, NONE, NONE)
+
+    def _rows(self, person: str, at: int) -> list[Row]:
+        presence = self.presence
+        return [
+            self.shared.row(
+                at,
+                {
+                    self.who: person,
+                    self.place: stay.place,
+                    "time": EPOCH + timedelta(milliseconds=stay.first * presence.every),
+                    "date": presence.day_of(stay.first),
+                    "duration": (stay.last - stay.first + 1) * presence.every / 1000,
+                    "at": at,
+                },
+            )
+            for stay in presence.visits(person, self.shared.now)
+        ]
+
+    def save(self) -> Any:
+        """Return all stays."""
+        return self.presence.save()
+
+    def load(self, state: Any) -> None:
+        """Take the stays back."""
+        self.presence.load(state)
+
+
+class MeetingsNode(Node):
+    """Raises the meetings of those whose visits a request brought."""
+
+    def __init__(self, index: int, shared: Shared, visits: VisitsNode) -> None:
+        super().__init__(index, shared)
+        self._visits = visits
+
+    def run(self, detected: list[tuple[str, Row]]) -> None:
+        """Find whom the visitors of this step met."""
+        inbox, self.inbox = self.inbox, []
+        visits, presence = self._visits, self._visits.presence
+        asked: dict[tuple[str, int], None] = {}
+        for _, added, _, _ in inbox:
+            for row in added:
+                asked[row.values[visits.who], row.at] = None
+        rows = [
+            self.shared.row(
+                at,
+                {
+                    visits.who: person,
+                    "other": meeting.other,
+                    visits.place: meeting.place,
+                    "time": EPOCH + timedelta(milliseconds=meeting.first * presence.every),
+                    "date": presence.day_of(meeting.first),
+                    "duration": meeting.ticks * presence.every / 1000,
+                    "at": at,
+                },
+            )
+            for person, at in asked
+            for meeting in presence.meetings(person, self.shared.now)
+        ]
+        self.emit(detected, rows, NONE, NONE)

@@ -1,0 +1,369 @@
+"""The engine: packets and moments in, events, transitions and publications out.
+
+    offer(packet) ── binding, nothing changes ──→ Tentative ── commit ──→ Outcome
+                                                           └── dropped: no trace
+    advance(at)   ── timers that are due ─────────────────────────────→ Outcome
+    set(…)        ── by hand ─────────────────────────────────────────→ Outcome
+
+Rules that hold here:
+- A packet is bound before it is authorised and takes effect after: a publisher who may
+  not publish changes nothing.
+- Time never goes back: a step at an earlier time happens at the latest time known. Timers
+  up to a step's time come first, each at its own time.
+- What happens in a step is ordered by time, then by sequence, then by the plan's priority.
+  An event that no longer holds when its turn comes leads nowhere.
+- Steps are deterministic: a snapshot and the records of the steps since give the same state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Final
+
+from penstock.cep import codec
+from penstock.cep.binding import Binder, BoundType, Packet, RequestType
+from penstock.cep.network import Network
+from penstock.cep.nodes import NONE, Node, SourceNode
+from penstock.cep.operators import Packet as PacketType
+from penstock.cep.operators import Request
+from penstock.cep.outcome import Detection, Outcome, Transition
+from penstock.cep.program import Program
+from penstock.cep.publishing import Publisher
+from penstock.cep.rows import Limits, Row, Shared, Values
+from penstock.cep.situations import Course
+from penstock.errors import UsageError, quote
+from penstock.lang.moments import EPOCH
+
+VERSION: Final = 1
+
+Bound = tuple[BoundType, Values, int | None, str | None]
+"""An event that a packet is: its type, values, own time and own identifier."""
+
+
+class Tentative:
+    """What a packet would be taken for; nothing has changed yet."""
+
+    __slots__ = ("_engine", "at", "bound", "packet", "record")
+
+    def __init__(self, engine: Engine, packet: Packet, at: int, bound: list[Bound]) -> None:
+        self._engine: Engine | None = engine
+        self.packet = packet
+        self.at = at
+        self.bound = bound
+
+    def commit(self) -> Outcome:
+        """Let the packet take effect; once."""
+        engine, self._engine = self._engine, None
+        if engine is None:
+            raise UsageError("a packet took effect already", fix="offer it anew")
+        return engine.take(self.packet, self.bound, self.at)
+
+
+class Engine:
+    """Detects events and follows scenarios for one program."""
+
+    def __init__(self, program: Program, limits: Limits | None = None) -> None:
+        self.program = program
+        self._shared = Shared(limits or Limits())
+        self._network = Network(program, self._shared)
+        self._nodes = self._network.nodes
+        self._seq = 0
+        self._ids: dict[str, None] = {}
+        bound: list[BoundType] = []
+        self._requests: list[RequestType] = []
+        self._binder = Binder(bound, self._shared)
+        for name, index in sorted(program.types.items()):
+            spec, node = program.operators[index], self._nodes[index]
+            if isinstance(spec, PacketType) and isinstance(node, SourceNode):
+                made = BoundType(name, spec, node)
+                made.reach = self._network.reach(index)
+                self._binder.types[name] = made
+                for filter_ in spec.filters:
+                    self._binder.add(filter_, made)
+            elif isinstance(spec, Request) and isinstance(node, SourceNode):
+                self._requests.append(RequestType(spec, node))
+        self._courses = {
+            name: Course(scenario, program.plans[scenario.plan], self._shared)
+            for name, scenario in sorted(program.scenarios.items())
+        }
+        self._followed = list(self._courses.values())
+        known = {event for course in self._followed for _, event in course.steps}
+        self._driving = frozenset(known)
+        self._publisher = Publisher(program.actions)
+
+    # Asking
+
+    @property
+    def now(self) -> int:
+        """The latest time known, in milliseconds since 1970."""
+        return self._shared.now
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How often something was ignored or dropped, by reason."""
+        return dict(self._shared.counts)
+
+    def current(self, scenario: str, subject: str) -> str | None:
+        """Return the situation of a subject; None where the scenario is inactive."""
+        course = self._courses.get(scenario)
+        return None if course is None else course.current.get(subject)
+
+    def situations(self) -> Iterable[tuple[str, str, str, int]]:
+        """Yield scenario, subject, situation and since when, of all that are active."""
+        for name, course in self._courses.items():
+            for subject, situation in course.current.items():
+                yield name, subject, situation, course.since[subject]
+
+    def next_timer(self) -> int | None:
+        """Return when time alone may change something."""
+        return self._shared.timers[0][0] if self._shared.timers else None
+
+    # Steps
+
+    def offer(self, packet: Packet, at: int) -> Tentative:
+        """Bind a packet to event types; nothing changes before it is committed."""
+        bound: list[Bound] = []
+        for kind in self._binder.find(packet.topic):
+            if (
+                not kind.follows_topic
+                and kind.when(packet.s, packet.o, packet.e, packet.t) is not True
+            ):
+                continue
+            values = kind.values_of(packet)
+            if values is None:
+                bound.append((kind, {}, None, ""))
+                continue
+            if kind.time is None and kind.id is None:
+                bound.append((kind, values, None, None))
+                continue
+            happened = kind.happened(packet)
+            if kind.time is not None and happened is None:
+                bound.append((kind, {}, None, ""))
+                continue
+            own = None
+            if kind.id is not None:
+                own = f"{kind.name}/{kind.id(packet.s, packet.o, packet.e, packet.t)}"
+            bound.append((kind, values, happened, own))
+        return Tentative(self, packet, at, bound)
+
+    def take(self, packet: Packet, bound: list[Bound], at: int) -> Outcome:
+        """Let the events of a packet take effect."""
+        outcome = self._begin(at, packet.depth)
+        if packet.id is not None and not self._remember(packet.id):
+            self._shared.counts["duplicates"] += 1
+            outcome.duplicate = True
+            return outcome
+        detected: list[Detection] = []
+        for kind, values, happened, own in bound:
+            row = self._accept(kind, values, happened, own)
+            if row is not None:
+                kind.node.emit(detected, [row], NONE, NONE)
+        if detected:
+            for node in bound[0][0].reach if len(bound) == 1 else self._nodes:
+                if node.inbox:
+                    node.run(detected)
+            self._finish(detected, packet, outcome)
+        return outcome
+
+    def advance(self, at: int) -> Outcome:
+        """Let time pass: fire the timers that are due."""
+        return self._begin(at, 0)
+
+    def set(self, scenario: str, subject: str, situation: str | None, at: int) -> Outcome:
+        """Put a subject into a situation by hand, or end it; no action is carried out."""
+        course = self._courses.get(scenario)
+        if course is None:
+            raise UsageError(
+                f"there is no scenario {quote(scenario)}", fix="`penstock get scenario` lists them"
+            )
+        course.check(subject, situation)
+        outcome = self._begin(at, 0)
+        source = course.current.get(subject)
+        course.move(subject, situation, outcome.at)
+        outcome.transitions.append(Transition(scenario, subject, source, situation, outcome.at))
+        return outcome
+
+    def _begin(self, at: int, depth: int) -> Outcome:
+        shared = self._shared
+        if at < shared.now:
+            shared.counts["clock_back"] += 1
+            at = shared.now
+        self._seq += 1
+        outcome = Outcome(at, depth, seq=self._seq)
+        timers = shared.timers
+        while timers and timers[0][0] <= at:
+            self._fire(timers[0][0], outcome)
+        shared.now = at
+        return outcome
+
+    def _fire(self, at: int, outcome: Outcome) -> None:
+        """Wake the operators whose timers are due at one moment, in one wave."""
+        self._shared.now = max(at, self._shared.now)
+        for index, key in self._shared.take_due(at):
+            self._nodes[index].woken.append(key)
+        detected: list[Detection] = []
+        self._wave(self._nodes, detected)
+        if detected:
+            self._finish(detected, None, outcome)
+
+    def _wave(self, nodes: Iterable[Node], detected: list[Detection]) -> None:
+        for node in nodes:
+            if node.inbox or node.woken:
+                node.run(detected)
+
+    def _accept(
+        self, kind: BoundType, values: Values, happened: int | None, own: str | None
+    ) -> Row | None:
+        """Return the row of an event, unless it is incomplete, late or repeated."""
+        shared = self._shared
+        now = shared.now
+        if own is not None:
+            if not own:
+                shared.counts["incomplete"] += 1
+                return None
+            if own in self._ids:
+                shared.counts["duplicates"] += 1
+                return None
+        if happened is None:
+            happened = now
+        elif happened > now:
+            shared.counts["ahead"] += 1
+            happened = now
+        elif happened < now - kind.lateness:
+            shared.counts["late"] += 1
+            return None
+        if own is not None:
+            self._remember(own)
+        return shared.row(happened, values)
+
+    def _remember(self, identifier: str) -> bool:
+        if identifier in self._ids:
+            return False
+        self._ids[identifier] = None
+        if len(self._ids) > self._shared.limits.ids:
+            del self._ids[next(iter(self._ids))]
+        return True
+
+    # Scenarios
+
+    def _finish(self, detected: list[Detection], packet: Packet | None, outcome: Outcome) -> None:
+        """Follow the scenarios; requests of evolutions bring about further rounds."""
+        outcome.detected += detected
+        for _ in range(self._shared.limits.rounds):
+            driving = [item for item in detected if item[0] in self._driving]
+            if not driving:
+                return
+            further: list[Detection] = []
+            for course in self._followed:
+                for event, row in course.order(driving):
+                    if row.alive:
+                        self._evolve(course, event, row, packet, outcome, further)
+            detected = further
+        self._shared.counts["rounds"] += 1
+
+    def _evolve(
+        self,
+        course: Course,
+        event: str,
+        row: Row,
+        packet: Packet | None,
+        outcome: Outcome,
+        further: list[Detection],
+    ) -> None:
+        found = course.find(event, row)
+        if found is None:
+            return
+        subject, number, evolution = found
+        now = self._shared.now
+        course.move(subject, evolution.target, now)
+        transition = Transition(
+            course.scenario.name,
+            subject,
+            evolution.source,
+            evolution.target,
+            now,
+            event,
+            row.values,
+            number,
+        )
+        outcome.transitions.append(transition)
+        if not evolution.actions:
+            return
+        raised = self._request(transition, packet)
+        further += raised
+        outcome.detected += raised
+        publications, refused = self._publisher.publish(
+            evolution.actions, [(event, row), *raised], transition, outcome.depth + 1
+        )
+        outcome.publications += publications
+        if refused:
+            self._shared.counts["refused_topics"] += refused
+
+    def _request(self, transition: Transition, packet: Packet | None) -> list[Detection]:
+        """Let the types of requests know of an evolution; return what follows from it."""
+        now = self._shared.now
+        request = {
+            "subject": transition.subject,
+            "scenario": transition.scenario,
+            "situation": transition.target,
+            "event": transition.event,
+            "at": now,
+            "time": EPOCH + timedelta(milliseconds=now),
+        }
+        raised: list[Detection] = []
+        for kind in self._requests:
+            values = kind.values_of(packet, request)
+            if values is None:
+                self._shared.counts["incomplete"] += 1
+            else:
+                kind.node.emit(raised, [self._shared.row(now, values)], NONE, NONE)
+        self._wave(self._nodes, raised)
+        return raised
+
+    # State
+
+    def save(self) -> bytes:
+        """Return a snapshot of all state."""
+        shared = self._shared
+        nodes = {
+            text: state
+            for text, node in self._network.states()
+            if (state := node.save()) is not None
+        }
+        return codec.compress(
+            {
+                "version": VERSION,
+                "now": shared.now,
+                "uid": shared.uid,
+                "seq": self._seq,
+                "counts": shared.counts,
+                "ids": list(self._ids),
+                "nodes": nodes,
+                "scenarios": {name: course.save() for name, course in self._courses.items()},
+            }
+        )
+
+    @classmethod
+    def load(cls, program: Program, data: bytes, limits: Limits | None = None) -> Engine:
+        """Return an engine with the state of a snapshot.
+
+        The program may have changed since: operators that it still has keep their state,
+        new ones begin without, and what others knew is gone.
+        """
+        state = codec.expand(data)
+        if not isinstance(state, dict) or state.get("version") != VERSION:
+            raise codec.StateError(
+                "a snapshot of events has another format", fix="start without it, or go back"
+            )
+        engine = cls(program, limits)
+        shared = engine._shared
+        shared.now, shared.uid, engine._seq = state["now"], state["uid"], state["seq"]
+        shared.counts.update(state["counts"])
+        engine._ids = dict.fromkeys(state["ids"])
+        for text, node in engine._network.states():
+            if text in state["nodes"]:
+                node.load(state["nodes"][text])
+        for name, course in engine._courses.items():
+            course.load(state["scenarios"].get(name, []))
+        return engine

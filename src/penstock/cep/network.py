@@ -1,0 +1,169 @@
+"""Puts a program's operators to work: one node each, joined by who takes whose rows.
+
+Rules that hold here:
+- Conditions directly on an aggregate become its views; everything else is a node that
+  the wave visits, inputs first.
+- State is saved under the text of its operator, views included: it is taken back by an
+  operator that does the same, whatever else has changed.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from penstock.cep.aggregation import AggregateNode, ViewNode
+from penstock.cep.contacts import MeetingsNode, VisitsNode
+from penstock.cep.joining import JoinNode
+from penstock.cep.nodes import (
+    IterateNode,
+    LatestNode,
+    Node,
+    RefineNode,
+    SourceNode,
+    UnionNode,
+)
+from penstock.cep.operators import (
+    Aggregate,
+    Iterate,
+    Join,
+    Latest,
+    Meetings,
+    Operator,
+    Packet,
+    Refine,
+    Request,
+    Union,
+    Visits,
+    is_relation,
+)
+from penstock.cep.program import Program
+from penstock.cep.rows import Shared
+
+
+class Network:
+    """The nodes of a program."""
+
+    def __init__(self, program: Program, shared: Shared) -> None:
+        self._operators = program.operators
+        self._shared = shared
+        self._outputs: list[Node] = []
+        """Which node passes on an operator's rows."""
+        self.nodes: list[Node] = []
+        """The nodes in order, each at the index of its operator."""
+        self._texts: list[str] = []
+        for index, operator in enumerate(self._operators):
+            node = self._make(index, operator)
+            self.nodes.append(node)
+            self._texts.append(operator.text)
+        self._name_outputs(program)
+        self._connect()
+        self._mark_looked_at()
+
+    def output(self, index: int) -> Node:
+        """Return the node that passes on an operator's rows."""
+        return self._outputs[index]
+
+    def states(self) -> list[tuple[str, Node]]:
+        """Return the nodes with state, and the texts under which it is saved."""
+        return [
+            (text, node)
+            for text, node in zip(self._texts, self.nodes, strict=True)
+            if not isinstance(node, SourceNode | ViewNode)
+        ]
+
+    def reach(self, start: int) -> tuple[Node, ...]:
+        """Return the nodes that rows of a node can lead to, inputs first."""
+        found = {start}
+        for index, operator in enumerate(self._operators):
+            if found & set(operator.inputs):
+                found.add(index)
+        return tuple(
+            self.nodes[index]
+            for index in sorted(found - {start})
+            if not isinstance(self.nodes[index], ViewNode)
+        )
+
+    def _make(self, index: int, operator: Operator) -> Node:
+        shared = self._shared
+        match operator:
+            case Refine(inputs=(source,)) if isinstance(self._operators[source], Aggregate):
+                spec = self._operators[source]
+                assert isinstance(spec, Aggregate)  # noqa: S101 - the case says so
+                node: Node = ViewNode(index, shared, spec, operator)
+            case Aggregate():
+                self._outputs.append(ViewNode(index, shared, operator, None))
+                return SourceNode(index, shared)  # its views are not known yet
+            case Packet() | Request():
+                node = SourceNode(index, shared)
+            case Refine():
+                relation = is_relation(operator, self._operators)
+                node = RefineNode(index, shared, operator, relation=relation)
+            case Union():
+                node = UnionNode(index, shared)
+            case Latest():
+                node = LatestNode(index, shared, operator)
+            case Iterate():
+                node = IterateNode(index, shared, operator)
+            case Join():
+                node = JoinNode(index, shared, operator)
+            case Visits():
+                node = VisitsNode(index, shared, operator)
+            case Meetings(inputs=(visits,)):
+                source_node = self.nodes[visits]
+                assert isinstance(source_node, VisitsNode)  # noqa: S101 - the compiler sees to it
+                node = MeetingsNode(index, shared, source_node)
+            case _:
+                assert_never(operator)
+        self._outputs.append(node)
+        return node
+
+    def _name_outputs(self, program: Program) -> None:
+        for index, names in program.names().items():
+            self._outputs[index].names = names
+
+    def _connect(self) -> None:
+        views: dict[int, list[ViewNode]] = {}
+        texts: dict[int, list[str]] = {}
+        for index, operator in enumerate(self._operators):
+            node = self.nodes[index]
+            if isinstance(node, ViewNode):
+                (source,) = operator.inputs
+                views.setdefault(source, []).append(node)
+                texts.setdefault(source, []).append(operator.text)
+                continue
+            for slot, source in enumerate(operator.inputs):
+                self._outputs[source].consumers.append((node, slot))
+        for index, operator in enumerate(self._operators):
+            if isinstance(operator, Aggregate):
+                plain = self._outputs[index]
+                assert isinstance(plain, ViewNode)  # noqa: S101 - made above
+                own = [plain] if plain.consumers or plain.names else []
+                made = AggregateNode(index, self._shared, operator, [*own, *views.get(index, [])])
+                self._replace(index, made)
+                kept = ["itself"] if own else []
+                self._texts[index] += " | " + " | ".join(kept + texts.get(index, []))
+
+    def _replace(self, index: int, made: Node) -> None:
+        """Put an aggregate where its place was held, for whoever feeds it."""
+        held = self.nodes[index]
+        self.nodes[index] = made
+        for output in self._outputs:
+            output.consumers = [
+                (made if consumer is held else consumer, slot)
+                for consumer, slot in output.consumers
+            ]
+
+    def _mark_looked_at(self) -> None:
+        for node in (*self.nodes, *self._outputs):
+            if isinstance(node, ViewNode):
+                node.looked_at = self._ends_matter(node)
+
+    def _ends_matter(self, node: Node) -> bool:
+        """Tell whether some join looks at the rows while they hold."""
+        for consumer, slot in node.consumers:
+            operator = self._operators[consumer.index]
+            if isinstance(operator, Join) and operator.sides[slot].window is None:
+                return True
+            if isinstance(operator, Refine | Union) and self._ends_matter(consumer):
+                return True
+        return False

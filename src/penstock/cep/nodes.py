@@ -1,0 +1,214 @@
+"""Running operators: what all have in common, and those with little state of their own.
+
+A step is a wave. Operators stand in an order in which inputs come first; each takes what
+its inputs brought in this step at once, and passes on what follows from it. So nobody
+ever sees half of a step.
+
+Rules that hold here:
+- `added` rows begin to hold or happen; `removed` rows no longer hold; `touched` rows of a
+  relation still hold and are raised again.
+- What is saved of an operator is JSON data, keyed by group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from penstock.cep.codec import pack_key, pack_row, unpack_key, unpack_row
+from penstock.cep.operators import Iterate, Latest, Refine
+from penstock.cep.rows import Key, Row, Shared, Values, evaluator, key_reader, shaper
+
+Rows: TypeAlias = list[Row]
+NONE: Rows = []
+
+
+class Node:
+    """An operator at work. `detected` takes what its event types raise."""
+
+    def __init__(self, index: int, shared: Shared) -> None:
+        self.index = index
+        self.shared = shared
+        self.names: tuple[str, ...] = ()
+        self.consumers: list[tuple[Node, int]] = []
+        self.inbox: list[tuple[int, Rows, Rows, Rows]] = []
+        self.woken: list[Key] = []
+
+    def run(self, detected: list[tuple[str, Row]]) -> None:
+        """Take what the inputs brought, and pass on what follows."""
+        raise NotImplementedError
+
+    def emit(
+        self, detected: list[tuple[str, Row]], added: Rows, removed: Rows, touched: Rows
+    ) -> None:
+        """Pass on what this step changed."""
+        for row in removed:
+            row.alive = False
+        if not added and not touched and not removed:
+            return
+        for name in self.names:
+            detected += [(name, row) for row in added]
+            detected += [(name, row) for row in touched]
+        for consumer, slot in self.consumers:
+            consumer.inbox.append((slot, added, removed, touched))
+
+    def save(self) -> Any:
+        """Return the state as JSON data; None where there is none."""
+        return None
+
+    def load(self, state: Any) -> None:
+        """Take the state back, timers included."""
+
+
+class SourceNode(Node):
+    """Where rows come from outside: packets and requests."""
+
+    def run(self, detected: list[tuple[str, Row]]) -> None:
+        """Do nothing: the engine emits the rows."""
+
+
+class UnionNode(Node):
+    """Passes on the rows of all inputs."""
+
+    def run(self, detected: list[tuple[str, Row]]) -> None:
+        """Pass on what the inputs brought, in the order of the inputs."""
+        inbox, self.inbox = self.inbox, []
+        if len(inbox) == 1:
+            _, added, removed, touched = inbox[0]
+            self.emit(detected, added, removed, touched)
+            return
+        inbox.sort(key=lambda item: item[0])
+        self.emit(
+            detected,
+            [row for item in inbox for row in item[1]],
+            [row for item in inbox for row in item[2]],
+            [row for item in inbox for row in item[3]],
+        )
+
+
+class RefineNode(Node):
+    """Keeps the rows where a condition holds, and reshapes them."""
+
+    def __init__(self, index: int, shared: Shared, spec: Refine, *, relation: bool) -> None:
+        super().__init__(index, shared)
+        self._where = None if spec.where is None else evaluator(spec.where)
+        self._shape: Callable[[Values], Values] | None = (
+            None if spec.settings is None else shaper(spec.settings)
+        )
+        self._relation = relation
+        self._made: dict[int, Row] = {}
+
+    def run(self, detected: list[tuple[str, Row]]) -> None:
+        """Refine what the input brought."""
+        (_, added, removed, touched), *rest = self.inbox
+        assert not rest  # noqa: S101 - one input, one wave, one message
+        self.inbox = []
+        made = self._made
+        gone = [made.pop(row.uid) for row in removed if row.uid in made]
+        fresh = []
+        for row in added:
+            refined = self._refine(row)
+            if refined is not None:
+                fresh.append(refined)
+                if self._relation:
+                    made[row.uid] = refined
+        again = [made[row.uid] for row in touched if row.uid in made]
+        self.emit(detected, fresh, gone, again)
+
+    def _refine(self, row: Row) -> Row | None:
+        if self._where is not None and self._where(row.values) is not True:
+            return None
+        values = row.values if self._shape is None else self._shape(row.values)
+        return self.shared.row(row.at, values)
+
+    def save(self) -> Any:
+        """Return the rows that hold."""
+        return [[uid, pack_row(row)] for uid, row in self._made.items()] or None
+
+    def load(self, state: Any) -> None:
+        """Take the rows back."""
+        self._made = {uid: unpack_row(row) for uid, row in state}
+
+
+class LatestNode(Node):
+    """Keeps for each group the row with the greatest value of an attribute."""
+
+    def __init__(self, index: int, shared: Shared, spec: Latest) -> None:
+        super().__init__(index, shared)
+        self._key = key_reader(spec.by)
+        self._order = spec.order
+        self._best: dict[Key, Row] = {}
+
+    def run(self, detected: list[tuple[str, Row]]) -> None:
+        """Let newer rows take the place of older ones."""
+        inbox, self.inbox = self.inbox, []
+        best, order = self._best, self._order
+        added: dict[Key, Row] = {}
+        removed: list[Row] = []
+        for _, rows, _, again in inbox:
+            for row in (*rows, *again):
+                key = self._key(row.values)
+                value = row.values[order]
+                held = best.get(key)
+                if key is None or value is None:
+                    continue
+                if held is not None and value < held.values[order]:
+                    continue
+                if held is not None and added.get(key) is not held:
+                    removed.append(held)
+                best.pop(key, None)
+                best[key] = added[key] = self.shared.row(row.at, row.values)
+                if len(best) > self.shared.limits.keys:
+                    oldest = next(iter(best))
+                    removed.append(best.pop(oldest))
+                    self.shared.counts["dropped_groups"] += 1
+        self.emit(detected, list(added.values()), removed, NONE)
+
+    def save(self) -> Any:
+        """Return the row of each group."""
+        return [[pack_key(key), pack_row(row)] for key, row in self._best.items()] or None
+
+    def load(self, state: Any) -> None:
+        """Take the rows back."""
+        self._best = {unpack_key(key): unpack_row(row) for key, row in state}
+
+
+class IterateNode(Node):
+    """Counts events of a group within a time, and begins anew when they are enough."""
+
+    def __init__(self, index: int, shared: Shared, spec: Iterate) -> None:
+        super().__init__(index, shared)
+        self._key = key_reader(spec.by)
+        self._times = spec.times
+        self._within = spec.within
+        self._seen: dict[Key, list[int]] = {}
+
+    def run(self, detected: list[tuple[str, Row]]) -> None:
+        """Count what the input brought."""
+        inbox, self.inbox = self.inbox, []
+        added = []
+        seen, since = self._seen, self.shared.now - self._within
+        for _, rows, _, again in inbox:
+            for row in (*rows, *again):
+                key = self._key(row.values)
+                if key is None:
+                    continue
+                times = [at for at in seen.pop(key, ()) if at > since]
+                if row.at > since:
+                    times.append(row.at)
+                if len(times) >= self._times:
+                    added.append(self.shared.row(row.at, row.values))
+                elif times:
+                    seen[key] = times
+                    if len(seen) > self.shared.limits.keys:
+                        del seen[next(iter(seen))]
+                        self.shared.counts["dropped_groups"] += 1
+        self.emit(detected, added, NONE, NONE)
+
+    def save(self) -> Any:
+        """Return when events of each group happened."""
+        return [[pack_key(key), times] for key, times in self._seen.items()] or None
+
+    def load(self, state: Any) -> None:
+        """Take the times back."""
+        self._seen = {unpack_key(key): list(times) for key, times in state}

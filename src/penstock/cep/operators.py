@@ -1,0 +1,209 @@
+"""The operators of the event algebra: a typed tree, the same for every engine.
+
+    packet, request                  where events come from
+    refine, union                    selection, projection, renaming; disjunction
+    aggregate, latest, iterate       windows, groups, aggregates; iteration
+    join                             conjunction and sequence, with negation
+    visits, meetings                 who was where, and with whom, from samples
+
+Rules that hold here:
+- Operators refer to their inputs by index in a `Program`, which stands in an order in
+  which inputs come first.
+- An operator's `text` says all that it does: two operators with the same text are one,
+  and state that was saved under a text belongs to no other operator.
+- A *stream* raises rows and forgets them. A *relation* also says when a row no longer
+  holds; what is negated or joined without a window is a relation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from penstock.lang import Expression, Record
+
+Function = Literal["count", "sum", "avg", "min", "max", "distinct", "first", "last"]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """An attribute and what it is set to."""
+
+    name: str
+    value: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Packet:
+    """Events that are bound to packets; expressions see s, o, e and t."""
+
+    text: str
+    attributes: Record
+    filters: tuple[str, ...]
+    when: Expression
+    settings: tuple[Setting, ...]
+    optional: frozenset[str]
+    time: Expression | None
+    lateness: int
+    id: Expression | None
+    inputs: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Events that evolutions with actions bring about; expressions see s, o, e, t and r."""
+
+    text: str
+    attributes: Record
+    settings: tuple[Setting, ...]
+    optional: frozenset[str]
+    inputs: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Refine:
+    """Keeps the rows where a condition holds, and reshapes them; expressions see the row.
+
+    `each`: over an aggregate, whether every contributing event raises the row again.
+    """
+
+    text: str
+    attributes: Record
+    inputs: tuple[int]
+    where: Expression | None
+    settings: tuple[Setting, ...] | None
+    each: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Union:
+    """The rows of all inputs."""
+
+    text: str
+    attributes: Record
+    inputs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Which events count together: the last so long, one period, the last few, one step."""
+
+    kind: Literal["last", "each", "count", "step", "all"]
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One aggregate: a function of an expression over the rows of some of the inputs."""
+
+    name: str
+    function: Function
+    slots: tuple[int, ...]
+    argument: Expression | None
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """What the events of a window come to, for each group; a relation with a row for each."""
+
+    text: str
+    attributes: Record
+    inputs: tuple[int, ...]
+    by: tuple[str, ...]
+    window: Window
+    values: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """For each group the row with the greatest value of an attribute; a relation."""
+
+    text: str
+    attributes: Record
+    inputs: tuple[int]
+    by: tuple[str, ...]
+    order: str
+
+
+@dataclass(frozen=True, slots=True)
+class Iterate:
+    """The last of so many events within a time, then counted anew."""
+
+    text: str
+    attributes: Record
+    inputs: tuple[int]
+    by: tuple[str, ...]
+    times: int
+    within: int
+
+
+@dataclass(frozen=True, slots=True)
+class JoinInput:
+    """One side of a join. `where` belongs to a negated side: which rows rule a match out.
+
+    `window`: how long rows count, in milliseconds; None: while the relation holds them.
+    """
+
+    negated: bool
+    window: int | None
+    where: Expression | None
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Rows of all positive sides together, while no negated side has a matching row.
+
+    `ordered`: a sequence; its sides follow each other within `within`.
+    """
+
+    text: str
+    attributes: Record
+    inputs: tuple[int, ...]
+    sides: tuple[JoinInput, ...]
+    by: tuple[str, ...]
+    ordered: bool
+    within: int
+    where: Expression | None
+    settings: tuple[Setting, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Visits:
+    """Uninterrupted stays of whom a request is about; inputs: samples, requests."""
+
+    text: str
+    attributes: Record
+    inputs: tuple[int, int]
+    who: str
+    place: str
+    every: int
+    within: int
+
+
+@dataclass(frozen=True, slots=True)
+class Meetings:
+    """Who else was where the visits were; its input is a `Visits`."""
+
+    text: str
+    attributes: Record
+    inputs: tuple[int]
+
+
+Operator: TypeAlias = (
+    Packet | Request | Refine | Union | Aggregate | Latest | Iterate | Join | Visits | Meetings
+)
+
+
+def is_relation(operator: Operator, operators: tuple[Operator, ...] | list[Operator]) -> bool:
+    """Tell whether an operator says when its rows no longer hold."""
+    match operator:
+        case Aggregate(window=window):
+            return window.kind != "step"
+        case Latest():
+            return True
+        case Join(ordered=ordered):
+            return not ordered
+        case Refine(inputs=inputs) | Union(inputs=inputs):
+            return all(is_relation(operators[index], operators) for index in inputs)
+        case _:
+            return False

@@ -1,0 +1,81 @@
+"""A program: event types, actions, plans and scenarios, compiled and in order.
+
+Rules that hold here:
+- Operators stand so that inputs come first; a type's name leads to its operator.
+- Nothing here has state: one program serves any number of engines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from penstock.cep.operators import Operator, Setting
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """A message that is made of each event of a type; expressions see `it`."""
+
+    name: str
+    event: str
+    topic: str
+    payload: tuple[Setting, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Evolution:
+    """A step between situations; None is inactive."""
+
+    event: str
+    source: str | None
+    target: str | None
+    actions: tuple[str, ...] = ()
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How an emergency may develop."""
+
+    name: str
+    situations: Mapping[str, int]
+    evolutions: tuple[Evolution, ...]
+
+    def rank(self) -> dict[str, tuple[int, int]]:
+        """Return the order of events of one moment: greatest priority, then as written."""
+        ranks: dict[str, tuple[int, int]] = {}
+        for index, evolution in enumerate(self.evolutions):
+            found = ranks.get(evolution.event)
+            first = index if found is None else found[1]
+            priority = -evolution.priority if found is None else min(found[0], -evolution.priority)
+            ranks[evolution.event] = (priority, first)
+        return ranks
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A plan, and whom it is followed for; no subjects: everyone."""
+
+    name: str
+    plan: str
+    attribute: str
+    subjects: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """All that an engine carries out."""
+
+    operators: tuple[Operator, ...] = ()
+    types: Mapping[str, int] = field(default_factory=dict)
+    actions: Mapping[str, Action] = field(default_factory=dict)
+    plans: Mapping[str, Plan] = field(default_factory=dict)
+    scenarios: Mapping[str, Scenario] = field(default_factory=dict)
+
+    def names(self) -> dict[int, tuple[str, ...]]:
+        """Return the event types that each operator stands for."""
+        found: dict[int, tuple[str, ...]] = {}
+        for name, index in sorted(self.types.items()):
+            found[index] = (*found.get(index, ()), name)
+        return found

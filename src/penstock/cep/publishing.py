@@ -1,0 +1,83 @@
+"""Publishing: what actions make of events.
+
+Rules that hold here:
+- An action turns each event of its type into a message: of the event that brought the
+  evolution about, and of those that its request brought about.
+- What stands in a topic's braces becomes a part of one level: a value that would add
+  levels or wildcards is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from penstock.cep.outcome import Detection, Publication, Transition
+from penstock.cep.program import Action
+from penstock.cep.rows import Values, shaper
+from penstock.errors import PenstockError
+from penstock.lang.moments import MICROSECOND
+from penstock.model.topics import check_topic
+
+PLACE: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_FORBIDDEN: Final = frozenset("/+#")
+
+
+class Publisher:
+    """Carries out actions, up to handing their messages over."""
+
+    def __init__(self, actions: Mapping[str, Action]) -> None:
+        self._actions = actions
+        self._shapes = {name: shaper(action.payload) for name, action in actions.items()}
+
+    def publish(
+        self, names: tuple[str, ...], events: list[Detection], transition: Transition, depth: int
+    ) -> tuple[list[Publication], int]:
+        """Return the messages of some actions, and how many had no proper topic."""
+        made = []
+        refused = 0
+        for name in names:
+            action = self._actions[name]
+            for event, row in events:
+                if event != action.event or not row.alive:
+                    continue
+                topic = _topic(action.topic, row.values)
+                if topic is None:
+                    refused += 1
+                    continue
+                payload = {
+                    field: _plain(value) for field, value in self._shapes[name](row.values).items()
+                }
+                made.append(
+                    Publication(
+                        topic, payload, name, transition.scenario, transition.subject, depth
+                    )
+                )
+        return made, refused
+
+
+def _topic(template: str, values: Values) -> str | None:
+    """Fill in a topic; None where the result is none."""
+    parts = [str(values.get(name, "")) for name in PLACE.findall(template)]
+    if not all(parts) or any(_FORBIDDEN & set(part) for part in parts):
+        return None
+    filled = PLACE.sub(lambda match: str(values.get(match[1])), template)
+    try:
+        return check_topic(filled)
+    except PenstockError:
+        return None
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it."""
+    if isinstance(value, datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    if isinstance(value, timedelta):
+        return value // MICROSECOND // 1000
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    return value

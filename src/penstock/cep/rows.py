@@ -1,0 +1,121 @@
+"""Rows, and what all running operators share: clock, timers, counters, limits.
+
+Rules that hold here:
+- A row never changes, but for `alive`: a row of a relation dies when it no longer holds.
+- Every row has a number of its own, in the order in which rows came to be; saved and
+  loaded rows are told by it.
+- A row that lacks part of what tells groups apart belongs to no group.
+- A limit that is reached makes room by dropping the oldest, and is counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Any, Final, TypeAlias
+
+from penstock.cep.operators import Setting
+from penstock.lang import Expression
+from penstock.lang.tree import find_path
+
+Values: TypeAlias = dict[str, Any]
+Key: TypeAlias = Any
+"""What tells groups apart: the value of one attribute, or a tuple of several."""
+
+FIELD_OF_ROOT: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one engine keeps at most."""
+
+    keys: int = 200_000  # groups of one operator
+    rows: int = 1_000  # rows of a group on one side of a join
+    samples: int = 200_000  # values of a group that one aggregate keeps
+    matches: int = 1_000  # matches of a group that a join holds or finds at once
+    stays: int = 4_000_000  # stays that visits keep
+    subjects: int = 1_000_000  # subjects of a scenario in some situation
+    ids: int = 100_000  # identifiers that tell repeated packets and events
+    topics: int = 50_000  # topics whose event types are remembered
+    rounds: int = 16  # rounds of requests that one step may cause
+
+
+class Row:
+    """Something that happened (`at`, in milliseconds since 1970) or that holds since then."""
+
+    __slots__ = ("alive", "at", "uid", "values")
+
+    def __init__(self, uid: int, at: int, values: Values) -> None:
+        self.uid = uid
+        self.at = at
+        self.values = values
+        self.alive = True
+
+    def __repr__(self) -> str:
+        return f"Row({self.uid}, {self.at}, {self.values})"
+
+
+@dataclass(slots=True)
+class Shared:
+    """What the operators of one engine share."""
+
+    limits: Limits = field(default_factory=Limits)
+    now: int = 0
+    uid: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    # Time, operator, the group as text (which has an order whatever it is made of), the group.
+    timers: list[tuple[int, int, str, Key]] = field(default_factory=list)
+
+    def row(self, at: int, values: Values) -> Row:
+        """Return a new row."""
+        self.uid += 1
+        return Row(self.uid, at, values)
+
+    def schedule(self, at: int, index: int, key: Key) -> None:
+        """Wake an operator for a group at a time."""
+        heappush(self.timers, (at, index, repr(key), key))
+
+    def take_due(self, at: int) -> list[tuple[int, Key]]:
+        """Return whom to wake at exactly this time, in order, each once."""
+        due: dict[tuple[int, Key], None] = {}
+        while self.timers and self.timers[0][0] <= at:
+            _, index, _, key = heappop(self.timers)
+            due[index, key] = None
+        return list(due)
+
+
+def key_reader(by: tuple[str, ...]) -> Callable[[Values], Key]:
+    """Return what reads the group of a row; None where part of it is missing."""
+    if len(by) == 1:
+        (name,) = by
+        return lambda values: values[name]
+
+    def read(values: Values) -> Key:
+        key = tuple([values[name] for name in by])
+        return None if None in key else key
+
+    return read
+
+
+def evaluator(expression: Expression) -> Callable[..., Any]:
+    """Return the fast form of an expression over rows.
+
+    The attributes of rows were checked when the rows were made, so that a plain attribute
+    of a single row needs no further look.
+    """
+    path = find_path(expression.tree)
+    if path is not None and len(path) == FIELD_OF_ROOT and len(expression.scope.names) == 1:
+        name = path[1]
+        return lambda values: values.get(name)
+    return expression.function
+
+
+def shaper(settings: Iterable[Setting]) -> Callable[..., Values]:
+    """Return what makes the values of a row from rows."""
+    parts = [(setting.name, evaluator(setting.value)) for setting in settings]
+    if len(parts) == 1:
+        ((only, function),) = parts
+        return lambda *rows: {only: function(*rows)}
+    return lambda *rows: {name: function(*rows) for name, function in parts}

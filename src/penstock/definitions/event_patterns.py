@@ -1,0 +1,430 @@
+"""Patterns of events, typed and compiled: from what a person wrote to operators.
+
+Rules that hold here:
+- All that is wrong with a pattern is told at once, with its place within the event; an
+  operator exists only where nothing is.
+- Operators with the same text are made once: types that look at the same windows share
+  them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from penstock.cep.operators import (
+    Aggregate,
+    Function,
+    Iterate,
+    Join,
+    JoinInput,
+    Latest,
+    Meetings,
+    Refine,
+    Setting,
+    Union,
+    Value,
+    Visits,
+    Window,
+    is_relation,
+)
+from penstock.cep.presence import DAY
+from penstock.definitions.event_workshop import FaultyError, Workshop
+from penstock.errors import quote
+from penstock.lang import (
+    BOOL,
+    DOUBLE,
+    DURATION,
+    INT,
+    STRING,
+    TIMESTAMP,
+    Record,
+    Scalar,
+    Scope,
+    Type,
+)
+from penstock.model.kinds.event import EventWindow, Pattern
+
+IT: Final = "it"
+_VALUE: Final = re.compile(r"\s*([a-z]+)\s*\((.*)\)\s*", re.DOTALL)
+_FUNCTIONS: Final[Mapping[str, Function]] = {
+    "count": "count",
+    "sum": "sum",
+    "avg": "avg",
+    "min": "min",
+    "max": "max",
+    "distinct": "distinct",
+    "first": "first",
+    "last": "last",
+}
+_NUMBERS: Final = (INT, DOUBLE)
+_ORDERED: Final = (INT, DOUBLE, STRING, TIMESTAMP, DURATION)
+
+
+@dataclass(frozen=True, slots=True)
+class _Input:
+    """One input of an operator: its index, rows, name in expressions, and how it was written."""
+
+    index: int
+    record: Record
+    alias: str
+    pattern: Pattern
+    place: str
+
+
+class PatternCompiler:
+    """Makes operators of one event's pattern; `types` leads to the operators of others."""
+
+    def __init__(self, shop: Workshop, types: Mapping[str, int | None]) -> None:
+        self._shop = shop
+        self._types = types
+
+    def compile(self, pattern: Pattern, wanted: Record) -> int:
+        """Return the operator of a whole pattern whose rows are as the event declares."""
+        index = self._pattern(pattern, "pattern", wanted)
+        made = dict(self._shop.operators[index].attributes.fields)
+        declared = dict(wanted.fields)
+        for name in [*declared, *(name for name in made if name not in declared)]:
+            if name not in made:
+                message = f"the pattern does not set {quote(name)}"
+                raise self._shop.fault(f"attributes.{name}", message, "add it to set")
+            if name not in declared:
+                message = f"the pattern also has {quote(name)}"
+                raise self._shop.fault(
+                    "attributes", message, f"declare it, or choose with set: {{{name}: …}}"
+                )
+            if made[name] != declared[name]:
+                raise self._shop.fault(
+                    f"attributes.{name}", f"declared {declared[name]}, but it is {made[name]}"
+                )
+        return index
+
+    def _pattern(self, pattern: Pattern, place: str, wanted: Record | None = None) -> int:
+        match pattern.operator:
+            case "and" | "sequence":
+                return self._join(pattern, place, wanted)
+            case "not":
+                raise self._shop.fault(
+                    place, "not stands alone", "write it within and, or within a sequence"
+                )
+            case "event":
+                index = self._event(str(pattern.event))
+            case "or":
+                index = self._union(pattern, place)
+            case "iterate":
+                index = self._iterate(pattern, place)
+            case "aggregate":
+                index = self._aggregate(pattern, place)
+            case "latest":
+                index = self._latest(pattern, place)
+            case "visits":
+                index = self._visits(pattern, place)
+            case _:
+                index = self._meetings(pattern, place)
+        return self._refine(pattern, place, index, wanted)
+
+    def _event(self, name: str) -> int:
+        index = self._types.get(name)
+        if index is None:
+            raise FaultyError  # it is missing or faulty itself, which is told there
+        return index
+
+    def _record(self, index: int) -> Record:
+        return self._shop.operators[index].attributes
+
+    def _refine(self, pattern: Pattern, place: str, index: int, wanted: Record | None) -> int:
+        each = pattern.raised == "each"
+        if pattern.where is None and pattern.set is None and each:
+            return index
+        record = self._record(index)
+        scope = Scope(((pattern.alias or IT, record),))
+        where = (
+            None
+            if pattern.where is None
+            else self._shop.compile(pattern.where, scope, f"{place}.where", BOOL)
+        )
+        settings = (
+            None
+            if pattern.set is None
+            else self._settings(pattern.set, scope, f"{place}.set", wanted)
+        )
+        text = self._shop.text(
+            "refine", [index], pattern.alias, pattern.where, pattern.set, pattern.raised,
+            *(() if settings is None else [_shape(settings)]),
+        )  # fmt: skip
+        shape = record if settings is None else _shape(settings)
+        return self._shop.add(Refine(text, shape, (index,), where, settings, each))
+
+    def _settings(
+        self, texts: Mapping[str, str], scope: Scope, place: str, wanted: Record | None
+    ) -> tuple[Setting, ...]:
+        made = []
+        faulty = False
+        for name, text in texts.items():
+            expected = None if wanted is None else wanted.field(name)
+            try:
+                made.append(
+                    Setting(name, self._shop.compile(text, scope, f"{place}.{name}", expected))
+                )
+            except FaultyError:
+                faulty = True
+        if faulty:
+            raise FaultyError
+        return tuple(made)
+
+    def _inputs(
+        self, patterns: Iterable[Pattern], place: str, *, named: bool = True
+    ) -> list[_Input]:
+        """Compile the inputs of an operator, all of them, so that all faults are found."""
+        made: list[_Input] = []
+        faulty = False
+        for number, pattern in enumerate(patterns):
+            inner = pattern if pattern.negated is None else pattern.negated
+            alias = pattern.alias or inner.alias or IT
+            here = f"{place}[{number}]"
+            try:
+                at = here if inner is pattern else f"{here}.not"
+                index = self._pattern(inner, at)
+            except FaultyError:
+                faulty = True
+                continue
+            if named and any(other.alias == alias for other in made):
+                self._shop.fault(here, f"two inputs are called {quote(alias)}", "name one with as")
+                faulty = True
+            made.append(_Input(index, self._record(index), alias, pattern, here))
+        if faulty:
+            raise FaultyError
+        return made
+
+    def _check_by(self, by: tuple[str, ...], inputs: Iterable[_Input], place: str) -> None:
+        first: dict[str, Type] = {}
+        for item in inputs:
+            for name in by:
+                kind = item.record.field(name)
+                if kind is None or not isinstance(kind, Scalar):
+                    message = f"{item.alias} has no plain attribute {quote(name)}"
+                    raise self._shop.fault(f"{place}.by", message)
+                if first.setdefault(name, kind) != kind:
+                    message = f"{quote(name)} is {first[name]} here and {kind} there"
+                    raise self._shop.fault(f"{place}.by", message, "give both one type")
+
+    def _union(self, pattern: Pattern, place: str) -> int:
+        inputs = self._inputs(pattern.any_of or (), f"{place}.or", named=False)
+        record = inputs[0].record
+        for item in inputs[1:]:
+            if dict(item.record.fields) != dict(record.fields):
+                message = f"has {item.record}, but the first has {record}"
+                raise self._shop.fault(item.place, message, "let set give all the same attributes")
+        indexes = tuple(item.index for item in inputs)
+        return self._shop.add(Union(self._shop.text("or", indexes), record, indexes))
+
+    def _join(self, pattern: Pattern, place: str, wanted: Record | None) -> int:
+        ordered = pattern.sequence is not None
+        place_of_inputs = f"{place}.{pattern.operator}"
+        inputs = self._inputs(pattern.sequence or pattern.all_of or (), place_of_inputs)
+        if ordered and pattern.within is None:
+            raise self._shop.fault(place, "a sequence has no end", "add within, such as 10m")
+        positive = [item for item in inputs if item.pattern.negated is None]
+        if not positive:
+            raise self._shop.fault(place_of_inputs, "all is negated", "add what should happen")
+        if ordered and any(
+            one.pattern.negated is not None and other.pattern.negated is not None
+            for one, other in pairwise(inputs)
+        ):
+            message = "two negated inputs stand side by side"
+            raise self._shop.fault(place_of_inputs, message, "join them with or")
+        self._check_by(pattern.by, inputs, place)
+        scope = Scope(tuple((item.alias, item.record) for item in positive))
+        sides = tuple([self._side(item, scope, pattern) for item in inputs])
+        where = (
+            None
+            if pattern.where is None
+            else self._shop.compile(pattern.where, scope, f"{place}.where", BOOL)
+        )
+        given = pattern.set or {name: f"{positive[0].alias}.{name}" for name in pattern.by}
+        settings = self._settings(given, scope, f"{place}.set", wanted)
+        indexes = tuple(item.index for item in inputs)
+        within = pattern.within or 0
+        text = self._shop.text(
+            pattern.operator, indexes, pattern.by, within, pattern.where, given, _shape(settings),
+            [(it.alias, side.negated, side.window, it.pattern.negated and it.pattern.where)
+             for it, side in zip(inputs, sides, strict=True)],
+        )  # fmt: skip
+        return self._shop.add(
+            Join(
+                text, _shape(settings), indexes, sides, pattern.by, ordered, within, where, settings
+            )
+        )
+
+    def _side(self, item: _Input, scope: Scope, pattern: Pattern) -> JoinInput:
+        negated = item.pattern.negated
+        window = (negated or item.pattern).window
+        size = None if window is None else window.last
+        if window is not None and size is None:
+            message = "rows are joined while they are in a window of time"
+            raise self._shop.fault(f"{item.place}.window", message, "write window: {last: 10m}")
+        if size is None and pattern.sequence is not None:
+            size = pattern.within
+        operators = self._shop.operators
+        if size is None and not is_relation(operators[item.index], operators):
+            message = f"{item.alias} happens, and is over at once"
+            fix = "say how long it counts, such as window: {last: 10m}"
+            raise self._shop.fault(item.place, message, fix)
+        if negated is None:
+            return JoinInput(negated=False, window=size, where=None)
+        where = item.pattern.where
+        inner = Scope((*scope.roots, (item.alias, item.record)))
+        rule = where and self._shop.compile(where, inner, f"{item.place}.where", BOOL)
+        return JoinInput(negated=True, window=size, where=rule or None)
+
+    def _iterate(self, pattern: Pattern, place: str) -> int:
+        (item,) = self._inputs([pattern.iterate or pattern], f"{place}.iterate")
+        if pattern.times is None or pattern.within is None:
+            raise self._shop.fault(place, "iterate needs times and within", "add both")
+        self._check_by(pattern.by, [item], place)
+        text = self._shop.text("iterate", [item.index], pattern.by, pattern.times, pattern.within)
+        return self._shop.add(
+            Iterate(text, item.record, (item.index,), pattern.by, pattern.times, pattern.within)
+        )
+
+    def _latest(self, pattern: Pattern, place: str) -> int:
+        (item,) = self._inputs([pattern.latest or pattern], f"{place}.latest")
+        self._check_by(pattern.by, [item], place)
+        order = pattern.order
+        if order is None or item.record.field(order) not in _ORDERED:
+            message = f"{quote(order)} tells no order" if order else "latest needs order"
+            raise self._shop.fault(
+                f"{place}.order", message, "name an attribute that is a number, text or time"
+            )
+        text = self._shop.text("latest", [item.index], pattern.by, order)
+        return self._shop.add(Latest(text, item.record, (item.index,), pattern.by, order))
+
+    def _aggregate(self, pattern: Pattern, place: str) -> int:
+        inputs = self._inputs(pattern.aggregate or (), f"{place}.aggregate")
+        self._check_by(pattern.by, inputs, place)
+        if not pattern.values:
+            raise self._shop.fault(place, "nothing is computed", "add values: {n: count()}")
+        values = []
+        kinds: list[tuple[str, Type]] = [
+            (name, kind) for name in pattern.by if (kind := inputs[0].record.field(name))
+        ]
+        faulty = False
+        for name, text in pattern.values.items():
+            try:
+                value, kind = self._value(name, text, inputs, f"{place}.values.{name}")
+            except FaultyError:
+                faulty = True
+                continue
+            values.append(value)
+            kinds.append((name, kind))
+        if faulty:
+            raise FaultyError
+        if len(dict(kinds)) < len(kinds):
+            raise self._shop.fault(f"{place}.values", "a value is called as a group", "rename it")
+        indexes = tuple(item.index for item in inputs)
+        window = _window(pattern.window)
+        text = self._shop.text(
+            "aggregate", indexes, pattern.by, window, [it.alias for it in inputs],
+            dict(pattern.values),
+        )  # fmt: skip
+        return self._shop.add(
+            Aggregate(text, Record(tuple(kinds)), indexes, pattern.by, window, tuple(values))
+        )
+
+    def _value(self, name: str, text: str, inputs: list[_Input], place: str) -> tuple[Value, Type]:
+        """Compile an aggregate such as max(it.temp); return it and the type of its result."""
+        found = _VALUE.fullmatch(text)
+        function = None if found is None else _FUNCTIONS.get(found[1])
+        if found is None or function is None:
+            raise self._shop.fault(
+                place, f"{quote(text)} is no aggregate", f"write one of {', '.join(_FUNCTIONS)}"
+            )
+        argument = found[2].strip()
+        if function == "count" and not argument:
+            return Value(name, function, tuple(range(len(inputs))), None), INT
+        for slot, item in enumerate(inputs):
+            if function == "count" and argument == item.alias:
+                return Value(name, function, (slot,), None), INT
+        scope = Scope(tuple((item.alias, item.record) for item in inputs))
+        checked = self._shop.compile(argument, scope, place)
+        roots = {path.partition(".")[0] for path in checked.references}
+        slots = [slot for slot, item in enumerate(inputs) if item.alias in roots]
+        if len(slots) != 1:
+            raise self._shop.fault(
+                place, f"{quote(text)} looks at {len(slots)} inputs", "let it look at one"
+            )
+        (slot,) = slots
+        item = inputs[slot]
+        expression = self._shop.compile(argument, Scope(((item.alias, item.record),)), place)
+        kind = expression.type
+        allowed = {"sum": _NUMBERS, "avg": _NUMBERS, "min": _ORDERED, "max": _ORDERED}
+        if kind not in allowed.get(function, (kind,)) or not isinstance(kind, Scalar):
+            raise self._shop.fault(place, f"{function} of {kind} is not defined")
+        counted = function in {"count", "distinct"}
+        result = INT if counted else DOUBLE if function == "avg" else kind
+        return Value(name, function, (slot,), expression), result
+
+    def _visits(self, pattern: Pattern, place: str) -> int:
+        (item,) = self._inputs([pattern.visits or pattern], f"{place}.visits")
+        who, where, every, within = pattern.who, pattern.place, pattern.every, pattern.within
+        if who is None or where is None or every is None or within is None:
+            raise self._shop.fault(place, "visits needs who, place, every and within", "add them")
+        if pattern.request is None:
+            raise self._shop.fault(place, "nobody asks for visits", "name the type in request")
+        if DAY % every:
+            raise self._shop.fault(
+                f"{place}.every", "a day is no multiple of it", "write such as 1s"
+            )
+        asking = self._event(pattern.request)
+        for record, names in ((item.record, (who, where)), (self._record(asking), (who,))):
+            for name in names:
+                if record.field(name) != STRING:
+                    message = f"{quote(name)} is no string of {record}"
+                    raise self._shop.fault(place, message, "name an attribute that is a string")
+        record = Record(
+            (
+                (who, STRING),
+                (where, STRING),
+                ("time", TIMESTAMP),
+                ("date", INT),
+                ("duration", DOUBLE),
+                ("at", INT),
+            )
+        )
+        indexes = (item.index, asking)
+        text = self._shop.text("visits", indexes, who, where, every, within)
+        return self._shop.add(Visits(text, record, indexes, who, where, every, within))
+
+    def _meetings(self, pattern: Pattern, place: str) -> int:
+        (item,) = self._inputs([pattern.meetings or pattern], f"{place}.meetings")
+        index = item.index
+        operator = self._shop.operators[index]
+        if isinstance(operator, Refine) and operator.where is None:
+            index = operator.inputs[0]
+            operator = self._shop.operators[index]
+        if not isinstance(operator, Visits):
+            raise self._shop.fault(
+                item.place, "meetings are found among visits", "name an event of all visits"
+            )
+        (who, _), (where, _), *rest = operator.attributes.fields
+        record = Record(((who, STRING), ("other", STRING), (where, STRING), *rest))
+        return self._shop.add(Meetings(self._shop.text("meetings", [index]), record, (index,)))
+
+
+def _shape(settings: Iterable[Setting]) -> Record:
+    return Record(tuple((setting.name, setting.value.type) for setting in settings))
+
+
+def _window(window: EventWindow | None) -> Window:
+    if window is None:
+        return Window("all")
+    if window.last is not None:
+        return Window("last", window.last)
+    if window.each is not None:
+        return Window("each", window.each)
+    if window.count is not None:
+        return Window("count", window.count)
+    return Window("step")
