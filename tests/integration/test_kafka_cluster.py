@@ -85,7 +85,7 @@ def test_a_command_runs_a_cluster_that_keeps_its_topics(tmp_path: Path) -> None:
         try:
             said = json.loads(started.stdout)
             password = Path(said["password_file"]).read_text().strip()
-            admin = AdminClient(settings(said["bootstrap"], said["username"], password))
+            admin = AdminClient(settings(said["bootstrap"], said["user"], password))
             assert list(admin.list_topics(timeout=10).topics) == existing
             if not existing:
                 admin.create_topics([NewTopic("kept", 1)])["kept"].result()

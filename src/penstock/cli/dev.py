@@ -132,7 +132,7 @@ def _describe(cluster: KafkaCluster) -> dict[str, Any]:
     return {
         "bootstrap": cluster.bootstrap,
         "security": "sasl_plaintext",
-        "username": "admin",
+        "user": "admin",
         "password_file": str(cluster.admin_password_file),
         "properties": str(cluster.admin_properties_file),
         "folder": str(cluster.folder),
@@ -147,7 +147,7 @@ def _render(target: Console, cluster: KafkaCluster) -> None:
         "kafka:",
         f"  bootstrap: {said['bootstrap']}",
         f"  security: {said['security']}",
-        f"  username: {said['username']}",
+        f"  user: {said['user']}",
         f"  password: {{file: {said['password_file']}}}",
     ):
         target.print(line, soft_wrap=True, markup=False)

@@ -90,5 +90,6 @@ def _make_data(config: Config) -> list[str]:
     Signer.open(config.audit.signing_key)
     Pseudonyms.open(config.audit.pseudonym_key)
     config.broker.key.read_or_create(generate_password)
+    config.kafka.key.read_or_create(generate_key)
     config.pipeline.key.read_or_create(generate_key)
     return [*made, *map(str, missing)]

@@ -16,6 +16,7 @@ from penstock.config.secrets import Secret
 from penstock.config.sections.audit import AuditSettings
 from penstock.config.sections.broker import BrokerSettings
 from penstock.config.sections.gateway import GatewaySettings
+from penstock.config.sections.kafka import KafkaSettings
 from penstock.config.sections.log import LogSettings
 from penstock.config.sections.monitor import MonitorSettings
 from penstock.config.sections.pipeline import PipelineSettings
@@ -51,6 +52,7 @@ class Config(Settings):
     monitor: MonitorSettings = Field(default_factory=MonitorSettings)
     broker: BrokerSettings = Field(default_factory=BrokerSettings)
     gateway: GatewaySettings = Field(default_factory=GatewaySettings)
+    kafka: KafkaSettings = Field(default_factory=KafkaSettings)
     pipeline: PipelineSettings = Field(default_factory=PipelineSettings)
     supervisor: SupervisorSettings = Field(default_factory=SupervisorSettings)
 

@@ -37,7 +37,6 @@ from penstock.store.schema import MARK_LENGTH, NAME_LENGTH, Moment, metadata
 AREA = "kafka"
 TROUBLE_LENGTH = 500
 HOLD_SECONDS = 120
-_ROWS = 500
 _ONLY = 1
 
 users_table = Table(
@@ -175,13 +174,25 @@ class KafkaUsers:
         """Note that the cluster has no password of these users, though it should."""
         self.mark_applied((name, 0) for name in names)
 
-    def forget(self, names: Iterable[str]) -> None:
-        """Remove the rows of users that the cluster has lost."""
-        gone = list(names)
+    def forget(self, versions: Iterable[tuple[str, int]]) -> None:
+        """Remove the rows of users that the cluster has lost, unless they came again since."""
+        rows = [{"of": name, "at": version} for name, version in versions]
+        if not rows:
+            return
         with self._database.write(AREA) as connection:
-            for first in range(0, len(gone), _ROWS):
-                some = gone[first : first + _ROWS]
-                connection.execute(users_table.delete().where(users_table.c.name.in_(some)))
+            connection.execute(
+                users_table.delete().where(
+                    users_table.c.name == sa.bindparam("of"),
+                    users_table.c.version == sa.bindparam("at"),
+                ),
+                rows,
+            )
+
+    def has_pending(self) -> bool:
+        """Say whether the cluster lacks a password."""
+        pending = sa.select(sa.literal(1)).where(users_table.c.version != users_table.c.applied)
+        with self._database.read() as connection:
+            return connection.scalar(pending.limit(1)) is not None
 
     def progress(self) -> Progress:
         """Return how far the cluster has followed."""
@@ -234,15 +245,11 @@ class Holding:
     def renew(self) -> None:
         """Go on for another while; raise where somebody else has taken over."""
         until = self._clock() + timedelta(seconds=HOLD_SECONDS)
-        if not self.write(held_until=until):
-            raise BusyError(
-                "another process took over to bring Kafka up to date",
-                fix="see `penstock rbac diff` for what is left to do",
-            )
+        self._insist(held_until=until)
 
     def complete(self, cluster: str, epoch: int, mark: str) -> None:
-        """Note that the cluster has this epoch."""
-        self.write(cluster=cluster, epoch=epoch, mark=mark, attempts=0, since=None, trouble="")
+        """Note that the cluster has this epoch; raise where somebody else has taken over."""
+        self._insist(cluster=cluster, epoch=epoch, mark=mark, attempts=0, since=None, trouble="")
 
     def fail(self, trouble: str) -> None:
         """Note what stands in the way; the first failure since the last success dates it."""
@@ -253,6 +260,13 @@ class Holding:
             ),
             trouble=trouble[:TROUBLE_LENGTH],
         )
+
+    def _insist(self, **values: object) -> None:
+        if not self.write(**values):
+            raise BusyError(
+                "another process took over to bring Kafka up to date",
+                fix="see `penstock rbac diff` for what is left to do",
+            )
 
     def write(self, **values: object) -> bool:
         """Write to the progress, if it is still ours."""

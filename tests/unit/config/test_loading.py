@@ -159,6 +159,7 @@ def test_secrets_are_places() -> None:
         ("audit", "signing_key"): config.audit.signing_key,
         ("audit", "pseudonym_key"): config.audit.pseudonym_key,
         ("broker", "key"): config.broker.key,
+        ("kafka", "key"): config.kafka.key,
         ("pipeline", "key"): config.pipeline.key,
     }
 

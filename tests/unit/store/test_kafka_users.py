@@ -48,7 +48,11 @@ def test_a_password_is_pending_until_the_cluster_has_that_very_one(database: Dat
     users.mark_lost(["a"])
     assert users.users()["a"].is_pending
     assert users.users()["b"].credential is None
-    users.forget(["a", "nobody"])
+    assert users.has_pending()
+    users.forget([("a", 1), ("nobody", 1)])
+    assert list(users.users()) == ["a", "b"]
+    users.forget([("a", 2)])
+    assert not users.has_pending()
     assert list(users.users()) == ["b"]
     assert users.user("a") is None
 
@@ -92,7 +96,8 @@ def test_who_stayed_away_too_long_writes_nothing_more(database: Database) -> Non
         with users.working() as next_one:
             with pytest.raises(BusyError):
                 late.renew()
-            late.complete("c", 9, "m")
+            with pytest.raises(BusyError):
+                late.complete("c", 9, "m")
             assert users.progress().epoch == -1
             next_one.renew()
             next_one.complete("c", 3, "m")

@@ -1,0 +1,304 @@
+"""Users, roles and permissions: the commands of a data officer, each stored and carried out.
+
+Rules that hold here:
+- A command is one change of definitions, checked as a whole, with history and audit; a
+  password goes with it in the same transaction. Then the cluster is brought to it.
+- A command that returns is done, at the cluster too. One that raises `PendingError` is
+  stored, and the cluster gets it later; any other error means that nothing was stored.
+- What already is as wanted is no error, and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sqlalchemy import Connection
+
+from penstock.errors import PenstockError, UnavailableError, UsageError, quote
+from penstock.kafka.reconciling import Outcome, Reconciler
+from penstock.kafka.rules import WantedAccess
+from penstock.kafka.scram import derive
+from penstock.kafka.sealing import Sealer
+from penstock.kafka.status import RoleStatus, UserStatus, role_status, user_status
+from penstock.model.document import Document, Key
+from penstock.model.kinds.role import TARGETS, Permission
+from penstock.store.checked import CheckedDefinitions, Wanted
+from penstock.store.definitions import Change
+from penstock.store.kafka_users import KafkaUsers
+from penstock.store.snapshots import Snapshot
+
+
+class PendingError(UnavailableError):
+    """A change is stored, and the cluster does not have it yet."""
+
+
+class Administration:
+    """What a data officer does with users and roles. `actor` stands in history and audit."""
+
+    def __init__(
+        self,
+        definitions: CheckedDefinitions,
+        users: KafkaUsers,
+        reconciler: Reconciler,
+        sealer: Sealer,
+        *,
+        actor: str,
+        own: Iterable[str],
+        mechanism: str = "SCRAM-SHA-512",
+        iterations: int = 8192,
+    ) -> None:
+        self._definitions = definitions
+        self._users = users
+        self.reconciler = reconciler
+        self._sealer = sealer
+        self._actor = actor
+        self._own = frozenset(own)
+        self._mechanism = mechanism
+        self._iterations = iterations
+
+    def add_user(self, name: str, password: str, roles: Iterable[str] = ()) -> Outcome:
+        """Add a user with a password."""
+        if name in self._own:
+            raise UsageError(
+                f"{quote(name)} is Penstock's own user at Kafka", fix="choose another name"
+            )
+        sealed = self._sealer.seal(name, derive(password, self._mechanism, self._iterations))
+        key = Key("user", name)
+
+        def then(connection: Connection, change: Change) -> None:
+            if key not in change.created:
+                raise UsageError(f"there is a user {quote(name)} already", fix="choose another")
+            self._users.put_within(connection, name, sealed)
+
+        change = self._definitions.apply(
+            [Document("user", name, {"roles": list(roles)})],
+            actor=self._actor,
+            reason=f"add user {name}",
+            then=then,
+        )
+        return self._carry_out(change)
+
+    def delete_user(self, name: str) -> Outcome:
+        """Delete a user: first the rules are taken away, then the login."""
+        change = self._definitions.delete(
+            [Key("user", name)], actor=self._actor, reason=f"delete user {name}"
+        )
+        return self._carry_out(change)
+
+    def set_password(self, name: str, password: str) -> Outcome:
+        """Give a user another password."""
+        snapshot = self._definitions.definitions.snapshot()
+        self._require(snapshot, Key("user", name))
+        sealed = self._sealer.seal(name, derive(password, self._mechanism, self._iterations))
+        self._users.put(name, sealed)
+        return self._bring(snapshot.epoch)
+
+    def add_role(
+        self,
+        name: str,
+        permissions: Iterable[str] = (),
+        *,
+        includes: Iterable[str] = (),
+        excludes: Iterable[str] = (),
+    ) -> Outcome:
+        """Add a role with permissions; see `parse_permission` for their notation."""
+        words = list(permissions)
+
+        def want(now: Snapshot) -> Wanted:
+            key = Key("role", name)
+            if key in now.documents:
+                raise UsageError(f"there is a role {quote(name)} already", fix="choose another")
+            wanted = self._access(now)
+            body = {
+                "permissions": [_as_data(parse_permission(word, wanted)) for word in words],
+                "includes": list(includes),
+                "excludes": list(excludes),
+            }
+            return {key: Document("role", name, {k: v for k, v in body.items() if v})}
+
+        return self._edit(want, f"add role {name}")
+
+    def delete_role(self, name: str) -> Outcome:
+        """Delete a role, and take it from all users; a role that includes it keeps it."""
+
+        def want(now: Snapshot) -> Wanted:
+            key = Key("role", name)
+            self._require(now, key)
+            wanted: dict[Key, Document | None] = {key: None}
+            for held in now.documents.values():
+                if held.kind == "user" and name in held.body.get("roles", ()):
+                    wanted[held.key] = _with_list(held, "roles", without=name)
+            return wanted
+
+        return self._edit(want, f"delete role {name}")
+
+    def add_permission(self, role: str, permission: str, *, allow: str = "read") -> Outcome:
+        """Add a permission to a role."""
+
+        def want(now: Snapshot) -> Wanted:
+            held = self._require(now, Key("role", role))
+            new = _as_data(parse_permission(permission, self._access(now), allow=allow))
+            have = [dict(item) for item in held.body.get("permissions", ())]
+            if new in have:
+                return {}
+            return {held.key: _with(held, "permissions", [*have, new])}
+
+        return self._edit(want, f"add permission {permission} to role {role}")
+
+    def remove_permission(self, role: str, permission: str, *, allow: str = "read") -> Outcome:
+        """Remove a permission from a role, also where a view names the role."""
+
+        def want(now: Snapshot) -> Wanted:
+            held = self._require(now, Key("role", role))
+            access = self._access(now)
+            reach = access.reach(parse_permission(permission, access, allow=allow))
+            wanted: dict[Key, Document | None] = {}
+            have = [Permission.model_validate(item) for item in held.body.get("permissions", ())]
+            left = [item for item in have if access.reach(item) != reach]
+            if len(left) != len(have):
+                wanted[held.key] = _with(held, "permissions", [_as_data(item) for item in left])
+            for view in access.views.values():
+                if role in view.roles and (view.topic, "read") == (reach.name, reach.allow):
+                    wanted[view.key] = _with_list(now.documents[view.key], "roles", without=role)
+            if not wanted and reach in access.reach_of_roles([role]):
+                included = sorted(access.graph.closure([role]) - {role})
+                sources = [name for name in included if reach in access.own_reach(name)]
+                raise UsageError(
+                    f"{quote(role)} has {quote(str(reach))} by including {', '.join(sources)}",
+                    fix="remove it there, or include that role no more",
+                )
+            if not wanted:
+                raise UsageError(
+                    f"the role {quote(role)} has no permission {quote(str(reach))}",
+                    fix=f"`penstock role show {role}` lists what it has",
+                )
+            return wanted
+
+        return self._edit(want, f"remove permission {permission} from role {role}")
+
+    def assign_role(self, user: str, role: str) -> Outcome:
+        """Give a role to a user."""
+
+        def want(now: Snapshot) -> Wanted:
+            held = self._require(now, Key("user", user))
+            self._require(now, Key("role", role))
+            return {held.key: _with_list(held, "roles", also=role)}
+
+        return self._edit(want, f"assign role {role} to {user}")
+
+    def remove_role(self, user: str, role: str) -> Outcome:
+        """Take a role from a user."""
+
+        def want(now: Snapshot) -> Wanted:
+            held = self._require(now, Key("user", user))
+            if role not in held.body.get("roles", ()):
+                raise UsageError(
+                    f"{quote(user)} does not have the role {quote(role)}",
+                    fix=f"`penstock user show {user}` lists those it has",
+                )
+            return {held.key: _with_list(held, "roles", without=role)}
+
+        return self._edit(want, f"remove role {role} from {user}")
+
+    def user_status(self, name: str) -> UserStatus:
+        """Return the roles and permissions of a user, and whether Kafka has them."""
+        snapshot = self._definitions.definitions.snapshot()
+        self._require(snapshot, Key("user", name))
+        behind = self._users.progress().epoch != snapshot.epoch
+        return user_status(self._access(snapshot), name, self._users.user(name), behind=behind)
+
+    def role_status(self, name: str) -> RoleStatus:
+        """Return the permissions of a role and the users who have it."""
+        snapshot = self._definitions.definitions.snapshot()
+        self._require(snapshot, Key("role", name))
+        return role_status(self._access(snapshot), name)
+
+    def roles(self) -> list[RoleStatus]:
+        """Return all roles."""
+        access = self._access(self._definitions.definitions.snapshot())
+        return [role_status(access, name) for name in access.roles]
+
+    def users(self) -> list[UserStatus]:
+        """Return all users."""
+        snapshot = self._definitions.definitions.snapshot()
+        behind = self._users.progress().epoch != snapshot.epoch
+        access, rows = self._access(snapshot), self._users.users()
+        return [user_status(access, name, rows.get(name), behind=behind) for name in access.users]
+
+    def _edit(self, want: Any, reason: str) -> Outcome:
+        return self._carry_out(self._definitions.edit(want, actor=self._actor, reason=reason))
+
+    def _carry_out(self, change: Change) -> Outcome:
+        return self._bring(change.epoch)
+
+    def _bring(self, epoch: int) -> Outcome:
+        try:
+            return self.reconciler.follow_up()
+        except PenstockError as error:
+            raise PendingError(
+                f"stored as epoch {epoch}, but Kafka does not have it yet: {error.message}",
+                fix=f"{error.fix or 'see its log'}; then `penstock rbac repair`, or let "
+                "`penstock rbac watch` retry",
+            ) from error
+
+    def _access(self, snapshot: Snapshot) -> WantedAccess:
+        return WantedAccess(self._definitions.meaning(snapshot))
+
+    @staticmethod
+    def _require(now: Snapshot, key: Key) -> Document:
+        held = now.documents.get(key)
+        if held is None:
+            raise UsageError(
+                f"there is no {key.kind} {quote(key.name)}", fix=f"`penstock {key.kind} list`"
+            )
+        return held
+
+
+def parse_permission(text: str, access: WantedAccess, *, allow: str = "read") -> Permission:
+    """Read a permission: `view:NAME`, `stream:NAME`, `topic:NAME`, `prefix:TEXT`, or one name.
+
+    One name alone is that of a view, of a stream, or of the topic of one of them. Topics
+    of nobody must be said to be so: a misspelt name would otherwise wait for a topic that
+    is made one day.
+    """
+    word, colon, name = text.partition(":")
+    if colon and word in TARGETS:
+        found = {word: name}
+    else:
+        topics = {view.topic: ("view", view.name) for view in access.views.values()}
+        topics |= {stream.topic: ("stream", stream.name) for stream in access.streams.values()}
+        views = {view: ("view", view) for view in access.views}
+        known = {**views, **topics}
+        if text not in known:
+            raise UsageError(
+                f"{quote(text)} is no view, no stream and no topic of one",
+                fix=f"define it first, or write topic:{text} or prefix:{text}",
+            )
+        kind, name = known[text]
+        found = {kind: name}
+    try:
+        return Permission.model_validate({**found, "allow": allow})
+    except ValueError as error:
+        raise UsageError(
+            f"{quote(text)} is no permission: {str(error).splitlines()[-1].strip()}",
+            fix="write view:NAME, stream:NAME, topic:NAME or prefix:TEXT",
+        ) from None
+
+
+def _as_data(permission: Permission) -> dict[str, Any]:
+    return permission.model_dump(exclude_defaults=True)
+
+
+def _with(held: Document, name: str, value: Any) -> Document:
+    body: Mapping[str, Any] = {**held.body, name: value}
+    return Document(held.kind, held.name, {k: v for k, v in body.items() if v not in ([], ())})
+
+
+def _with_list(
+    held: Document, name: str, *, also: str | None = None, without: str | None = None
+) -> Document:
+    items = [item for item in held.body.get(name, ()) if item != without]
+    if also is not None and also not in items:
+        items.append(also)
+    return _with(held, name, items)

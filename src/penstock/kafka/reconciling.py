@@ -1,0 +1,262 @@
+"""Brings a cluster to what the definitions say, and keeps it there.
+
+    change of definitions ──▶ epoch 8 ─┐
+                                       ├──▶ remove rules ──▶ put rules ──▶ users ──▶ note 8
+    the cluster has epoch 7 ───────────┘          (any failure: 7 stays, with the reason)
+
+Rules that hold here:
+- The database comes first: a change is an epoch there, or a new version of a password, and
+  that is the order to the cluster. As long as the cluster has not all of it, the epoch that
+  it has stays behind, and whoever comes next goes on. Nothing is forgotten by a crash.
+- A change counts as done when the cluster has it; until then it is told to be pending.
+- What is taken away goes first. What is given follows, and only if all of that worked.
+- What the cluster has is looked at before it is changed: it is never guessed.
+- Users that Penstock keeps have exactly the rules that are wanted. Rules of others are
+  shown, and removed only where that is asked for; users of others are left alone.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from penstock.errors import PenstockError, UsageError
+from penstock.kafka.cluster import PRINCIPAL, Cluster
+from penstock.kafka.comparing import Differences, compare_rules, compare_users
+from penstock.kafka.rules import WantedAccess
+from penstock.kafka.sealing import Sealer
+from penstock.store.checked import CheckedDefinitions
+from penstock.store.kafka_users import BusyError, Holding, KafkaUser, KafkaUsers, Progress
+from penstock.store.snapshots import Snapshot
+from penstock.telemetry import get_logger
+
+MANY = 200
+"""Beyond this many users it is cheaper to look at all rules than at those of each."""
+
+BUSY_SECONDS = 30.0
+LOOK_SECONDS = 0.2
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
+
+_log = get_logger("kafka")
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What was done at the cluster, and the epoch it has now."""
+
+    epoch: int
+    removed: int = 0
+    put: int = 0
+    users_put: int = 0
+    users_removed: int = 0
+
+    def add(self, other: Outcome) -> None:
+        """Add what was done after it."""
+        self.epoch = other.epoch
+        self.removed += other.removed
+        self.put += other.put
+        self.users_put += other.users_put
+        self.users_removed += other.users_removed
+
+
+class Reconciler:
+    """Compares and repairs one cluster. `own` are users that are never Penstock's to keep."""
+
+    def __init__(
+        self,
+        definitions: CheckedDefinitions,
+        users: KafkaUsers,
+        connect: Callable[[], Cluster],
+        sealer: Sealer,
+        *,
+        own: Iterable[str],
+    ) -> None:
+        self._definitions = definitions
+        self._users = users
+        self._connect = connect
+        self._sealer = sealer
+        self._own = frozenset(own)
+
+    def compare(self) -> Differences:
+        """Return how the whole cluster differs from the definitions; change nothing."""
+        with self._connect() as cluster:
+            wanted = WantedAccess(self._definitions.current()[1])
+            return self._compare_all(cluster, wanted, self._users.users())
+
+    def repair(self, *, prune: bool = False) -> Outcome:
+        """Compare the whole cluster, and mend what differs; `prune`: also rules of others."""
+        return self._work(lambda holding: self._repair(holding, prune=prune))
+
+    def follow_up(self) -> Outcome:
+        """Bring to the cluster what has changed since the epoch that it has."""
+        return self._work(self._follow_up)
+
+    def watch(self, stop: threading.Event, told: Callable[[Outcome], None] | None = None) -> None:
+        """Repair at first, then follow every change until told to stop; retry what fails."""
+        pause = 0.0
+        full = True
+        while not stop.wait(pause or LOOK_SECONDS):
+            if not full and not pause and not self.is_behind():
+                continue
+            try:
+                done = self.repair() if full else self.follow_up()
+            except PenstockError as error:
+                pause = min(LONGEST_PAUSE, 2 * pause or FIRST_PAUSE)
+                _log.warning("Kafka is not up to date; trying again", error=error)
+                continue
+            pause, full = 0.0, False
+            if told is not None:
+                told(done)
+
+    def is_behind(self) -> bool:
+        """Say whether the cluster lacks something that the database has."""
+        snapshot = self._definitions.definitions.snapshot()
+        progress = self._users.progress()
+        if (progress.epoch, progress.mark) != (snapshot.epoch, snapshot.mark):
+            return True
+        return self._users.has_pending()
+
+    def progress(self) -> Progress:
+        """Return the epoch that the cluster has, and what stands in the way of the next."""
+        return self._users.progress()
+
+    def _work(self, act: Callable[[Holding], Outcome]) -> Outcome:
+        deadline = time.monotonic() + BUSY_SECONDS
+        while True:
+            try:
+                with self._users.working() as holding:
+                    try:
+                        return act(holding)
+                    except PenstockError as error:
+                        holding.fail(error.message)
+                        raise
+            except BusyError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(LOOK_SECONDS)
+
+    def _follow_up(self, holding: Holding) -> Outcome:
+        done = Outcome(-1)
+        with self._connect() as cluster:
+            identity = cluster.identity()
+            while True:
+                snapshot, definitions = self._definitions.current()
+                before = self._reached(identity)
+                if before is None:
+                    # Another cluster, another history, or none yet: nothing can be built on.
+                    done.add(self._repair_with(cluster, identity, holding, prune=False))
+                    continue
+                kept = self._users.users()
+                wanted = WantedAccess(definitions)
+                touched = wanted.touched(before.documents, snapshot.documents)
+                touched |= {name for name, user in kept.items() if user.is_pending}
+                touched |= kept.keys() - wanted.users.keys()
+                touched -= self._own
+                if len(touched) > MANY:
+                    found = self._compare_all(cluster, wanted, kept)
+                else:
+                    found = self._compare_some(cluster, wanted, kept, touched)
+                done.add(self._mend(cluster, found, kept, snapshot, holding))
+                holding.complete(identity, snapshot.epoch, snapshot.mark)
+                # Whoever came while we were at work found us busy, and relies on us.
+                if self._definitions.definitions.snapshot().mark == snapshot.mark:
+                    return done
+
+    def _repair(self, holding: Holding, *, prune: bool) -> Outcome:
+        with self._connect() as cluster:
+            return self._repair_with(cluster, cluster.identity(), holding, prune=prune)
+
+    def _repair_with(
+        self, cluster: Cluster, identity: str, holding: Holding, *, prune: bool
+    ) -> Outcome:
+        snapshot, definitions = self._definitions.current()
+        kept = self._users.users()
+        found = self._compare_all(cluster, WantedAccess(definitions), kept)
+        done = self._mend(cluster, found, kept, snapshot, holding)
+        if prune:
+            done.removed += sum(
+                # Brokers live by the rules on the cluster itself; those are for people to see.
+                cluster.remove_rules(
+                    item for item in found.foreign if item[1].resource != "cluster"
+                )
+            )
+        holding.complete(identity, snapshot.epoch, snapshot.mark)
+        return done
+
+    def _reached(self, identity: str) -> Snapshot | None:
+        """Return the definitions that this cluster has, if that is known."""
+        progress = self._users.progress()
+        if progress.cluster != identity or progress.epoch < 0:
+            return None
+        try:
+            snapshot = self._definitions.definitions.snapshot_at(progress.epoch)
+        except UsageError:
+            return None
+        return snapshot if snapshot.mark == progress.mark else None
+
+    def _compare_all(
+        self, cluster: Cluster, wanted: WantedAccess, kept: dict[str, KafkaUser]
+    ) -> Differences:
+        found = Differences(refused=sorted(wanted.users.keys() & self._own))
+        defined = wanted.users.keys() - self._own
+        compare_users(found, defined, kept, cluster.users(), self._own)
+        compare_rules(found, wanted, defined | kept.keys(), cluster.rules())
+        return found
+
+    def _compare_some(
+        self,
+        cluster: Cluster,
+        wanted: WantedAccess,
+        kept: dict[str, KafkaUser],
+        touched: set[str],
+    ) -> Differences:
+        found = Differences()
+        for name in sorted(touched):
+            row = kept.get(name)
+            if name not in wanted.users:
+                found.users_to_remove.append(name)
+            elif row is not None and row.credential is not None and row.is_pending:
+                found.users_to_put.append(name)
+        rules = cluster.rules_of(touched)
+        compare_rules(
+            found,
+            wanted,
+            touched,
+            ((PRINCIPAL + user, rule) for user, some in rules.items() for rule in some),
+        )
+        return found
+
+    def _mend(
+        self,
+        cluster: Cluster,
+        found: Differences,
+        kept: dict[str, KafkaUser],
+        snapshot: Snapshot,
+        holding: Holding,
+    ) -> Outcome:
+        done = Outcome(snapshot.epoch)
+        for count in cluster.remove_rules((PRINCIPAL + user, rule) for user, rule in found.extra):
+            done.removed += count
+            holding.renew()
+        if found.users_to_remove:
+            cluster.remove_credentials(found.users_to_remove)
+            self._users.forget(
+                (name, kept[name].version) for name in found.users_to_remove if name in kept
+            )
+            done.users_removed = len(found.users_to_remove)
+        self._users.register(user for user, _ in found.missing)
+        for count in cluster.put_rules(found.missing):
+            done.put += count
+            holding.renew()
+        credentials = (
+            (user, self._sealer.unseal(user, credential))
+            for user in found.users_to_put
+            if (credential := kept[user].credential) is not None
+        )
+        for users in cluster.put_credentials(credentials):
+            self._users.mark_applied((user, kept[user].version) for user in users)
+            done.users_put += len(users)
+            holding.renew()
+        return done

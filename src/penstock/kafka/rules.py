@@ -1,0 +1,156 @@
+"""What users may do at the cluster, as the definitions say it: rules, user by user.
+
+Rules that hold here:
+- Who has a role may do what its permissions say, what those of the roles it includes say,
+  and may read the views that name one of these roles.
+- Reading needs a consumer group, writing in transactions a transaction: each user has all
+  that begin with the user's own name and a colon, and no others.
+- There are no rules that deny: what is not allowed is denied, and what was allowed is
+  taken back by removing the rule, so that it can be given again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from penstock.definitions import DefinitionSet
+from penstock.kafka.connection import SEPARATOR
+from penstock.model.document import Document, Key
+from penstock.model.kinds import Role, Stream, User, View
+from penstock.model.kinds.role import Permission
+from penstock.policy.roles import RoleGraph
+
+ANY_HOST = "*"
+
+
+class Rule(NamedTuple):
+    """One rule of the cluster for a user, without the user."""
+
+    resource: str  # topic, group, transactional_id; others where somebody else made it
+    pattern: str  # literal or prefixed
+    name: str
+    operation: str
+    permission: str = "allow"
+    host: str = ANY_HOST
+
+    def __str__(self) -> str:
+        rest = "…" if self.pattern == "prefixed" else ""
+        where = "" if self.host == ANY_HOST else f" from {self.host}"
+        return f"{self.permission} {self.operation} {self.resource} {self.name}{rest}{where}"
+
+
+class Reach(NamedTuple):
+    """What a permission comes to: one topic or all of a prefix, to read or to write."""
+
+    pattern: str
+    name: str
+    allow: str
+
+    def __str__(self) -> str:
+        return f"{self.allow} {self.name}{'…' if self.pattern == 'prefixed' else ''}"
+
+
+class WantedAccess:
+    """Who may do what at the cluster, by one set of definitions."""
+
+    def __init__(self, definitions: DefinitionSet) -> None:
+        self.users: Mapping[str, User] = definitions.of(User)
+        self.roles: Mapping[str, Role] = definitions.of(Role)
+        self.views: Mapping[str, View] = definitions.of(View)
+        self.streams: Mapping[str, Stream] = definitions.of(Stream)
+        self.graph = RoleGraph(self.roles)
+        self._by_view: dict[str, set[Reach]] = {}
+        for view in self.views.values():
+            for role in view.roles:
+                self._by_view.setdefault(role, set()).add(Reach("literal", view.topic, "read"))
+        # Many users have the same roles; what these come to is worked out once.
+        self._topic_rules: dict[tuple[str, ...], frozenset[Rule]] = {}
+
+    def reach(self, permission: Permission) -> Reach:
+        """Return what a permission comes to."""
+        word, name = permission.target
+        match word:
+            case "view":
+                return Reach("literal", self.views[name].topic, permission.allow)
+            case "stream":
+                return Reach("literal", self.streams[name].topic, permission.allow)
+            case "topic":
+                return Reach("literal", name, permission.allow)
+            case _:
+                return Reach("prefixed", name, permission.allow)
+
+    def own_reach(self, role: str) -> set[Reach]:
+        """Return what a role gives by itself, without what it includes."""
+        found = set(self._by_view.get(role, ()))
+        if role in self.roles:
+            found.update(map(self.reach, self.roles[role].permissions))
+        return found
+
+    def reach_of_roles(self, roles: Iterable[str]) -> frozenset[Reach]:
+        """Return what roles give together, with all they include."""
+        held = self.graph.closure(roles)
+        return frozenset(reach for role in held for reach in self.own_reach(role))
+
+    def rules(self, user: str) -> frozenset[Rule]:
+        """Return the rules that the cluster should have for a user; none for one unknown."""
+        held = self.users.get(user)
+        if held is None:
+            return frozenset()
+        topics = self._topic_rules.get(held.roles)
+        if topics is None:
+            reach = self.reach_of_roles(held.roles)
+            topics = frozenset(Rule("topic", item.pattern, item.name, item.allow) for item in reach)
+            self._topic_rules[held.roles] = topics
+        own = f"{user}{SEPARATOR}"
+        found = set(topics)
+        operations = {rule.operation for rule in topics}
+        if "read" in operations:
+            found.add(Rule("group", "prefixed", own, "read"))
+        if "write" in operations:
+            found.add(Rule("transactional_id", "prefixed", own, "write"))
+        return frozenset(found)
+
+    def users_of(self, roles: Iterable[str]) -> Iterator[str]:
+        """Yield the users who have one of these roles, also by inclusion."""
+        asked = set(roles)
+        for name, user in self.users.items():
+            if not asked.isdisjoint(self.graph.closure(user.roles)):
+                yield name
+
+    def touched(self, before: Mapping[Key, Document], after: Mapping[Key, Document]) -> set[str]:
+        """Return the users whose rules a change may have changed; this is the access after it.
+
+        A user who lost a role without being changed lost it through a role that was changed,
+        and still has that one: so looking at the access after the change finds all.
+        """
+        users: set[str] = set()
+        roles: set[str] = set()
+        streams: set[str] = set()
+        for key in before.keys() | after.keys():
+            if key.kind not in {"user", "role", "view", "stream"}:
+                continue
+            old, new = before.get(key), after.get(key)
+            if old is not None and new is not None and (old is new or old.body == new.body):
+                continue
+            if key.kind == "user":
+                users.add(key.name)
+            elif key.kind == "role":
+                roles.add(key.name)
+            elif key.kind == "stream":
+                streams.add(key.name)
+            else:
+                for document in (old, new):
+                    roles.update(document.body.get("roles", ()) if document else ())
+                roles.update(self._naming("view", {key.name}))
+        if streams:
+            roles.update(self._naming("stream", streams))
+            views = [view for view in self.views.values() if view.stream in streams]
+            roles.update(role for view in views for role in view.roles)
+            roles.update(self._naming("view", {view.name for view in views}))
+        return users | set(self.users_of(roles))
+
+    def _naming(self, word: str, names: set[str]) -> Iterator[str]:
+        for role in self.roles.values():
+            if any(getattr(item, word) in names for item in role.permissions):
+                yield role.name
