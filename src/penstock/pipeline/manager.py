@@ -25,6 +25,7 @@ from penstock.config.sections.pipeline import PipelineSettings
 from penstock.definitions import DefinitionSet
 from penstock.errors import PenstockError, UnavailableError
 from penstock.eventlog import EventLog
+from penstock.masks.vault import KEY_VAULT, Vault, fingerprint
 from penstock.model.kinds import Stream, View
 from penstock.pipeline.blueprint import Blueprint
 from penstock.pipeline.control import PAUSED, RUNNING, STOPPED, Condition, Control
@@ -46,6 +47,7 @@ class Manager:
         spark: SparkSession,
         settings: PipelineSettings,
         definitions: Callable[[], DefinitionSet],
+        vault: Vault | None = None,
     ) -> None:
         self.control = Control(settings.folder)
         self._spark = spark
@@ -53,6 +55,10 @@ class Manager:
         self._definitions = definitions
         self._log = EventLog(settings.event_log)
         self._secret = settings.key.read_or_create(generate_key)
+        self._vault = vault
+        if vault is not None:
+            # Tokens are turned back only by a key that has made some.
+            vault.put(KEY_VAULT, {fingerprint(self._secret): b""})
         self._streams: dict[str, StreamRunner] = {}
         # View → what it was when it failed, and why.
         self._failed: dict[str, tuple[tuple[str, float], str]] = {}
@@ -173,7 +179,9 @@ class Manager:
     def _make(self, blueprint: Blueprint) -> ViewRunner:
         folder = self._settings.folder / blueprint.view.name
         sinks = Sinks(self._log.topic(blueprint.view.topic))
-        return ViewRunner(self._spark, blueprint, folder, self._secret, sinks=sinks)
+        return ViewRunner(
+            self._spark, blueprint, folder, self._secret, sinks=sinks, vault=self._vault
+        )
 
     def _stream(self, stream: Stream) -> StreamRunner:
         if stream.name not in self._streams:

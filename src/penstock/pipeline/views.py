@@ -22,7 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 
 from penstock.errors import UsageError, quote
 from penstock.eventlog import Topic
-from penstock.masks import Chain
+from penstock.masks import Chain, Vault
 from penstock.masks.spark import mask_frame
 from penstock.pipeline.blueprint import Blueprint
 from penstock.pipeline.commits import Commit, Totals, ViewWriter
@@ -46,6 +46,7 @@ class ViewRunner:
         secret: bytes,
         writer: ViewWriter | None = None,
         sinks: Sinks | None = None,
+        vault: Vault | None = None,
     ) -> None:
         self.blueprint = blueprint
         self.name = blueprint.view.name
@@ -56,7 +57,8 @@ class ViewRunner:
         self._sink = self._sinks.find(blueprint.view.format)
         self._writer = writer or ViewWriter(folder, self._deliver)
         self._plans = folder / "plans"
-        self._before, self._after = blueprint.chains(secret)
+        self._vault = vault
+        self._before, self._after = blueprint.chains(secret, vault)
         self._totals = Totals()
         self._step: Step | None = None
         # What the view did before its definition changed; budgets are taken over from it.
@@ -102,7 +104,7 @@ class ViewRunner:
         if last.state:
             folder = self._writer.folder
             earlier = ViewRunner(
-                self._spark, before, folder, self._secret, self._writer, self._sinks
+                self._spark, before, folder, self._secret, self._writer, self._sinks, self._vault
             )
             earlier._resume()
             earlier.flush()

@@ -1,0 +1,128 @@
+"""`penstock detokenize`: turn tokens back into originals, for those with the right.
+
+Rules that hold here:
+- Who asks proves it with the password that the gateway knows them by; the login name of the
+  machine proves nothing.
+- Nothing is printed before the audit log has it.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from penstock.cli.output import json_option, show, table
+from penstock.cli.session import configuration, open_database, refuse_missing_store
+from penstock.errors import UnavailableError, UsageError, quote
+
+if TYPE_CHECKING:
+    from penstock.config import Config
+    from penstock.store.detokenization import Answer
+
+LONGEST_INPUT = 8 * 1024 * 1024
+
+
+@click.command("detokenize")
+@click.argument("view")
+@click.argument("field")
+@click.argument("tokens", nargs=-1, metavar="[TOKEN]...")
+@click.option(
+    "--as", "user", required=True, metavar="USER", help="Who asks: a user with the right."
+)
+@click.option("--reason", required=True, help="Why; kept with the record of the request.")
+@click.option(
+    "--password-file",
+    type=click.Path(path_type=Path),
+    help="The file that holds the user's password, of mode 0600; else it is asked for.",
+)
+@json_option
+def command(
+    *,
+    view: str,
+    field: str,
+    tokens: tuple[str, ...],
+    user: str,
+    reason: str,
+    password_file: Path | None,
+    as_json: bool,
+) -> int:
+    """Turn tokens of FIELD of VIEW back into originals; without TOKEN, one per line is read.
+
+    USER needs a `right` whose `detokenize` names the view. Every request, granted or denied,
+    is recorded in the audit log first. Tokens of `method: vault` and `method: ff1` can be
+    turned back; those of `method: pseudonym` cannot, by nobody.
+    """
+    from penstock.store.detokenization import Detokenizer, Request
+
+    config = configuration()
+    refuse_missing_store(config)
+    asked = Request(user, view, field, tokens or _read_tokens(), reason)
+    known = _prove(config, user, password_file)
+    with open_database(config) as database:
+        from penstock.store.audit.log import AuditLog
+        from penstock.store.audit.pseudonyms import Pseudonyms
+        from penstock.store.checked import CheckedDefinitions
+        from penstock.store.definitions import Definitions
+
+        snapshot, definitions = CheckedDefinitions(Definitions(database)).current()
+        log = AuditLog.open(database, config.audit.signing_key)
+        people = Pseudonyms.open(config.audit.pseudonym_key)
+        detokenizer = Detokenizer(database, log, people, definitions, snapshot.epoch)
+        try:
+            if not known:
+                message = "wrong user name or password"
+                raise detokenizer.deny(asked, "password", message, "`penstock password` sets one")
+            answers = detokenizer.turn_back(asked, config.pipeline.key.read)
+        finally:
+            log.close()
+    data = [{"token": it.token, "value": it.value} for it in answers]
+    show(as_json, data, lambda target: _render(target, answers))
+    return 0
+
+
+def _render(target: Console, answers: list[Answer]) -> None:
+    shown = table("token", "original")
+    for answer in answers:
+        value = "unknown" if answer.value is None else str(answer.value)
+        shown.add_row(Text(answer.token), Text(value))
+    target.print(shown)
+
+
+def _read_tokens() -> tuple[str, ...]:
+    """Read one token per line from standard input."""
+    text = sys.stdin.read(LONGEST_INPUT + 1)
+    if len(text) > LONGEST_INPUT:
+        raise UsageError("there are too many tokens", fix="give fewer at a time")
+    return tuple(line.strip() for line in text.splitlines() if line.strip())
+
+
+def _prove(config: Config, user: str, password_file: Path | None) -> bool:
+    """Tell whether the user is who they say they are."""
+    from penstock.config.secrets import SecretFile
+    from penstock.gateway.credentials import PASSWORD_LIMIT, PasswordFile, check_name
+
+    check_name(user)
+    passwords = config.gateway.authentication.passwords
+    if passwords is None:
+        raise UnavailableError(
+            "no file of passwords is named, so that nobody can prove who they are",
+            fix="set gateway.authentication.passwords in penstock.yaml",
+        )
+    if password_file is not None:
+        password = SecretFile(password_file).read_text()
+    elif sys.stdin.isatty():
+        password = str(click.prompt(f"Password of {user}", hide_input=True, err=True))
+    else:
+        raise UsageError(
+            f"the password of {quote(user)} cannot be asked for without a terminal",
+            fix="give --password-file",
+        )
+    file = PasswordFile(passwords)
+    file.load()
+    given = password.encode()
+    return len(given) <= PASSWORD_LIMIT and file.verify(user, given)
