@@ -34,7 +34,6 @@ VERBS: dict[str, str] = {
     "tail": "Subscribe through the gateway for a purpose, and print what comes.",
     "views": "Make anonymized versions of streams, each for its audience.",
     "detokenize": "Turn tokens back into originals, for those with the right.",
-    "detokenize": "Turn tokens back into originals, for those with the right.",
     "generate": "Make up data for trials, in any volume.",
     "role": "Say what roles may read and write at Kafka.",
     "user": "Say who is at Kafka, with which roles and password.",

@@ -136,6 +136,7 @@ def run(once: bool) -> None:
     """Run the views that should run, until Ctrl-C or SIGTERM."""
     from penstock.pipeline.manager import Manager
     from penstock.pipeline.session import open_session
+    from penstock.store.vault import VaultAddress
 
     config = configuration()
     told = threading.Event()
@@ -144,7 +145,8 @@ def run(once: bool) -> None:
     spark = open_session(config.pipeline)
     try:
         with open_definitions() as store:
-            manager = Manager(spark, config.pipeline, lambda: store.current()[1])
+            vault = VaultAddress(config.store.connection_url())
+            manager = Manager(spark, config.pipeline, lambda: store.current()[1], vault)
             if once:
                 manager.run_once()
             else:
