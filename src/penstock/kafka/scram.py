@@ -15,7 +15,7 @@ import hmac
 import secrets
 from dataclasses import dataclass, field
 
-from penstock.errors import PenstockError, UnavailableError, UsageError
+from penstock.errors import UnavailableError, UsageError
 
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 # A server that asks for more would keep us busy rather than safe.
@@ -64,11 +64,14 @@ class Login:
 
     def final(self, server_first: bytes) -> bytes:
         """Return the proof, in answer to the server's salt."""
-        fields = _read(server_first)
-        nonce, salt = fields.get("r", ""), base64.b64decode(fields.get("s", ""))
-        iterations = int(fields.get("i", "0"))
+        try:
+            fields = _read(server_first)
+            nonce, salt = fields["r"], base64.b64decode(fields["s"], validate=True)
+            iterations = int(fields["i"])
+        except (KeyError, ValueError):
+            raise RefusedError(_NONSENSE, fix=_WHICH) from None
         if not nonce.startswith(self._nonce) or not 0 < iterations <= MOST_ITERATIONS:
-            raise RefusedError("the broker answered a login with nonsense", fix=_WHICH)
+            raise RefusedError(_NONSENSE, fix=_WHICH)
         salted = derive(self._password, self._mechanism, iterations, salt).salted
         binding = base64.b64encode(_NO_BINDING.encode()).decode()
         without_proof = f"c={binding},r={nonce}"
@@ -82,8 +85,11 @@ class Login:
 
     def check(self, server_final: bytes) -> None:
         """Check that the server knows the password, too."""
-        fields = _read(server_final)
-        if not hmac.compare_digest(base64.b64decode(fields.get("v", "")), self._signature):
+        try:
+            signature = base64.b64decode(_read(server_final)["v"], validate=True)
+        except (KeyError, ValueError):
+            signature = b""
+        if not hmac.compare_digest(signature, self._signature):
             raise RefusedError("the broker could not prove that it knows the user", fix=_WHICH)
 
     def _mac(self, key: bytes, message: bytes) -> bytes:
@@ -94,12 +100,10 @@ class RefusedError(UnavailableError):
     """The broker does not let us in, or is not who it should be."""
 
 
+_NONSENSE = "the broker answered a login with nonsense"
 _WHICH = "check that kafka.bootstrap names your own cluster"
 
 
 def _read(message: bytes) -> dict[str, str]:
-    try:
-        parts = message.decode().split(",")
-        return {part[0]: part[2:] for part in parts if part[1:2] == "="}
-    except UnicodeDecodeError:
-        raise PenstockError("the broker answered a login with nonsense", fix=_WHICH) from None
+    parts = message.decode().split(",")
+    return {part[0]: part[2:] for part in parts if part[1:2] == "="}

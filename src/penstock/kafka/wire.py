@@ -190,7 +190,7 @@ class Wire:
 
 
 class _Answer:
-    """Reads an answer from its beginning; too short a one is an error of the connection."""
+    """Reads an answer from its beginning."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -199,7 +199,9 @@ class _Answer:
     def take(self, size: int) -> bytes:
         found = self._data[self._at : self._at + size]
         if size < 0 or len(found) != size:
-            raise ConnectionResetError("an answer ended early")
+            raise UnavailableError(
+                "Kafka broke off in the middle of an answer", fix="see the broker's log"
+            )
         self._at += size
         return found
 

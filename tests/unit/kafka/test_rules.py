@@ -1,0 +1,78 @@
+"""What permissions come to at the cluster, and how they are written."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.definitions import DefinitionSet
+from penstock.errors import UsageError
+from penstock.kafka.administration import parse_permission
+from penstock.kafka.rules import Rule, WantedAccess
+from penstock.kafka.topics import wanted_topics
+from penstock.model.document import Document
+
+DOCUMENTS = [
+    Document("stream", "patients", {"fields": [{"name": "pid", "type": "int"}]}),
+    Document("view", "nurse", {"stream": "patients", "roles": ["nurse"]}),
+    Document("view", "open", {"stream": "patients"}),
+    Document("role", "nurse", {"permissions": [{"prefix": "ward-"}]}),
+    Document("role", "head", {"includes": ["nurse"], "permissions": [{"view": "open"}]}),
+    Document("role", "feed", {"permissions": [{"stream": "patients", "allow": "write"}]}),
+    Document("user", "anna", {"roles": ["head"]}),
+    Document("user", "robot", {"roles": ["feed"]}),
+    Document("user", "guest", {}),
+]
+
+
+@pytest.fixture
+def access() -> WantedAccess:
+    return WantedAccess(DefinitionSet.build(DOCUMENTS))
+
+
+def test_reading_takes_topics_and_groups_of_ones_own(access: WantedAccess) -> None:
+    assert access.rules("anna") == {
+        Rule("topic", "literal", "patients-nurse", "read"),
+        Rule("topic", "literal", "patients-open", "read"),
+        Rule("topic", "prefixed", "ward-", "read"),
+        Rule("group", "prefixed", "anna:", "read"),
+    }
+
+
+def test_writing_takes_transactions_of_ones_own_and_no_group(access: WantedAccess) -> None:
+    assert access.rules("robot") == {
+        Rule("topic", "literal", "patients", "write"),
+        Rule("transactional_id", "prefixed", "robot:", "write"),
+    }
+
+
+def test_who_has_no_role_or_is_not_known_may_nothing(access: WantedAccess) -> None:
+    assert access.rules("guest") == access.rules("nobody") == frozenset()
+
+
+def test_topics_of_streams_and_views() -> None:
+    definitions = DefinitionSet.build(DOCUMENTS)
+    assert wanted_topics(definitions) == ["patients", "patients-nurse", "patients-open"]
+    assert wanted_topics(definitions, ["other"]) == []
+
+
+@pytest.mark.parametrize(
+    ("written", "target"),
+    [
+        ("view:nurse", ("view", "nurse")),
+        ("nurse", ("view", "nurse")),
+        ("patients-nurse", ("view", "nurse")),
+        ("patients", ("stream", "patients")),
+        ("topic:other", ("topic", "other")),
+        ("prefix:ward-", ("prefix", "ward-")),
+    ],
+)
+def test_a_permission_is_written_shortly(
+    access: WantedAccess, written: str, target: tuple[str, str]
+) -> None:
+    assert parse_permission(written, access).target == target
+
+
+@pytest.mark.parametrize("written", ["", "patient", "topic:", "topic:a b", "role:x", "prefix:*"])
+def test_what_is_no_permission_is_refused(access: WantedAccess, written: str) -> None:
+    with pytest.raises(UsageError):
+        parse_permission(written, access)
