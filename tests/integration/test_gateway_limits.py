@@ -73,7 +73,9 @@ def counted(name: str, **labels: str) -> float:
 def _waits(client: Downstream | None) -> bool:
     """Whether nothing is read from the broker because this client does not read."""
     return (
-        client is not None and client.upstream is not None and "client" in client.upstream._paused
+        client is not None
+        and client.upstream is not None
+        and "client" in client.upstream.intake.reasons
     )
 
 

@@ -42,8 +42,7 @@ class Answer(Protocol):
 def within(client: Downstream, told: Answer, short: Answer) -> bytes:
     """Encode an answer, or its short form where the client takes no packet of that size."""
     data = told.encode(client.version)
-    most = client.connect.properties.maximum_packet_size
-    return data if most is None or len(data) <= most else short.encode(client.version)
+    return data if len(data) <= client.takes.maximum_packet_size else short.encode(client.version)
 
 
 def deny(client: Downstream, packet: Publish, why: str, text: str, reason: ReasonCode) -> None:

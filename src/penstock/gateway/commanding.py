@@ -237,10 +237,7 @@ def _answer(client: Downstream, packet: Publish, payload: bytes) -> None:
     topic = asked.response_topic or packet.topic
     properties = Properties(correlation_data=asked.correlation_data)
     data = Publish.of(topic, payload, properties=properties).encode(client.version)
-    most = min(
-        client.connect.properties.maximum_packet_size or client.gateway.limits.packet,
-        client.gateway.limits.packet,
-    )
+    most = min(client.takes.maximum_packet_size, client.gateway.limits.packet)
     if len(data) > most:
         raise UsageError(
             f"the answer has {len(data)} bytes, more than fit into a packet of {most}",

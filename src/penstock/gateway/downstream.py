@@ -32,10 +32,11 @@ from penstock.mqtt import (
     PINGRESP,
     V5,
     Connect,
+    Connection,
+    Limits,
     MqttError,
     Packet,
     Pingreq,
-    ProtocolError,
     Puback,
     Pubcomp,
     Publish,
@@ -76,6 +77,7 @@ class Downstream(asyncio.Protocol):
         "blocked",
         "budget",
         "connect",
+        "connection",
         "ended",
         "gateway",
         "generation",
@@ -92,6 +94,7 @@ class Downstream(asyncio.Protocol):
         "session",
         "stalled",
         "stamp",
+        "takes",
         "transport",
         "unacked",
         "upstream",
@@ -103,6 +106,7 @@ class Downstream(asyncio.Protocol):
     transport: asyncio.Transport
     session: Session
     connect: Connect
+    takes: Limits
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
@@ -112,6 +116,7 @@ class Downstream(asyncio.Protocol):
             topics=gateway.topics,
             properties=gateway.client_properties,
         )
+        self.connection = Connection()
         self.upstream: Upstream | None = None
         self.version = 0
         self.peer = ""
@@ -222,7 +227,7 @@ class Downstream(asyncio.Protocol):
                         listed = properties.kept + stamp
                         plain = not properties.reserved and properties.response_topic is None
                     if packet.first & 6 and packet.packet_id not in unacked:
-                        if len(unacked) >= self.quota or packet.packet_id in upstream.requests:
+                        if len(unacked) >= self.quota or packet.packet_id in upstream.questions:
                             self._wait_for_quota(packet, packets)
                             return
                         unacked.add(packet.packet_id)
@@ -404,10 +409,11 @@ class Downstream(asyncio.Protocol):
                 self.fail(cast("MqttError", error))
 
     def _open(self, packet: Packet, rest: Iterator[Packet]) -> None:
-        if not isinstance(packet, Connect) or self.version:
-            raise ProtocolError("the first packet, and only the first, is a CONNECT")
-        self.connect = packet
-        self.version = packet.version
+        self.connection.see(Sender.CLIENT, packet)
+        # The first packet is a CONNECT, or would have been refused; what follows it is kept.
+        self.connect = cast("Connect", packet)
+        self.version = self.connect.version
+        self.takes = Limits.said_in(self.connect.properties)
         self.suspend(opening.open_connection(self), rest)
 
     def _wait_for_quota(self, packet: Publish, rest: Iterator[Packet]) -> None:

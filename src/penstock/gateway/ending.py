@@ -83,6 +83,7 @@ def end(
     client.cancel()
     if cause is not Cause.LOST:
         _take_leave(client, cause, error, farewell)
+    client.connection.close()
     if client.open:
         client.gateway.counters.ended(cause)
     upstream = client.upstream
@@ -118,8 +119,8 @@ def _disconnect(client: Downstream, cause: Cause, error: MqttError | None) -> Di
     if error is not None and client.problems:
         properties = Properties(reason_string=error.message)
     told = Disconnect(int(reason), properties)
-    most = client.connect.properties.maximum_packet_size
-    return told if most is None or len(told.encode(V5)) <= most else Disconnect(int(reason))
+    fits = len(told.encode(V5)) <= client.takes.maximum_packet_size
+    return told if fits else Disconnect(int(reason))
 
 
 def _refusal(client: Downstream, error: MqttError) -> bytes:

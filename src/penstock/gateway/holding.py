@@ -104,7 +104,7 @@ async def _rest(client: Downstream, asleep: StoredSubscription) -> None:
     if not client.ended and dormant.get(asleep.filter) is asleep:
         dormant[asleep.filter] = paused
         filters = (broker_filter(asleep.filter, asleep.purpose),)
-        await client.broker().unsubscribe(Unsubscribe(1, filters))
+        await client.broker().questions.unsubscribe(Unsubscribe(1, filters))
 
 
 def wake(client: Downstream, concerned: Iterable[str] | None) -> None:
@@ -142,7 +142,7 @@ async def _pause(client: Downstream, subscription: Subscription) -> None:
     # Stored first: who takes the session up must know that the broker has it no longer.
     await keep(client, [replace(held, options=held.options | PAUSED)], [])
     if not subscription.active and _held(client, subscription) is not None:
-        await client.broker().unsubscribe(
+        await client.broker().questions.unsubscribe(
             Unsubscribe(1, (broker_filter(subscription.text, subscription.ap),))
         )
 
@@ -188,7 +188,7 @@ async def ask_broker(
         handling,
     )
     properties = Properties(subscription_identifiers=(number,))
-    answer = await upstream.subscribe(Subscribe(1, (wanted,), properties))
+    answer = await upstream.questions.subscribe(Subscribe(1, (wanted,), properties))
     return answer.reasons[0]
 
 

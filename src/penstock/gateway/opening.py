@@ -30,6 +30,7 @@ from penstock.gateway import holding
 from penstock.gateway.answers import within
 from penstock.gateway.credentials import RefusedError
 from penstock.gateway.ending import Cause, end
+from penstock.gateway.intake import OPENING
 from penstock.gateway.message_purposes import as_properties, narrow, read_purposes
 from penstock.gateway.session import Session
 from penstock.gateway.translation import (
@@ -43,7 +44,7 @@ from penstock.gateway.translation import (
     upstream_connect,
 )
 from penstock.gateway.upstream import Upstream
-from penstock.mqtt import V5, Connack, ReasonCode, Will
+from penstock.mqtt import V5, Connack, Limits, ReasonCode, Sender, State, Will
 from penstock.mqtt.aliases import Aliases
 from penstock.mqtt.reasons import FAILURE
 from penstock.policy.commands import SendFor, parse_publish
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
     from penstock.gateway.downstream import Downstream
 
 _ASSIGNED_BYTES = 12
-_DEFAULT_RECEIVE_MAXIMUM = 0xFFFF
 _UNKNOWN_NUMBERS = 1 << 27
 _TRIES = 8
 
@@ -79,6 +79,9 @@ async def open_connection(client: Downstream) -> None:
 
 
 def _refuse(client: Downstream, answer: Connack) -> None:
+    if client.ended:
+        return
+    client.connection.see(Sender.SERVER, answer)
     client.send(_fit(client, answer))
     end(client, Cause.DENIED)
 
@@ -128,15 +131,15 @@ def _begin(client: Downstream, answer: Connack, told: Connack, offer: Offer) -> 
     if granted.session_expiry is not None:
         client.session.expiry = granted.session_expiry
     upstream.keep_alive = granted.server_keep_alive or offer.broker_keep_alive
-    client.quota = min(granted.receive_maximum or _DEFAULT_RECEIVE_MAXIMUM, offer.receive_maximum)
+    client.quota = min(Limits.said_in(granted).receive_maximum, offer.receive_maximum)
     client.aliases = Aliases(offer.topic_aliases)
     client.idle_limit = gateway.limits.idle_ticks(offer.keep_alive)
-    client.open = True
+    client.open = client.connection.see(Sender.SERVER, told) is State.CONNECTED
     gateway.counters.connections += 1
     client.renew()
     client.send(_fit(client, told))
     gateway.counters.opened("accepted")
-    upstream.resume("opening")
+    upstream.resume(OPENING)
     missing, client.session.missing = client.session.missing, []
     for subscription in missing:
         holding.resume(client, subscription)
@@ -227,8 +230,8 @@ async def _connect_broker(client: Downstream, offer: Offer, will: Will | None) -
             upstream.close(None)
             raise ConnectionResetError
         client.upstream = upstream
-        upstream.open(request)
-        return await upstream.connack
+        upstream.intake.open(request)
+        return await upstream.intake.connack
 
 
 def _broker_refusal(client: Downstream, answer: Connack) -> Connack:
@@ -265,7 +268,7 @@ async def _take_up_session(client: Downstream, answer: Connack, seen: str | None
 
 async def _is_current(client: Downstream) -> bool:
     async with asyncio.timeout(client.gateway.broker_timeout):
-        return await client.broker().is_current()
+        return await client.broker().intake.is_current()
 
 
 async def _inherit(client: Downstream, answer: Connack, seen: str | None) -> None:

@@ -25,6 +25,7 @@ from penstock.mqtt import (
     ProtocolError,
     Pubrel,
     ReasonCode,
+    Sender,
     Subscribe,
     Unsuback,
     Unsubscribe,
@@ -40,6 +41,7 @@ FILTERS = 1_000
 
 def handle(client: Downstream, packet: Packet) -> Coroutine[Any, Any, None] | None:
     """Deal with a request; return what must be awaited before the next packet."""
+    client.connection.see(Sender.CLIENT, packet)
     match packet:
         case Pubrel():
             if packet.packet_id in client.refused:
@@ -56,8 +58,7 @@ def handle(client: Downstream, packet: Packet) -> Coroutine[Any, Any, None] | No
             return subscribing.unsubscribe(client, packet)
         case Disconnect():
             _leave(client, packet)
-            return None
-    raise ProtocolError(f"{packet.packet_type.name} is not expected from a connected client")
+    return None
 
 
 def _check_count(client: Downstream, filters: int) -> None:
@@ -68,9 +69,9 @@ def _check_count(client: Downstream, filters: int) -> None:
             reason=ReasonCode.QUOTA_EXCEEDED,
             fix="send several packets",
         )
-    room = client.connect.properties.maximum_packet_size
+    room = client.takes.maximum_packet_size
     needed = len(Unsuback(1, (0,) * filters).encode(client.version))
-    if room is not None and needed > room:
+    if needed > room:
         raise MqttError(
             f"the answer for {filters} filters has {needed} bytes; the client takes {room}",
             reason=ReasonCode.PACKET_TOO_LARGE,

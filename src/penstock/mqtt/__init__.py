@@ -2,7 +2,7 @@
 
 A `Reader` turns the bytes of one side of a connection into packets; every packet has an
 `encode(version)`. `Publish` has cheaper ways, see `penstock.mqtt.publish`. What may happen
-when, in `penstock.mqtt.session` and its neighbours, is tables without clocks and sockets.
+when is a table, in `penstock.mqtt.session`.
 """
 
 from penstock.mqtt.acks import (
@@ -29,8 +29,6 @@ from penstock.mqtt.errors import (
     TopicNameError,
     UnsupportedVersionError,
 )
-from penstock.mqtt.flows import Exchange, Incoming, Outgoing, Received, Sent, Step
-from penstock.mqtt.keepalive import KeepAlive
 from penstock.mqtt.kinds import PACKET_SIZE_LIMIT, V3, V5, PacketType, Sender
 from penstock.mqtt.properties import (
     NO_PROPERTIES,
@@ -65,13 +63,9 @@ __all__ = [
     "Connect",
     "Connection",
     "Disconnect",
-    "Exchange",
-    "Incoming",
-    "KeepAlive",
     "Limits",
     "MalformedPacketError",
     "MqttError",
-    "Outgoing",
     "Packet",
     "PacketTooLargeError",
     "PacketType",
@@ -89,11 +83,8 @@ __all__ = [
     "Reader",
     "ReasonCode",
     "ReceiveMaximumError",
-    "Received",
     "Sender",
-    "Sent",
     "State",
-    "Step",
     "Suback",
     "Subscribe",
     "Subscription",
