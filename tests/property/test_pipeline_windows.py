@@ -217,7 +217,7 @@ def test_shuffling_keeps_the_values_of_a_window(
     batch=rows,
     size=st.integers(1, 60),
     k=st.integers(2, 5),
-    shortfall=st.sampled_from(["suppress", "drop"]),
+    shortfall=st.sampled_from(["suppress", "drop", "hold"]),
     kind=st.sampled_from([UnivariateMicroaggregation, MultivariateMicroaggregation]),
 )
 def test_fewer_than_k_never_share_a_mean(
@@ -233,6 +233,40 @@ def test_fewer_than_k_never_share_a_mean(
         counts = Counter(row["n"] for row in found if row["n"] is not None)
         assert all(count >= k for count in counts.values())
         numbers = [row[1] for row in batch if start <= row[0] < start + size and row[1] is not None]
-        if numbers and len(numbers) >= k:
+        if numbers and len(numbers) >= k and shortfall != "hold":
             mean = statistics.fmean(row["n"] for row in found if row["n"] is not None)
             assert mean == pytest.approx(statistics.fmean(numbers))
+
+
+@given(
+    window=windows,
+    batches=st.lists(rows, max_size=4),
+    k=st.integers(2, 6),
+    kind=st.sampled_from([UnivariateMicroaggregation, MultivariateMicroaggregation]),
+)
+def test_what_is_held_joins_the_next_window(
+    window: Window, batches: list[list[Row]], k: int, kind: type[Collective]
+) -> None:
+    anonymizer = kind.model_validate({"keys": ["n"], "k": k, "shortfall": "hold"})
+    outcomes = _run(window, [anonymizer], batches)
+    numbers = [number for batch in batches for _, number, _ in batch]
+    inside, late = _expect(window, batches)
+    wanted: dict[int, set[int]] = {}
+    waiting: set[int] = set()
+    for start in sorted(inside):
+        waiting |= set(inside[start])
+        count = sum(numbers[offset] is not None for offset in waiting)
+        if count >= k or (count == 0 and kind is UnivariateMicroaggregation):
+            wanted[start], waiting = waiting, set()
+    published: dict[int, set[int]] = {}
+    for outcome in outcomes:
+        assert not set(outcome.rows[WINDOW].to_pylist()) & published.keys()
+        for row in outcome.rows.to_pylist():
+            assert row[OFFSET] not in published.setdefault(row[WINDOW], set())
+            published[row[WINDOW]].add(row[OFFSET])
+            assert (row["n"] is None) == (numbers[row[OFFSET]] is None)
+        means = Counter((row[WINDOW], row["n"]) for row in outcome.rows.to_pylist())
+        assert all(count >= k for (_, mean), count in means.items() if mean is not None)
+    assert published == wanted
+    dead = sorted(letter.offset for outcome in outcomes for letter in outcome.dead)
+    assert dead == sorted([*late, *waiting])

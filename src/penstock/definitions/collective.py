@@ -144,10 +144,11 @@ class Microaggregation(Windowed):
     """What both kinds of microaggregation have."""
 
     k: int = Parameter(ge=2, le=MAX_K, description="The least number of records in a group.")
-    shortfall: Literal["suppress", "drop"] = Parameter(
+    shortfall: Literal["suppress", "drop", "hold"] = Parameter(
         default="suppress",
         description="What becomes of a window with fewer than k records: its values become "
-        "null (`suppress`), or its records go to the dead letters (`drop`).",
+        "null (`suppress`), its records go to the dead letters (`drop`), or they join the "
+        "next window that has records (`hold`; at the end of the stream they are dropped).",
     )
 
     @property

@@ -210,7 +210,8 @@ def _microaggregate(
                     hidden = hidden and not full.any()
                 else:
                     target[full] = each.values
-        if not hidden and anonymizer.shortfall == "drop":
+        # What could be held was held before; what is still short here is at its end.
+        if not hidden and anonymizer.shortfall != "suppress":
             kept[first:end] = False
     for key, line in zip(keys, made, strict=True):
         columns[key] = pa.array(line, mask=np.isnan(line))

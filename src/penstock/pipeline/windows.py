@@ -10,6 +10,8 @@ Rules that hold here:
 - Where the time is that of arrival, the clock moves the watermark too, so that the last
   window of a silent stream ends.
 - Within a window rows keep the order of their offsets.
+- Rows of a window that an anonymizer wants to be held join the next window that has rows;
+  a row that lies in it anyway is there once.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from penstock.definitions.collective import Collective
 from penstock.masks.fields import Schema
 from penstock.model.kinds.view import Window
 from penstock.pipeline.grouped import apply_to_groups
+from penstock.pipeline.holding import hold_back, may_hold
 from penstock.pipeline.log_source import OFFSET
 from penstock.pipeline.parsing import PERSON, TIME
 from penstock.pipeline.steps import (
@@ -72,18 +75,25 @@ class WindowStep:
         if saved is None:
             self._watermark = EARLIEST - self._grace
             self._rows = self._input.empty_table()
+            self._carried = self._rows
         else:
             self._watermark = int.from_bytes(saved[:8], signed=True)
-            self._rows = read_table(saved[8:])
+            size = int.from_bytes(saved[8:16])
+            self._rows = read_table(saved[16 : 16 + size])
+            self._carried = read_table(saved[16 + size :])
 
     @property
     def held(self) -> int:
-        """How many rows wait for the end of a window."""
-        return int(self._rows.num_rows)
+        """How many rows wait: for the end of a window, or for a window that can hide them."""
+        if not self._carried.num_rows:
+            return int(self._rows.num_rows)
+        return int(np.union1d(self._rows[OFFSET], self._carried[OFFSET]).size)
 
     def save(self) -> bytes:
         """Return the watermark and the rows that wait."""
-        return self._watermark.to_bytes(8, signed=True) + write_table(self._rows)
+        rows = write_table(self._rows)
+        watermark = self._watermark.to_bytes(8, signed=True)
+        return watermark + len(rows).to_bytes(8) + rows + write_table(self._carried)
 
     def feed(self, rows: pa.Table, now: int) -> Outcome:
         """Take rows in, and let the windows go that are over."""
@@ -112,17 +122,22 @@ class WindowStep:
         """End all windows that have rows; later ones may still come."""
         latest = self._starts_from(self._rows)
         last = int(latest.max()) + self._size if latest.size else self._watermark
-        return self._let_go(max(self._watermark, last), [])
+        return self._let_go(max(self._watermark, last), [], ending=True)
 
     def _starts_from(self, rows: pa.Table) -> Integers:
         """Return the start of the latest window of each row."""
         times: Integers = rows[TIME].to_numpy()
         return times // self._advance * self._advance
 
-    def _let_go(self, watermark: int, dead: list[DeadLetter]) -> Outcome:
+    def _let_go(self, watermark: int, dead: list[DeadLetter], *, ending: bool = False) -> Outcome:
         places, starts = self._find_over(watermark)
         latest = self._starts_from(self._rows)
-        rows = self._rows.take(pa.array(places)).append_column(WINDOW, pa.array(starts))
+        rows = self._rows.take(pa.array(places))
+        if may_hold(self._anonymizers):
+            pool = pa.concat_tables([self._carried, rows]).combine_chunks()
+            goes, starts, stays = hold_back(pool, starts, self._anonymizers, ending=ending)
+            self._carried, rows = pool.take(pa.array(stays)), pool.take(pa.array(goes))
+        rows = rows.append_column(WINDOW, pa.array(starts))
         self._rows = self._rows.filter(pa.array(latest + self._size > watermark)).combine_chunks()
         self._watermark = watermark
         table, refused = apply_to_groups(
