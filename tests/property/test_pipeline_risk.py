@@ -20,7 +20,8 @@ from penstock.definitions import DefinitionSet
 from penstock.model.document import Document
 from penstock.pipeline.blueprint import Blueprint
 from penstock.pipeline.commits import Commit, Totals, ViewFolder, ViewWriter
-from penstock.pipeline.risk import Knowledge, measure_view
+from penstock.pipeline.risk import measure_view
+from penstock.pipeline.risk_question import Knowledge
 from penstock.pipeline.risk_tally import Codes, Tally
 
 FIELDS = [
@@ -137,7 +138,7 @@ def test_the_figures_are_those_of_a_naive_model(batches: list[list[Row]], form: 
         assert risk.prosecutor.mean == pytest.approx(mean)
         assert risk.prosecutor.above == pytest.approx(above)
         assert sum(bar.groups for bar in risk.sizes) == len(sizes)
-        assert sum(bar.records for bar in risk.risks) == len(rows)
+        assert sum(bar.records for bar in risk.sizes) == len(rows)
         assert risk.exposed == ("pid",)
 
 

@@ -16,6 +16,7 @@ from rich.text import Text
 from penstock.cli.changes import change_data, render_change
 from penstock.cli.output import json_option, show, table
 from penstock.cli.session import actor, change_definitions, configuration, open_definitions
+from penstock.cli.view_risk import command as risk
 from penstock.errors import UsageError, quote
 
 if TYPE_CHECKING:
@@ -221,6 +222,9 @@ def dead(name: str, as_json: bool) -> None:
         target.print(shown if reasons else "every record was published")
 
     show(as_json, dict(reasons.most_common()), render)
+
+
+command.add_command(risk)
 
 
 def _choose(definitions: DefinitionSet, names: Iterable[str]) -> list[str]:

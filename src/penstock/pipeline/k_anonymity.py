@@ -66,9 +66,9 @@ class KAnonymityStep:
         saved: bytes | None = None,
     ) -> None:
         self._keys = parameters.keys
-        self._domains = [_make_domain(quasi, hierarchies) for quasi in parameters.quasi_identifiers]
+        self._domains = [make_domain(quasi, hierarchies) for quasi in parameters.quasi_identifiers]
         mixed = parameters.sensitive if isinstance(parameters, Diverse) else ()
-        self._mixed = [_make_domain(field, hierarchies) for field in mixed]
+        self._mixed = [make_domain(field, hierarchies) for field in mixed]
         self._input = arrow_schema(schema, OFFSET, PERSON, TIME)
         self._output = arrow_schema(parameters.output(schema), OFFSET, WINDOW)
         steering = Parameters(
@@ -156,19 +156,22 @@ class KAnonymityStep:
         boxes: npt.NDArray[np.int64],
         release: Release,
     ) -> pa.Table | None:
-        """Return how many records and persons each box was published with."""
+        """Return how many records and persons stand behind each group of published values."""
         if not boxes.size:
             return None
-        number = len(release.boxes)
-        records = np.bincount(boxes, minlength=number)
-        made: dict[str, pa.Array] = dict(labels)
+        # Boxes with the same labels are one group to those who read them.
+        codes = np.stack([np.asarray(it.dictionary_encode().indices) for it in labels.values()])
+        _, first, same = np.unique(codes, axis=1, return_index=True, return_inverse=True)
+        groups = same.reshape(-1)[boxes]
+        records = np.bincount(groups, minlength=first.size)
+        made = {name: found.take(pa.array(first)) for name, found in labels.items()}
         for domain, low, high in zip(
             self._domains, release.boxes.lows, release.boxes.highs, strict=True
         ):
-            made[f"{LOW}{domain.name}"] = pa.array(low)
-            made[f"{HIGH}{domain.name}"] = pa.array(high)
+            made[f"{LOW}{domain.name}"] = pa.array(low[first])
+            made[f"{HIGH}{domain.name}"] = pa.array(high[first])
         made[RECORDS] = pa.array(records)
-        made[PERSONS] = pa.array(count_persons(boxes, rows[PERSON].to_numpy(), number))
+        made[PERSONS] = pa.array(count_persons(groups, rows[PERSON].to_numpy(), first.size))
         return pa.table(made).filter(pa.array(records > 0))
 
     def _generalize(
@@ -205,7 +208,8 @@ def _refuse(
     return [DeadLetter(offset, reason) for offset, reason in sorted(dead.items())]
 
 
-def _make_domain(field: Ranged, hierarchies: Mapping[str, Hierarchy]) -> Domain:
+def make_domain(field: Ranged, hierarchies: Mapping[str, Hierarchy]) -> Domain:
+    """Return what values a field may have."""
     if field.hierarchy is not None:
         tree = field.hierarchy
         found = tree if isinstance(tree, Hierarchy) else hierarchies[tree]

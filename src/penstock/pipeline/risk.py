@@ -3,8 +3,7 @@
 Rules that hold here:
 - Measured are the published files of the definitions that the newest commit was made under;
   what earlier definitions published is told as a number only.
-- Groups are records with equal values in all quasi-identifiers that the view has. Which
-  fields are quasi-identifiers and which are sensitive says the stream, unless said otherwise.
+- Groups are records with equal values in all quasi-identifiers that the view has.
 - Persons are counted where that can be known (see `Knowledge`); a figure of records never
   passes for one of persons.
 """
@@ -14,15 +13,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from enum import StrEnum
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from penstock.definitions.anonymity import KAnonymization
-from penstock.definitions.views import ViewPlan
 from penstock.errors import UsageError, quote
 from penstock.pipeline.blueprint import Blueprint
 from penstock.pipeline.commits import Commit, Totals, ViewFolder
@@ -32,12 +29,12 @@ from penstock.pipeline.risk_figures import (
     Attack,
     Bar,
     Sensitivity,
-    count_risks,
     count_sizes,
     measure_attack,
     measure_sensitive,
 )
 from penstock.pipeline.risk_persons import PERSONS, read_persons
+from penstock.pipeline.risk_question import Knowledge, Question
 from penstock.pipeline.risk_reading import read_columns
 from penstock.pipeline.risk_tally import COMBINATIONS, COUNT, NULL, Codes, Tally
 
@@ -48,80 +45,6 @@ THRESHOLD: Final = 0.2
 WITHHELD: Final = (SUPPRESSED, TOO_FEW.split("{}")[1])
 
 
-class Knowledge(StrEnum):
-    """From what persons are known."""
-
-    RECORDS = "every record counts as a person: the stream names no subject"
-    PUBLISHED = "counted by the subject that the view publishes"
-    COUNTED = "at least so many, counted when the groups were published"
-    NONE = "not known: the view does not say who records are about"
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What is measured."""
-
-    quasi_identifiers: tuple[str, ...]
-    sensitive: tuple[str, ...]
-    exposed: tuple[str, ...]
-    """Identifiers that the view publishes as they are."""
-    subject: str | None
-    knowledge: Knowledge
-
-    @classmethod
-    def ask(
-        cls, blueprint: Blueprint, quasi: Sequence[str] = (), sensitive: Sequence[str] = ()
-    ) -> Self:
-        """Choose the fields: those that are named, else those that the stream says."""
-        output, stream, plan = blueprint.plan.output, blueprint.stream, blueprint.plan
-        for name in (*quasi, *sensitive):
-            if name not in output:
-                raise UsageError(
-                    f"the view {quote(blueprint.view.name)} has no field {quote(name)}",
-                    fix=f"its fields are {', '.join(output)}",
-                )
-        chosen = tuple(dict.fromkeys(quasi)) or stream.named("quasi-identifier")
-        keys = tuple(name for name in chosen if name in output)
-        hidden = tuple(dict.fromkeys(sensitive)) or stream.named("sensitive")
-        masked = {key: name for name, key in _touches(plan)}
-        exposed = [it for it in stream.named("identifier") if it in output and it not in masked]
-        return cls(
-            keys,
-            tuple(name for name in hidden if name in output and name not in keys),
-            tuple(exposed),
-            stream.subject,
-            _find_knowledge(blueprint, keys, masked),
-        )
-
-
-def _touches(plan: ViewPlan) -> list[tuple[str, str]]:
-    """Return which anonymizer touches which field."""
-    found = [(mask.name, key) for mask in (*plan.before, *plan.after) for key in mask.keys]
-    for step in plan.together:
-        found += [(step.name, key) for key in getattr(step, "keys", ())]
-        if isinstance(step, KAnonymization):
-            found += [(step.name, quasi.key) for quasi in step.quasi_identifiers]
-    return found
-
-
-def _find_knowledge(
-    blueprint: Blueprint, keys: tuple[str, ...], masked: dict[str, str]
-) -> Knowledge:
-    subject, plan = blueprint.stream.subject, blueprint.plan
-    if subject is None:
-        return Knowledge.RECORDS
-    # A token stands for the same person wherever it stands; other masks mix persons up.
-    if subject in plan.output and masked.get(subject, "tokenization") == "tokenization":
-        return Knowledge.PUBLISHED
-    step = plan.together[0] if plan.together else None
-    if isinstance(step, KAnonymization):
-        counted = {quasi.key for quasi in step.quasi_identifiers}
-        changed = {key for mask in plan.after for key in mask.keys}
-        if set(keys) <= counted - changed:
-            return Knowledge.COUNTED
-    return Knowledge.NONE
-
-
 @dataclass(frozen=True, slots=True)
 class Moment:
     """What one batch published, for figures over time."""
@@ -129,6 +52,17 @@ class Moment:
     at: int
     published: int
     loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """The groups that were published."""
+
+    keys: list[tuple[int, ...]]
+    """The codes of each group's quasi-identifiers, where it was made by generalization."""
+    records: Integers
+    sizes: Integers
+    knowledge: Knowledge
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +88,6 @@ class Risk:
     loss: float | None
     mean_size: float
     sizes: list[Bar]
-    risks: list[Bar]
     quasi_identifiers: tuple[str, ...]
     exposed: tuple[str, ...]
     earlier: int
@@ -182,6 +115,8 @@ class Meter:
         self.blueprint = blueprint
         self.question = question
         self.records = 0
+        self.sequences: list[int] = []
+        """The commits that were taken in and have counts of persons."""
         self.history: list[Moment] = []
         group = list(question.quasi_identifiers)
         self._group = group
@@ -211,8 +146,9 @@ class Meter:
                 self._add(table)
         for name in commit.dead:
             self._withheld += _count_withheld(self.folder.dead / name)
-        if self.question.knowledge is Knowledge.COUNTED:
+        if self.question.counted:
             for found in read_persons(self.folder.folder, [commit.sequence]):
+                self.sequences.append(commit.sequence)
                 self._remember(found)
         previous = self._totals if self._totals.read or self._totals.published else self._before
         published = commit.totals.published - previous.published
@@ -233,19 +169,18 @@ class Meter:
             tally.add(codes, rows)
 
     def _remember(self, found: pa.Table) -> None:
-        lines = np.stack(
-            [self._codes[name].encode(found[name]) for name in self._group]
-            or [np.zeros(found.num_rows, dtype=np.int64)]
-        ).T.tolist()
-        for line, persons in zip(lines, found[PERSONS].to_pylist(), strict=True):
-            key = tuple(line)
+        for key, persons in zip(self.keys_of(found), found[PERSONS].to_pylist(), strict=True):
             self._counted[key] = max(self._counted.get(key, 0), persons)
+
+    def keys_of(self, found: pa.Table) -> list[tuple[int, ...]]:
+        """Return the codes of groups whose published values stand in a table."""
+        encoded = [self._codes[name].encode(found[name]) for name in self._group]
+        return _lines(encoded, found.num_rows)
 
     def tell(self, threshold: float = THRESHOLD) -> Risk:
         """Return the figures of all commits so far."""
-        table = self._groups.table()
-        records = np.asarray(table[COUNT])
-        sizes, persons = self._sizes(table, records)
+        groups = self.groups()
+        records, sizes, persons = groups.records, groups.sizes, groups.knowledge
         attack = measure_attack(sizes, records, threshold)
         published = self._totals.published - self._before.published
         read = published + self._withheld
@@ -271,7 +206,6 @@ class Meter:
             loss=(lost / published if published else 0.0) if generalizes else None,
             mean_size=float(records.mean()) if records.size else 0.0,
             sizes=count_sizes(sizes, records),
-            risks=count_risks(sizes, records),
             quasi_identifiers=self.question.quasi_identifiers,
             exposed=self.question.exposed,
             earlier=self.earlier,
@@ -279,24 +213,26 @@ class Meter:
             history=self.history,
         )
 
-    def _sizes(self, table: pa.Table, records: Integers) -> tuple[Integers, Knowledge]:
+    def groups(self) -> Groups:
         """Return how large each group is, in persons where they are known."""
+        table = self._groups.table()
+        records: Integers = np.asarray(table[COUNT])
         knowledge = self.question.knowledge
         if self._crowd is not None:
             if self._crowd.share == self._groups.share:
-                return self._count_subjects(table), knowledge
-            return records, Knowledge.NONE  # more persons than can be counted
-        if knowledge is Knowledge.COUNTED:
-            lines = np.stack(
-                [np.asarray(table[name]) for name in self._group]
-                or [np.zeros(records.size, dtype=np.int64)]
-            ).T.tolist()
-            found = [self._counted.get(tuple(line), 0) for line in lines]
-            if all(found):
-                return np.array(found, dtype=np.int64), knowledge
+                return Groups([], records, self._count_subjects(table), knowledge)
+            # More persons than can be counted.
+            return Groups([], records, records, Knowledge.NONE)
+        if not self.question.counted:
+            return Groups([], records, records, knowledge)
+        keys = _lines([np.asarray(table[name]) for name in self._group], records.size)
+        if knowledge is not Knowledge.COUNTED:
+            return Groups(keys, records, records, knowledge)
+        found = [self._counted.get(key, 0) for key in keys]
+        if not all(found):
             # Of some group nobody counted: better no persons than wrong ones.
-            knowledge = Knowledge.NONE
-        return records, knowledge
+            return Groups(keys, records, records, Knowledge.NONE)
+        return Groups(keys, records, np.array(found, dtype=np.int64), knowledge)
 
     def _count_subjects(self, table: pa.Table) -> Integers:
         """Return the number of different subjects of each group, at least one."""
@@ -353,6 +289,13 @@ def measure_view(
         else:
             meter.pass_over(commit)
     return meter, meter.tell(threshold)
+
+
+def _lines(columns: list[Integers], rows: int) -> list[tuple[int, ...]]:
+    """Return the lines of a table that is given by its columns."""
+    return (
+        list(zip(*(column.tolist() for column in columns), strict=True)) if columns else [()] * rows
+    )
 
 
 def _count_withheld(path: Any) -> int:

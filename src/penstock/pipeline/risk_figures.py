@@ -30,7 +30,10 @@ Floats = npt.NDArray[np.float64]
 
 # Upper ends of what is shown as one bar; the last is open.
 SIZES: Final = (1, 2, 4, 9, 19, 49, 99, 199, 499, 999, 9_999)
-RISKS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+# So many different sizes have a bar each.
+BARS: Final = 12
+NO_DISTANCE: Final = "none"
+"""Said of a field with one value in the whole view: it tells nothing about anybody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +58,10 @@ class Sensitivity:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Groups of like size, or records of like risk."""
+    """Groups of like size."""
 
-    least: float
-    most: float | None
+    least: int
+    most: int | None
     groups: int
     records: int
 
@@ -74,29 +77,17 @@ def measure_attack(sizes: Integers, records: Integers, threshold: float) -> Atta
 
 
 def count_sizes(sizes: Integers, records: Integers) -> list[Bar]:
-    """Return how many groups there are of which size."""
-    places = np.searchsorted(np.array(SIZES), sizes)
-    ends = (*SIZES, None)
-    return _bars(places, records, [1, *(end + 1 for end in SIZES)], ends)
-
-
-def count_risks(sizes: Integers, records: Integers) -> list[Bar]:
-    """Return how many records have which risk."""
-    places = np.searchsorted(np.array(RISKS), 1.0 / np.maximum(sizes, 1))
-    return _bars(places, records, [0.0, *RISKS[:-1]], RISKS)
-
-
-def _bars(
-    places: Integers,
-    records: Integers,
-    least: list[float] | list[int],
-    most: tuple[float | None, ...],
-) -> list[Bar]:
-    groups = np.bincount(places, minlength=len(most))
-    within = np.bincount(places, records, minlength=len(most))
+    """Return how many groups there are of which size; a bar for each of few sizes."""
+    present = np.unique(sizes)
+    ends: list[int] = present.tolist() if present.size <= BARS else list(SIZES)
+    places = np.searchsorted(np.array(ends), sizes)
+    groups = np.bincount(places, minlength=len(ends) + 1).tolist()
+    within = np.bincount(places, records, minlength=len(ends) + 1).tolist()
+    least = ends if present.size <= BARS else [1, *(end + 1 for end in ends)]
     return [
-        Bar(low, high, int(number), int(count))
-        for low, high, number, count in zip(least, most, groups, within, strict=True)
+        Bar(low, high, number, int(count))
+        for low, high, number, count in zip(least, [*ends, None], groups, within, strict=False)
+        if number
     ]
 
 
@@ -104,7 +95,7 @@ def measure_sensitive(table: pa.Table, group: list[str], field: str, codes: Code
     """Return how well groups hide a field; the table has counts by group and value."""
     counts = np.asarray(table[COUNT])
     if not counts.size:
-        return Sensitivity(0, 0.0, 0.0, "none")
+        return Sensitivity(0, 0.0, 0.0, NO_DISTANCE)
     groups = _number(table, group)
     values, places = np.unique(np.asarray(table[field]), return_inverse=True)
     order = codes.order(values)
@@ -126,7 +117,7 @@ def measure_sensitive(table: pa.Table, group: list[str], field: str, codes: Code
         # A value that is alone has entropy 0, not a little less.
         entropy=float(np.exp(max(0.0, float(entropies.min())))),
         closeness=float(min(1.0, max(0.0, float(distances.max())))),
-        distance="equal" if order is None else "ordered",
+        distance=NO_DISTANCE if values.size == 1 else "equal" if order is None else "ordered",
     )
 
 

@@ -1,0 +1,178 @@
+"""`penstock views risk`: how much a view tells about persons, measured on what it published."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from penstock.cli.output import json_option, show, table
+from penstock.cli.session import configuration, open_definitions
+from penstock.errors import UsageError, quote
+
+if TYPE_CHECKING:
+    from penstock.pipeline.risk import Risk
+    from penstock.pipeline.risk_figures import Attack
+
+THRESHOLD = 0.2
+BAR = 30
+
+
+@click.command("risk")
+@click.argument("name", metavar="VIEW")
+@click.option(
+    "--quasi-identifier",
+    "quasi",
+    multiple=True,
+    metavar="FIELD",
+    help="Take this field as a quasi-identifier; repeatable. Else as the stream says.",
+)
+@click.option(
+    "--sensitive",
+    multiple=True,
+    metavar="FIELD",
+    help="Take this field as sensitive; repeatable. Else as the stream says.",
+)
+@click.option(
+    "--threshold",
+    type=click.FloatRange(0, 1),
+    default=THRESHOLD,
+    show_default=True,
+    help="Count the records whose risk is above this.",
+)
+@click.option(
+    "--plot",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Draw it, as FILE.png or FILE.svg.",
+)
+@json_option
+def command(
+    *,
+    name: str,
+    quasi: tuple[str, ...],
+    sensitive: tuple[str, ...],
+    threshold: float,
+    plot: Path | None,
+    as_json: bool,
+) -> None:
+    """Measure how much VIEW tells about persons, on what it has published.
+
+    k, l and t, the risk of being re-identified, what generalization lost, and the share of
+    records that was suppressed. Persons are counted where that is possible; it is said from
+    what they are known.
+    """
+    from penstock.config.secrets import generate_key
+    from penstock.eventlog import EventLog
+    from penstock.model.kinds import View
+    from penstock.pipeline.control import Control
+    from penstock.pipeline.risk import measure_view
+    from penstock.pipeline.risk_plots import check_target, draw
+    from penstock.pipeline.risk_population import measure_journalist
+
+    if plot is not None:
+        check_target(plot)
+    config = configuration()
+    with open_definitions() as store:
+        known = store.current()[1].of(View)
+    if name not in known:
+        raise UsageError(
+            f"there is no view {quote(name)}", fix=f"views are {', '.join(known) or 'none yet'}"
+        )
+    folder = Control(config.pipeline.folder).view(name)
+    meter, risk = measure_view(folder, quasi, sensitive, threshold)
+    topic = EventLog(config.pipeline.event_log).topic(meter.blueprint.stream.topic)
+    secret = config.pipeline.key.read_or_create(generate_key)
+    found = measure_journalist(meter, topic, secret, threshold)
+    if found is not None:
+        risk = replace(risk, journalist=found[0], population=found[1])
+    if plot is not None:
+        draw(name, risk, plot)
+    data = {"view": name, "stream": meter.blueprint.stream.name, **risk.to_json()}
+    show(as_json, data, lambda target: _render(target, name, risk, plot))
+
+
+def _render(target: Console, name: str, risk: Risk, plot: Path | None) -> None:
+    head = f"{risk.records:,} records in {risk.groups:,} groups"
+    fields = ", ".join(risk.quasi_identifiers) or "no field: all records are alike"
+    target.print(Text.assemble((name, "bold"), f"  {head}"))
+    target.print(Text.assemble(("quasi-identifiers  ", "dim"), fields))
+    target.print(Text.assemble(("persons  ", "dim"), risk.persons))
+    if risk.exposed:
+        words = f"identifiers are published as they are: {', '.join(risk.exposed)}"
+        target.print(Text.assemble(("warning: ", "bold yellow"), words))
+    if risk.earlier:
+        target.print(Text(f"{risk.earlier:,} records of earlier definitions are left out", "dim"))
+    if risk.share < 1:
+        target.print(Text(f"measured on {risk.share:.2%} of the groups, chosen by chance", "dim"))
+    target.print()
+    target.print(_figures(risk))
+    if risk.sensitive:
+        target.print()
+        target.print(_hidden(risk))
+    target.print()
+    target.print(_sizes(risk))
+    if plot is not None:
+        target.print(f"drawn in {plot}")
+
+
+def _figures(risk: Risk) -> Table:
+    made = table("figure", "value", "meaning")
+    made.add_row("k", _judge(f"{risk.k:,}", bad=risk.k < 2), f"{risk.unit} in the smallest group")  # noqa: PLR2004 - alone
+    if risk.unit != "records":
+        made.add_row("", f"{risk.k_records:,}", "records in the smallest group")
+    for title, attack in (("prosecutor", risk.prosecutor), ("journalist", risk.journalist)):
+        for value, meaning in _attack(attack, risk.threshold):
+            made.add_row(title, value, meaning)
+            title = ""  # noqa: PLW2901 - named once
+    if risk.population:
+        made.add_row("", "", Text(f"among {risk.population}", "dim"))
+    lost = "-" if risk.loss is None else f"{risk.loss:.4f}"
+    meaning = "is not counted" if risk.loss is None else "lost by generalization (0: nothing)"
+    made.add_row("loss", lost, meaning)
+    made.add_row("suppressed", f"{risk.suppressed:.2%}", "of records, for want of others alike")
+    return made
+
+
+def _attack(attack: Attack, threshold: float) -> list[tuple[Text, str]]:
+    return [
+        (_judge(f"{attack.most:.4f}", bad=attack.most > threshold), "risk of the worst record"),
+        (Text(f"{attack.mean:.4f}"), "risk of a record by chance"),
+        (
+            _judge(f"{attack.above:.2%}", bad=attack.above > 0),
+            f"of records have a risk above {threshold:g}",
+        ),
+    ]
+
+
+def _judge(value: str, *, bad: bool) -> Text:
+    return Text(value, "bold red" if bad else "green")
+
+
+def _hidden(risk: Risk) -> Table:
+    made = table("sensitive", "l distinct", "l entropy", "t", "distance")
+    for name, found in risk.sensitive.items():
+        made.add_row(
+            name,
+            _judge(f"{found.distinct:,}", bad=found.distinct == 1 and found.distance != "none"),
+            f"{found.entropy:.2f}",
+            f"{found.closeness:.4f}",
+            found.distance,
+        )
+    return made
+
+
+def _sizes(risk: Risk) -> Table:
+    made = table(f"{risk.unit} in a group", "groups", "records", "")
+    most = max((bar.records for bar in risk.sizes), default=0)
+    for bar in risk.sizes:
+        upper = "" if bar.most == bar.least else f" to {bar.most:,}"
+        label = f"{bar.least:,}{upper}" if bar.most else f"{bar.least:,} and more"
+        drawn = "█" * max(1, round(BAR * bar.records / most))
+        made.add_row(label, f"{bar.groups:,}", f"{bar.records:,}", Text(drawn, "blue"))
+    return made
