@@ -3,8 +3,9 @@
     offset TAB milliseconds TAB key TAB value LF
 
 Rules that hold here:
-- Values and keys hold no control characters; JSON needs none. So a line is a record, and a
-  file can be cut into pieces at any line end and read in parallel.
+- A line is a record, so that a file can be cut into pieces at any line end and read in
+  parallel. JSON needs no control characters; a value or key that has some, or begins with =,
+  is written in base64 behind a =.
 - Offsets grow by one from line to line. The offset stands first in each line, so that a
   place in a file is found by halving, without an index that could be wrong.
 - A line without its end is no record: its writer was stopped.
@@ -12,6 +13,8 @@ Rules that hold here:
 
 from __future__ import annotations
 
+import base64
+import binascii
 import os
 import re
 from typing import IO, Final, NamedTuple
@@ -20,8 +23,9 @@ from penstock.errors import PenstockError, UsageError
 
 MAX_VALUE: Final = 1 << 20
 MAX_KEY: Final = 1 << 12
-# The longest line there can be: a value, a key, two numbers, and what stands between.
-MAX_LINE: Final = MAX_VALUE + MAX_KEY + 64
+# The longest line there can be: a value and a key in base64, two numbers, what is between.
+MAX_LINE: Final = (MAX_VALUE + MAX_KEY) // 3 * 4 + 128
+MARK: Final = b"="
 CONTROL: Final = re.compile(rb"[\x00-\x1f]")
 
 
@@ -39,26 +43,37 @@ class DamagedLogError(PenstockError):
 
 
 def check_value(value: bytes, most: int = MAX_VALUE) -> None:
-    """Refuse what would not be one record."""
+    """Refuse what is too long for a record."""
     if len(value) > most:
         raise UsageError(f"a record of {len(value)} bytes is too long", fix=f"at most {most} bytes")
-    if CONTROL.search(value):
-        raise UsageError(
-            "a record holds control characters", fix="write it as JSON in one line, without tabs"
-        )
+
+
+def encode(content: bytes) -> bytes:
+    """Write a value or key so that it can stand in a line."""
+    if CONTROL.search(content) or content.startswith(MARK):
+        return MARK + base64.b64encode(content)
+    return content
+
+
+def decode(written: bytes) -> bytes:
+    """Read what `encode` wrote."""
+    if not written.startswith(MARK):
+        return written
+    return base64.b64decode(written[1:], validate=True)
 
 
 def format_line(record: Record) -> bytes:
     """Write a record as a line."""
-    return b"%d\t%d\t%b\t%b\n" % record
+    key, value = encode(record.key), encode(record.value)
+    return b"%d\t%d\t%b\t%b\n" % (record.offset, record.milliseconds, key, value)
 
 
 def parse_line(line: bytes) -> Record:
     """Read a whole line."""
     parts = line.rstrip(b"\n").split(b"\t", 3)
     try:
-        return Record(int(parts[0]), int(parts[1]), parts[2], parts[3])
-    except (IndexError, ValueError):
+        return Record(int(parts[0]), int(parts[1]), decode(parts[2]), decode(parts[3]))
+    except (IndexError, ValueError, binascii.Error):
         raise DamagedLogError(
             "a line of the event log is damaged", fix="restore the file from a backup"
         ) from None

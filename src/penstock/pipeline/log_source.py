@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.csv  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import (
@@ -27,12 +28,15 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 from typing_extensions import override
 
 from penstock.eventlog import Topic
+from penstock.eventlog.lines import MARK, decode
 from penstock.eventlog.slices import Slice
 
 FORMAT: Final = "penstock_event_log"
 OFFSET: Final = "penstock:offset"
 MILLISECONDS: Final = "penstock:milliseconds"
 VALUE: Final = "penstock:value"
+PROBLEM: Final = "penstock:problem"
+"""Why a record is none, where that is known; some sources have the column."""
 PIECE: Final = 8 << 20
 
 SCHEMA: Final = StructType(
@@ -151,7 +155,18 @@ def parse(lines: bytes) -> Iterator[pa.RecordBatch]:
             strings_can_be_null=False,
         ),
     )
-    yield from table.to_batches()
+    for batch in table.to_batches():
+        yield _decode(batch)
+
+
+def _decode(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Decode the values that could not stand in a line as they are."""
+    values = batch[VALUE]
+    marked = pc.starts_with(values, MARK)
+    if not pc.any(marked).as_py():
+        return batch
+    plain = pa.array([decode(value) for value in values.to_pylist()], pa.binary())
+    return pa.record_batch([batch[OFFSET], batch[MILLISECONDS], plain], names=batch.schema.names)
 
 
 def read_stretch(spark: SparkSession, folder: Path, start: int, end: int) -> DataFrame:

@@ -1,89 +1,176 @@
 """Records of a stream as typed columns, and why some are none.
 
+    value ─→ json, connect: columns of Spark    ─┬→ fields, person, time, problem
+           ─→ avro: tasks decode, batch by batch ─┘
+
 Rules that hold here:
-- A record is one JSON object. A value of another type than declared makes the whole record
-  a problem; it never becomes null by itself. What a schema does not name is left out.
-- Texts may be written as numbers or objects; they become the JSON text of these.
-- A problem names what is wrong and never holds what the record said.
+- A record is one JSON object, the payload of one envelope of Kafka Connect, or one Avro
+  datum, and nothing after it. A value of another type than declared makes the whole record a
+  problem; it never becomes null by itself. What a schema does not name is left out.
+- Texts may be written as numbers or objects; they become the JSON text of these. Numbers are
+  finite. Of a key that stands twice in an object, the last counts.
+- A problem names what is wrong, and the field, and never holds what the record said.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from pyspark.sql import Column, DataFrame, types
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
 from penstock.definitions.views import schema_of
-from penstock.masks.fields import MAX_FLOAT, FieldType
+from penstock.masks.fields import DECIMALS, MAX_DOUBLE, MAX_FLOAT, FieldType, Schema
 from penstock.masks.spark import spark_type
 from penstock.model.kinds import Stream
-from penstock.pipeline.log_source import MILLISECONDS, OFFSET, VALUE
+from penstock.pipeline.decoding import AvroDecoder, FindSchema, decode_frame
+from penstock.pipeline.explaining import explain
+from penstock.pipeline.log_source import MILLISECONDS, OFFSET, PROBLEM, VALUE
 
-PROBLEM: Final = "penstock:problem"
 PERSON: Final = "penstock:person"
 TIME: Final = "penstock:time"
 _PARSED: Final = "penstock:parsed"
 _TEXT: Final = "penstock:text"
 _CORRUPT: Final = "penstock:corrupt"
+_PAYLOAD: Final = "payload"
 
 NO_TEXT: Final = "the record is not text in UTF-8"
 NO_OBJECT: Final = "the record is no JSON object whose fields have the declared types"
-TOO_LARGE: Final = "the field {} is declared float, and holds a larger number"
+NOT_ONE: Final = "the record is not one JSON object and nothing else"
+NO_PAYLOAD: Final = "the envelope has no payload"
+NOT_FINITE: Final = "the field {} holds no finite number of its type"
+
+_OPTIONS: Final = {
+    "mode": "PERMISSIVE",
+    "columnNameOfCorruptRecord": _CORRUPT,
+    # JSON has neither NaN nor texts in single quotes.
+    "allowNonNumericNumbers": "false",
+    "allowSingleQuotes": "false",
+}
 
 
-def parse_records(frame: DataFrame, stream: Stream) -> DataFrame:
-    """Return the fields of records, their offsets, persons and times, and their problems."""
+class _Found(NamedTuple):
+    """What was found in values: the frame, its fields, and what is wrong."""
+
+    frame: DataFrame
+    fields: dict[str, Column]
+    reasons: list[Column]
+
+
+def parse_records(
+    frame: DataFrame, stream: Stream, find_schema: FindSchema | None = None
+) -> DataFrame:
+    """Return the fields of records, their offsets, persons and times, and their problems.
+
+    With `find_schema`, Avro values name their schema by a number, as those of a schema
+    registry do; without, all have the schema of the stream.
+    """
     schema = schema_of(stream)
-    # A float is read as double, so that one that is too large is noticed.
-    fields = [
-        types.StructField(name, spark_type(_wide(field.type))) for name, field in schema.items()
-    ]
-    read_as = types.StructType([*fields, types.StructField(_CORRUPT, types.StringType())])
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-    text = F.try_validate_utf8(frame[f"`{VALUE}`"].cast("string"))
-    step = frame.select(OFFSET_COLUMN, MILLISECONDS_COLUMN, text.alias(_TEXT))
-    step = step.withColumn(_PARSED, F.from_json(_named(_TEXT), read_as, options))
-    parsed = {name: _named(_PARSED).getField(name) for name in (*schema, _CORRUPT)}
-    whole = F.endswith(F.rtrim(_named(_TEXT)), F.lit("}"))
-    reasons = [
-        F.when(_named(_TEXT).isNull(), F.lit(NO_TEXT)),
-        F.when(_named(_PARSED).isNull() | parsed[_CORRUPT].isNotNull() | ~whole, F.lit(NO_OBJECT)),
-    ]
+    if stream.format == "avro":
+        decoded = decode_frame(frame, AvroDecoder(schema, find_schema))
+        fields = {name: _named(name) for name in schema}
+        found = _Found(decoded, fields, [_named(PROBLEM)])
+    else:
+        found = _parse_json(frame, schema, enveloped=stream.format == "connect")
     columns = []
     for name, field in schema.items():
-        column = parsed[name]
-        if field.type is FieldType.FLOAT:
-            large = (F.abs(column) > F.lit(MAX_FLOAT)) & (F.abs(column) < F.lit(float("inf")))
-            reasons.append(F.when(large, F.lit(TOO_LARGE.format(repr(name)))))
-            column = column.cast("float")
+        column = found.fields[name]
+        if field.type in DECIMALS:
+            most = MAX_FLOAT if field.type is FieldType.FLOAT else MAX_DOUBLE
+            # NaN is larger than every number to Spark.
+            endless = F.abs(column) > F.lit(most)
+            found.reasons.append(F.when(endless, F.lit(NOT_FINITE.format(repr(name)))))
+            column = column.cast(spark_type(field.type))
         columns.append(column.alias(name))
-    subject = parsed[stream.subject] if stream.subject else None
+    subject = found.fields[stream.subject] if stream.subject else None
     person = _named(OFFSET) if subject is None else F.when(subject.isNotNull(), F.xxhash64(subject))
-    return step.select(
+    return found.frame.select(
         *columns,
         _named(OFFSET),
         person.alias(PERSON),
-        _time(stream, parsed).alias(TIME),
-        F.coalesce(*reasons).alias(PROBLEM),
+        _time(stream, found.fields).alias(TIME),
+        F.coalesce(*found.reasons, F.lit(None).cast("string")).alias(PROBLEM),
     )
+
+
+def _parse_json(frame: DataFrame, schema: Schema, *, enveloped: bool) -> _Found:
+    """Read values as JSON; `enveloped`: the record is the payload of an object."""
+    fields = types.StructType(
+        [
+            types.StructField(name, _read_as(field.type, enveloped=enveloped))
+            for name, field in schema.items()
+        ]
+    )
+    outer = types.StructType([types.StructField(_PAYLOAD, fields)]) if enveloped else fields
+    read_as = types.StructType([*outer, types.StructField(_CORRUPT, types.StringType())])
+    text = F.try_validate_utf8(_named(VALUE).cast("string"))
+    known = [_named(PROBLEM)] if PROBLEM in frame.columns else []
+    step = frame.select(_named(OFFSET), _named(MILLISECONDS), *known, text.alias(_TEXT))
+    step = step.withColumn(_PARSED, F.from_json(_named(_TEXT), read_as, _OPTIONS))
+    whole, inner = _named(_PARSED), _named(_PARSED)
+    root = "$"
+    reasons = [
+        *known,
+        F.when(_named(_TEXT).isNull(), F.lit(NO_TEXT)),
+        F.when(~_is_one_object(_named(_TEXT)), F.lit(NOT_ONE)),
+    ]
+    if enveloped:
+        inner, root = whole.getField(_PAYLOAD), f"$.{_PAYLOAD}"
+    corrupt = whole.isNull() | whole.getField(_CORRUPT).isNotNull()
+    named = F.coalesce(explain(_named(_TEXT), schema, root, numbered=enveloped), F.lit(NO_OBJECT))
+    reasons.append(F.when(corrupt, named))
+    if enveloped:
+        reasons.append(F.when(inner.isNull(), F.lit(NO_PAYLOAD)))
+    made = {
+        name: _from_number(inner.getField(name), field.type, enveloped=enveloped)
+        for name, field in schema.items()
+    }
+    return _Found(step, made, reasons)
+
+
+def _is_one_object(text: Column) -> Column:
+    """Whether a text is one object; Spark reads the first value and passes over the rest.
+
+    In a flat object the first } is the end, unless a text holds one. All others are put
+    between brackets, and as a value between braces: both are well-formed, and hold one item,
+    only if nothing closes the one or the other early.
+    """
+    bare = F.trim(F.translate(text, "\t\r\n", "   "))
+    in_array = F.from_json(F.concat(F.lit("["), text, F.lit("]")), "array<string>")
+    in_object = F.from_json(F.concat(F.lit('{"":'), text, F.lit("}")), "map<string,string>")
+    single = (F.coalesce(F.size(in_array), F.lit(0)) == 1) & (
+        F.coalesce(F.size(in_object), F.lit(0)) == 1
+    )
+    return F.startswith(bare, F.lit("{")) & ((F.instr(bare, "}") == F.length(bare)) | single)
+
+
+def _read_as(kind: FieldType, *, enveloped: bool) -> types.DataType:
+    """Return the type that JSON is read as, wide enough to notice what is too large."""
+    if kind is FieldType.FLOAT:
+        return types.DoubleType()
+    if enveloped and kind is FieldType.DATE:
+        return types.IntegerType()
+    if enveloped and kind is FieldType.TIMESTAMP:
+        return types.LongType()
+    return spark_type(kind)
+
+
+def _from_number(column: Column, kind: FieldType, *, enveloped: bool) -> Column:
+    """Return dates as dates; Kafka Connect counts days and milliseconds since 1970."""
+    if enveloped and kind is FieldType.DATE:
+        return F.date_from_unix_date(column)
+    if enveloped and kind is FieldType.TIMESTAMP:
+        return F.timestamp_millis(column)
+    return column
 
 
 def _named(name: str) -> Column:
     return F.col(f"`{name}`")
 
 
-OFFSET_COLUMN: Final = f"`{OFFSET}`"
-MILLISECONDS_COLUMN: Final = f"`{MILLISECONDS}`"
-
-
-def _wide(kind: FieldType) -> FieldType:
-    return FieldType.DOUBLE if kind is FieldType.FLOAT else kind
-
-
-def _time(stream: Stream, parsed: dict[str, Column]) -> Column:
+def _time(stream: Stream, fields: dict[str, Column]) -> Column:
     if stream.time is None:
         return _named(MILLISECONDS)
-    column = parsed[stream.time]
+    column = fields[stream.time]
     kinds = {field.name: field.type for field in stream.fields}
     return F.unix_millis(column) if kinds[stream.time] == "timestamp" else column

@@ -26,8 +26,8 @@ from penstock.masks import Chain, Vault
 from penstock.masks.spark import mask_frame
 from penstock.pipeline.blueprint import Blueprint
 from penstock.pipeline.commits import Commit, Totals, ViewWriter
-from penstock.pipeline.log_source import OFFSET
-from penstock.pipeline.parsing import PERSON, PROBLEM, TIME
+from penstock.pipeline.log_source import OFFSET, PROBLEM
+from penstock.pipeline.parsing import PERSON, TIME
 from penstock.pipeline.risk_persons import write_persons
 from penstock.pipeline.sinks.opening import Sinks
 from penstock.pipeline.steps import WINDOW, DeadLetter, Outcome, Step, arrow_schema

@@ -20,6 +20,7 @@ RESERVED: Final = "penstock:"
 """How the names of columns begin that the pipeline adds on the way."""
 FIELD_LIMIT: Final = 1000
 TOPIC_LIMIT: Final = 249
+PATH_LIMIT: Final = 4096
 TOPIC_CHARACTERS: Final = frozenset(
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
 )
@@ -112,6 +113,34 @@ class StreamField(Part):
         return made
 
 
+def _check_folder(path: str) -> str:
+    parts = path.split("/")
+    if not path.startswith("/") or ".." in parts or not path.isprintable():
+        raise ValueError(
+            f"{quote(path)} is no folder that every process would find → "
+            "write the whole path, from / on"
+        )
+    return path
+
+
+class FileSource(Part):
+    """Files of a folder, read as they appear."""
+
+    folder: Annotated[
+        str, Field(min_length=1, max_length=PATH_LIMIT), AfterValidator(_check_folder)
+    ] = Field(description="The folder; on a cluster, one that all nodes see.")
+    format: Literal["csv", "json", "parquet", "avro"] = Field(
+        description="What files hold: CSV with a first line of names, JSON lines, Parquet, "
+        "Avro. Files with other endings are passed over."
+    )
+
+
+class StreamSource(Part):
+    """Where records come from, if not from the stream's topic in the event log."""
+
+    files: FileSource = Field(description="Files of a folder.")
+
+
 @register
 class Stream(Definition):
     """A stream of records: its topic, its fields and who its records are about."""
@@ -131,6 +160,16 @@ class Stream(Definition):
         default=None,
         description="The field that tells when it happened, for windows: a timestamp, or a long "
         "of milliseconds since 1970. Left out: when the record arrived.",
+    )
+
+    format: Literal["json", "avro", "connect"] = Field(
+        default="json",
+        description="How values are written. json: an object. avro: a binary datum with the "
+        "schema of the fields. connect: an envelope of Kafka Connect, `{schema, payload}`.",
+    )
+    source: StreamSource | None = Field(
+        default=None,
+        description="Where records come from; left out: from the topic in the event log.",
     )
 
     @property
@@ -156,6 +195,20 @@ class Stream(Definition):
             raise ValueError(
                 f"time: the field {quote(self.time)} is {types[self.time]} → "
                 "name a timestamp, or a long of milliseconds"
+            )
+        files = self.source.files if self.source else None
+        if (
+            files is not None
+            and self.format != "json"
+            and (files.format, self.format)
+            != (
+                "json",
+                "connect",
+            )
+        ):
+            raise ValueError(
+                f"format: rows of {files.format} files are not written as {self.format} → "
+                "leave format out"
             )
         return self
 
