@@ -19,7 +19,7 @@ from penstock.model.kinds import Group, ObjectShape
 from penstock.model.topics import matches
 from penstock.policy.access import Access
 from penstock.policy.access_plans import Settings
-from penstock.policy.access_rules import VOLATILE, Limit, Rule
+from penstock.policy.access_rules import VOLATILE, Depends, Limit, Rule, Verdict
 from penstock.policy.attributes import Action, Known
 from penstock.policy.emergencies import Emergency, SituationBoard, SituationsUnknownError
 from penstock.policy.objects import Message
@@ -281,7 +281,7 @@ def test_the_engine_decides_as_the_naive_model_does(seed: int) -> None:
     world = draw_world(draw)
     access = make_access(world)
     kept: dict[Any, Any] = {}  # askers as sessions keep them, over changes of the rules
-    constant: dict[Any, bool] = {}
+    seen: dict[Any, Any] = {}
     for _ in range(DECISIONS):
         change(draw, world, access)
         ask = draw_question(draw)
@@ -298,10 +298,33 @@ def test_the_engine_decides_as_the_naive_model_does(seed: int) -> None:
             told = access.explain(action, asker, message, ask["e"], world.board)
             assert (told.allowed, told.rule) == (verdict.allowed, verdict.rule)
             assert told.situation == (str(verdict.applied) if verdict.applied else None)
-            if not verdict.depends:
-                # What depends on nothing is the same whatever message it is about.
-                key = (access.generation, action, who, ask["topic"])
-                assert constant.setdefault(key, verdict.allowed) is verdict.allowed
+            known = (access.generation, action, who, ask["topic"])
+            tell_dependences(known, verdict, ask, world, access.about(message), seen)
+
+
+def tell_dependences(
+    known: tuple[Any, ...],
+    verdict: Verdict,
+    ask: dict[str, Any],
+    world: World,
+    about: Any,
+    seen: dict[Any, Any],
+) -> None:
+    """Check that what a verdict depends on is all that it depends on."""
+    depends = verdict.depends
+    publisher = (ask["publisher"], ask["publishing"])
+    assert seen.setdefault(known, depends & Depends.PUBLISHER) == depends & Depends.PUBLISHER
+    if depends & Depends.PUBLISHER:
+        known = (*known, publisher)
+    assert seen.setdefault((known, "depends"), depends) == depends
+    inputs = {
+        Depends.OBJECT: about,
+        Depends.ENVIRONMENT: ask["e"],
+        Depends.SITUATION: world.board.changes,
+        Depends.MESSAGE: ask["payload"],
+    }
+    looked_at = [repr(value) for flag, value in inputs.items() if depends & flag]
+    assert seen.setdefault((known, *looked_at), verdict) == verdict
 
 
 @settings(max_examples=30, deadline=None)

@@ -254,6 +254,12 @@ class Access:
         if len(asker.plans) >= PLAN_LIMIT:
             asker.plans.clear()
         limits = pick(rules.limits, [publisher]) if publisher is not None else []
-        plan = Plan(asker.attributes, pick(rules.rules, asker.subjects), limits, self.settings)
+        plan = Plan(
+            asker.attributes,
+            pick(rules.rules, asker.subjects),
+            limits,
+            self.settings,
+            limited=bool(rules.limits),
+        )
         asker.plans[rules, publisher] = plan
         return plan

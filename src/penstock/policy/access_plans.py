@@ -130,7 +130,11 @@ class Settled:
 
 
 class Plan:
-    """The rules that decide on an asker's access to the topics that have these rules."""
+    """The rules that decide on an asker's access to the topics that have these rules.
+
+    `limits` are the preferences of one publisher; `limited` says that there are some, be it
+    of others.
+    """
 
     __slots__ = (
         "_attributes",
@@ -153,6 +157,8 @@ class Plan:
         rules: Sequence[Rule],
         limits: Sequence[Limit],
         settings: Settings,
+        *,
+        limited: bool = False,
     ) -> None:
         if not settings.required:
             rules = ()
@@ -178,7 +184,7 @@ class Plan:
             self.depends |= depends_on(expression)
         if emergency:
             self.depends |= Depends.SITUATION
-        if limits:
+        if limited:
             self.depends |= Depends.PUBLISHER
         self._object_names = fields_of(expressions, "o")
         self._environment_names = fields_of(expressions, "e")

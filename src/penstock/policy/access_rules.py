@@ -31,7 +31,8 @@ class Depends(IntFlag):
     ENVIRONMENT = 2
     """Attributes of `e` other than the time."""
     PUBLISHER = 4
-    """Who published: named by a condition, or with preferences of their own."""
+    """Who published: a condition names them, or some publisher has preferences about the
+    topic. What else a decision depends on may differ from publisher to publisher then."""
     SITUATION = 8
     """The situations of emergency scenarios."""
     MESSAGE = 16

@@ -16,30 +16,8 @@ from penstock.policy.emergencies import SituationBoard
 from penstock.policy.objects import Message
 
 FOLDER = Path(penstock.demo.__file__).parent / "nursing_home"
+PART_NAMES = ("events.yaml", "plans.yaml", "policies.yaml", "people.yaml")
 SITUATIONS = ("Possible", "Suspected", "Asymptomatic", "Symptomatic", "Severe")
-# The situations and the scenario alone; what brings them about is told elsewhere.
-PLAN = """
-kind: event
-name: Begin
-attributes: {pid: string}
-packet: {set: {pid: o.patientId}}
----
-kind: plan
-name: covid-19
-situations:
-- {id: Possible, level: 1}
-- {id: Suspected, level: 2}
-- {id: Asymptomatic, level: 3}
-- {id: Symptomatic, level: 4}
-- {id: Severe, level: 5}
-evolutions: [{event: Begin, to: Possible}]
----
-kind: scenario
-name: covid
-plan: covid-19
-attribute: pid
-"""
-
 OWN, TREATED, KIN, WARD, ALL = "own", "treated", "kin", "ward", "all"
 # Who, topic, about whom, action, in which situations of the patient (None: always).
 TABLE_6 = [
@@ -84,12 +62,9 @@ TOPICS = sorted({row[1] for row in TABLE_6 + TABLE_7})
 
 def build(extra: str = "") -> DefinitionSet:
     texts = [(FOLDER / name).read_text(encoding="utf-8") for name in PART_NAMES]
-    documents = [it for text in (*texts, PLAN) for it in read_text(text).documents]
+    documents = [it for text in texts for it in read_text(text).documents]
     changed = {it.key: it for it in (*documents, *read_text(extra).documents)}
     return DefinitionSet.build(changed.values())
-
-
-PART_NAMES = ("policies.yaml", "people.yaml")
 
 
 def make_access(extra: str = "") -> Access:
@@ -120,6 +95,9 @@ def test_the_tables_are_complete() -> None:
     ordinary = [it for it in definitions.of(kinds.Policy) if it.split("/")[0] not in devices]
     assert len(ordinary) == len(TABLE_6) == 15
     assert len(definitions.of(kinds.EmergencyPolicy)) == len(TABLE_7) == 6
+    plan = definitions.get(kinds.Plan, "covid-19")
+    assert plan is not None
+    assert tuple(it.id for it in plan.situations) == SITUATIONS
 
 
 def test_every_decision_is_the_one_of_the_tables() -> None:

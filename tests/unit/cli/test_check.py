@@ -1,0 +1,95 @@
+"""`penstock check` and `penstock explain` on policies, preferences and emergencies."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock.demo
+from penstock.cli import main
+
+FOLDER = Path(penstock.demo.__file__).parent / "nursing_home"
+ABOUT = ("--payload", '{"pid": "patient-1"}')
+TEMPERATURE = ("check", "--topic", "physiological/temperature", *ABOUT)
+
+
+@pytest.fixture(autouse=True)
+def _folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PENSTOCK_ACTOR", "tester")
+    monkeypatch.setenv("NO_COLOR", "1")
+    for part in FOLDER.glob("*.yaml"):
+        shutil.copy(part, tmp_path)
+    files = [word for part in sorted(tmp_path.glob("*.yaml")) for word in ("-f", part.name)]
+    assert _run(capsys, "apply", *files)[0] == 0
+
+
+def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    printed = capsys.readouterr()
+    assert isinstance(ended.value.code, int)
+    return ended.value.code, printed.out, printed.err
+
+
+def _json(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Any]:
+    code, out, _ = _run(capsys, *arguments, "--json")
+    return code, json.loads(out)
+
+
+def test_check_knows_attributes_objects_and_supposed_situations(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, answer = _json(capsys, *TEMPERATURE, "--subject", "physician-1")
+    assert (code, answer["allowed"]) == (0, True)
+    assert answer["rule"] == "policy medical_personnel/read-physiological"
+    assert answer["situation"] is None
+    assert _json(capsys, *TEMPERATURE, "--subject", "physician-2")[0] == 1
+    specialist = (*TEMPERATURE, "--subject", "specialist-1")
+    assert _json(capsys, *specialist)[0] == 1
+    code, answer = _json(capsys, *specialist, "--situation", "covid/patient-1=Severe")
+    assert (code, answer["situation"]) == (0, "covid=Severe")
+    assert _json(capsys, *specialist, "--situation", "covid/patient-2=Severe")[0] == 1
+
+
+def test_check_knows_the_publishers_preferences(capsys: pytest.CaptureFixture[str]) -> None:
+    supposed = ("--situation", "covid/patient-1=Severe", "--publisher", "sensor-1")
+    question = ("check", "--topic", "physiological/respiratory", *ABOUT, *supposed)
+    code, answer = _json(capsys, *question, "--subject", "specialist-1")
+    assert (code, answer["rule"]) == (1, "preference patient-1/respiratory-rate")
+    assert _json(capsys, *question, "--subject", "physician-1")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("situation", "complaint"),
+    [
+        ("covid/patient-1", "SCENARIO/SUBJECT=SITUATION"),
+        ("covd/patient-1=Severe", "names no scenario"),
+        ("covid/patient-1=Sever", "name one of Possible"),
+    ],
+)
+def test_a_situation_that_cannot_be_is_refused(
+    capsys: pytest.CaptureFixture[str], situation: str, complaint: str
+) -> None:
+    code, _, errors = _run(capsys, *TEMPERATURE, "--situation", situation)
+    assert code == 2
+    assert complaint in errors.replace("\n", " ")
+
+
+def test_explain_tells_emergency_policies_and_preferences(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _, answer = _json(capsys, "explain", "physiological/respiratory")
+    told = {item["policy"]: item["emergency"] for item in answer["policies"]}
+    assert told["medical_personnel/read-physiological"] is None
+    specialist = "Severe, Symptomatic of o.patientId in covid"
+    assert told["external_specialist/read-physiological"] == specialist
+    assert answer["preferences"][0]["publisher"] == "patient-1"
+    out = _run(capsys, "explain", "physiological/respiratory")[1]
+    assert "readers need" in out
