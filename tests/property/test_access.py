@@ -337,4 +337,4 @@ def test_nothing_is_remembered_that_depends_on_the_message_or_the_time(seed: int
         asker = access.asker(ask["user"], ask["client"])
         access.decide("read", asker, Message(ask["topic"], ask["payload"]), ask["e"])
         for plan in asker.plans.values():
-            assert not (plan.depends & VOLATILE and plan._memory)
+            assert not (plan.depends & VOLATILE and plan._own)

@@ -21,7 +21,7 @@ from typing import Any, Final
 from penstock.lang import Record
 from penstock.model.kinds import Group, ObjectShape
 from penstock.policy.access_explanations import explain_access
-from penstock.policy.access_plans import Plan, Settings
+from penstock.policy.access_plans import Memory, Plan, Settings
 from penstock.policy.access_rules import Bucket, Depends, Limit, Rule, RuleIndex, Verdict, pick
 from penstock.policy.attributes import Action, Asker, Directory, Known, Membership
 from penstock.policy.decision import Decision
@@ -73,6 +73,7 @@ class Access:
         self._sites: TopicCache[Site] = TopicCache(self._survey, SITE_LIMIT)
         self._rule_sets: dict[tuple[Any, ...], RuleSet] = {}
         self._askers: dict[tuple[str | None, str | None], Asker] = {}
+        self._memory = Memory()
 
     # --- questions ---
 
@@ -216,6 +217,7 @@ class Access:
         self._sites.forget_all()
         self._rule_sets.clear()
         self._askers.clear()
+        self._memory.clear()
 
     def _remove_policy(self, name: str) -> None:
         for index in self._rules.values():
@@ -259,6 +261,7 @@ class Access:
             pick(rules.rules, asker.subjects),
             limits,
             self.settings,
+            self._memory,
             limited=bool(rules.limits),
         )
         asker.plans[rules, publisher] = plan

@@ -38,7 +38,7 @@ from penstock.policy.emergencies import (
 from penstock.policy.objects import Message, Place
 
 DEFAULT: Final = "enforcement default"
-MEMORY_LIMIT: Final = 4_096
+MEMORY_LIMIT: Final = 131_072
 KEY_LIMIT: Final = 512
 TABLE_LIMIT: Final = 64
 
@@ -53,6 +53,33 @@ class Settings:
     """Whether emergency policies go before preferences."""
     exclusive: tuple[Emergency, ...] = ()
     """Emergencies that set ordinary policies aside."""
+
+
+class Memory:
+    """What all plans remember together, in limited number; where it is full, all is forgotten."""
+
+    __slots__ = ("_held", "count", "limit")
+
+    def __init__(self, limit: int = MEMORY_LIMIT) -> None:
+        self.limit = limit
+        self.count = 0
+        self._held: list[dict[Any, Any]] = []
+
+    def keep(self, own: dict[Any, Any], key: Any, value: Any) -> None:
+        """Keep a value in the memory of a plan."""
+        if self.count >= self.limit:
+            self.clear()
+        if not own:
+            self._held.append(own)
+        own[key] = value
+        self.count += 1
+
+    def clear(self) -> None:
+        """Forget all."""
+        for own in self._held:
+            own.clear()
+        self._held.clear()
+        self.count = 0
 
 
 class Case(NamedTuple):
@@ -76,7 +103,7 @@ class Settled:
         self.limit = limit
         self._cases = cases
         self._aside = aside
-        self._table: dict[tuple[str | None, ...], Verdict] = {}
+        self._table: dict[tuple[str | None, ...], Verdict] | None = None
         # Where the situations of some subjects are all that counts, they are the key.
         self._instances: tuple[tuple[str, str], ...] | None = None
         if all(case.subject is not None for case in cases):
@@ -98,10 +125,10 @@ class Settled:
             key = tuple([current(scenario, subject) for scenario, subject in self._instances])
         except SituationsUnknownError:
             return self._resolve(situations)
+        if self._table is None or len(self._table) >= TABLE_LIMIT:
+            self._table = {}
         verdict = self._table.get(key)
         if verdict is None:
-            if len(self._table) >= TABLE_LIMIT:
-                self._table.clear()
             verdict = self._table[key] = self._resolve(situations)
         return verdict
 
@@ -138,13 +165,16 @@ class Plan:
 
     __slots__ = (
         "_attributes",
+        "_denied",
         "_emergency",
         "_environment_names",
+        "_granted",
         "_key_of_topic",
         "_limits",
         "_memory",
         "_object_names",
         "_ordinary",
+        "_own",
         "_publisher",
         "_remembers",
         "_settings",
@@ -157,6 +187,7 @@ class Plan:
         rules: Sequence[Rule],
         limits: Sequence[Limit],
         settings: Settings,
+        memory: Memory,
         *,
         limited: bool = False,
     ) -> None:
@@ -192,7 +223,13 @@ class Plan:
         self._key_of_topic = "topic" in message_names
         self._publisher = "user" in message_names or "clientId" in message_names
         self._remembers = not self.depends & VOLATILE
-        self._memory: dict[tuple[Any, ...], Verdict | Settled] = {}
+        self._own: dict[tuple[Any, ...], Verdict | Settled] = {}
+        self._memory = memory
+        self._denied = Verdict(False, DEFAULT, self.depends)  # noqa: FBT003
+        self._granted = {
+            name: Verdict(True, name, self.depends)  # noqa: FBT003
+            for name in (DEFAULT, *(name for name, _ in self._ordinary))
+        }
 
     def decide(
         self, message: Message, place: Place, e: Mapping[str, Any], situations: Situations
@@ -203,13 +240,11 @@ class Plan:
             made = self._settle(message, o, e)
             return made if isinstance(made, Verdict) else made.resolve(situations)
         key = self._make_key(message, o, e)
-        held = self._memory.get(key) if key is not None else None
+        held = self._own.get(key) if key is not None else None
         if held is None:
             held = self._settle(message, o, e)
             if key is not None:
-                if len(self._memory) >= MEMORY_LIMIT:
-                    self._memory.clear()
-                self._memory[key] = held
+                self._memory.keep(self._own, key, held)
         return held if isinstance(held, Verdict) else held.resolve(situations)
 
     def _make_key(
@@ -246,7 +281,11 @@ class Plan:
             if holds(s, o, e, t) is True:
                 ordinary = name
                 break
+        if not self._emergency and limit is None:
+            return self._denied if ordinary is None else self._granted[ordinary]
         cases, aside = self._find_cases(s, o, e, t)
+        if not cases and ordinary is None and limit is None:
+            return self._denied
         settled = Settled(self, ordinary, limit, cases, aside=aside)
         undisputed = ordinary is not None and limit is None and not aside
         if not cases or (undisputed and not any(case.emergency.exclusive for case in cases)):

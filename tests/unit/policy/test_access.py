@@ -8,7 +8,7 @@ import pytest
 
 from penstock.lang import BOOL, STRING, build_scope, compile_expression
 from penstock.policy.access import Access
-from penstock.policy.access_plans import KEY_LIMIT, MEMORY_LIMIT, Settings
+from penstock.policy.access_plans import KEY_LIMIT, Settings
 from penstock.policy.access_rules import Depends, Rule, depends_on
 from penstock.policy.attribute_values import WrongValueError, read_value
 from penstock.policy.attributes import Directory, Known
@@ -84,15 +84,19 @@ def test_time_is_looked_at_each_time() -> None:
 
 def test_what_is_remembered_is_bounded() -> None:
     access = make_access(make_rule("o.patientId == s.uid"))
-    asker = access.asker("ann", None)
-    for number in range(MEMORY_LIMIT + 10):
-        message = Message("a", about={"patientId": f"p{number}"})
-        assert not access.decide("read", asker, message)
+    access._memory.limit = 100
+    askers = [access.asker(f"user-{number}", None) for number in range(10)]
+    for number in range(250):
+        for asker in askers:
+            message = Message("a", about={"patientId": f"user-{number}"})
+            allowed = access.decide("read", asker, message).allowed
+            assert allowed is (asker.user == f"user-{number}")
+        held = [plan._own for asker in askers for plan in asker.plans.values()]
+        assert 0 < sum(map(len, held)) == access._memory.count <= 100
     message = Message("a", about={"patientId": "x" * (KEY_LIMIT + 1)})
-    assert not access.decide("read", asker, message)
-    (plan,) = asker.plans.values()
-    assert 0 < len(plan._memory) <= MEMORY_LIMIT
-    assert all(len(key[0]) <= KEY_LIMIT for key in plan._memory)
+    before = access._memory.count
+    assert not access.decide("read", askers[0], message)
+    assert access._memory.count == before
 
 
 def test_a_board_knows_which_situations_are_occupied() -> None:
