@@ -30,7 +30,8 @@ from penstock.model.kinds import Stream, View
 from penstock.pipeline.blueprint import Blueprint
 from penstock.pipeline.control import PAUSED, RUNNING, STOPPED, Condition, Control
 from penstock.pipeline.sinks.opening import Sinks
-from penstock.pipeline.sources.topic import TopicSource
+from penstock.pipeline.sources.ends import checkpoint_folder
+from penstock.pipeline.sources.opening import open_source
 from penstock.pipeline.streams import StreamRunner
 from penstock.pipeline.views import ViewRunner
 
@@ -185,8 +186,8 @@ class Manager:
 
     def _stream(self, stream: Stream) -> StreamRunner:
         if stream.name not in self._streams:
-            checkpoint = self._settings.folder / ".checkpoints" / stream.name
-            source = TopicSource(self._log.topic(stream.topic))
+            checkpoint = checkpoint_folder(stream, self._settings)
+            source = open_source(stream, self._settings)
             rows = self._settings.batch
             runner = StreamRunner(self._spark, stream, source, checkpoint, rows)
             self._streams[stream.name] = runner

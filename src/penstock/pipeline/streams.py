@@ -118,7 +118,13 @@ class StreamRunner:
     def catch_up(self) -> None:
         """Bring all views to the end that the source has now."""
         with self._lock:
-            self._bring_to(self.source.take_in())
+            try:
+                end = self.source.take_in()
+            except PenstockError as error:
+                for view in list(self._views.values()):
+                    self._fail(view, error)
+                return
+            self._bring_to(end)
 
     def tick(self) -> None:
         """Let windows end by the clock."""
@@ -132,19 +138,22 @@ class StreamRunner:
             if not self._views or self._closing:
                 return
             try:
-                placed = self.source.place(frame)
+                self._take_batch(self.source.place(frame))
             except PenstockError as error:
                 # Kept for `failure`: Spark passes on no more than that something went wrong.
                 self._trouble = error
                 raise
-            parsed = parse_records(placed, self.stream)
-            with _kept(parsed, len(self._views)):
-                # Without a copy of what was parsed, the offsets alone are cheap to look at.
-                surveyed = parsed if len(self._views) > 1 else placed
-                first, end = _survey(surveyed)
-                if first < end:
-                    self._bring_to(first)
-                    self._advance(self._views.values(), parsed, first, end)
+
+    def _take_batch(self, placed: DataFrame) -> None:
+        parsed = parse_records(placed, self.stream)
+        with _kept(parsed, len(self._views)):
+            # Without a copy of what was parsed, the offsets alone are cheap to look at.
+            surveyed = parsed if len(self._views) > 1 else placed
+            first, end = _survey(surveyed)
+            if first < end:
+                self.source.check(first, end)
+                self._bring_to(first)
+                self._advance(self._views.values(), parsed, first, end)
 
     def _bring_to(self, end: int) -> None:
         """Read for views that are behind, those at the same place together."""
@@ -157,11 +166,12 @@ class StreamRunner:
             others = [view.next for view in behind if view.next > start]
             stretch = min([end, start + self._rows, *others])
             try:
-                raw = self.source.read_stretch(self._spark, start, stretch)
+                self.source.check(start, stretch)
             except PenstockError as error:
                 for view in together:
                     self._fail(view, error)
                 continue
+            raw = self.source.read_stretch(self._spark, start, stretch)
             parsed = parse_records(raw, self.stream)
             with _kept(parsed, len(together)):
                 self._advance(together, parsed, start, stretch)

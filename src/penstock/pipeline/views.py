@@ -96,9 +96,12 @@ class ViewRunner:
         """Publish what was held back under earlier definitions, as these say."""
         text = (self._plans / f"{last.plan}.json").read_text(encoding="utf-8")
         before = Blueprint.from_json(text)
-        if before.stream.name != self.blueprint.stream.name:
+        now = self.blueprint.stream
+        if (before.stream.name, before.stream.source) != (now.name, now.source):
+            # Its offsets would mean other records.
             raise UsageError(
-                f"the view {quote(self.name)} was one of the stream {quote(before.stream.name)}",
+                f"the view {quote(self.name)} was one of the stream {quote(before.stream.name)}"
+                f"{'' if before.stream.name != now.name else ', which had another source'}",
                 fix=f"give it another name, or move {self._writer.folder} away",
             )
         if last.state:

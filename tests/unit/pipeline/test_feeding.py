@@ -4,13 +4,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet  # type: ignore[import-untyped]
 import pytest
 
+from penstock.definitions.views import schema_of
 from penstock.errors import UsageError
 from penstock.eventlog import Topic
 from penstock.model.kinds import Stream
+from penstock.pipeline.avro import avro_schema
 from penstock.pipeline.feeding import feed
 
 STREAM = Stream.model_validate(
@@ -47,7 +50,7 @@ def test_csv_becomes_json_of_the_streams_types(tmp_path: Path) -> None:
     ]
 
 
-def test_json_lines_and_parquet_hold_the_same(tmp_path: Path) -> None:
+def test_json_lines_parquet_and_avro_hold_the_same(tmp_path: Path) -> None:
     wanted = [
         {"pid": 1, "ins. co.": "TK", "hba1c": 7.5, "well": True},
         {"pid": 2, "ins. co.": "", "hba1c": None, "well": None},
@@ -56,7 +59,11 @@ def test_json_lines_and_parquet_hold_the_same(tmp_path: Path) -> None:
     lines.write_text("\n\n".join(json.dumps(row, indent=None) for row in wanted) + "\n")
     table = tmp_path / "p.parquet"
     pyarrow.parquet.write_table(pa.Table.from_pylist(wanted), table)
-    for number, path in enumerate((lines, table)):
+    records = tmp_path / "p.avro"
+    schema = fastavro.parse_schema(avro_schema(schema_of(STREAM)))
+    with records.open("wb") as file:
+        fastavro.writer(file, schema, [{**row, "ins__co_": row["ins. co."]} for row in wanted])
+    for number, path in enumerate((lines, table, records)):
         topic = Topic(tmp_path / str(number))
         assert feed(path, STREAM, topic) == 2
         assert _records(topic) == wanted
@@ -66,9 +73,12 @@ def test_json_lines_and_parquet_hold_the_same(tmp_path: Path) -> None:
     ("name", "content", "message"),
     [
         ("p.csv", "pid,hba1c\n1,2\n", "has no column 'ins. co.'"),
-        ("p.csv", "pid,ins. co.\n1\n", "no well-formed CSV"),
+        ("p.csv", "pid,ins. co.\n1\n", "1 of its lines are no records"),
         ("p.csv", "", "has no column 'pid'"),
-        ("p.parquet", "rubbish", "no Parquet file"),
+        ("p.parquet", "rubbish", "no well-formed Parquet file"),
+        ("p.avro", "rubbish", "no well-formed Avro file"),
+        ("p.json", "{}\n" + "x" * (1 << 20) + "x", "1 of its lines"),
+        ("p.csv", "pid,pid\n1,2\n", "stands twice"),
         ("p.xls", "", "is not known"),
     ],
 )
@@ -79,6 +89,7 @@ def test_files_that_cannot_be_fed_are_told(
     path.write_text(content)
     with pytest.raises(UsageError, match=message):
         feed(path, STREAM, Topic(tmp_path / "log"))
+    assert Topic(tmp_path / "log").next_offset == 0
 
 
 def test_a_missing_file_is_told(tmp_path: Path) -> None:

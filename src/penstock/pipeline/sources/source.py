@@ -35,5 +35,8 @@ class Source(Protocol):
     def place(self, batch: DataFrame) -> DataFrame:
         """Give the records of a batch of that stream their offsets, if they lack them."""
 
+    def check(self, start: int, end: int) -> None:
+        """Raise if the records from `start` to before `end` cannot be read as they were."""
+
     def read_stretch(self, spark: SparkSession, start: int, end: int) -> DataFrame:
         """Return the records from `start` to before `end`."""

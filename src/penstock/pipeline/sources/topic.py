@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame, SparkSession
 
+from penstock.errors import UnavailableError, quote
 from penstock.eventlog import Topic
 from penstock.pipeline.log_source import read_on, read_stretch
 
@@ -25,6 +26,16 @@ class TopicSource:
     def place(self, batch: DataFrame) -> DataFrame:
         """Return the batch: it has its offsets."""
         return batch
+
+    def check(self, start: int, end: int) -> None:
+        """Raise if the log has forgotten records of the stretch."""
+        first = self._topic.first_offset
+        if start < min(first, end):
+            raise UnavailableError(
+                f"the event log has forgotten the records {start} to {min(first, end) - 1} "
+                f"of {quote(self._topic.folder.name)}",
+                fix="restore the topic's files from a backup",
+            )
 
     def read_stretch(self, spark: SparkSession, start: int, end: int) -> DataFrame:
         """Return the records from `start` to before `end`."""

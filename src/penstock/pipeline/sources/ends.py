@@ -1,0 +1,34 @@
+"""How far the sources of streams reach, and where the pipeline keeps what it knows of them."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from penstock.config.sections.pipeline import PipelineSettings
+from penstock.eventlog import EventLog
+from penstock.model.kinds import Stream
+from penstock.model.kinds.stream import FileSource
+from penstock.pipeline.sources.index import FileIndex
+
+
+def index_folder(stream: str, source: FileSource, settings: PipelineSettings) -> Path:
+    """Return where the index of a source is kept: another folder of files, another index."""
+    digest = hashlib.sha256(f"{source.format}:{source.folder}".encode()).hexdigest()[:12]
+    return settings.folder / ".sources" / stream / digest
+
+
+def checkpoint_folder(stream: Stream, settings: PipelineSettings) -> Path:
+    """Return where Spark notes what it offered; places in one source mean nothing in another."""
+    if stream.source is None:
+        return settings.folder / ".checkpoints" / stream.name
+    return index_folder(stream.name, stream.source.files, settings) / "checkpoint"
+
+
+def next_offset_of(stream: Stream, settings: PipelineSettings) -> int:
+    """Return the next offset of a stream, as far as its source was looked at already."""
+    if stream.source is None:
+        return EventLog(settings.event_log).topic(stream.topic).next_offset
+    files = stream.source.files
+    folder = index_folder(stream.name, files, settings)
+    return FileIndex(folder, Path(files.folder), files.format).next_offset

@@ -1,0 +1,119 @@
+"""Files of a folder become views: as they appear, each record once, and never silently less."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.config import defaults
+from penstock.definitions import DefinitionSet
+from penstock.model.document import Document
+from penstock.model.kinds import Stream
+from penstock.pipeline.commits import ViewFolder
+from penstock.pipeline.reading import read_published
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.pipeline.streams import StreamRunner
+
+pytestmark = pytest.mark.needs("java")
+
+FIELDS = [{"name": "n", "type": "int"}, {"name": "name", "type": "string"}]
+
+
+class House:
+    """A stream of files and its views."""
+
+    def __init__(self, spark: SparkSession, folder: Path, form: str) -> None:
+        self.spark = spark
+        self.folder = folder
+        self.source = folder / "in"
+        self.source.mkdir()
+        source = {"files": {"folder": str(self.source), "format": form}}
+        self.stream = Document("stream", "s", {"fields": FIELDS, "source": source})
+
+    def run(self, *views: str) -> StreamRunner:
+        from penstock.pipeline.blueprint import Blueprint  # noqa: PLC0415 - loads Spark
+        from penstock.pipeline.sources.ends import checkpoint_folder  # noqa: PLC0415
+        from penstock.pipeline.sources.opening import open_source  # noqa: PLC0415
+        from penstock.pipeline.streams import StreamRunner  # noqa: PLC0415
+        from penstock.pipeline.views import ViewRunner  # noqa: PLC0415
+
+        documents = [Document("view", name, {"stream": "s"}) for name in views]
+        definitions = DefinitionSet.build([self.stream, *documents])
+        settings = defaults(self.folder, {}).pipeline
+        stream = definitions.of(Stream)["s"]
+        source = open_source(stream, settings)
+        checkpoint = checkpoint_folder(stream, settings)
+        runner = StreamRunner(self.spark, stream, source, checkpoint, 4)
+        for name in views:
+            blueprint = Blueprint.find(definitions, name)
+            runner.add(ViewRunner(self.spark, blueprint, self.folder / name, bytes(32)))
+        return runner
+
+    def published(self, view: str) -> list[int]:
+        rows = read_published(ViewFolder(self.folder / view))
+        return sorted(row["n"] for row in rows)
+
+    def dead(self, view: str) -> dict[int, str]:
+        letters = ViewFolder(self.folder / view).dead_letters()
+        return {letter["offset"]: letter["reason"] for letter in letters}
+
+
+def test_files_become_views_as_they_appear(spark: SparkSession, tmp_path: Path) -> None:
+    house = House(spark, tmp_path, "csv")
+    (house.source / "a.csv").write_text("n,name\n0,a\n1,b\nx,c\n3,d\n4,e\n")
+    runner = house.run("one", "two")
+    runner.start(interval=0.1)
+    try:
+        _wait(lambda: house.published("two") == [0, 1, 3, 4])
+        partial = house.source / ".b.csv"
+        partial.write_text("n,name\n6,f\n7,g,too many\n")
+        partial.rename(house.source / "b.csv")
+        _wait(lambda: house.published("two") == [0, 1, 3, 4, 6])
+        assert runner.failure is None
+    finally:
+        runner.stop()
+    assert house.published("one") == [0, 1, 3, 4, 6]
+    assert house.dead("one") == {
+        2: "the field 'n' is declared int, and holds something else",
+        6: "the line has more or fewer cells than the first line",
+    }
+    # What all have read may go; a view that comes later is told that it is gone.
+    (house.source / "a.csv").unlink()
+    (house.source / "c.csv").write_text("n,name\n8,h\n")
+    runner = house.run("one", "late")
+    runner.catch_up()
+    assert house.published("one") == [0, 1, 3, 4, 6, 8]
+    assert "a.csv' is gone, which held the records 0 to 4" in runner.failures["late"]
+    (house.source / "c.csv").write_text("n,name\n8,h\n9,i\n")
+    runner.catch_up()
+    assert "c.csv' was changed after" in runner.failures["one"]
+    runner.stop()
+
+
+def test_a_view_does_not_go_on_in_another_source(spark: SparkSession, tmp_path: Path) -> None:
+    from penstock.errors import UsageError  # noqa: PLC0415
+
+    house = House(spark, tmp_path, "json")
+    (house.source / "a.json").write_text(json.dumps({"n": 1, "name": "a"}) + "\n")
+    runner = house.run("one")
+    runner.catch_up()
+    runner.stop()
+    assert house.published("one") == [1]
+    house.stream = Document("stream", "s", {"fields": FIELDS})
+    with pytest.raises(UsageError, match="had another source"):
+        house.run("one")
+
+
+def _wait(condition: Callable[[], bool], seconds: float = 120.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come to pass in time"
+        time.sleep(0.1)
