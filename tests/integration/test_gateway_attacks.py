@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from penstock.components import MosquittoServer
+from penstock.gateway.holding import broker_filter
 from penstock.gateway.rules import RESERVATION
-from penstock.gateway.subscribing import broker_filter
 from penstock.model.document import Document, Key
 from penstock.mqtt import V3, Pubrel, Subscription, Will
 from penstock.mqtt.properties import Properties
@@ -296,9 +296,9 @@ def test_a_pause_during_a_resume_is_remembered(
     closed = Document(RESERVATION, topic, {"allow": ["other"], "prohibit": []})
 
     async def flicker() -> None:
-        gateway.turn(gateway.rules.try_out({key: None}))
+        gateway.following.turn(gateway.rules.try_out({key: None}))
         await asyncio.sleep(0)
-        gateway.turn(gateway.rules.try_out({key: closed}))
+        gateway.following.turn(gateway.rules.try_out({key: closed}))
         await asyncio.sleep(0.3)
         gateway.rules.settle([key])
 
@@ -328,7 +328,7 @@ def test_a_stored_reservation_holds_although_the_follower_was_faster(
     def follower_first() -> frozenset[str]:
         snapshot = rules.snapshot
         assert snapshot is not None
-        strict_gateway.gateway.turn(
+        strict_gateway.gateway.following.turn(
             rules.try_out({key: Document(RESERVATION, topic, {"allow": ["c"], "prohibit": []})})
         )
         # The steps of a command that stores {b} when the follower has brought it before.

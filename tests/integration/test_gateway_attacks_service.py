@@ -70,7 +70,7 @@ def test_what_waits_for_quota_is_bounded_though_it_is_empty(
     except (OSError, TimeoutError):
         pass
     client = narrow.gateway.clients.get("flood")
-    assert client is None or len(client._waiting or ()) < 40_000
+    assert client is None or len(client.backlog._kept or ()) < 40_000
 
 
 def test_large_properties_are_not_remembered(

@@ -118,7 +118,7 @@ async def _carry_out(client: Downstream, packet: Publish, command: Command) -> N
             unsaved = rules.unsaved()
             await _store(client, lambda _: unsaved, "stored what was tried out")
         case Reload():
-            gateway.turn(rules.reload())
+            gateway.following.turn(rules.reload())
         case _:
             tried = rules.unsaved()
 
@@ -132,8 +132,8 @@ async def _carry_out(client: Downstream, packet: Publish, command: Command) -> N
                 await _store(client, want, _history(command))
             else:
                 wanted = want(rules.snapshot.documents if rules.snapshot else {})
-                await gateway.run_in_thread(gateway.check, wanted)
-                gateway.turn(rules.try_out(wanted))
+                await gateway.run_in_thread(gateway.following.check, wanted)
+                gateway.following.turn(rules.try_out(wanted))
 
 
 async def _store(
@@ -151,14 +151,14 @@ async def _store(
 
     change = await gateway.run_in_thread(
         partial(
-            gateway.definitions.edit,
+            gateway.following.definitions.edit,
             work_out,
             actor=client.session.principal,
             reason=f"{done} by MQTT command",
         )
     )
-    gateway.take(change)
-    gateway.turn(rules.settle(wanted, tried))
+    gateway.following.take(change)
+    gateway.following.turn(rules.settle(wanted, tried))
 
 
 def _wanted(

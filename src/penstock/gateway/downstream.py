@@ -7,8 +7,7 @@
 
 Rules that hold here:
 - Packets of one client are dealt with in their order. What must wait (for the broker, the
-  store, a password check) suspends this client alone: `suspend` keeps what comes after it,
-  and reading stops until it is done.
+  store, a password check) suspends this client alone (`Backlog`).
 - Reading the state of the rules and acting on it is one synchronous step.
 - A message goes to the broker only with the stamp of its publisher; a decision that was
   remembered is forgotten with every change of the rules (`generation`).
@@ -19,13 +18,12 @@ Rules that hold here:
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Coroutine, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, cast
 
 from penstock.gateway import admission, opening, requests
+from penstock.gateway.backlog import Backlog
 from penstock.gateway.ending import Cause, end
-from penstock.gateway.window import cost
 from penstock.mqtt import (
     NO_PROPERTIES,
     NO_PUBLISH_PROPERTIES,
@@ -41,9 +39,7 @@ from penstock.mqtt import (
     Pubcomp,
     Publish,
     Pubrec,
-    Pubrel,
     Reader,
-    ReceiveMaximumError,
     Sender,
     encode_puback,
 )
@@ -57,23 +53,16 @@ if TYPE_CHECKING:
 
 _PINGRESP = PINGRESP.encode(V5)
 _ACKS = (Puback, Pubrec, Pubcomp)
-_EXCHANGE = (Puback, Pubrec, Pubrel, Pubcomp)
 _NOTHING_KNOWN: frozenset[str] = frozenset()
-_REQUEST_BYTES = 256
-_QUEUES = 2
 
 
 class Downstream(asyncio.Protocol):
     """One client's network connection."""
 
     __slots__ = (
-        "_busy",
         "_holds",
-        "_kept_bytes",
-        "_over_quota",
-        "_task",
-        "_waiting",
         "aliases",
+        "backlog",
         "blocked",
         "budget",
         "connect",
@@ -88,7 +77,6 @@ class Downstream(asyncio.Protocol):
         "peer",
         "problems",
         "quota",
-        "quota_freed",
         "reader",
         "refused",
         "session",
@@ -99,7 +87,6 @@ class Downstream(asyncio.Protocol):
         "unacked",
         "upstream",
         "version",
-        "was_read",
         "writes",
     )
 
@@ -135,15 +122,9 @@ class Downstream(asyncio.Protocol):
         self.unacked: set[int] = set()
         self.refused: set[int] = set()
         self.quota = 0
-        self.quota_freed: asyncio.Future[None] | None = None
-        self.was_read: asyncio.Future[None] | None = None
         self.budget = 0.0
-        self._busy = False
-        self._over_quota = False
-        self._kept_bytes = 0
         self._holds: set[str] = set()
-        self._waiting: deque[Packet | MqttError] | None = None
-        self._task: asyncio.Task[None] | None = None
+        self.backlog = Backlog(self)
 
     # --- the network ---
 
@@ -161,16 +142,17 @@ class Downstream(asyncio.Protocol):
         counters = self.gateway.counters
         counters.bytes_in += len(data)
         reader = self.reader
+        backlog = self.backlog
         reader.feed(data)
         try:
             while batch := reader.packets():
-                if self._busy:
-                    self._keep(batch)
+                if backlog.busy:
+                    backlog.keep(batch)
                 else:
                     self.forward(iter(batch))
         except MqttError as error:
-            if self._busy:
-                self._keep([error])
+            if backlog.busy:
+                backlog.keep([error])
             else:
                 self.fail(error)
 
@@ -184,8 +166,7 @@ class Downstream(asyncio.Protocol):
         """Take note that the client has caught up."""
         self.blocked = False
         self.stalled = 0
-        _wake(self.was_read)
-        self.was_read = None
+        self.backlog.read()
         if self.upstream is not None:
             self.upstream.resume("client")
 
@@ -228,18 +209,18 @@ class Downstream(asyncio.Protocol):
                         plain = not properties.reserved and properties.response_topic is None
                     if packet.first & 6 and packet.packet_id not in unacked:
                         if len(unacked) >= self.quota or packet.packet_id in upstream.questions:
-                            self._wait_for_quota(packet, packets)
+                            self.backlog.wait_for_quota(packet, packets)
                             return
                         unacked.add(packet.packet_id)
                     if packet.topic not in known or not plain:
                         outcome = admission.admit(self, packet)
                         if outcome is None:
                             unacked.discard(packet.packet_id)
-                            if self.ended or self._is_deaf(packets):
+                            if self.ended or self.backlog.is_unheard(packets):
                                 return
                             continue
                         if not isinstance(outcome, bytes):
-                            self.suspend(outcome, packets)
+                            self.backlog.suspend(outcome, packets)
                             return
                         listed = properties.kept + outcome
                     out.append(packet.to_v5(listed))
@@ -259,16 +240,16 @@ class Downstream(asyncio.Protocol):
                 elif type(packet) is Pingreq:
                     # The gateway keeps its own connection to the broker alive.
                     self.transport.write(_PINGRESP)
-                    if self._is_deaf(packets):
+                    if self.backlog.is_unheard(packets):
                         return
                 else:
                     upstream.write(out)
                     out.clear()
                     waits = requests.handle(self, packet)
                     if waits is not None:
-                        self.suspend(waits, packets)
+                        self.backlog.suspend(waits, packets)
                         return
-                    if self.ended or self._is_deaf(packets):
+                    if self.ended or self.backlog.is_unheard(packets):
                         return
         finally:
             # Whatever stopped the loop: what came before it goes to the broker first.
@@ -307,18 +288,7 @@ class Downstream(asyncio.Protocol):
     def acknowledged(self, packet_id: int) -> None:
         """Take note that the broker has finished with a message of this client."""
         self.unacked.discard(packet_id)
-        if self.quota_freed is not None:
-            _wake(self.quota_freed)
-            self.quota_freed = None
-
-    # --- what waits ---
-
-    def suspend(self, waits: Coroutine[Any, Any, None], rest: Iterator[Packet]) -> None:
-        """Let this client wait until something is done; keep the packets after it."""
-        self._busy = True
-        self._waiting = deque(rest)
-        self.hold_reading("busy")
-        self._start(waits)
+        self.backlog.free_quota()
 
     def send(self, data: bytes) -> None:
         """Write to the client."""
@@ -329,115 +299,10 @@ class Downstream(asyncio.Protocol):
         """End the connection because the client broke a rule."""
         end(self, Cause.PROTOCOL, error=error)
 
-    def cancel(self) -> None:
-        """Stop what this client waits for, unless that is what ends it."""
-        task = self._task
-        if task is not None and task is not asyncio.current_task(self.gateway.loop):
-            task.cancel()
-
-    def _keep(self, items: Iterable[Packet | MqttError]) -> None:
-        """Keep packets for later; acknowledgements do not wait for the broker's quota."""
-        if self._waiting is None:
-            self._waiting = deque()
-        if not self._over_quota:
-            self._waiting.extend(items)
-            return
-        passing: list[Packet] = []
-        for item in items:
-            if isinstance(item, _EXCHANGE):
-                passing.append(item)
-            else:
-                self._waiting.append(item)
-                self._kept_bytes += cost(item) if isinstance(item, Publish) else _REQUEST_BYTES
-        if passing:
-            self.forward(iter(passing))
-        if self._kept_bytes > self.gateway.limits.queue:
-            end(self, Cause.SLOW)
-
-    def _start(self, waits: Coroutine[Any, Any, None]) -> None:
-        task = self._task = self.gateway.loop.create_task(self._finish(waits))
-        # A task that is cancelled before its first step never comes to its coroutine.
-        task.add_done_callback(lambda _: waits.close())
-
-    def _is_deaf(self, rest: Iterator[Packet]) -> bool:
-        """Say whether the client leaves too many answers unread; then wait until it reads."""
-        if self._busy or not self._leaves_unread():
-            return False
-        self.suspend(self._until_read(), rest)
-        return True
-
-    def _leaves_unread(self) -> bool:
-        most = _QUEUES * self.gateway.limits.queue
-        return self.blocked and not self.ended and self.transport.get_write_buffer_size() > most
-
-    async def _until_read(self) -> None:
-        while self._leaves_unread():
-            self.was_read = self.gateway.loop.create_future()
-            await self.was_read
-
-    async def _finish(self, waits: Coroutine[Any, Any, None]) -> None:
-        try:
-            await waits
-            await self._until_read()
-        except MqttError as error:
-            self.fail(error)
-        except Exception as error:
-            self.gateway.log.exception("a request failed and its client was closed", error=error)
-            end(self, Cause.BROKER)
-        self._task = None
-        self._busy = self._over_quota = False
-        if self.ended:
-            return
-        waiting, self._waiting = self._waiting, None
-        if waiting:
-            self._resume(waiting)
-        if not self._busy:
-            self.release_reading("busy")
-
-    def _resume(self, waiting: deque[Packet | MqttError]) -> None:
-        last = waiting[-1]
-        error = waiting.pop() if isinstance(last, MqttError) else None
-        try:
-            if waiting:
-                self.forward(cast("Iterator[Packet]", iter(waiting)))
-        except MqttError as raised:
-            self.fail(raised)
-        if error is not None and not self.ended:
-            if self._busy:
-                self._keep([cast("MqttError", error)])
-            else:
-                self.fail(cast("MqttError", error))
-
     def _open(self, packet: Packet, rest: Iterator[Packet]) -> None:
         self.connection.see(Sender.CLIENT, packet)
         # The first packet is a CONNECT, or would have been refused; what follows it is kept.
         self.connect = cast("Connect", packet)
         self.version = self.connect.version
         self.takes = Limits.said_in(self.connect.properties)
-        self.suspend(opening.open_connection(self), rest)
-
-    def _wait_for_quota(self, packet: Publish, rest: Iterator[Packet]) -> None:
-        """Hold a message that the broker would not take now.
-
-        A client of MQTT 5 was told how many it may send; one of 3.1.1 knows no such limit.
-        """
-        if len(self.unacked) >= self.quota and self.version == V5:
-            raise ReceiveMaximumError(
-                f"PUBLISH: more than {self.quota} messages are not acknowledged"
-            )
-        freed = self.quota_freed = self.gateway.loop.create_future()
-        self._busy = self._over_quota = True
-        self._kept_bytes = 0
-        self._waiting = deque([packet])
-        self._start(_wait(freed))
-        # Reading goes on: only the client's own acknowledgements can free the quota.
-        self._keep(list(rest))
-
-
-def _wake(future: asyncio.Future[None] | None) -> None:
-    if future is not None and not future.done():
-        future.set_result(None)
-
-
-async def _wait(future: asyncio.Future[None]) -> None:
-    await future
+        self.backlog.suspend(opening.open_connection(self), rest)

@@ -80,7 +80,7 @@ def end(
     if client.ended:
         return
     client.ended = True
-    client.cancel()
+    client.backlog.cancel()
     if cause is not Cause.LOST:
         _take_leave(client, cause, error, farewell)
     client.connection.close()

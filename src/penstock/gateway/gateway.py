@@ -1,13 +1,12 @@
-"""The gateway as a whole: its clients, its rules, its clock, its start and its end.
+"""The gateway as a whole: its clients, its clock, its start and its end.
 
     listeners ──▶ Downstream ◀──▶ Upstream ──▶ broker        one pair per client
                       │               │
-                      └──── Rules ◀───┴──── follower ◀──── store
+                      └──── Rules ◀───┴──── Following ◀──── store
 
 Rules that hold here:
 - One loop, one thread for all that concerns messages. Other threads read and write the
   store; what they bring is taken over on the loop in one step.
-- The follower's lease is renewed only when the loop has taken an update over.
 - A client identifier has at most one connection here.
 - Looking after all connections takes one pass per second, however many there are.
 """
@@ -16,38 +15,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any, TypeVar
 
 from penstock.errors import UnavailableError
-from penstock.gateway import holding
 from penstock.gateway.broker_address import BrokerAddress
-from penstock.gateway.changes import concerned_filters, differing
 from penstock.gateway.counters import Counters
 from penstock.gateway.credentials import Authenticator, RefusedError
 from penstock.gateway.denials import Denials
 from penstock.gateway.downstream import Downstream
 from penstock.gateway.ending import Cause, end
+from penstock.gateway.following import Following
 from penstock.gateway.limits import TICK_SECONDS, Limits
-from penstock.gateway.rules import PURPOSE, Rules, Turn
+from penstock.gateway.rules import Rules
 from penstock.gateway.saving import Saver
 from penstock.gateway.session import Session
 from penstock.gateway.translation import RESERVED, Offer
 from penstock.gateway.upstream import Upstream
-from penstock.model.document import Document, Key
 from penstock.mqtt import Connect, PropertyLists, ReasonCode, Sender, TopicNames
 from penstock.policy.notation import Notation
 from penstock.store.checked import CheckedDefinitions
-from penstock.store.definitions import Change
-from penstock.store.follower import Follower, boot_clock
+from penstock.store.follower import Follower
 from penstock.store.sessions import Leave, SessionChange, Sessions
-from penstock.store.snapshots import Snapshot, Update
 from penstock.telemetry import get_logger
 
-_TAKE_SECONDS = 10.0
-_LOOKS_PER_LEASE = 20
 _SWEEP_TICKS = 3_600
 _THREADS = 4
 
@@ -95,15 +87,10 @@ class Gateway:
         self.draining = False
         self._emptied = asyncio.Event()
         self._addresses: dict[str, int] = {}
-        self.definitions = definitions
-        self._follower = follower
+        self.following = Following(self, definitions, follower)
         self._threads = ThreadPoolExecutor(_THREADS, "penstock-store")
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._unfollow: Callable[[], None] | None = None
         self._ticks = 0
-        self._tried: frozenset[Key] = frozenset()
-        self._was_fresh = False
-        self._behind = 0
 
     @property
     def broker_timeout(self) -> float:
@@ -114,15 +101,9 @@ class Gateway:
 
     async def start(self) -> None:
         """Follow the definitions, and wait until they are known."""
-        self._unfollow = await self.loop.run_in_executor(
-            self._threads, self._follower.subscribe, self._hear
-        )
-        await self.loop.run_in_executor(
-            self._threads, partial(self._follower.wait_for, 0, _TAKE_SECONDS)
-        )
-        self._look_at_lease()
+        await self.following.start()
         self.start_task(self._keep_time())
-        self.start_task(self._watch_lease())
+        self.start_task(self.following.watch_lease())
 
     async def drain(self, seconds: float) -> None:
         """End all connections in order, and wait for what they still have to do."""
@@ -142,8 +123,7 @@ class Gateway:
 
     async def stop(self) -> None:
         """Give back threads and tasks."""
-        if self._unfollow is not None:
-            await self.loop.run_in_executor(self._threads, self._unfollow)
+        await self.following.stop()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -254,103 +234,7 @@ class Gateway:
         )
         return upstream
 
-    # --- rules ---
-
-    def take(self, change: Change) -> None:
-        """Take over a change that was made here, unless the follower was faster."""
-        held = self.rules.snapshot
-        if held is None or change.after.epoch <= held.epoch:
-            return
-        if change.before.mark == held.mark:
-            keys: Iterable[Key] = (*change.created, *change.updated, *change.deleted)
-        else:
-            keys = differing(held, change.after)
-        self._take_set(change.after, keys)
-
-    def turn(self, turn: Turn, changed: Iterable[Key] | None = None) -> None:
-        """Let the broker know of subscriptions that are paused or resumed.
-
-        What sleeps is tried again where the change concerns it: these keys, or, if none are
-        given, what was or is tried out at this gateway alone.
-        """
-        for subscription in turn.paused:
-            client = self.clients.get(subscription.client)
-            if client is not None and client.open:
-                holding.pause(client, subscription)
-        for subscription in turn.resumed:
-            client = self.clients.get(subscription.client)
-            if client is not None and client.open:
-                holding.resume(client, subscription)
-        tried = frozenset(self.rules.unsaved())
-        concerned = concerned_filters(self._tried | tried if changed is None else changed)
-        self._tried = tried
-        if concerned == ():
-            return
-        for client in self.clients.values():
-            if client.open and client.session.dormant:
-                holding.wake(client, concerned)
-
-    def check(self, wanted: dict[Key, Document | None]) -> None:
-        """Raise what is wrong with the definitions that would result. Runs in a thread."""
-        _, meaning = self.definitions.current()
-        put = [document for document in wanted.values() if document is not None]
-        meaning.change(put, [key for key, document in wanted.items() if document is None])
-
-    def _hear(self, update: Update) -> None:
-        """Take an update from the follower's thread; return when the loop has it."""
-        taken = asyncio.run_coroutine_threadsafe(self._take(update), self.loop)
-        taken.result(_TAKE_SECONDS)
-
-    async def _take(self, update: Update) -> None:
-        # An update that is not newer is late: a change made here was taken over before it.
-        # Its keys are those since the follower's last one, so never fewer than are new.
-        held = self.rules.snapshot
-        if held is None or update.snapshot.epoch > held.epoch:
-            self._take_set(update.snapshot, update.changed)
-
-    def _take_set(self, snapshot: Snapshot, changed: Iterable[Key]) -> None:
-        keys = tuple(changed)
-        turn = self.rules.take(snapshot, keys)
-        if any(key.kind == PURPOSE for key in keys):
-            for client in self.clients.values():
-                if client.open:
-                    holding.rest(client)
-        self.turn(turn, keys)
-
-    def _look_at_lease(self) -> None:
-        status = self._follower.status()
-        fresh = status.is_fresh and self.rules.snapshot is not None
-        age = status.age if status.age is not None else 0.0
-        self.rules.fresh_until = boot_clock() + self._follower.lease - age if fresh else 0.0
-        if fresh:
-            self._look_for_another_history()
-            waiting, self.waiting = self.waiting, set()
-            for upstream in waiting:
-                upstream.resume("stale")
-        if self._was_fresh and not fresh:
-            self.log.error("the definitions are stale: everything is denied")
-        self._was_fresh = fresh
-
-    def _look_for_another_history(self) -> None:
-        """Take over what the follower has if it stays behind: the store was set back."""
-        held = self.rules.snapshot
-        known = self._follower.current()
-        if held is None or known.mark == held.mark or known.epoch > held.epoch:
-            self._behind = 0
-            return
-        self._behind += 1
-        if self._behind > _LOOKS_PER_LEASE:
-            self._behind = 0
-            self.log.warning("the store was set back to an earlier epoch", epoch=known.epoch)
-            self._take_set(known, differing(held, known))
-
     # --- the clock ---
-
-    async def _watch_lease(self) -> None:
-        pause = self._follower.lease / _LOOKS_PER_LEASE
-        while True:
-            await asyncio.sleep(pause)
-            self._look_at_lease()
 
     async def _keep_time(self) -> None:
         while True:
