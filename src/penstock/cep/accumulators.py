@@ -1,7 +1,8 @@
 """Accumulators: one aggregate of one group, kept up to date value by value.
 
 Rules that hold here:
-- `add` and `expire` tell whether the result may have changed. Values arrive in any order
+- `add` and `expire` tell whether the result may have changed; that the same result now
+  lasts longer is no change. Values arrive in any order
   of time; `expire(since)` drops those at or before `since`.
 - With `retain` off nothing expires, and no more is kept than the result needs.
 - Sums are exact: a double is a whole number of the smallest double, so that the sum of a
@@ -89,6 +90,7 @@ class Extreme(Accumulator):
                 return True
             return False
         if at >= times[-1]:
+            before = values[0]
             if self._greatest:
                 while values and values[-1] <= value:
                     values.pop()
@@ -99,7 +101,7 @@ class Extreme(Accumulator):
                     times.pop()
             times.append(at)
             values.append(value)
-            return len(values) == 1
+            return bool(value != before) if len(values) == 1 else False
         return self._insert(at, value)
 
     def _insert(self, at: int, value: Any) -> bool:

@@ -15,9 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from typing_extensions import override
+
 from penstock.cep.accumulators import Accumulator, make_accumulator
 from penstock.cep.codec import pack_key, pack_row, unpack_key, unpack_row
-from penstock.cep.nodes import Node, Rows
+from penstock.cep.nodes import NONE, Node, Rows
 from penstock.cep.operators import Aggregate, Refine
 from penstock.cep.rising import can_rise
 from penstock.cep.rows import Key, Row, Shared, Values, evaluator, key_reader, shaper
@@ -43,6 +45,8 @@ class ViewNode(Node):
         self.rises = where is not None and can_rise(where.tree, functions)
         self.looked_at = False
         """Whether the end of a row matters to some operator."""
+        self.passed_on = False
+        """Whether it matters to some operator that a row is raised again."""
 
     def run(self, detected: list[tuple[str, Row]]) -> None:
         """Do nothing: the aggregate passes on what becomes of the view."""
@@ -57,7 +61,17 @@ class ViewNode(Node):
 class _Group:
     """What is kept of one group."""
 
-    __slots__ = ("accumulators", "added", "expiry", "it", "period", "rows", "wake")
+    __slots__ = (
+        "accumulators",
+        "added",
+        "checked",
+        "expiry",
+        "it",
+        "period",
+        "raised",
+        "rows",
+        "wake",
+    )
 
     def __init__(self, it: Values, accumulators: list[Accumulator], views: int) -> None:
         self.it = it
@@ -67,6 +81,10 @@ class _Group:
         self.wake = NEVER
         self.period = 0
         self.added = 0
+        # What every event raises again, and the version of all situations under which it
+        # last led nowhere.
+        self.raised: list[tuple[str, Row]] = []
+        self.checked = -1
 
 
 class _Changes:
@@ -104,6 +122,12 @@ class AggregateNode(Node):
             for slot in range(len(spec.inputs))
         ]
         self._groups: dict[Key, _Group] = {}
+        self._plain = spec.window.kind in {"last", "all"}
+        self._passes_on = False
+
+    def prepare(self) -> None:
+        """Look at who takes the views' rows, when all are connected."""
+        self._passes_on = any(view.passed_on and view.each for view in self._views)
 
     def run(self, detected: list[tuple[str, Row]]) -> None:
         """Take the events of this step and the ends of windows that are due."""
@@ -140,6 +164,45 @@ class AggregateNode(Node):
         if touched:
             self._settle(touched, raising, detected)
 
+    @override
+    def feed(
+        self,
+        slot: int,
+        row: Row,
+        detected: list[tuple[str, Row]],
+        quiet: list[tuple[str, Row]],
+    ) -> bool:
+        shared = self.shared
+        values, at, now = row.values, row.at, shared.now
+        key = self._key(values)
+        group = self._groups.get(key)
+        if (
+            group is None
+            or group.expiry <= now
+            or not self._plain
+            or (at != now and at <= now - self._size)
+        ):
+            self.inbox.append((slot, [row], NONE, NONE))
+            return True
+        changed = False
+        accumulators = group.accumulators
+        for place, argument in self._takers[slot]:
+            value = True if argument is None else argument(values)
+            if value is not None and accumulators[place].add(at, value):
+                changed = True
+        group.added += 1
+        if not group.added % _CHECK_EVERY:
+            changed = self._trim(group) or changed
+        if changed or self._passes_on:
+            self._settle({key: changed}, {key}, detected)
+            return True
+        if group.checked == shared.version:
+            quiet += group.raised
+        else:
+            group.checked = shared.version
+            detected += group.raised
+        return False
+
     def _belongs(self, group: _Group, at: int, now: int) -> bool:
         """Tell whether an event lies in the window; a newer period begins a new window."""
         if self._kind == "last":
@@ -162,12 +225,18 @@ class AggregateNode(Node):
                 changed = True
         group.added += 1
         if not group.added % _CHECK_EVERY:
-            for accumulator in group.accumulators:
-                while accumulator.size() > self.shared.limits.samples:
-                    accumulator.drop_oldest()
-                    self.shared.counts["dropped_samples"] += 1
-                    changed = True
+            changed = self._trim(group) or changed
         return changed
+
+    def _trim(self, group: _Group) -> bool:
+        """Drop the oldest values where there are too many."""
+        trimmed = False
+        for accumulator in group.accumulators:
+            while accumulator.size() > self.shared.limits.samples:
+                accumulator.drop_oldest()
+                self.shared.counts["dropped_samples"] += 1
+                trimmed = True
+        return trimmed
 
     def _open(self, key: Key, row: Row) -> _Group:
         it = {name: row.values[name] for name in self._spec.by}
@@ -240,11 +309,21 @@ class AggregateNode(Node):
             if row is not None:
                 change.added.append(row)
             wanted = wanted or (view.rises if row is None else view.looked_at)
+        self._note_raised(group)
         if empty:
             del self._groups[key]
         elif wanted and group.expiry < group.wake:
             group.wake = group.expiry
             self.shared.schedule(group.expiry, self.index, key)
+
+    def _note_raised(self, group: _Group) -> None:
+        group.checked = -1
+        group.raised = [
+            (name, row)
+            for view, row in zip(self._views, group.rows, strict=True)
+            if row is not None and view.each
+            for name in view.names
+        ]
 
     def _make_room(self, changes: list[_Changes]) -> None:
         oldest = next(iter(self._groups))
@@ -279,6 +358,7 @@ class AggregateNode(Node):
                 it[name] = accumulator.result()
             group.rows = [row and unpack_row(row) for row in rows]
             group.period, group.expiry, group.wake = period, expiry, wake
+            self._note_raised(group)
             made = unpack_key(key)
             self._groups[made] = group
             if wake < NEVER:

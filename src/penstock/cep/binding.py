@@ -10,14 +10,14 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
 from penstock.cep.nodes import Node, SourceNode
 from penstock.cep.operators import Packet as PacketType
-from penstock.cep.operators import Request
+from penstock.cep.operators import Request, Setting
 from penstock.cep.rows import Shared, Values
 from penstock.cep.topic_index import TopicIndex
 from penstock.lang.moments import EPOCH, MICROSECOND
@@ -46,8 +46,8 @@ class BoundType:
     """A primitive event type at work."""
 
     __slots__ = (
-        "_optional",
-        "_parts",
+        "drives",
+        "feeders",
         "follows_topic",
         "id",
         "lateness",
@@ -55,6 +55,7 @@ class BoundType:
         "node",
         "reach",
         "time",
+        "values_of",
         "when",
     )
 
@@ -67,18 +68,12 @@ class BoundType:
         self.lateness = spec.lateness
         self.time = None if spec.time is None else spec.time.function
         self.id = None if spec.id is None else spec.id.function
-        self._parts = [(setting.name, setting.value.function) for setting in spec.settings]
-        self._optional = spec.optional
-
-    def values_of(self, packet: Packet) -> Values | None:
-        """Return what the event says; None where something is missing."""
-        s, o, e, t = packet.s, packet.o, packet.e, packet.t
-        values = {name: function(s, o, e, t) for name, function in self._parts}
-        if None in values.values():
-            for name, value in values.items():
-                if value is None and name not in self._optional:
-                    return None
-        return values
+        self.feeders: tuple[tuple[Node, int], ...] = ()
+        """Who takes its rows, where each takes them one by one; else the wave brings them."""
+        self.drives = False
+        """Whether some plan waits for its events."""
+        self.values_of = make_reader(spec.settings, spec.optional, "soet")
+        """Takes s, o, e and t; returns what the event says, or None where something lacks."""
 
     def happened(self, packet: Packet) -> int | None:
         """Return when the event happened by its own account, in milliseconds."""
@@ -93,11 +88,11 @@ class BoundType:
 class Binder:
     """All primitive event types that packets can be bound to."""
 
-    def __init__(self, types: list[BoundType], shared: Shared) -> None:
+    def __init__(self, shared: Shared) -> None:
         self._index: TopicIndex[BoundType] = TopicIndex()
         self._known: dict[str, tuple[BoundType, ...]] = {}
         self._limit = shared.limits.topics
-        self.types = {bound.name: bound for bound in types}
+        self.types: dict[str, BoundType] = {}
 
     def add(self, filter_: str, bound: BoundType) -> None:
         """Look at packets of these topics for a type."""
@@ -122,12 +117,11 @@ class Binder:
 class RequestType:
     """A type whose events evolutions bring about."""
 
-    __slots__ = ("_optional", "_parts", "node", "paths")
+    __slots__ = ("_read", "node", "paths")
 
     def __init__(self, spec: Request, node: SourceNode) -> None:
         self.node = node
-        self._parts = [(setting.name, setting.value.function) for setting in spec.settings]
-        self._optional = spec.optional
+        self._read = make_reader(spec.settings, spec.optional, "soetr")
         self.paths = frozenset(path for part in spec.settings for path in part.value.references)
         """What its expressions read, such as `s.uid`."""
 
@@ -138,7 +132,28 @@ class RequestType:
             if packet is None
             else (packet.s, packet.o, packet.e, packet.t)
         )
-        values = {name: function(s, o, e, t, request) for name, function in self._parts}
-        if any(value is None and name not in self._optional for name, value in values.items()):
-            return None
-        return values
+        return self._read(s, o, e, t, request)
+
+
+def make_reader(
+    settings: Sequence[Setting], optional: frozenset[str], roots: str
+) -> Callable[..., Values | None]:
+    """Return a function that makes an event's values, unrolled: it runs for every packet.
+
+    Only our own words stand in its source; names and expressions are bound to them.
+    """
+    numbers = range(len(settings))
+    parameters = ", ".join(roots)
+    lines = [f"def read({parameters}):"]
+    lines += [f" v{number} = f{number}({parameters})" for number in numbers]
+    needed = [f"v{number} is None" for number in numbers if settings[number].name not in optional]
+    if needed:
+        lines.append(f" if {' or '.join(needed)}: return None")
+    lines.append(" return {" + ", ".join(f"k{number}: v{number}" for number in numbers) + "}")
+    namespace: dict[str, Any] = {"__builtins__": {}}
+    for number, setting in enumerate(settings):
+        namespace[f"f{number}"] = setting.value.function
+        namespace[f"k{number}"] = setting.name
+    exec(compile("\n".join(lines), "<event>", "exec"), namespace)  # noqa: S102 - see above
+    reader: Callable[..., Values | None] = namespace["read"]
+    return reader

@@ -10,6 +10,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+from typing_extensions import override
+
 from penstock.cep.nodes import NONE, Node
 from penstock.cep.operators import Visits
 from penstock.cep.presence import Presence
@@ -49,6 +51,20 @@ class VisitsNode(Node):
             rows = [row for person, at in asked for row in self._rows(person, at)]
             if rows:
                 self.emit(detected, rows, NONE, NONE)
+
+    @override
+    def feed(
+        self,
+        slot: int,
+        row: Row,
+        detected: list[tuple[str, Row]],
+        quiet: list[tuple[str, Row]],
+    ) -> bool:
+        if slot != SAMPLES:
+            return super().feed(slot, row, detected, quiet)
+        values = row.values
+        self.presence.add(values[self.who], values[self.place], row.at)
+        return False
 
     def _rows(self, person: str, at: int) -> list[Row]:
         presence = self.presence

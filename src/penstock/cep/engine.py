@@ -36,6 +36,8 @@ from penstock.errors import UsageError, quote
 from penstock.lang.moments import EPOCH
 
 VERSION: Final = 1
+INCOMPLETE: Final = ""
+"""Stands where the identifier of an event would: it lacks something."""
 
 Bound = tuple[BoundType, Values, int | None, str | None]
 """An event that a packet is: its type, values, own time and own identifier."""
@@ -44,7 +46,7 @@ Bound = tuple[BoundType, Values, int | None, str | None]
 class Tentative:
     """What a packet would be taken for; nothing has changed yet."""
 
-    __slots__ = ("_engine", "at", "bound", "packet", "record")
+    __slots__ = ("_engine", "at", "bound", "packet")
 
     def __init__(self, engine: Engine, packet: Packet, at: int, bound: list[Bound]) -> None:
         self._engine: Engine | None = engine
@@ -54,9 +56,10 @@ class Tentative:
 
     def commit(self) -> Outcome:
         """Let the packet take effect; once."""
-        engine, self._engine = self._engine, None
+        engine = self._engine
         if engine is None:
             raise UsageError("a packet took effect already", fix="offer it anew")
+        self._engine = None
         return engine.take(self.packet, self.bound, self.at)
 
 
@@ -70,14 +73,14 @@ class Engine:
         self._nodes = self._network.nodes
         self._seq = 0
         self._ids: dict[str, None] = {}
-        bound: list[BoundType] = []
         self._requests: list[RequestType] = []
-        self._binder = Binder(bound, self._shared)
+        self._binder = Binder(self._shared)
         for name, index in sorted(program.types.items()):
             spec, node = program.operators[index], self._nodes[index]
             if isinstance(spec, PacketType) and isinstance(node, SourceNode):
                 made = BoundType(name, spec, node)
                 made.reach = self._network.reach(index)
+                made.feeders = self._network.feeders(index)
                 self._binder.types[name] = made
                 for filter_ in spec.filters:
                     self._binder.add(filter_, made)
@@ -90,6 +93,8 @@ class Engine:
         self._followed = list(self._courses.values())
         known = {event for course in self._followed for _, event in course.steps}
         self._driving = frozenset(known)
+        for made in self._binder.types.values():
+            made.drives = not known.isdisjoint(made.node.names)
         self._publisher = Publisher(program.actions)
 
     # Asking
@@ -124,28 +129,28 @@ class Engine:
     def offer(self, packet: Packet, at: int) -> Tentative:
         """Bind a packet to event types; nothing changes before it is committed."""
         bound: list[Bound] = []
+        s, o, e, t = packet.s, packet.o, packet.e, packet.t
         for kind in self._binder.find(packet.topic):
-            if (
-                not kind.follows_topic
-                and kind.when(packet.s, packet.o, packet.e, packet.t) is not True
-            ):
+            if not kind.follows_topic and kind.when(s, o, e, t) is not True:
                 continue
-            values = kind.values_of(packet)
+            values = kind.values_of(s, o, e, t)
             if values is None:
-                bound.append((kind, {}, None, ""))
-                continue
-            if kind.time is None and kind.id is None:
+                bound.append((kind, {}, None, INCOMPLETE))
+            elif kind.time is None and kind.id is None:
                 bound.append((kind, values, None, None))
-                continue
-            happened = kind.happened(packet)
-            if kind.time is not None and happened is None:
-                bound.append((kind, {}, None, ""))
-                continue
-            own = None
-            if kind.id is not None:
-                own = f"{kind.name}/{kind.id(packet.s, packet.o, packet.e, packet.t)}"
-            bound.append((kind, values, happened, own))
+            else:
+                bound.append(self._bind_closely(kind, values, packet))
         return Tentative(self, packet, at, bound)
+
+    def _bind_closely(self, kind: BoundType, values: Values, packet: Packet) -> Bound:
+        """Bind an event that tells its own time or identifier."""
+        happened = kind.happened(packet)
+        own = None
+        if kind.id is not None:
+            own = kind.id(packet.s, packet.o, packet.e, packet.t)
+        if (kind.time is not None and happened is None) or (kind.id is not None and own is None):
+            return kind, {}, None, INCOMPLETE
+        return kind, values, happened, own and f"{kind.name}/{own}"
 
     def take(self, packet: Packet, bound: list[Bound], at: int) -> Outcome:
         """Let the events of a packet take effect."""
@@ -154,17 +159,47 @@ class Engine:
             self._shared.counts["duplicates"] += 1
             outcome.duplicate = True
             return outcome
-        detected: list[Detection] = []
-        for kind, values, happened, own in bound:
-            row = self._accept(kind, values, happened, own)
-            if row is not None:
-                kind.node.emit(detected, [row], NONE, NONE)
-        if detected:
-            for node in bound[0][0].reach if len(bound) == 1 else self._nodes:
-                if node.inbox:
-                    node.run(detected)
+        if len(bound) == 1:
+            self._take_one(bound[0], packet, outcome)
+        elif bound:
+            detected: list[Detection] = []
+            for kind, values, happened, own in bound:
+                row = self._accept(kind, values, happened, own)
+                if row is not None:
+                    kind.node.emit(detected, [row], NONE, NONE)
+            self._wave(self._nodes, detected)
             self._finish(detected, packet, outcome)
         return outcome
+
+    def _take_one(self, bound: Bound, packet: Packet, outcome: Outcome) -> None:
+        """Let a packet's only event take effect, with no more ado than it needs."""
+        kind, values, happened, own = bound
+        shared = self._shared
+        if happened is None and own is None:
+            shared.uid = uid = shared.uid + 1
+            row = Row(uid, shared.now, values)
+        else:
+            accepted = self._accept(kind, values, happened, own)
+            if accepted is None:
+                return
+            row = accepted
+        detected: list[Detection] = []
+        quiet = outcome.detected
+        (detected if kind.drives else quiet).append((kind.name, row))
+        pending = False
+        if kind.feeders:
+            for node, slot in kind.feeders:
+                if node.feed(slot, row, detected, quiet):
+                    pending = True
+        else:
+            kind.node.emit([], [row], NONE, NONE)
+            pending = True
+        if pending:
+            for reached in kind.reach:
+                if reached.inbox:
+                    reached.run(detected)
+        if detected:
+            self._finish(detected, packet, outcome)
 
     def advance(self, at: int) -> Outcome:
         """Let time pass: fire the timers that are due."""
@@ -181,7 +216,7 @@ class Engine:
         outcome = self._begin(at, 0)
         source = course.current.get(subject)
         course.move(subject, situation, outcome.at)
-        outcome.transitions.append(Transition(scenario, subject, source, situation, outcome.at))
+        outcome.add_transition(Transition(scenario, subject, source, situation, outcome.at))
         return outcome
 
     def _begin(self, at: int, depth: int) -> Outcome:
@@ -190,7 +225,7 @@ class Engine:
             shared.counts["clock_back"] += 1
             at = shared.now
         self._seq += 1
-        outcome = Outcome(at, depth, seq=self._seq)
+        outcome = Outcome(at, depth, self._seq)
         timers = shared.timers
         while timers and timers[0][0] <= at:
             self._fire(timers[0][0], outcome)
@@ -219,7 +254,7 @@ class Engine:
         shared = self._shared
         now = shared.now
         if own is not None:
-            if not own:
+            if own is INCOMPLETE:
                 shared.counts["incomplete"] += 1
                 return None
             if own in self._ids:
@@ -287,7 +322,7 @@ class Engine:
             row.values,
             number,
         )
-        outcome.transitions.append(transition)
+        outcome.add_transition(transition)
         if not evolution.actions:
             return
         raised = self._request(transition, packet)
@@ -296,7 +331,7 @@ class Engine:
         publications, refused = self._publisher.publish(
             evolution.actions, [(event, row), *raised], transition, outcome.depth + 1
         )
-        outcome.publications += publications
+        outcome.add_publications(publications)
         if refused:
             self._shared.counts["refused_topics"] += refused
 

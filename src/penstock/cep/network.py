@@ -83,6 +83,21 @@ class Network:
             if not isinstance(self.nodes[index], ViewNode)
         )
 
+    def feeders(self, start: int) -> tuple[tuple[Node, int], ...]:
+        """Return who takes a source's rows, if each of them takes them directly only."""
+        reached = {start} | {node.index for node in self.reach(start)}
+        views = {
+            index
+            for index, operator in enumerate(self._operators)
+            if isinstance(self.nodes[index], ViewNode) and set(operator.inputs) & reached
+        }
+        consumers = self._outputs[start].consumers
+        for consumer, _ in consumers:
+            inputs = self._operators[consumer.index].inputs
+            if sum(source in reached | views for source in inputs) > 1:
+                return ()
+        return tuple(consumers)
+
     def _make(self, index: int, operator: Operator) -> Node:
         shared = self._shared
         match operator:
@@ -157,13 +172,24 @@ class Network:
         for node in (*self.nodes, *self._outputs):
             if isinstance(node, ViewNode):
                 node.looked_at = self._ends_matter(node)
+                node.passed_on = any(
+                    not self._holds(consumer, slot) for consumer, slot in node.consumers
+                )
+        for node in self.nodes:
+            if isinstance(node, AggregateNode):
+                node.prepare()
+
+    def _holds(self, consumer: Node, slot: int) -> bool:
+        """Tell whether a consumer takes a row once, while it holds."""
+        operator = self._operators[consumer.index]
+        return isinstance(operator, Join) and operator.sides[slot].window is None
 
     def _ends_matter(self, node: Node) -> bool:
         """Tell whether some join looks at the rows while they hold."""
         for consumer, slot in node.consumers:
-            operator = self._operators[consumer.index]
-            if isinstance(operator, Join) and operator.sides[slot].window is None:
+            if self._holds(consumer, slot):
                 return True
+            operator = self._operators[consumer.index]
             if isinstance(operator, Refine | Union) and self._ends_matter(consumer):
                 return True
         return False

@@ -38,6 +38,21 @@ class Node:
         """Take what the inputs brought, and pass on what follows."""
         raise NotImplementedError
 
+    def feed(
+        self,
+        slot: int,
+        row: Row,
+        detected: list[tuple[str, Row]],  # noqa: ARG002 - some take a row at once
+        quiet: list[tuple[str, Row]],  # noqa: ARG002
+    ) -> bool:
+        """Take one row of a packet; tell whether the wave must go on from here.
+
+        `quiet` takes events that were raised before and led nowhere, where no situation
+        has changed since: they lead nowhere again.
+        """
+        self.inbox.append((slot, [row], NONE, NONE))
+        return True
+
     def emit(
         self, detected: list[tuple[str, Row]], added: Rows, removed: Rows, touched: Rows
     ) -> None:

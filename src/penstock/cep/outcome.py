@@ -8,8 +8,8 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from penstock.cep.rows import Row
@@ -48,15 +48,29 @@ class Publication:
     depth: int
 
 
-@dataclass(slots=True)
 class Outcome:
-    """What one step came to."""
+    """What one step came to.
 
-    at: int = 0
-    depth: int = 0
-    duplicate: bool = False
-    seq: int = 0
-    detected: list[Detection] = field(default_factory=list)
-    """All events, primitive and complex."""
-    transitions: list[Transition] = field(default_factory=list)
-    publications: list[Publication] = field(default_factory=list)
+    Most steps come to little: what is empty is shared, and becomes a list of its own when
+    something is put in.
+    """
+
+    duplicate = False
+    """Whether the packet was known already, and so changed nothing."""
+    transitions: Sequence[Transition] = ()
+    publications: Sequence[Publication] = ()
+
+    def __init__(self, at: int, depth: int, seq: int) -> None:
+        self.at = at
+        self.depth = depth
+        self.seq = seq
+        self.detected: list[Detection] = []
+        """All events, primitive and complex."""
+
+    def add_transition(self, transition: Transition) -> None:
+        """Note that a scenario evolved."""
+        self.transitions = [*self.transitions, transition]
+
+    def add_publications(self, publications: Iterable[Publication]) -> None:
+        """Note what actions want published."""
+        self.publications = [*self.publications, *publications]

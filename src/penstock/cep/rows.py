@@ -64,6 +64,7 @@ class Shared:
     limits: Limits = field(default_factory=Limits)
     now: int = 0
     uid: int = 0
+    version: int = 0  # counts the changes of situations
     counts: Counter[str] = field(default_factory=Counter)
     # Time, operator, the group as text (which has an order whatever it is made of), the group.
     timers: list[tuple[int, int, str, Key]] = field(default_factory=list)

@@ -53,6 +53,7 @@ class Course:
 
     def move(self, subject: str, target: str | None, at: int) -> None:
         """Put a subject into a situation, or end it."""
+        self._shared.version += 1
         self.current.pop(subject, None)
         self.since.pop(subject, None)
         if target is not None:
