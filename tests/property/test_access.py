@@ -21,7 +21,7 @@ from penstock.policy.access import Access
 from penstock.policy.access_plans import Settings
 from penstock.policy.access_rules import VOLATILE, Depends, Limit, Rule, Verdict
 from penstock.policy.attributes import Action, Known
-from penstock.policy.emergencies import Emergency, SituationBoard, SituationsUnknownError
+from penstock.policy.emergencies import Emergency, SituationBoard
 from penstock.policy.objects import Message
 
 SCOPE = build_scope(
@@ -60,16 +60,6 @@ SITUATIONS = ("Low", "High", "Severe")
 DECISIONS = 60
 
 
-class Stalled(SituationBoard):
-    """Situations that are not known."""
-
-    def current(self, scenario: str, subject: str) -> str | None:
-        raise SituationsUnknownError(f"detection has stalled at {scenario} of {subject}")
-
-    def occupied(self, scenario: str) -> frozenset[str]:
-        raise SituationsUnknownError(f"detection has stalled at {scenario}")
-
-
 @dataclass
 class World:
     rules: dict[str, Rule]
@@ -77,6 +67,7 @@ class World:
     settings: Settings
     board: SituationBoard
     rank: int = 3  # of ann
+    lost: bool = False  # whether the board is
 
 
 def draw_rule(draw: random.Random, number: int) -> Rule:
@@ -118,7 +109,7 @@ def draw_world(draw: random.Random) -> World:
     settings = Settings(
         required=draw.random() < 0.9, override=draw.random() < 0.3, exclusive=exclusive
     )
-    board = Stalled() if draw.random() < 0.05 else SituationBoard()
+    board = SituationBoard()
     return World({it.name: it for it in rules}, {it.name: it for it in limits}, settings, board)
 
 
@@ -190,7 +181,7 @@ def decide_naively(world: World, action: Action, ask: dict[str, Any]) -> tuple[b
 
     def applies(emergency: Emergency) -> bool | None:
         """Tell whether an emergency applies; None where that cannot be told."""
-        if isinstance(world.board, Stalled):
+        if world.lost:
             return None
         wanted = set(SITUATIONS if emergency.situations is None else emergency.situations)
         if emergency.about is None:
@@ -256,6 +247,12 @@ def change(draw: random.Random, world: World, access: Access) -> None:
         world.board.move(
             draw.choice(SCENARIOS), draw.choice((*USERS, "pat3")), draw.choice([*SITUATIONS, None])
         )
+    if draw.random() < 0.05:
+        world.lost = not world.lost
+        if world.lost:
+            world.board.lose("detection has stalled")
+        else:
+            world.board.fill([("covid", "pat1", "High")])
     if draw.random() < 0.1:
         rule = draw_rule(draw, draw.randint(0, 15))
         world.rules[rule.name] = rule

@@ -227,6 +227,7 @@ def test_an_exclusive_plan_sets_ordinary_policies_aside_for_its_subject() -> Non
         ("about: o.patientId\n", "any_object: true\nabout: o.room\n", "not both"),
         ("name: client:sensor-1", "name: anyone", "publishes for nobody"),
         ("name: client:sensor-1", "name: sensor-1", "write user:NAME"),
+        ("name: group:nurses", "name: group:nurse", "there is no group 'nurse'"),
     ],
 )
 def test_wrong_definitions_are_refused_with_the_reason(old: str, new: str, complaint: str) -> None:

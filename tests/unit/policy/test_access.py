@@ -12,7 +12,7 @@ from penstock.policy.access_plans import KEY_LIMIT, Settings
 from penstock.policy.access_rules import Depends, Rule, depends_on
 from penstock.policy.attribute_values import WrongValueError, read_value
 from penstock.policy.attributes import Directory, Known
-from penstock.policy.emergencies import Emergency, SituationBoard
+from penstock.policy.emergencies import Emergency, SituationBoard, SituationsUnknownError
 from penstock.policy.objects import Message
 
 SCOPE = build_scope(
@@ -108,7 +108,14 @@ def test_a_board_knows_which_situations_are_occupied() -> None:
     assert set(board.occupied("covid")) == {"High"}
     assert board.occupied("falls") == frozenset()
     assert board.current("covid", "b") is None
-    assert board.changes == 5
+    before = board.changes
+    board.lose("the detector does not answer")
+    assert board.changes > before
+    for ask in (lambda: board.current("covid", "a"), lambda: board.occupied("covid")):
+        with pytest.raises(SituationsUnknownError, match="does not answer"):
+            ask()
+    board.fill([("falls", "a", "Low")])
+    assert (board.current("covid", "a"), board.current("falls", "a")) == (None, "Low")
 
 
 def test_values_are_read_by_their_type_as_a_whole() -> None:
