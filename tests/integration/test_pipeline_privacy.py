@@ -153,3 +153,27 @@ def test_a_crash_before_the_commit_publishes_and_charges_nothing(
     assert house.run().failures == {}
     assert house.published()[20, "east"] == 0
     assert house.dead() == {2: SPENT}
+
+
+def test_masks_may_stand_on_both_sides(house: House) -> None:
+    upper = {
+        "anonymizer": "generalization",
+        "keys": ["ward"],
+        "generalizationMap": {"e": "east"},
+        "default": "west",
+    }
+    rough = {"anonymizer": "bucketizing", "keys": ["visits"], "bucketSize": 5}
+    house.visit(("ann", "e", 1), ("bob", "w", 2), ("cid", "w", 3), ("ann", "e", 21))
+    runner = house.run(anonymizers=[upper, PRIVATE, rough], format="json")
+    assert runner.failures == {}
+    rows = [
+        json.loads(line)
+        for path in sorted(house.view.data.iterdir())
+        for line in path.read_text().splitlines()
+    ]
+    assert [(row["ward"], row["visits"]) for row in rows] == [
+        ("east", "[0 - 5]"),
+        ("west", "[0 - 5]"),
+        ("east", "[0 - 5]"),
+        ("west", "[0 - 5]"),
+    ]

@@ -55,7 +55,7 @@ def command(
 
     USER needs a `right` whose `detokenize` names the view. Every request, granted or denied,
     is recorded in the audit log first. Tokens of `method: vault` and `method: ff1` can be
-    turned back; those of `method: pseudonym` cannot, by nobody.
+    turned back; those of `method: pseudonym` nobody can turn back.
     """
     from penstock.store.detokenization import Detokenizer, Request
 
