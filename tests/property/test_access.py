@@ -21,7 +21,7 @@ from penstock.policy.access import Access
 from penstock.policy.access_plans import Settings
 from penstock.policy.access_rules import VOLATILE, Depends, Limit, Rule, Verdict
 from penstock.policy.attributes import Action, Known
-from penstock.policy.emergencies import Emergency, SituationBoard
+from penstock.policy.emergencies import NO_SITUATIONS, Emergency, SituationBoard
 from penstock.policy.objects import Message
 
 SCOPE = build_scope(
@@ -332,6 +332,6 @@ def test_nothing_is_remembered_that_depends_on_the_message_or_the_time(seed: int
     for _ in range(20):
         ask = draw_question(draw)
         asker = access.asker(ask["user"], ask["client"])
-        access.decide("read", asker, Message(ask["topic"], ask["payload"]), ask["e"])
+        access.decide("read", asker, Message(ask["topic"], ask["payload"]), ask["e"], NO_SITUATIONS)
         for plan in asker.plans.values():
             assert not (plan.depends & VOLATILE and plan._own)

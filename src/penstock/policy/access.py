@@ -25,7 +25,7 @@ from penstock.policy.access_plans import Memory, Plan, Settings
 from penstock.policy.access_rules import Bucket, Depends, Limit, Rule, RuleIndex, Verdict, pick
 from penstock.policy.attributes import Action, Asker, Directory, Known, Membership
 from penstock.policy.decision import Decision
-from penstock.policy.emergencies import NO_SITUATIONS, Situations
+from penstock.policy.emergencies import Situations
 from penstock.policy.filter_tree import FilterTree
 from penstock.policy.objects import Message, Place, make_place
 from penstock.policy.topic_cache import TopicCache
@@ -33,7 +33,6 @@ from penstock.policy.topic_cache import TopicCache
 SITE_LIMIT: Final = 65_536
 ASKER_LIMIT: Final = 65_536
 PLAN_LIMIT: Final = 4_096
-_NOWHERE: Final[Mapping[str, Any]] = {}
 
 
 class RuleSet:
@@ -96,8 +95,8 @@ class Access:
         action: Action,
         asker: Asker,
         message: Message,
-        e: Mapping[str, Any] = _NOWHERE,
-        situations: Situations = NO_SITUATIONS,
+        e: Mapping[str, Any],
+        situations: Situations,
     ) -> Verdict:
         """Decide whether an asker may read or write a message: the hot path."""
         try:
@@ -118,8 +117,8 @@ class Access:
         action: Action,
         asker: Asker,
         message: Message,
-        e: Mapping[str, Any] = _NOWHERE,
-        situations: Situations = NO_SITUATIONS,
+        e: Mapping[str, Any],
+        situations: Situations,
     ) -> Decision:
         """Decide the same with all rules that were considered, slowly."""
         asker = self.asker(asker.user, asker.client, asker.given)

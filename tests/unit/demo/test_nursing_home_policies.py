@@ -12,7 +12,7 @@ from penstock.definitions.access import AccessDefinitions
 from penstock.model import kinds
 from penstock.policy.access import Access
 from penstock.policy.attributes import ACTIONS
-from penstock.policy.emergencies import SituationBoard
+from penstock.policy.emergencies import NO_SITUATIONS, SituationBoard
 from penstock.policy.objects import Message
 
 FOLDER = Path(penstock.demo.__file__).parent / "nursing_home"
@@ -154,16 +154,26 @@ def test_the_preference_of_a_patient_holds_in_an_emergency_unless_overridden() -
     )
     verdict = access.decide("read", specialist, message, {}, board)
     assert (verdict.allowed, verdict.overridden) == (True, True)
-    assert not access.decide("read", specialist, message)
+    assert not access.decide("read", specialist, message, {}, NO_SITUATIONS)
 
 
 def test_devices_publish_their_own_data_only() -> None:
     access = make_access()
     sensor = access.asker("sensor-1", None)
     temperature = "physiological/temperature"
-    assert access.decide("write", sensor, message_about(temperature, "patient-1"))
-    assert not access.decide("write", sensor, message_about(temperature, "patient-2"))
-    assert not access.decide("write", sensor, message_about("result", "patient-1"))
-    assert access.decide("write", access.asker("room-1", None), message_about("location", "x"))
+    assert access.decide(
+        "write", sensor, message_about(temperature, "patient-1"), {}, NO_SITUATIONS
+    )
+    assert not access.decide(
+        "write", sensor, message_about(temperature, "patient-2"), {}, NO_SITUATIONS
+    )
+    assert not access.decide(
+        "write", sensor, message_about("result", "patient-1"), {}, NO_SITUATIONS
+    )
+    assert access.decide(
+        "write", access.asker("room-1", None), message_about("location", "x"), {}, NO_SITUATIONS
+    )
     laboratory = access.asker("laboratory", None)
-    assert access.decide("write", laboratory, message_about("result", "patient-1"))
+    assert access.decide(
+        "write", laboratory, message_about("result", "patient-1"), {}, NO_SITUATIONS
+    )

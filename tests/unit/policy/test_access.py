@@ -12,7 +12,12 @@ from penstock.policy.access_plans import KEY_LIMIT, Settings
 from penstock.policy.access_rules import Depends, Rule, depends_on
 from penstock.policy.attribute_values import WrongValueError, read_value
 from penstock.policy.attributes import Directory, Known
-from penstock.policy.emergencies import Emergency, SituationBoard, SituationsUnknownError
+from penstock.policy.emergencies import (
+    NO_SITUATIONS,
+    Emergency,
+    SituationBoard,
+    SituationsUnknownError,
+)
 from penstock.policy.objects import Message
 
 SCOPE = build_scope(
@@ -53,7 +58,7 @@ def test_an_error_of_any_kind_is_a_denial() -> None:
 def test_a_user_without_a_name_is_nobody_in_particular() -> None:
     access = make_access(make_rule("has(s.uid)"))
     access.describe("user:None", Known({}, on_behalf_of="x"))
-    assert not access.decide("read", access.asker(None, None), Message("a"))
+    assert not access.decide("read", access.asker(None, None), Message("a"), {}, NO_SITUATIONS)
     assert Directory().publishes_for(None, None) is None
 
 
@@ -79,7 +84,10 @@ def test_time_is_looked_at_each_time() -> None:
     asker = access.asker("ann", None)
     for hour, allowed in ((7, True), (9, False), (7, True)):
         now = datetime(2026, 3, 1, hour, tzinfo=UTC)
-        assert access.decide("read", asker, Message("a"), {"time": now}).allowed is allowed
+        assert (
+            access.decide("read", asker, Message("a"), {"time": now}, NO_SITUATIONS).allowed
+            is allowed
+        )
 
 
 def test_what_is_remembered_is_bounded() -> None:
@@ -89,13 +97,13 @@ def test_what_is_remembered_is_bounded() -> None:
     for number in range(250):
         for asker in askers:
             message = Message("a", about={"patientId": f"user-{number}"})
-            allowed = access.decide("read", asker, message).allowed
+            allowed = access.decide("read", asker, message, {}, NO_SITUATIONS).allowed
             assert allowed is (asker.user == f"user-{number}")
         held = [plan._own for asker in askers for plan in asker.plans.values()]
         assert 0 < sum(map(len, held)) == access._memory.count <= 100
     message = Message("a", about={"patientId": "x" * (KEY_LIMIT + 1)})
     before = access._memory.count
-    assert not access.decide("read", askers[0], message)
+    assert not access.decide("read", askers[0], message, {}, NO_SITUATIONS)
     assert access._memory.count == before
 
 
