@@ -235,7 +235,7 @@ class Plan:
         self, message: Message, place: Place, e: Mapping[str, Any], situations: Situations
     ) -> Verdict:
         """Decide on one message."""
-        o = message.about(place) if self._object_names else {}
+        o = message.about(place) if self._object_names or not self._remembers else {}
         if not self._remembers:
             made = self._settle(message, o, e)
             return made if isinstance(made, Verdict) else made.resolve(situations)

@@ -9,7 +9,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntFlag
 from functools import reduce
@@ -17,6 +17,7 @@ from operator import attrgetter, or_
 from typing import Final, Generic, TypeVar
 
 from penstock.lang import Expression
+from penstock.lang.tree import find_references
 from penstock.policy.attributes import Action
 from penstock.policy.emergencies import Applied, Emergency
 from penstock.policy.filter_tree import FilterTree
@@ -49,7 +50,7 @@ _OF_ROOT: Final = {
     "e": Depends.ENVIRONMENT,
     "t": Depends.MESSAGE,
 }
-_OF_FIELD: Final = {
+_OF_FIELD: Final[Mapping[tuple[str, ...], Depends]] = {
     ("e", "time"): Depends.TIME,
     ("t", "topic"): Depends.NOTHING,
     ("t", "user"): Depends.PUBLISHER,
@@ -109,23 +110,21 @@ class Limit:
 
 def depends_on(expression: Expression) -> Depends:
     """Tell what an expression looks at besides the asker and the topic."""
-    return reduce(or_, map(_depends_on_path, expression.references), Depends.NOTHING)
+    return reduce(or_, map(_depends_on_path, find_references(expression.tree)), Depends.NOTHING)
 
 
-def _depends_on_path(path: str) -> Depends:
-    root, _, rest = path.partition(".")
-    field = rest.partition(".")[0]
-    if not field and root != "s":
+def _depends_on_path(path: tuple[str, ...]) -> Depends:
+    root, *fields = path
+    if not fields and root != "s":
         return VOLATILE  # the whole of a root: anything may be in it
-    return _OF_FIELD.get((root, field), _OF_ROOT[root])
+    return _OF_FIELD.get(path[:2], _OF_ROOT[root])
 
 
 def fields_of(expressions: Iterable[Expression], root: str) -> tuple[str, ...]:
     """Return the fields of a root that expressions look at."""
-    paths = (path for expression in expressions for path in expression.references)
-    return tuple(
-        sorted({path.split(".")[1] for path in paths if path.startswith(f"{root}.")}),
-    )
+    # Paths in parts: a field's name may have dots.
+    paths = [path for it in expressions for path in find_references(it.tree)]
+    return tuple(sorted({path[1] for path in paths if path[0] == root and len(path) > 1}))
 
 
 R = TypeVar("R", bound=Rule | Limit)

@@ -90,6 +90,18 @@ def test_time_is_looked_at_each_time() -> None:
         )
 
 
+def test_attributes_are_told_apart_whatever_their_names() -> None:
+    scope = build_scope(o={"a": "string", "a.b": "string"})
+    condition = compile_expression('o["a.b"] == "yes"', scope, BOOL)
+    access = make_access(Rule("policy p", "anyone", "#", "read", condition))
+    asker = access.asker(None, None)
+    for value in ("yes", "no", "yes"):
+        message = Message("x", about={"a.b": value})
+        verdict = access.decide("read", asker, message, {}, NO_SITUATIONS)
+        assert verdict.allowed is (value == "yes")
+        assert verdict.depends == Depends.OBJECT
+
+
 def test_what_is_remembered_is_bounded() -> None:
     access = make_access(make_rule("o.patientId == s.uid"))
     access._memory.limit = 100
