@@ -6,6 +6,8 @@ Rules that hold here:
 - A million reservations for the same purposes share one object. Equal sets may still have
   two, when the pool was emptied in between: nothing may depend on there being one.
 - Everything remembered is bounded; beyond the bound it is worked out again.
+- Where each of a million reservations has a set of its own, that set is kept as two tuples:
+  a frozenset of one purpose takes four times as much. Sets are built when they are asked for.
 """
 
 from __future__ import annotations
@@ -18,15 +20,28 @@ _STANCES_LIMIT = 4_096
 _SETS_LIMIT = 16_384
 _COMBINATIONS_LIMIT = 16_384
 
+Purposes = tuple[str, ...]
+
 
 class Stances(dict[str | None, int]):
     """PROHIBITS, SILENT or ALLOWS by access purpose; `stances[ap]` is all it takes."""
 
-    __slots__ = ("purposes",)
+    __slots__ = ("aip", "pip")
 
-    def __init__(self, purposes: PurposeSet) -> None:
+    def __init__(self, aip: Purposes, pip: Purposes) -> None:
         super().__init__()
-        self.purposes = purposes
+        self.aip = aip
+        self.pip = pip
+
+    @property
+    def purposes(self) -> PurposeSet:
+        """The set that stands so."""
+        return PurposeSet(frozenset(self.aip), frozenset(self.pip))
+
+    @property
+    def prohibits_only(self) -> bool:
+        """Tell whether the set says nothing but what is prohibited."""
+        return bool(self.pip) and not self.aip
 
     def __missing__(self, ap: str | None) -> int:
         if len(self) >= _STANCES_LIMIT:
@@ -47,7 +62,7 @@ class Unreserved(Stances):
     __slots__ = ("stance",)
 
     def __init__(self, *, allowed: bool) -> None:
-        super().__init__(PurposeSet())
+        super().__init__((), ())
         self.stance = ALLOWS if allowed else SILENT
 
     def __missing__(self, ap: str | None) -> int:
@@ -60,17 +75,18 @@ class StancePool:
     __slots__ = ("_combinations", "_sets")
 
     def __init__(self) -> None:
-        self._sets: dict[PurposeSet, Stances] = {}
+        self._sets: dict[tuple[Purposes, Purposes], Stances] = {}
         # A combination is named by the ids of its parts, which it keeps alive.
         self._combinations: dict[tuple[int, ...], tuple[Sequence[Stances], Stances]] = {}
 
     def of(self, purposes: PurposeSet) -> Stances:
         """Return the stances of a set."""
-        stances = self._sets.get(purposes)
+        key = (tuple(sorted(purposes.aip)), tuple(sorted(purposes.pip)))
+        stances = self._sets.get(key)
         if stances is None:
             if len(self._sets) >= _SETS_LIMIT:
                 self._sets.clear()
-            stances = self._sets[purposes] = Stances(purposes)
+            stances = self._sets[key] = Stances(*key)
         return stances
 
     def combine(self, parts: Sequence[Stances]) -> Stances:
@@ -82,8 +98,8 @@ class StancePool:
         if known is not None:
             return known[1]
         purposes = PurposeSet(
-            frozenset().union(*(part.purposes.aip for part in parts)),
-            frozenset().union(*(part.purposes.pip for part in parts)),
+            frozenset().union(*(part.aip for part in parts)),
+            frozenset().union(*(part.pip for part in parts)),
         )
         if len(self._combinations) >= _COMBINATIONS_LIMIT:
             self._combinations.clear()

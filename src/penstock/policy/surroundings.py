@@ -51,7 +51,7 @@ class Tally:
         else:
             self.offering += number * (stance == ALLOWS)
             self.hindering += number * (stance != ALLOWS)
-            self.adding += number * (stance == 0 and stances.purposes.prohibits_only)
+            self.adding += number * (stance == 0 and stances.prohibits_only)
 
     def whole(self, *, allow_unreserved: bool) -> bool:
         """Tell that no topic of the filter is forbidden."""

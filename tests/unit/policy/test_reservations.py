@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
+
 import pytest
 
 from penstock.model.purposes import PurposeSet, parse_purposes
@@ -106,3 +109,22 @@ def test_many_access_purposes_do_not_pile_up() -> None:
         assert not store.decide("a", f"p{number}")
     assert len(store._work_out("a")) <= 4_096
     assert store.decide("a", "x")
+
+
+def test_a_reservation_with_a_set_of_its_own_takes_little_memory() -> None:
+    """Neither its path nor its purposes are shared with any other."""
+    count = 20_000
+    gc.collect()
+    tracemalloc.start()
+    try:
+        store = Reservations(cached=False)
+        store.replace_all(
+            (f"fleet/car{n}/part{n}/sensor{n}", PurposeSet.of([f"p{n}"])) for n in range(count)
+        )
+        gc.collect()
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(store) == count
+    assert held / count <= 600
+    assert store.get("fleet/car7/part7/sensor7") == PurposeSet.of(["p7"])
