@@ -47,6 +47,9 @@ def command(topic: str, as_json: bool) -> None:
         }
         for it in decider.access.preferences(topic)
     ]
+    place = decider.access.place(topic)
+    about = {name: f"the topic's level {value}" for name, value in place.levels.items()}
+    about |= {name: f"the payload's {'.'.join(path)}" for name, path in place.paths}
     data: dict[str, Any] = {
         "topic": topic,
         "epoch": snapshot.epoch,
@@ -55,6 +58,7 @@ def command(topic: str, as_json: bool) -> None:
         "prohibit": sorted(effective.pip) if effective else [],
         "open_without_reservation": settings.allow_without_reservation,
         "reservations": [{"filter": name, "purposes": str(held)} for name, held in reservations],
+        "object": about,
         "policies_required": decider.policies_required,
         "policies": policies,
         "preferences": preferences,
@@ -70,6 +74,8 @@ def _render(console: Console, data: dict[str, Any]) -> None:
         for item in data["reservations"]:
             shown.add_row(Text(item["filter"]), Text(item["purposes"]))
         console.print(shown)
+    for name, found in data["object"].items():
+        console.print(Text(f"o.{name} is {found}"))
     if not data["policies_required"]:
         console.print("policies are not required: nobody is refused for who they are")
     elif not data["policies"]:

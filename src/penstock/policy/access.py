@@ -139,7 +139,11 @@ class Access:
 
     def about(self, message: Message) -> Mapping[str, Any]:
         """Return `o`: the attributes of what a message is about."""
-        return message.about(self._sites[message.topic].place)
+        return message.about(self.place(message.topic))
+
+    def place(self, topic: str) -> Place:
+        """Return where the attributes of `o` stand in messages of a topic."""
+        return self._sites[topic].place
 
     def considered(self, action: Action, topic: str) -> list[Rule]:
         """Return all policies that are about this action on this topic, for whomever."""

@@ -91,5 +91,6 @@ def test_explain_tells_emergency_policies_and_preferences(
     specialist = "Severe, Symptomatic of o.patientId in covid"
     assert told["external_specialist/read-physiological"] == specialist
     assert answer["preferences"][0]["publisher"] == "patient-1"
+    assert answer["object"] == {"patientId": "the payload's pid"}
     out = _run(capsys, "explain", "physiological/respiratory")[1]
     assert "readers need" in out

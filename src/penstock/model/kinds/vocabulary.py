@@ -18,11 +18,13 @@ class Vocabulary(Definition):
 
     subject: Mapping[str, JsonValue] = Field(
         default_factory=dict,
-        description="Attributes of `s`, who asks: name and type, such as `pSet: list(string)`.",
+        description="Attributes of `s`, who asks: name and type, such as `pSet: list(string)`. "
+        "`uid: string`, `cid: string` and `groups: list(string)` follow from who asks.",
     )
     object: Mapping[str, JsonValue] = Field(
         default_factory=dict,
-        description="Attributes of `o`, what the message is about, such as `patientId: string`.",
+        description="Attributes of `o`, what the message is about, such as `patientId: string`; "
+        "definitions of kind `object` say where they stand.",
     )
     environment: Mapping[str, JsonValue] = Field(
         default_factory=dict, description="Attributes of `e`, the surroundings."
