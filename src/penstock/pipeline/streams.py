@@ -11,7 +11,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -23,10 +23,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.errors import PenstockError
 from penstock.model.kinds import Stream
+from penstock.pipeline.joint import Written
 from penstock.pipeline.log_source import OFFSET
 from penstock.pipeline.parsing import parse_records
 from penstock.pipeline.sources.source import Source
-from penstock.pipeline.views import ViewRunner
+from penstock.pipeline.views import ViewRunner, process_together
 
 
 class StreamRunner:
@@ -146,9 +147,10 @@ class StreamRunner:
 
     def _take_batch(self, placed: DataFrame) -> None:
         parsed = parse_records(placed, self.stream)
-        with _kept(parsed, len(self._views)):
+        passes = _count_passes(self._views.values())
+        with _kept(parsed, passes):
             # Without a copy of what was parsed, the offsets alone are cheap to look at.
-            surveyed = parsed if len(self._views) > 1 else placed
+            surveyed = parsed if passes > 1 else placed
             first, end = _survey(surveyed)
             if first < end:
                 self.source.check(first, end)
@@ -173,18 +175,20 @@ class StreamRunner:
                 continue
             raw = self.source.read_stretch(self._spark, start, stretch)
             parsed = parse_records(raw, self.stream)
-            with _kept(parsed, len(together)):
+            with _kept(parsed, _count_passes(together)):
                 self._advance(together, parsed, start, stretch)
 
     def _advance(
         self, views: Iterable[ViewRunner], parsed: DataFrame, first: int, end: int
     ) -> None:
-        for view in list(views):
+        chosen = [view for view in views if max(first, view.next) < end]
+        written = _write_together([view for view in chosen if view.next <= first], parsed)
+        for view in chosen:
             start = max(first, view.next)
-            if start < end:
-                seen = start > first
-                frame = parsed.where(F.col(f"`{OFFSET}`") >= start) if seen else parsed
-                self._guard(view, partial(view.process, frame, end - start, end))
+            seen = start > first
+            frame = parsed.where(F.col(f"`{OFFSET}`") >= start) if seen else parsed
+            done = written.get(view.name)
+            self._guard(view, partial(view.process, frame, end - start, end, done))
 
     def _guard(self, view: ViewRunner, action: Callable[[], object]) -> None:
         """Do something for a view; if it fails, the view stops and the others go on."""
@@ -203,15 +207,32 @@ def describe(error: BaseException) -> str:
     return str(error) if isinstance(error, PenstockError) else type(error).__name__
 
 
+def _write_together(views: Sequence[ViewRunner], parsed: DataFrame) -> dict[str, Written]:
+    """Write the views that join in one pass; nothing, where one of them fails."""
+    joining = [view for view in views if view.joins]
+    if len(joining) <= 1:
+        return {}
+    try:
+        return process_together(joining, parsed)
+    except Exception:  # noqa: BLE001 - each by itself then, so that it shows which one fails
+        return {}
+
+
+def _count_passes(views: Iterable[ViewRunner]) -> int:
+    """Return how often what was parsed is gone through: by those that join, once."""
+    joins = [view.joins for view in views]
+    return joins.count(False) + any(joins)
+
+
 @contextmanager
-def _kept(parsed: DataFrame, views: int) -> Iterator[None]:
-    """Keep what was parsed as long as several views need it; for one it would only cost."""
-    if views > 1:
+def _kept(parsed: DataFrame, passes: int) -> Iterator[None]:
+    """Keep what was parsed as long as it is needed; for one pass it would only cost."""
+    if passes > 1:
         parsed.persist(StorageLevel.MEMORY_AND_DISK)
     try:
         yield
     finally:
-        if views > 1:
+        if passes > 1:
             parsed.unpersist()
 
 

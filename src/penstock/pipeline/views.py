@@ -26,9 +26,11 @@ from penstock.masks import Chain, Vault
 from penstock.masks.spark import mask_frame
 from penstock.pipeline.blueprint import Blueprint
 from penstock.pipeline.commits import Commit, Totals, ViewWriter
+from penstock.pipeline.joint import Branch, Written, write_together
 from penstock.pipeline.log_source import OFFSET, PROBLEM
 from penstock.pipeline.parsing import PERSON, TIME
 from penstock.pipeline.risk_persons import write_persons
+from penstock.pipeline.sinks.files import ParquetSink
 from penstock.pipeline.sinks.opening import Sinks
 from penstock.pipeline.steps import WINDOW, DeadLetter, Outcome, Step, arrow_schema
 
@@ -122,8 +124,22 @@ class ViewRunner:
         """How many records the view holds back."""
         return self._step.held if self._step else 0
 
-    def process(self, frame: DataFrame, count: int, end: int) -> Commit:
-        """Publish what parsed records become: `count` of them, from `next` to before `end`."""
+    @property
+    def joins(self) -> bool:
+        """Whether the view can be written in one pass with others of its stream."""
+        return self._step is None and isinstance(self._sink, ParquetSink)
+
+    def process(
+        self, frame: DataFrame, count: int, end: int, written: Written | None = None
+    ) -> Commit:
+        """Publish what parsed records become: `count` of them, from `next` to before `end`.
+
+        What was `written` in a pass with other views is committed as it is.
+        """
+        if self.joins:
+            found = written or process_together([self], frame)[self.name]
+            totals = Totals(count, found.published, len(found.dead), 0.0)
+            return self._commit(found.target.parent, end, found.dead, totals)
         staged = self._writer.stage()
         carry = [OFFSET, PERSON, TIME] if self._step else [OFFSET]
         identity = F.concat(F.lit(f"{self.blueprint.stream.topic}/"), _named(OFFSET).cast("string"))
@@ -143,6 +159,10 @@ class ViewRunner:
             published = self._publish(outcome, staged, dead)
             loss = outcome.loss
         return self._commit(staged, end, dead, Totals(count, published, len(dead), loss))
+
+    def branch(self) -> Branch:
+        """Return what a pass with other views needs: the masks, and a place for files."""
+        return Branch(self._before, self._writer.stage() / "data")
 
     def flush(self) -> Commit | None:
         """End the stream: publish what is held back."""
@@ -243,6 +263,13 @@ class ViewRunner:
         made = self._writer.commit(commit, self._step.save() if self._step else None)
         self.next = end
         return made
+
+
+def process_together(views: Sequence[ViewRunner], frame: DataFrame) -> dict[str, Written]:
+    """Write, but do not commit, views that join; returns what became of the rows, by view."""
+    branches = [view.branch() for view in views]
+    found = write_together(frame, branches, views[0].blueprint.stream.topic)
+    return {view.name: one for view, one in zip(views, found, strict=True)}
 
 
 def _letters(table: pa.Table) -> list[DeadLetter]:

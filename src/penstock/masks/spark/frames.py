@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
@@ -21,6 +23,9 @@ _LAST_DAY = date.max.toordinal() - _EPOCH
 _FIRST = count_microseconds(datetime.min.replace(tzinfo=UTC))
 _LAST = count_microseconds(datetime.max.replace(tzinfo=UTC))
 
+COLUMN: Final = "penstock:column"
+REASON: Final = "penstock:reason"
+
 
 def mask_frame(
     frame: DataFrame,
@@ -37,10 +42,65 @@ def mask_frame(
     columns in `carry` pass as they are, so that a caller can keep rejected originals.
     """
     _check_frame(frame, chain, identity, carry, rejection)
-    columns = {name: _take(frame, name) for name in chain.schema}
-    bench = Workbench(frame, columns, identity)
-    for name, found in chain.schema.items():
-        bench.reasons.extend(_conform(bench.columns[name], name, found))
+    bench = Workbench(frame, {name: _take(frame, name) for name in chain.schema}, identity)
+    bench.reasons.extend(_conform_all(bench.columns, chain))
+    _lay(chain, bench)
+    return _finish(bench, chain, [_take(frame, name).alias(name) for name in carry], rejection)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where a chain's fields stand in a frame of several chains, and why rows are rejected."""
+
+    columns: tuple[str, ...]
+    """The columns of the chain's output, in its order; only for rows without a reason."""
+    reason: str
+
+
+def mask_together(
+    frame: DataFrame,
+    chains: Sequence[Chain],
+    *,
+    identity: Column,
+    problem: Column,
+    carry: Sequence[str] = (),
+) -> tuple[DataFrame, list[Layout]]:
+    """Lay several chains over one frame, next to each other; what they share stands once.
+
+    All chains have the schema of the frame. A row with a problem is rejected by all of them.
+    Unlike `mask_frame` this leaves the fields of rejected rows as they are: the caller takes
+    from each chain the rows without a reason, and no others.
+    """
+    first = chains[0]
+    for chain in chains:
+        _check_frame(frame, chain, identity, carry, REASON)
+    bench = Workbench(frame, {name: _take(frame, name) for name in first.schema}, identity)
+    shared = dict(bench.columns)
+    (common,) = bench.keep(F.coalesce(problem, *_conform_all(shared, first), _none()))
+    laid: list[tuple[list[Column], Column]] = []
+    for chain in chains:
+        bench.columns, bench.reasons = dict(shared), [common]
+        _lay(chain, bench)
+        reason = common if len(bench.reasons) == 1 else F.coalesce(*bench.reasons)
+        laid.append(([bench.columns[name] for name in chain.output], reason))
+    names: dict[int, str] = {}
+    for columns, reason in laid:
+        for column in (*columns, reason):
+            names.setdefault(id(column), f"{COLUMN}{len(names)}")
+    every = {id(it): it for columns, reason in laid for it in (*columns, reason)}
+    made = bench.frame.select(
+        *(column.alias(names[key]) for key, column in every.items()),
+        *(_take(frame, name).alias(name) for name in carry),
+    )
+    layouts = [
+        Layout(tuple(names[id(column)] for column in columns), names[id(reason)])
+        for columns, reason in laid
+    ]
+    return made, layouts
+
+
+def _lay(chain: Chain, bench: Workbench) -> None:
+    """Lay the masks of a chain over the columns of a workbench."""
     if chain.needs_identity:
         absent = ~F.coalesce(F.is_valid_utf8(bench.identity), F.lit(col=False))
         bench.reasons.append(F.when(absent, F.lit(NO_IDENTITY)))
@@ -52,16 +112,16 @@ def mask_frame(
                 refused = bench.columns[name].isNotNull() & column.isNull()
                 bench.reasons.append(F.when(refused, F.lit(mask.reason(name))))
             bench.columns[name] = column
-    return _finish(
-        bench, chain, [frame[f"`{_escape(name)}`"].alias(name) for name in carry], rejection
-    )
 
 
 def _finish(bench: Workbench, chain: Chain, carried: list[Column], rejection: str) -> DataFrame:
-    none = F.lit(None).cast("string")
-    (reason,) = bench.keep(F.coalesce(*bench.reasons, none))
+    (reason,) = bench.keep(F.coalesce(*bench.reasons, _none()))
     fields = [F.when(reason.isNull(), bench.columns[name]).alias(name) for name in chain.output]
     return bench.frame.select(*fields, *carried, reason.alias(rejection))
+
+
+def _none() -> Column:
+    return F.lit(None).cast("string")
 
 
 def _escape(name: str) -> str:
@@ -97,6 +157,11 @@ def _check_frame(
         )
     if problems:
         raise InvalidError("columns of the frame", problems)
+
+
+def _conform_all(columns: Mapping[str, Column], chain: Chain) -> Iterator[Column]:
+    for name, found in chain.schema.items():
+        yield from _conform(columns[name], name, found)
 
 
 def _conform(column: Column, name: str, found: Field) -> Iterator[Column]:
