@@ -108,6 +108,9 @@ def _render(target: Console, name: str, risk: Risk, plot: Path | None) -> None:
         target.print(Text.assemble(("warning: ", "bold yellow"), words))
     if risk.earlier:
         target.print(Text(f"{risk.earlier:,} records of earlier definitions are left out", "dim"))
+    if risk.records < risk.published:
+        missing = risk.published - risk.records
+        target.print(Text(f"{missing:,} records stand in no file and are not measured", "dim"))
     if risk.share < 1:
         target.print(Text(f"measured on {risk.share:.2%} of the groups, chosen by chance", "dim"))
     target.print()

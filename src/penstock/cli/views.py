@@ -26,6 +26,9 @@ COLOURS = {"running": "green", "paused": "yellow", "waiting": "yellow", "failed"
 COLUMNS = (
     "view", "stream", "state", "rate", "lag", "read", "published", "rejected", "held", "loss",
 )  # fmt: skip
+# On narrow terminals less is shown: columns that cannot be read tell nothing.
+NARROW = 100
+SPARED = {"stream", "read"}
 MOST_ROWS = 10_000
 
 
@@ -80,11 +83,13 @@ def list_views(as_json: bool) -> None:
     rows = _describe()
 
     def render(target: Console) -> None:
-        shown = table(*COLUMNS)
+        narrow = target.width < NARROW
+        columns = [name for name in COLUMNS if not narrow or name not in SPARED]
+        shown = table(*columns)
         for row in rows:
             state = Text(row["state"], style=COLOURS.get(row["state"], ""))
-            cells = [state if name == "state" else _write(row[name]) for name in COLUMNS]
-            shown.add_row(*cells)
+            write = _shorten if narrow else _write
+            shown.add_row(*(state if name == "state" else write(row[name]) for name in columns))
         target.print(shown if rows else "no views yet → define one, or `penstock views import`")
         for row in rows:
             if row["error"]:
@@ -136,10 +141,14 @@ for _action, _about in {
 def run(once: bool) -> None:
     """Run the views that should run, until Ctrl-C or SIGTERM."""
     from penstock.pipeline.manager import Manager
+    from penstock.pipeline.running import run_until_told
     from penstock.pipeline.session import open_session
     from penstock.store.vault import VaultAddress
+    from penstock.telemetry import configure, install_hooks
 
     config = configuration()
+    configure(level=config.log.level, style=config.log.format)
+    install_hooks()
     told = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: told.set())
@@ -147,11 +156,12 @@ def run(once: bool) -> None:
     try:
         with open_definitions() as store:
             vault = VaultAddress(config.store.connection_url())
-            manager = Manager(spark, config.pipeline, lambda: store.current()[1], vault)
+            definitions = lambda: store.current()[1]  # noqa: E731 - asked for again and again
+            manager = Manager(spark, config.pipeline, definitions, vault)
             if once:
                 manager.run_once()
             else:
-                manager.run(told)
+                run_until_told(config, spark, manager, definitions, told)
     finally:
         spark.stop()
 
@@ -241,20 +251,31 @@ def _choose(definitions: DefinitionSet, names: Iterable[str]) -> list[str]:
 
 
 def _describe() -> list[dict[str, Any]]:
-    from penstock.eventlog import EventLog
     from penstock.model.kinds import Stream, View
     from penstock.pipeline.control import Control, describe
+    from penstock.pipeline.sources.ends import next_offset_of
 
     config = configuration()
     with open_definitions() as store:
         definitions = store.current()[1]
-    log = EventLog(config.pipeline.event_log)
-    ends = {name: log.topic(name).next_offset for name in definitions.of(Stream)}
+    ends = {
+        name: next_offset_of(stream, config.pipeline)
+        for name, stream in definitions.of(Stream).items()
+    }
     control = Control(config.pipeline.folder)
     return [
         describe(name, view.stream, ends[view.stream], control)
         for name, view in definitions.of(View).items()
     ]
+
+
+def _shorten(value: Any) -> str:
+    """Write large numbers with few digits: 1,234,567 as 1.23M."""
+    if isinstance(value, int | float):
+        for unit, worth in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+            if value >= worth * 10:
+                return f"{value / worth:.3g}{unit}"
+    return _write(value)
 
 
 def _write(value: Any) -> str:

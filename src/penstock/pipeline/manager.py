@@ -29,6 +29,7 @@ from penstock.masks.vault import KEY_VAULT, Vault, fingerprint
 from penstock.model.kinds import Stream, View
 from penstock.pipeline.blueprint import Blueprint
 from penstock.pipeline.control import PAUSED, RUNNING, STOPPED, Condition, Control
+from penstock.pipeline.metrics import TimedView
 from penstock.pipeline.sinks.opening import Sinks
 from penstock.pipeline.sources.ends import checkpoint_folder
 from penstock.pipeline.sources.opening import open_source
@@ -51,6 +52,8 @@ class Manager:
         vault: Vault | None = None,
     ) -> None:
         self.control = Control(settings.folder)
+        self.runs = threading.Event()
+        """Set while this process runs the views."""
         self._spark = spark
         self._settings = settings
         self._definitions = definitions
@@ -79,11 +82,13 @@ class Manager:
         # By itself, since catching up may keep the rest busy for long.
         reporter = threading.Thread(target=self._keep_reporting, args=(ended,), daemon=True)
         reporter.start()
+        self.runs.set()
         try:
             while not told.is_set():
                 self.look(stream=True)
                 told.wait(LOOK_SECONDS)
         finally:
+            self.runs.clear()
             ended.set()
             reporter.join()
             self.close()
@@ -180,7 +185,7 @@ class Manager:
     def _make(self, blueprint: Blueprint) -> ViewRunner:
         folder = self._settings.folder / blueprint.view.name
         sinks = Sinks(self._log.topic(blueprint.view.topic))
-        return ViewRunner(
+        return TimedView(
             self._spark, blueprint, folder, self._secret, sinks=sinks, vault=self._vault
         )
 

@@ -70,6 +70,8 @@ class Risk:
     """What was measured."""
 
     records: int
+    published: int
+    """More than `records` where published records do not stand in files."""
     groups: int
     share: float
     """The share of groups that was measured; below 1 where there were too many."""
@@ -127,35 +129,37 @@ class Meter:
         self._hidden = {name: Tally(group, [name], limit=limit) for name in question.sensitive}
         self._crowd = Tally(group, self._subject, limit=limit) if self._subject else None
         self._counted: dict[tuple[int, ...], int] = {}
-        self._before = Totals()
+        self._limit = limit
         self._withheld = 0
-        self._totals = Totals()
+        self._own = Totals()
+        self.last = Totals()
+        """The totals of the newest commit that was seen."""
         self.earlier = 0
 
-    def pass_over(self, commit: Commit) -> None:
-        """Leave a commit of earlier definitions out."""
-        self._before = commit.totals
-        self.earlier = commit.totals.published
+    def pass_over(self, totals: Totals) -> None:
+        """Leave out what was published up to these totals, under other definitions."""
+        self.earlier += totals.published - self.last.published
+        self.last = totals
 
     def take(self, commit: Commit) -> None:
         """Measure what a commit published."""
         for name in commit.files:
-            for table in read_columns(
-                self.folder.data / name, list(self._codes), self.blueprint.plan.output
-            ):
-                self._add(table)
+            path = self.folder.data / name
+            # What went to a topic has no file any more; that it is missing is told.
+            if path.exists():
+                for table in read_columns(path, list(self._codes), self.blueprint.plan.output):
+                    self._add(table)
         for name in commit.dead:
             self._withheld += _count_withheld(self.folder.dead / name)
         if self.question.counted:
             for found in read_persons(self.folder.folder, [commit.sequence]):
                 self.sequences.append(commit.sequence)
                 self._remember(found)
-        previous = self._totals if self._totals.read or self._totals.published else self._before
-        published = commit.totals.published - previous.published
-        if published:
-            lost = (commit.totals.loss - previous.loss) / published
-            self.history.append(Moment(commit.at, published, lost))
-        self._totals = commit.totals
+        new = _since(self.last, commit.totals)
+        if new.published:
+            self.history.append(Moment(commit.at, new.published, new.loss / new.published))
+        self._own = self._own.add(new)
+        self.last = commit.totals
 
     def _add(self, table: pa.Table) -> None:
         codes = {name: found.encode(table[name]) for name, found in self._codes.items()}
@@ -169,6 +173,8 @@ class Meter:
             tally.add(codes, rows)
 
     def _remember(self, found: pa.Table) -> None:
+        if len(self._counted) > self._limit:
+            return  # what is missing is taken for unknown
         for key, persons in zip(self.keys_of(found), found[PERSONS].to_pylist(), strict=True):
             self._counted[key] = max(self._counted.get(key, 0), persons)
 
@@ -182,12 +188,12 @@ class Meter:
         groups = self.groups()
         records, sizes, persons = groups.records, groups.sizes, groups.knowledge
         attack = measure_attack(sizes, records, threshold)
-        published = self._totals.published - self._before.published
+        published, lost = self._own.published, self._own.loss
         read = published + self._withheld
-        lost = self._totals.loss - self._before.loss
         generalizes = any(isinstance(it, KAnonymization) for it in self.blueprint.plan.together)
         return Risk(
             records=self.records,
+            published=published,
             groups=round(records.size / self._groups.share),
             share=self._groups.share,
             unit="records" if persons is Knowledge.NONE else "persons",
@@ -202,7 +208,7 @@ class Meter:
                 for name, tally in self._hidden.items()
             },
             suppressed=self._withheld / read if read else 0.0,
-            rejected=self._totals.rejected - self._before.rejected,
+            rejected=self._own.rejected,
             loss=(lost / published if published else 0.0) if generalizes else None,
             mean_size=float(records.mean()) if records.size else 0.0,
             sizes=count_sizes(sizes, records),
@@ -287,8 +293,18 @@ def measure_view(
         if commit.plan == meter.blueprint.signature:
             meter.take(commit)
         else:
-            meter.pass_over(commit)
+            meter.pass_over(commit.totals)
     return meter, meter.tell(threshold)
+
+
+def _since(before: Totals, after: Totals) -> Totals:
+    """Return what came to the totals."""
+    return Totals(
+        after.read - before.read,
+        after.published - before.published,
+        after.rejected - before.rejected,
+        after.loss - before.loss,
+    )
 
 
 def _lines(columns: list[Integers], rows: int) -> list[tuple[int, ...]]:

@@ -3,7 +3,8 @@
 Rules that hold here:
 - A label declares all its values up front; any other value is counted as `other`.
   So the number of series is fixed when the program is written, and no identity, topic
-  or other input can become one.
+  or other input can become one. The one label that is open is the name of a definition,
+  in `Readings`: the data officer chose it, it names no person, and so many are shown at most.
 - Metrics are declared once, at import, in the module that counts; `catalogue` lists
   them for the reference.
 - Counting never raises: what measures must not stop what is measured.
@@ -13,14 +14,16 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 import prometheus_client as prometheus
 from prometheus_client.metrics import MetricWrapperBase
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric as Family
 
 from penstock.errors import UsageError, quote
 
@@ -89,6 +92,45 @@ class Metric(Generic[Kind]):
             value if isinstance(value, str) and value in known else OTHER
             for value, known in zip(padded, self._values, strict=False)
         )
+
+
+class Readings:
+    """A figure for each definition of a kind, such as views, as it was read last.
+
+    >>> LAG = readings("penstock_view_lag", "gauge", "…", "view")
+    >>> LAG.show({"research": 17})
+    """
+
+    def __init__(self, declaration: Declaration, label: str) -> None:
+        self.declaration = declaration
+        self._label = label
+        self._values: dict[str, float] = {}
+
+    def show(self, values: Mapping[str, float]) -> None:
+        """Replace all figures; of too many, those of the first names are shown."""
+        self._values = {name: values[name] for name in sorted(values)[:SERIES_LIMIT]}
+
+    def collect(self) -> Iterator[Family]:
+        """Yield the figures, as Prometheus asks for them."""
+        made: type[CounterMetricFamily | GaugeMetricFamily] = (
+            CounterMetricFamily if self.declaration.type == "counter" else GaugeMetricFamily
+        )
+        family = made(self.declaration.name, self.declaration.help, labels=[self._label])
+        for name, value in self._values.items():
+            family.add_metric([name], value)
+        yield family
+
+    def describe(self) -> Iterator[Family]:
+        """Yield the figures without values: nothing is read when it is registered."""
+        yield from Readings(self.declaration, self._label).collect()
+
+
+def readings(name: str, kind: Literal["counter", "gauge"], help_text: str, label: str) -> Readings:
+    """Declare a figure for each definition; a counter's name ends in `_total`."""
+    declaration = _declare(name, kind, help_text, {label: ("name",)})
+    made = Readings(declaration, label)
+    REGISTRY.register(made)
+    return made
 
 
 def counter(name: str, help_text: str, **labels: Sequence[str]) -> Metric[prometheus.Counter]:

@@ -74,3 +74,20 @@ def test_declarations_are_checked(
 ) -> None:
     with pytest.raises(UsageError, match=complaint):
         counter(name, "A test.", **labels)
+
+
+def test_figures_of_definitions_follow_them_and_are_bounded() -> None:
+    made = metrics.readings("penstock_test_lag", "gauge", "A lag.", "view")
+    made.show({"one": 1, "two": 2.5})
+    assert b'penstock_test_lag{view="two"} 2.5' in metrics.render()
+    made.show({f"view-{n:04}": n for n in range(metrics.SERIES_LIMIT + 50)})
+    lines = [
+        line for line in metrics.render().splitlines() if line.startswith(b"penstock_test_lag{")
+    ]
+    assert len(lines) == metrics.SERIES_LIMIT
+    assert b'view="one"' not in metrics.render()
+    count = metrics.readings("penstock_test_seen_total", "counter", "A count.", "view")
+    count.show({"one": 7})
+    assert b'penstock_test_seen_total{view="one"} 7.0' in metrics.render()
+    with pytest.raises(UsageError, match="declared twice"):
+        metrics.readings("penstock_test_lag", "gauge", "A lag.", "view")
