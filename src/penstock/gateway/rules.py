@@ -193,14 +193,28 @@ class Rules:
                 held.pop(key, None)
                 if document is not None:
                     held[key] = document
+        # Most reservations share their purposes with others: each set is read and checked once.
+        known: dict[tuple[tuple[str, ...], tuple[str, ...]], PurposeSet] = {}
+
+        def read(body: Any) -> PurposeSet:
+            said = (tuple(body.get("allow", ())), tuple(body.get("prohibit", ())))
+            purposes = known.get(said)
+            if purposes is None:
+                if len(known) >= _STAMPS_LIMIT:
+                    known.clear()
+                purposes = known[said] = PurposeSet.of(*said)
+            return purposes
+
         return self.engine.replace_reservations(
-            (key.name, _read_purposes(it.body)) for key, it in held.items()
+            (key.name, read(it.body)) for key, it in held.items()
         )
 
     def _apply(self, key: Key, document: Document | None) -> Changes:
         body = document.body if document is not None else None
         if key.kind == RESERVATION:
-            purposes = None if body is None else _read_purposes(body)
+            purposes = None
+            if body is not None:
+                purposes = PurposeSet.of(body.get("allow", ()), body.get("prohibit", ()))
             return self.engine.reserve(key.name, purposes)
         if key.kind == PRESUBSCRIPTION:
             self._presubscribe(key.name, body)
@@ -359,10 +373,6 @@ class Rules:
             presubscribe=tuple(it for body in given for it in body.get("presubscribe", ())),
             administer=any(body.get("administer", False) for body in given),
         )
-
-
-def _read_purposes(body: Any) -> PurposeSet:
-    return PurposeSet.of(body.get("allow", ()), body.get("prohibit", ()))
 
 
 def read_settings(body: Any) -> PurposeSettings:
