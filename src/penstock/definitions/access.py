@@ -8,7 +8,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from penstock.definitions.set import DefinitionSet
@@ -68,7 +68,8 @@ class AccessDefinitions:
             self.access.remove(*gone)
         held = [definitions.definitions[key] for key in keys if key in definitions.definitions]
         if held:
-            self.access.put(*(compile_rule(definition, definitions) for definition in held))
+            scenarios = scenarios_by_plan(definitions)
+            self.access.put(*(compile_rule(it, definitions, scenarios) for it in held))
 
 
 def name_rule(key: Key) -> str:
@@ -76,7 +77,9 @@ def name_rule(key: Key) -> str:
     return f"{key.kind} {key.name}"
 
 
-def compile_rule(definition: Definition, definitions: DefinitionSet) -> Rule | Limit:
+def compile_rule(
+    definition: Definition, definitions: DefinitionSet, scenarios: Mapping[str, tuple[str, ...]]
+) -> Rule | Limit:
     """Compile a policy, an emergency policy or a preference."""
     scope = definitions.scope
     name = name_rule(definition.key)
@@ -87,7 +90,7 @@ def compile_rule(definition: Definition, definitions: DefinitionSet) -> Rule | L
         raise TypeError(f"{name} does not decide on access")
     emergency = None
     if isinstance(definition, kinds.EmergencyPolicy):
-        emergency = compile_emergency(definition, definitions)
+        emergency = compile_emergency(definition, definitions, scenarios)
     return Rule(
         name,
         definition.subject,
@@ -98,7 +101,11 @@ def compile_rule(definition: Definition, definitions: DefinitionSet) -> Rule | L
     )
 
 
-def compile_emergency(policy: kinds.EmergencyPolicy, definitions: DefinitionSet) -> Emergency:
+def compile_emergency(
+    policy: kinds.EmergencyPolicy,
+    definitions: DefinitionSet,
+    scenarios: Mapping[str, tuple[str, ...]],
+) -> Emergency:
     """Compile when an emergency policy applies."""
     situations: frozenset[str] | None = frozenset(policy.situations) or None
     plan = definitions.get(kinds.Plan, policy.plan)
@@ -106,27 +113,32 @@ def compile_emergency(policy: kinds.EmergencyPolicy, definitions: DefinitionSet)
         level = policy.minimum_level
         situations = frozenset(it.id for it in plan.situations if it.level >= level)
     return Emergency(
-        tuple(policy.scenarios) or list_scenarios(policy.plan, definitions),
+        policy.scenarios or scenarios.get(policy.plan, ()),
         situations,
         compile_expression(policy.about, definitions.scope, STRING) if policy.about else None,
         policy.exclusive,
     )
 
 
-def list_scenarios(plan: str, definitions: DefinitionSet) -> tuple[str, ...]:
-    """Return the scenarios that follow a plan."""
-    return tuple(it.name for it in definitions.of(kinds.Scenario).values() if it.plan == plan)
+def scenarios_by_plan(definitions: DefinitionSet) -> dict[str, tuple[str, ...]]:
+    """Return the scenarios that follow each plan, in the order of their names."""
+    found: dict[str, list[str]] = {}
+    for it in definitions.definitions.values():
+        if isinstance(it, kinds.Scenario):
+            found.setdefault(it.plan, []).append(it.name)
+    return {plan: tuple(sorted(names)) for plan, names in found.items()}
 
 
 def compile_settings(definitions: DefinitionSet) -> Settings:
     """Compile what holds for all decisions."""
     enforcement = definitions.get(kinds.Enforcement, "default") or kinds.Enforcement()
+    scenarios = scenarios_by_plan(definitions)
     return Settings(
         required=enforcement.policies == "required",
         override=enforcement.preferences_in_emergencies == "overridden",
         exclusive=tuple(
             Emergency(
-                list_scenarios(item.plan, definitions),
+                scenarios.get(item.plan, ()),
                 None,
                 compile_expression(item.about, definitions.scope, STRING),
                 exclusive=True,
