@@ -1,0 +1,1 @@
+"""How fast emergencies are detected, and access in them is decided."""
