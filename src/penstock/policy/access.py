@@ -137,6 +137,10 @@ class Access:
             settings=self.settings,
         )
 
+    def publishes_for(self, user: str | None, client: str | None) -> str | None:
+        """Return the user whose preferences hold for what a user and client publish."""
+        return self._directory.publishes_for(user, client)
+
     def about(self, message: Message) -> Mapping[str, Any]:
         """Return `o`: the attributes of what a message is about."""
         return message.about(self.place(message.topic))
@@ -250,7 +254,7 @@ class Access:
         """Return for whom a message was published, if they have preferences about it."""
         if not rules.limits:
             return None
-        publisher = self._directory.publishes_for(message.user, message.client)
+        publisher = message.behalf or self.publishes_for(message.user, message.client)
         if publisher is None or not any(publisher in bucket for bucket in rules.limits):
             return None
         return publisher

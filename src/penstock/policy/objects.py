@@ -48,8 +48,9 @@ def parse_payload(payload: bytes) -> Mapping[str, Any] | None:
 class Message:
     """A message as decisions see it; `user` and `client` are its publisher's.
 
-    `rest` are further fields of `t`, such as qos and contentType; `about` are attributes of
-    a hypothetical object, which go before those that are found.
+    `behalf` is the user for whom it was published, where that was found out before; `rest`
+    are further fields of `t`, such as qos and contentType; `about` are attributes of a
+    hypothetical object, which go before those that are found.
     """
 
     __slots__ = (
@@ -60,6 +61,7 @@ class Message:
         "_raw",
         "_rest",
         "_t",
+        "behalf",
         "client",
         "topic",
         "user",
@@ -72,12 +74,14 @@ class Message:
         *,
         user: str | None = None,
         client: str | None = None,
+        behalf: str | None = None,
         rest: Mapping[str, Any] | None = None,
         about: Mapping[str, Any] | None = None,
     ) -> None:
         self.topic = topic
         self.user = user
         self.client = client
+        self.behalf = behalf
         self._rest = rest
         self._given = about
         self._raw = payload if isinstance(payload, bytes) else None

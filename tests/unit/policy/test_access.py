@@ -9,7 +9,7 @@ import pytest
 from penstock.lang import BOOL, STRING, build_scope, compile_expression
 from penstock.policy.access import Access
 from penstock.policy.access_plans import KEY_LIMIT, Settings
-from penstock.policy.access_rules import Depends, Rule, depends_on
+from penstock.policy.access_rules import Depends, Limit, Rule, depends_on
 from penstock.policy.attribute_values import WrongValueError, read_value
 from penstock.policy.attributes import Directory, Known
 from penstock.policy.emergencies import (
@@ -60,6 +60,22 @@ def test_a_user_without_a_name_is_nobody_in_particular() -> None:
     access.describe("user:None", Known({}, on_behalf_of="x"))
     assert not access.decide("read", access.asker(None, None), Message("a"), {}, NO_SITUATIONS)
     assert Directory().publishes_for(None, None) is None
+
+
+def test_preferences_are_those_of_whom_a_message_is_published_for() -> None:
+    access = make_access(make_rule())
+    access.put(Limit("preference x", "wearer", "#", compile_expression("false", SCOPE, BOOL)))
+    access.describe("client:band", Known({}, on_behalf_of="wearer"))
+    asker = access.asker("ann", None)
+
+    def reads(message: Message) -> bool:
+        return access.decide("read", asker, message, {}, NO_SITUATIONS).allowed
+
+    assert access.publishes_for("hub", "band") == "wearer"
+    assert access.publishes_for("hub", None) == "hub"
+    assert not reads(Message("a", user="hub", client="band"))
+    assert reads(Message("a", user="hub"))
+    assert not reads(Message("a", user="hub", behalf="wearer"))
 
 
 @pytest.mark.parametrize(
