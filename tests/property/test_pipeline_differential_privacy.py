@@ -153,15 +153,14 @@ class Model:
             else:
                 fits[row[1]].append((place, row))
         for person, found in fits.items():
+            first = found[: self.parameters.contribution]
+            self.dead |= dict.fromkeys([place for place, _ in found[len(first) :]], TOO_MANY)
             if (self.charges[period, person] + 1) * 0.1 > float(self.parameters.budget) + 1e-9:
-                self.dead |= dict.fromkeys([place for place, _ in found], SPENT)
+                self.dead |= dict.fromkeys([place for place, _ in first], SPENT)
                 continue
             self.charges[period, person] += 1
-            for rank, (place, row) in enumerate(found):
-                if rank < self.parameters.contribution:
-                    self.counted[start, str(row[2])].append(row)
-                else:
-                    self.dead[place] = TOO_MANY
+            for _, row in first:
+                self.counted[start, str(row[2])].append(row)
 
 
 @given(

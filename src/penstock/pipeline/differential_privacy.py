@@ -1,12 +1,13 @@
 """Differentially private aggregates of a view's windows: counts, sums and averages with noise.
 
-    rows of a window → known groups → persons who can pay → their first records → figures
-                            ↓                 ↓                    ↓                 + noise
-                      dead letters       dead letters         dead letters          once
+    rows → known groups → a person's first in a window → held │ over → who can pay → figures
+                ↓                     ↓                       │              ↓        + noise
+           dead letters          dead letters                 │         dead letters   once
 
 Rules that hold here:
 - Persons are protected, not records: what changes when one person's records come or go is
   bounded by the contribution times the bounds of a value, and the noise hides that much.
+- What is held is bounded by persons, not by records: what can never count is not held.
 - Every window publishes a row for every declared group, whether records were there or not;
   so does a window without records that lies between others.
 - Values become whole numbers on a grid and are cut to their bounds there, so that the bound
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import struct
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final
@@ -54,6 +56,9 @@ GRID: Final = 20
 """Bits between the bound of a value and the grid that values are rounded to."""
 MOST_CELLS: Final = 100_000
 """Rows of windows without records that one batch publishes at most; what is more is passed over."""
+HEAD: Final = struct.Struct(">qqqq")
+"""Begins what is saved: the watermark, the newest time, the next window, the ledger's length."""
+NOT_BEGUN: Final = -(2**62)
 
 Integers = npt.NDArray[np.int64]
 Booleans = npt.NDArray[np.bool_]
@@ -107,6 +112,7 @@ class DifferentialPrivacyStep:
         self._groups = list(itertools.product(*(group.values for group in parameters.groups)))
         self._noises = _make_noises(parameters, make_noise)
         self._watermark = EARLIEST - self._grace
+        self._newest = EARLIEST
         self._next: int | None = None
         self._rows = self._input.empty_table()
         self._ledger = Ledger(parameters.budget_units, parameters.renew)
@@ -120,21 +126,21 @@ class DifferentialPrivacyStep:
 
     def save(self) -> bytes:
         """Return the time reached, the ledger, and the rows that wait."""
-        following = EARLIEST if self._next is None else self._next
+        times = (self._watermark, self._newest, NOT_BEGUN if self._next is None else self._next)
         ledger = self._ledger.save()
-        times = [value.to_bytes(8, signed=True) for value in (self._watermark, following)]
-        return b"".join([*times, len(ledger).to_bytes(8), ledger, write_table(self._rows)])
+        head = HEAD.pack(*times, len(ledger))
+        return head + ledger + write_table(self._rows)
 
     def _load(self, saved: bytes) -> None:
-        self._watermark = int.from_bytes(saved[:8], signed=True)
-        following = int.from_bytes(saved[8:16], signed=True)
-        self._next = None if following == EARLIEST else following
+        self._watermark, self._newest, following, length = HEAD.unpack_from(saved)
+        self._next = None if following == NOT_BEGUN else following
         self.inherit(saved)
-        self._rows = read_table(saved[24 + int.from_bytes(saved[16:24]) :])
+        self._rows = read_table(saved[HEAD.size + length :])
 
     def inherit(self, saved: bytes) -> None:
         """Take over who has spent what from another step's `save`: budgets outlive changes."""
-        ledger = saved[24 : 24 + int.from_bytes(saved[16:24])]
+        *_, length = HEAD.unpack_from(saved)
+        ledger = saved[HEAD.size : HEAD.size + length]
         parameters = self._parameters
         self._ledger = Ledger.load(ledger, parameters.budget_units, parameters.renew)
 
@@ -151,25 +157,29 @@ class DifferentialPrivacyStep:
         rows = rows.filter(timed)
         late = _starts(rows, self._size) + self._size <= self._watermark
         dead += _letters(rows.filter(pa.array(late)), LATE)
-        self._rows = pa.concat_tables([self._rows, rows.filter(pa.array(~late))])
+        fresh = rows.filter(pa.array(~late))
+        if fresh.num_rows:
+            # Also those that do not count: which windows there are must not tell who counts.
+            first = int(_starts(fresh, self._size).min())
+            self._next = first if self._next is None else min(first, self._next)
+        dead += self._hold(fresh)
         newest = int(rows[TIME].to_numpy().max()) if rows.num_rows else EARLIEST
         if self._by_arrival:
             newest = max(newest, now)
+        self._newest = max(self._newest, newest)
         return self._let_go(max(self._watermark, newest - self._grace), dead)
 
     def is_due(self, now: int) -> bool:
         """Whether the clock has ended a window."""
         if not self._by_arrival:
             return False
-        starts = _starts(self._rows, self._size)
-        first = self._next if self._next is not None else starts.min(initial=LATEST)
-        return bool(first + self._size <= max(self._watermark, now - self._grace))
+        reached = max(self._watermark, now - self._grace)
+        return self._next is not None and self._next + self._size <= reached
 
     def flush(self) -> Outcome:
-        """End all windows that have rows; later ones may still come."""
-        starts = _starts(self._rows, self._size)
-        last = int(starts.max()) + self._size if starts.size else self._watermark
-        return self._let_go(max(self._watermark, last), [])
+        """End all windows up to that of the newest time; later ones may still come."""
+        end = (self._newest // self._size + 1) * self._size
+        return self._let_go(max(self._watermark, end), [])
 
     def _let_go(self, watermark: int, dead: list[DeadLetter]) -> Outcome:
         starts = _starts(self._rows, self._size)
@@ -184,55 +194,53 @@ class DifferentialPrivacyStep:
         return Outcome(self._publish(rows, cells, windows), dead + refused)
 
     def _find_windows(self, starts: Integers, watermark: int) -> Integers:
-        """Return the windows to publish, in order: those with rows, and all between."""
-        first = self._next if self._next is not None else int(starts.min(initial=LATEST))
-        end = watermark // self._size * self._size
-        if first >= end:
+        """Return the windows to publish, in order, whether they have rows or not."""
+        first, end = self._next, watermark // self._size * self._size
+        if first is None or first >= end:
             return np.empty(0, dtype=np.int64)
         self._next = end
         silent = (end - first) // self._size * len(self._groups) > MOST_CELLS
         return np.unique(starts) if silent else np.arange(first, end, self._size, dtype=np.int64)
 
-    def _choose(self, rows: pa.Table, windows: Integers) -> tuple[Integers, list[DeadLetter]]:
-        """Return the cell of each row that counts, -1 for others, and why these do not."""
-        cells = self._find_cells(rows, windows)
+    def _hold(self, rows: pa.Table) -> list[DeadLetter]:
+        """Hold the rows that may count: the first so many of each person in each window."""
         named = np.asarray(rows[PERSON].is_valid())
+        grouped = self._find_groups(rows) >= 0
         dead = _letters(rows.filter(pa.array(~named)), NOBODY)
-        dead += _letters(rows.filter(pa.array(named & (cells < 0))), NO_GROUP)
-        counted = np.flatnonzero(named & (cells >= 0))
-        persons = rows[PERSON].fill_null(0).to_numpy()[counted]
-        window = cells[counted] // len(self._groups)
-        # Stable, so that of equals the first record comes first.
-        order = np.lexsort((persons, window))
-        counted, persons, window = counted[order], persons[order], window[order]
-        paid = self._charge(persons, window, windows)
-        rank = _ranks(persons, window)
-        fine = paid & (rank < self._parameters.contribution)
-        dead += _letters(rows.take(pa.array(np.sort(counted[~paid]))), SPENT)
-        dead += _letters(rows.take(pa.array(np.sort(counted[paid & ~fine]))), TOO_MANY)
-        chosen = np.full(rows.num_rows, -1, dtype=np.int64)
-        chosen[counted[fine]] = cells[counted[fine]]
-        return chosen, dead
+        dead += _letters(rows.filter(pa.array(named & ~grouped)), NO_GROUP)
+        held = pa.concat_tables([self._rows, rows.filter(pa.array(named & grouped))])
+        ranks = _ranks(held[PERSON].to_numpy(), _starts(held, self._size))
+        fine = ranks < self._parameters.contribution
+        dead += _letters(held.filter(pa.array(~fine)), TOO_MANY)
+        self._rows = held.filter(pa.array(fine)).combine_chunks()
+        return dead
 
-    def _find_cells(self, rows: pa.Table, windows: Integers) -> Integers:
-        """Return the cell of each row: its window and its group; -1 where it has no group."""
+    def _find_groups(self, rows: pa.Table) -> Integers:
+        """Return the number of each row's group, -1 where it has none."""
         places = np.zeros(rows.num_rows, dtype=np.int64)
         known = np.ones(rows.num_rows, dtype=np.bool_)
         for group in self._parameters.groups:
             found = pc.index_in(rows[group.key], value_set=pa.array(group.values, pa.string()))
             known &= np.asarray(found.is_valid())
             places = places * len(group.values) + found.fill_null(0).to_numpy().astype(np.int64)
+        return np.where(known, places, -1)
+
+    def _choose(self, rows: pa.Table, windows: Integers) -> tuple[Integers, list[DeadLetter]]:
+        """Return the cell of each row, -1 where its person cannot pay, and letters for these."""
         window = np.searchsorted(windows, _starts(rows, self._size))
-        return np.where(known, window * len(self._groups) + places, -1)
+        paid = self._charge(rows[PERSON].to_numpy(), window, windows)
+        cells = np.where(paid, window * len(self._groups) + self._find_groups(rows), -1)
+        return cells, _letters(rows.filter(pa.array(~paid)), SPENT)
 
     def _charge(self, persons: Integers, window: Integers, windows: Integers) -> Booleans:
-        """Charge the persons of each window, one window after the other."""
+        """Charge the persons of each window, one window after the other; tell whose rows count."""
         paid = np.zeros(persons.size, dtype=np.bool_)
+        order = np.argsort(window, kind="stable")
         for number in np.unique(window).tolist():
-            first, end = np.searchsorted(window, [number, number + 1])
+            members = order[slice(*np.searchsorted(window[order], [number, number + 1]))]
             self._ledger.enter(int(windows[number]))
-            some, places = np.unique(persons[first:end], return_inverse=True)
-            paid[first:end] = self._ledger.charge(some, self._parameters.cost)[places]
+            some, places = np.unique(persons[members], return_inverse=True)
+            paid[members] = self._ledger.charge(some, self._parameters.cost)[places]
         return paid
 
     def _publish(self, rows: pa.Table, cells: Integers, windows: Integers) -> pa.Table:
@@ -294,11 +302,14 @@ def _ranks(persons: Integers, window: Integers) -> Integers:
     """Return how many rows of the same person and window stand before each row."""
     if not persons.size:
         return persons
+    order = np.lexsort((persons, window))  # stable: rows keep their order
     new = np.ones(persons.size, dtype=np.bool_)
-    new[1:] = (np.diff(persons) != 0) | (np.diff(window) != 0)
+    new[1:] = (np.diff(persons[order]) != 0) | (np.diff(window[order]) != 0)
     begins = np.flatnonzero(new)
     lengths = np.diff(np.append(begins, persons.size))
-    return np.arange(persons.size) - np.repeat(begins, lengths)
+    ranks = np.empty(persons.size, dtype=np.int64)
+    ranks[order] = np.arange(persons.size) - np.repeat(begins, lengths)
+    return ranks
 
 
 def _starts(rows: pa.Table, size: int) -> Integers:

@@ -94,6 +94,26 @@ def test_a_long_silence_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _counts(step.flush()) == {990: 1}
 
 
+def test_flushing_again_publishes_nothing_more() -> None:
+    step = _step(grace=25)
+    assert _counts(step.feed(_rows((1, 1), (12, 2)), 0)) == {}
+    assert _counts(step.flush()) == {0: 1, 10: 1}
+    assert step.held == 0
+    assert _counts(step.flush()) == {}
+    again = _step(grace=25, saved=step.save())
+    assert _counts(again.feed(_rows((21, 3), first=2), 0)) == {}
+    assert _counts(again.flush()) == {20: 1}
+
+
+def test_what_is_held_is_bounded_by_persons() -> None:
+    step = _step(contribution=2)
+    for first in range(0, 100, 10):
+        outcome = step.feed(_rows(*((1, person % 3) for person in range(10)), first=first), 0)
+        assert step.held <= 6
+    assert step.held == 6
+    assert len(outcome.dead) == 10
+
+
 def test_what_cannot_be_placed_is_a_dead_letter() -> None:
     outcome = _step().feed(_rows((None, 1), (2**62, 1), (5, 1)), 0)
     assert [(letter.offset, letter.reason) for letter in outcome.dead] == [
