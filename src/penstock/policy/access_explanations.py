@@ -61,15 +61,20 @@ class _Explanation:
         if self.settings.required:
             for emergency in self.settings.exclusive:
                 self._look_at_plan(emergency)
-            for rule in rules:
+            subjects = frozenset(self.asker.subjects)
+            own = [rule for rule in rules if rule.subject in subjects]
+            for rule in own:
                 if rule.emergency is not None:
                     self._look_at_emergency(rule, rule.emergency)
-            for rule in rules:
+            for rule in own:
                 if rule.emergency is None and self._look_at_ordinary(rule):
                     ordinary = ordinary or rule.name
-            self.looked_at += [
-                Considered("attributes", why) for why in self.asker.conflicts.values()
-            ]
+            for why in self.asker.conflicts.values():
+                self._note("attributes", why)
+            # Last, as a long list is cut: those for others have decided nothing.
+            for rule in rules:
+                if rule.subject not in subjects:
+                    self._note(rule.name, f"is for {rule.subject}")
         else:
             ordinary = DEFAULT
         return self._conclude(ordinary, limit, any_rules=bool(rules))
@@ -113,9 +118,6 @@ class _Explanation:
         return None if held or not limits else limits[0].name
 
     def _look_at_ordinary(self, rule: Rule) -> bool:
-        if rule.subject not in self.asker.subjects:
-            self._note(rule.name, f"is for {rule.subject}")
-            return False
         holds, says = self._evaluate(rule.condition)
         if holds and self.aside is not None:
             says = f"would grant {self.action}, but is set aside by {self.aside}"
@@ -123,9 +125,6 @@ class _Explanation:
         return holds
 
     def _look_at_emergency(self, rule: Rule, emergency: Emergency) -> None:
-        if rule.subject not in self.asker.subjects:
-            self._note(rule.name, f"is for {rule.subject}")
-            return
         applied, says = self._find(emergency, rule.name)
         if applied is None:
             self._note(rule.name, says)

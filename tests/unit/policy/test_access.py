@@ -78,6 +78,16 @@ def test_preferences_are_those_of_whom_a_message_is_published_for() -> None:
     assert not reads(Message("a", user="hub", behalf="wearer"))
 
 
+def test_an_explanation_names_first_what_is_for_the_asker() -> None:
+    others = [
+        Rule(f"policy a{number}", f"user:u{number}", "#", "read", make_rule().condition)
+        for number in range(200)
+    ]
+    access = make_access(*others, make_rule())
+    told = access.explain("read", access.asker("ann", None), Message("a"), {}, NO_SITUATIONS)
+    assert (told.allowed, told.considered[0].rule, told.more) == (True, "policy p", True)
+
+
 @pytest.mark.parametrize(
     ("when", "depends"),
     [
