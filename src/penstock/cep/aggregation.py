@@ -21,7 +21,7 @@ from penstock.cep.accumulators import Accumulator, make_accumulator
 from penstock.cep.codec import pack_key, pack_row, unpack_key, unpack_row
 from penstock.cep.nodes import NONE, Node, Rows
 from penstock.cep.operators import Aggregate, Refine
-from penstock.cep.rising import can_rise
+from penstock.cep.rising import can_fall, can_rise
 from penstock.cep.rows import Key, Row, Shared, Values, evaluator, key_reader, shaper
 from penstock.lang import INT
 
@@ -43,6 +43,8 @@ class ViewNode(Node):
         self.each = refine is None or refine.each
         functions = {value.name: value.function for value in spec.values}
         self.rises = where is not None and can_rise(where.tree, functions)
+        self.wavers = self.rises and where is not None and can_fall(where.tree, functions)
+        """Whether it can cease to hold and come to hold again, by time alone."""
         self.looked_at = False
         """Whether the end of a row matters to some operator."""
         self.passed_on = False
@@ -90,12 +92,21 @@ class _Group:
 class _Changes:
     """What one step does to the rows of one view."""
 
-    __slots__ = ("added", "removed", "touched")
+    __slots__ = ("added", "removed", "replaced", "touched")
 
     def __init__(self) -> None:
         self.added: Rows = []
+        self.replaced: Rows = []
         self.removed: Rows = []
         self.touched: Rows = []
+
+    def raise_again(self, row: Row) -> None:
+        """Raise a row that held before, or that took another's place in this step."""
+        if row in self.replaced:
+            self.replaced.remove(row)
+            self.added.append(row)
+        elif row not in self.added:
+            self.touched.append(row)
 
 
 class AggregateNode(Node):
@@ -135,12 +146,12 @@ class AggregateNode(Node):
         woken, self.woken = self.woken, []
         now, groups = self.shared.now, self._groups
         touched: dict[Key, bool] = {}  # group → whether a value may have changed
+        changes = [_Changes() for _ in self._views]
         for key in woken:
             group = groups.get(key)
             if group is not None:
                 group.wake = NEVER
-                self._expire(group, now)
-                touched[key] = True
+                self._expire(key, group, changes)
         raising: set[Key] = set()
         for slot, added, _, again in inbox:
             takers = self._takers[slot]
@@ -150,19 +161,19 @@ class AggregateNode(Node):
                     continue
                 group = groups.get(key)
                 changed = touched.get(key, False)
+                if group is not None and group.expiry <= now:
+                    # First what ends by itself: what comes after may begin anew.
+                    self._expire(key, group, changes)
+                    group = groups.get(key)
                 if group is None:
                     group = self._open(key, row)
-                    changed = True
-                elif group.expiry <= now:
-                    self._expire(group, now)
                     changed = True
                 if self._kind != "count" and not self._belongs(group, row.at, now):
                     touched[key] = changed
                     continue
                 raising.add(key)
                 touched[key] = self._add(group, takers, row) or changed
-        if touched:
-            self._settle(touched, raising, detected)
+        self._settle(touched, raising, changes, detected)
 
     @override
     def feed(
@@ -194,7 +205,7 @@ class AggregateNode(Node):
         if not group.added % _CHECK_EVERY:
             changed = self._trim(group) or changed
         if changed or self._passes_on:
-            self._settle({key: changed}, {key}, detected)
+            self._settle({key: changed}, {key}, [_Changes() for _ in self._views], detected)
             return True
         if group.checked == shared.version:
             quiet += group.raised
@@ -257,36 +268,42 @@ class AggregateNode(Node):
             for value in self._spec.values
         ]
 
-    def _expire(self, group: _Group, now: int) -> None:
+    def _expire(self, key: Key, group: _Group, changes: list[_Changes]) -> None:
+        """Let go what has left the window, and look at what follows from that alone."""
+        now = self.shared.now
         if self._kind == "last":
             for accumulator in group.accumulators:
                 accumulator.expire(now - self._size)
         elif self._kind == "each" and now // self._size != group.period:
             group.accumulators = self._accumulators()
             group.period = now // self._size
+        self._look(key, group, changes, raising=False)
 
     def _settle(
-        self, touched: dict[Key, bool], raising: set[Key], detected: list[tuple[str, Row]]
+        self,
+        touched: dict[Key, bool],
+        raising: set[Key],
+        changes: list[_Changes],
+        detected: list[tuple[str, Row]],
     ) -> None:
         """Look at the conditions again where values changed, and pass on what follows."""
-        changes = [_Changes() for _ in self._views]
         before = self.shared.uid
         for key, changed in touched.items():
             group = self._groups[key]
             if changed:
-                self._look(key, group, changes)
+                self._look(key, group, changes, raising=key in raising)
             if key in raising:
                 for view, row, change in zip(self._views, group.rows, changes, strict=True):
                     if row is not None and view.each and row.uid <= before:
-                        change.touched.append(row)
+                        change.raise_again(row)
         if self._kind == "step":
             self._groups.clear()
         elif len(self._groups) > self.shared.limits.keys:
             self._make_room(changes)
         for view, change in zip(self._views, changes, strict=True):
-            view.emit(detected, change.added, change.removed, change.touched)
+            view.emit(detected, change.added, change.removed, change.touched, change.replaced)
 
-    def _look(self, key: Key, group: _Group, changes: list[_Changes]) -> None:
+    def _look(self, key: Key, group: _Group, changes: list[_Changes], *, raising: bool) -> None:
         for name, accumulator in zip(self._names, group.accumulators, strict=True):
             group.it[name] = accumulator.result()
         if self._kind == "last":
@@ -300,15 +317,17 @@ class AggregateNode(Node):
             held = group.rows[place]
             values = None if empty else view.values_of(group.it)
             if held is not None and held.values == values:
-                wanted = wanted or view.looked_at
+                wanted = wanted or view.looked_at or view.wavers
                 continue
             if held is not None:
                 change.removed.append(held)
             row = None if values is None else self.shared.row(self.shared.now, values)
             group.rows[place] = row
             if row is not None:
-                change.added.append(row)
-            wanted = wanted or (view.rises if row is None else view.looked_at)
+                # With other values it still holds: it is raised again only by an event.
+                begins = held is None or (raising and view.each)
+                (change.added if begins else change.replaced).append(row)
+            wanted = wanted or (view.rises if row is None else view.looked_at or view.wavers)
         self._note_raised(group)
         if empty:
             del self._groups[key]

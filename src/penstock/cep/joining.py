@@ -142,6 +142,9 @@ class JoinNode(Node):
         removed_rows: Rows = []
         for key, uids in fresh.items():
             cell = self._cells[key]
+            if cell.waiting:
+                # Before rows leave: one of the same moment may be what should not follow.
+                self._end_waiting(cell, added_rows)
             self._prune(cell)
             if self._spec.ordered:
                 self._follow(cell, uids, added_rows)
@@ -201,13 +204,16 @@ class JoinNode(Node):
         removed.extend(cell.matches.values())
         cell.matches = found
 
-    def _follow(self, cell: _Cell, fresh: set[int], added: Rows) -> None:
-        """Find the sequences that new rows complete, and those that have waited enough."""
+    def _end_waiting(self, cell: _Cell, added: Rows) -> None:
+        """Raise the sequences that have waited long enough, and in vain."""
         now, within = self.shared.now, self._spec.within
         for match in [it for it in cell.waiting if it[-1].at + within <= now]:
             cell.waiting.remove(match)
             if not self._sides.is_disappointed(match, cell):
                 added.append(self._make(match, now))
+
+    def _follow(self, cell: _Cell, fresh: set[int], added: Rows) -> None:
+        """Find the sequences that new rows complete."""
         if not fresh:
             return
         count = 0

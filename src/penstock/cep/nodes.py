@@ -54,16 +54,23 @@ class Node:
         return True
 
     def emit(
-        self, detected: list[tuple[str, Row]], added: Rows, removed: Rows, touched: Rows
+        self,
+        detected: list[tuple[str, Row]],
+        added: Rows,
+        removed: Rows,
+        touched: Rows,
+        replaced: Rows = NONE,
     ) -> None:
-        """Pass on what this step changed."""
+        """Pass on what this step changed; `replaced` rows are added without being raised."""
         for row in removed:
             row.alive = False
-        if not added and not touched and not removed:
+        if not (added or touched or removed or replaced):
             return
         for name in self.names:
             detected += [(name, row) for row in added]
             detected += [(name, row) for row in touched]
+        if replaced:
+            added = [*added, *replaced]
         for consumer, slot in self.consumers:
             consumer.inbox.append((slot, added, removed, touched))
 

@@ -1,4 +1,4 @@
-"""Whether a condition over a window can come to hold by time alone.
+"""Whether a condition over a window can come to hold, or cease to, by time alone.
 
 As events leave a sliding window, a maximum or a count falls and a minimum rises. What
 compares them with a constant the other way can only cease to hold, and needs no timer: a
@@ -23,9 +23,18 @@ _DOWNWARD: Final = frozenset({"lt", "le"})
 
 def can_rise(condition: tree.Node, functions: Mapping[str, Function]) -> bool:
     """Tell whether a condition may come to hold while events leave; functions by value."""
+    return _can_turn(condition, functions, 1)
+
+
+def can_fall(condition: tree.Node, functions: Mapping[str, Function]) -> bool:
+    """Tell whether a condition may cease to hold while events leave and values are there."""
+    return _can_turn(condition, functions, -1)
+
+
+def _can_turn(condition: tree.Node, functions: Mapping[str, Function], way: int) -> bool:
     match condition:
         case tree.Logic(terms=terms):
-            return any(can_rise(term, functions) for term in terms)
+            return any(_can_turn(term, functions, way) for term in terms)
         case tree.Constant():
             return False
         case tree.Apply(operation=operation, arguments=(one, other)):
@@ -34,8 +43,9 @@ def can_rise(condition: tree.Node, functions: Mapping[str, Function]) -> bool:
             left, right = _direction(one, functions), _direction(other, functions)
             if left is None or right is None:
                 return True
-            # What is compared upward must not grow, and its bound must not fall.
-            return left - right > 0 if operation in _UPWARD else left - right < 0
+            # How far the left side moves against the right one, seen from the comparison.
+            apart = left - right if operation in _UPWARD else right - left
+            return apart * way > 0
         case _:
             return True
 
