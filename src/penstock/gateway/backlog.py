@@ -31,6 +31,7 @@ from penstock.mqtt import (
     Pubrel,
     ReceiveMaximumError,
 )
+from penstock.store.sessions import TakenError
 
 if TYPE_CHECKING:
     from penstock.gateway.downstream import Downstream
@@ -156,6 +157,9 @@ class Backlog:
             await self._until_read()
         except MqttError as error:
             client.fail(error)
+        except TakenError:
+            # The store knows before the broker's DISCONNECT is here.
+            end(client, Cause.TAKEOVER)
         except Exception as error:
             client.gateway.log.exception("a request failed and its client was closed", error=error)
             end(client, Cause.BROKER)

@@ -67,7 +67,8 @@ class Session:
         if known is not None:
             return known
         number = self.last_number % HIGHEST_NUMBER + 1
-        while number in self.by_number:
+        asleep = {it.number for it in self.dormant.values()}
+        while number in self.by_number or number in asleep:
             number = number % HIGHEST_NUMBER + 1
         self.last_number = number
         self.numbers[text] = number

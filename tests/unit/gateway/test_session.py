@@ -54,3 +54,12 @@ def test_what_is_asleep_keeps_its_number_and_delivers_nothing() -> None:
     assert session.purpose_under(number + 1) is None
     session.drop("a")
     assert session.purpose_under(number) is None
+
+
+def test_the_number_of_what_is_asleep_is_given_to_nobody_else() -> None:
+    session = Session("c", "alice", 0)
+    first = subscription("a", "p")
+    number = session.hold(first).number
+    session.put_to_sleep(first)
+    session.last_number = HIGHEST_NUMBER  # the numbers begin anew
+    assert session.hold(subscription("b")).number == number + 1
