@@ -171,3 +171,30 @@ def test_the_grid_holds_bounds_of_any_size(low: float, high: float, mode: str) -
     restored = scale.centre + placed * scale.unit
     expected = np.clip(values, low, high)
     assert restored == pytest.approx(expected, abs=scale.unit)
+
+
+def test_figures_have_the_noise_that_was_declared() -> None:
+    parameters = DifferentialPrivacy.model_validate(
+        {
+            "aggregates": [
+                {"name": "records", "mode": "count"},
+                {"name": "mean", "mode": "average", "key": "n", "min": 10, "max": 20},
+            ],
+            "groups": [{"key": "ward", "values": [str(number) for number in range(500)]}],
+            "epsilon": 1.5,
+            "budget": 2,
+            "contribution": 4,
+        }
+    )
+    schema = {"ward": Field.of("string"), "n": Field.of("long", optional=True)}
+    step = DifferentialPrivacyStep(parameters, Window(size=10), schema, by_arrival=False)
+    columns = {"ward": ["7"], "n": [15], OFFSET: [0], PERSON: [1], TIME: [5]}
+    step.feed(pa.table(columns, schema=arrow_schema(schema, OFFSET, PERSON, TIME)), 0)
+    rows = step.flush().rows.to_pylist()
+    assert len(rows) == 500
+    # Four records, three shares of 1.5: a scale of 8. Ten standard deviations of the mean.
+    sizes = [abs(row["records"]) for row in rows]
+    assert abs(sum(sizes) / 500 - 8) < 10 * 8 / 500**0.5
+    means = [row["mean"] for row in rows]
+    assert all(mean is None or 10 <= mean <= 20 for mean in means)
+    assert {mean is None for mean in means} == {True, False}
