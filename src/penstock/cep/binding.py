@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from penstock.cep.nodes import Node, SourceNode
 from penstock.cep.operators import Packet as PacketType
@@ -85,6 +85,13 @@ class BoundType:
         return value if isinstance(value, int) else None
 
 
+Bound: TypeAlias = tuple[BoundType, Values, int | None, str | None]
+"""An event that a packet is: its type, values, own time and own identifier."""
+
+INCOMPLETE: Final = ""
+"""Stands where the identifier of an event would: it lacks something."""
+
+
 class Binder:
     """All primitive event types that packets can be bound to."""
 
@@ -117,22 +124,16 @@ class Binder:
 class RequestType:
     """A type whose events evolutions bring about."""
 
-    __slots__ = ("_read", "node", "paths")
+    __slots__ = ("_read", "node")
 
     def __init__(self, spec: Request, node: SourceNode) -> None:
         self.node = node
-        self._read = make_reader(spec.settings, spec.optional, "soetr")
-        self.paths = frozenset(path for part in spec.settings for path in part.value.references)
-        """What its expressions read, such as `s.uid`."""
+        self._read = make_reader(spec.settings, spec.optional, "soer")
 
     def values_of(self, packet: Packet | None, request: Mapping[str, Any]) -> Values | None:
         """Return what the event says; None where something is missing."""
-        s, o, e, t = (
-            (_EMPTY, _EMPTY, _EMPTY, _EMPTY)
-            if packet is None
-            else (packet.s, packet.o, packet.e, packet.t)
-        )
-        return self._read(s, o, e, t, request)
+        s, o, e = (_EMPTY, _EMPTY, _EMPTY) if packet is None else (packet.s, packet.o, packet.e)
+        return self._read(s, o, e, request)
 
 
 def make_reader(

@@ -21,8 +21,8 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Final
 
-from penstock.cep import codec
-from penstock.cep.binding import Binder, BoundType, Packet, RequestType
+from penstock.cep import codec, records
+from penstock.cep.binding import INCOMPLETE, Binder, Bound, BoundType, Packet, RequestType
 from penstock.cep.network import Network
 from penstock.cep.nodes import NONE, Node, SourceNode
 from penstock.cep.operators import Packet as PacketType
@@ -36,11 +36,6 @@ from penstock.errors import UsageError, quote
 from penstock.lang.moments import EPOCH
 
 VERSION: Final = 1
-INCOMPLETE: Final = ""
-"""Stands where the identifier of an event would: it lacks something."""
-
-Bound = tuple[BoundType, Values, int | None, str | None]
-"""An event that a packet is: its type, values, own time and own identifier."""
 
 
 class Tentative:
@@ -61,6 +56,10 @@ class Tentative:
             raise UsageError("a packet took effect already", fix="offer it anew")
         self._engine = None
         return engine.take(self.packet, self.bound, self.at)
+
+    def record(self) -> bytes:
+        """Return what the log keeps of the step, so that it can be repeated."""
+        return records.write_packet(self.packet, self.at, self.bound)
 
 
 class Engine:
@@ -254,7 +253,7 @@ class Engine:
         shared = self._shared
         now = shared.now
         if own is not None:
-            if own is INCOMPLETE:
+            if own == INCOMPLETE:
                 shared.counts["incomplete"] += 1
                 return None
             if own in self._ids:
@@ -357,6 +356,16 @@ class Engine:
         return raised
 
     # State
+
+    def replay(self, record: bytes) -> Outcome:
+        """Repeat a step from its record; the outcome is the one that it had."""
+        match records.read(record, self._binder.types):
+            case records.PacketStep(packet, at, bound):
+                return self.take(packet, bound, at)
+            case records.SetStep(scenario, subject, situation, at):
+                return self.set(scenario, subject, situation, at)
+            case records.TimeStep(at):
+                return self.advance(at)
 
     def save(self) -> bytes:
         """Return a snapshot of all state."""

@@ -51,7 +51,7 @@ class Packet:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Events that evolutions with actions bring about; expressions see s, o, e, t and r."""
+    """Events that evolutions with actions bring about; expressions see s, o, e and r."""
 
     text: str
     attributes: Record

@@ -133,7 +133,8 @@ class _Compiler:
         )
 
     def _request(self, event: kinds.Event, source: RequestSource, record: Record) -> int:
-        scope = Scope((*self.scope.roots, ("r", REQUEST)))
+        roots = [(name, fields) for name, fields in self.scope.roots if name != "t"]
+        scope = Scope((*roots, ("r", REQUEST)))
         settings = self._settings(source.set, scope, "request.set", record)
         self._check_optional(source.optional, record, "request.optional")
         text = self.shop.text("request", (), event.name, source.model_dump_json(), record)

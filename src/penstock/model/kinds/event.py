@@ -109,7 +109,7 @@ class RequestSource(Part):
     """What is known when an evolution wants its actions carried out."""
 
     set: Settings = Field(
-        description="The attributes: expressions over t, s, o, e of the packet that caused the "
+        description="The attributes: expressions over s, o, e of the packet that caused the "
         "evolution, and r: subject, scenario, situation, event, at (milliseconds), time."
     )
     optional: Words = Field(default=(), description="Attributes that may be missing.")

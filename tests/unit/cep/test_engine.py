@@ -1,0 +1,303 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from penstock.cep import records
+from penstock.cep.binding import Packet
+from penstock.cep.codec import StateError
+from penstock.cep.engine import Engine
+from penstock.cep.rows import Limits
+from penstock.definitions import DefinitionSet, read_text
+from penstock.definitions.events import compile_program
+from penstock.errors import UsageError
+from tests.cep.nursing_home import START, draw_message, load_program, make_packet
+
+HOUR = 3_600_000
+NURSING_HOME = load_program()
+
+
+def offer(engine: Engine, word: str, at: int, **payload: object) -> list[tuple[object, ...]]:
+    """Publish and let actions re-enter; return the transitions."""
+    waiting = [(word, dict(payload))]
+    found: list[tuple[object, ...]] = []
+    while waiting:
+        outcome = engine.offer(make_packet(*waiting.pop(0), at), at).commit()
+        found += [(it.scenario, it.subject, it.source, it.target) for it in outcome.transitions]
+        waiting += [(it.topic, dict(it.payload)) for it in outcome.publications]
+    return found
+
+
+def test_a_case_from_the_first_symptom_to_the_last_test() -> None:
+    engine = Engine(NURSING_HOME)
+    for second in range(1000):
+        for pid, room in (("ann", "hall"), ("bob", "hall"), ("cid", f"room-{second // 500}")):
+            offer(engine, "location", START + second * 1000, pid=pid, location=room)
+    at = START + HOUR
+    assert offer(engine, "temperature", at, pid="ann", temperature=38.5) == [
+        ("covid", "ann", None, "Suspected"),
+        ("covid", "bob", None, "Possible"),
+    ]
+    stale = {"pid": "ann", "testDate": "2027-01-15T10:00:00Z", "reqId": 5, "result": False}
+    assert offer(engine, "result", at + 1, **stale) == []
+    assert engine.current("covid", "ann") == "Suspected"
+    answer = stale | {"reqId": at, "result": True, "testDate": "2027-01-16T10:00:00Z"}
+    assert offer(engine, "result", at + HOUR, **answer) == [
+        ("covid", "ann", "Suspected", "Symptomatic")
+    ]
+    assert offer(engine, "respiratory", at + 2 * HOUR, pid="ann", respiratory=35) == [
+        ("covid", "ann", "Symptomatic", "Severe"),
+        ("pulmonary", "ann", None, "Dyspnea"),
+    ]
+    for word, value in (("temperature", 37), ("respiratory", 15), ("saturation", 97)):
+        offer(engine, word, at + 40 * HOUR, pid="ann", **{word: value})
+    assert engine.next_timer() is not None
+    outcome = engine.advance(at + 60 * HOUR)
+    assert [(it.source, it.target, it.at - at) for it in outcome.transitions] == [
+        ("Severe", "Symptomatic", 50 * HOUR),
+        ("Symptomatic", "Asymptomatic", 50 * HOUR),
+        ("Dyspnea", None, 50 * HOUR),
+    ]
+    answer |= {"result": False, "testDate": "2027-01-20T10:00:00Z"}
+    assert offer(engine, "result", at + 61 * HOUR, **answer) == [
+        ("covid", "ann", "Asymptomatic", None)
+    ]
+    assert engine.current("covid", "bob") == "Possible"
+
+
+def test_contacts_of_exactly_900_seconds_are_not_close() -> None:
+    for seconds, expected in ((900, None), (901, "Possible")):
+        engine = Engine(NURSING_HOME)
+        for second in range(seconds):
+            for pid in ("ann", "bob"):
+                offer(engine, "location", START + second * 1000, pid=pid, location="hall")
+        offer(engine, "temperature", START + HOUR, pid="ann", temperature=39)
+        assert engine.current("covid", "bob") == expected
+
+
+def test_a_negative_result_of_an_earlier_request_does_not_close_a_newer_case() -> None:
+    engine = Engine(NURSING_HOME)
+    offer(engine, "closecontact", START, pid="ann")
+    result = {"pid": "ann", "testDate": "2027-01-15T10:00:00Z", "reqId": START, "result": False}
+    assert offer(engine, "result", START + 1, **result) == [("covid", "ann", "Possible", None)]
+    offer(engine, "closecontact", START + 2, pid="ann")
+    late = result | {"testDate": "2027-01-16T10:00:00Z"}
+    assert offer(engine, "result", START + 3, **late) == []
+    late |= {"reqId": START + 2, "testDate": "2027-01-17T10:00:00Z"}
+    assert offer(engine, "result", START + 4, **late) == [("covid", "ann", "Possible", None)]
+
+
+def test_a_dropped_packet_leaves_no_trace() -> None:
+    draw = random.Random(1)
+    engine, other = Engine(NURSING_HOME), Engine(NURSING_HOME)
+    for number in range(500):
+        at = START + number * 600_000
+        packet = make_packet(*draw_message(draw, []), at)
+        engine.offer(make_packet(*draw_message(draw, []), at + HOUR), at + HOUR)
+        engine.offer(packet, at).commit()
+        other.offer(packet, at).commit()
+    assert engine.save() == other.save()
+
+
+def test_a_snapshot_and_the_records_since_give_the_state_that_was_lost() -> None:
+    draw = random.Random(2)
+    engine = Engine(NURSING_HOME)
+    saved, log = engine.save(), []
+    for number in range(1500):
+        at = START + number * 900_000
+        if number % 400 == 399:
+            saved, log = engine.save(), []
+        if number % 7 == 6:
+            engine.advance(at)
+            log.append(records.write_time(at))
+        if number % 100 == 50:
+            engine.set("covid", "patient-1", "Severe", at)
+            log.append(records.write_set("covid", "patient-1", "Severe", at))
+        tentative = engine.offer(make_packet(*draw_message(draw, [at - HOUR]), at), at)
+        tentative.commit()
+        log.append(tentative.record())
+    repeated = Engine.load(NURSING_HOME, saved)
+    for record in log:
+        repeated.replay(record)
+    assert repeated.save() == engine.save()
+
+
+def test_damaged_state_is_refused() -> None:
+    with pytest.raises(StateError, match="damaged"):
+        Engine.load(NURSING_HOME, b"nonsense")
+    with pytest.raises(StateError, match="not JSON"):
+        Engine(NURSING_HOME).replay(b"{")
+    with pytest.raises(StateError, match="another format"):
+        Engine(NURSING_HOME).replay(b"{}")
+
+
+SIMPLE = """
+kind: vocabulary
+name: v
+object: {k: string}
+payload: {v: int, at: int, id: string}
+---
+kind: event
+name: A
+attributes: {k: string, v: int}
+packet: {filters: [a], set: {k: o.k, v: t.payload.v}, time: t.payload.at, lateness: 5s,
+         id: t.payload.id}
+---
+kind: event
+name: Ping
+attributes: {k: string, v: int}
+packet: {filters: [ping/#], set: {k: o.k, v: t.payload.v}, optional: [v]}
+---
+kind: event
+name: High
+attributes: {k: string, v: int}
+pattern: {event: A, where: it.v > 9}
+---
+kind: event
+name: Asked
+attributes: {k: string, scenario: string, at: int}
+request: {set: {k: r.subject, scenario: r.scenario, at: r.at}}
+---
+kind: action
+name: tell
+event: Asked
+topic: told/{k}
+payload: {when: it.at, what: it.scenario}
+---
+kind: plan
+name: p
+situations: [{id: On, level: 1}]
+evolutions:
+  - {event: High, to: On, actions: [tell]}
+  - {event: Ping, from: On}
+---
+kind: scenario
+name: s
+plan: p
+attribute: k
+subjects: [x, y/z]
+"""
+PROGRAM = compile_program(DefinitionSet.build(read_text(SIMPLE).documents).definitions)
+
+
+def send(
+    engine: Engine,
+    at: int,
+    v: int = 10,
+    *,
+    k: str = "x",
+    happened: int | None = None,
+    own: str = "",
+    packet_id: str | None = None,
+) -> int:
+    payload = {"v": v, "at": at if happened is None else happened, "id": own or f"{at}-{v}"}
+    packet = Packet("a", {"topic": "a", "payload": payload}, {}, {"k": k}, {}, packet_id)
+    return len(engine.offer(packet, at).commit().detected)
+
+
+def test_late_events_count_up_to_the_allowed_lateness() -> None:
+    engine = Engine(PROGRAM)
+    assert send(engine, 100_000, 1) == 1
+    assert send(engine, 100_000, 2, happened=95_000) == 1
+    assert send(engine, 100_000, 3, happened=94_999) == 0
+    assert engine.counts == {"late": 1}
+
+
+def test_events_ahead_of_time_happen_now() -> None:
+    engine = Engine(PROGRAM)
+    assert send(engine, 100_000, 1, happened=200_000) == 1
+    assert engine.now == 100_000
+    assert engine.counts == {"ahead": 1}
+
+
+def test_repeated_events_and_packets_change_nothing() -> None:
+    engine = Engine(PROGRAM)
+    assert send(engine, 100_000, 1, own="one") == 1
+    assert send(engine, 100_001, 1, own="one") == 0
+    assert send(engine, 100_002, 1, packet_id="client/7") == 1
+    assert send(engine, 100_003, 2, packet_id="client/7") == 0
+    assert engine.counts == {"duplicates": 2}
+
+
+def test_identifiers_are_remembered_up_to_a_limit() -> None:
+    engine = Engine(PROGRAM, Limits(ids=2))
+    for own in ("one", "two", "three"):
+        send(engine, 100_000, own=own)
+    assert send(engine, 100_000, own="one") == 2
+
+
+def test_time_never_goes_back() -> None:
+    engine = Engine(PROGRAM)
+    engine.advance(100_000)
+    outcome = engine.advance(50_000)
+    assert outcome.at == engine.now == 100_000
+    assert engine.counts == {"clock_back": 1}
+
+
+def test_incomplete_events_do_not_come_about() -> None:
+    engine = Engine(PROGRAM)
+    packet = Packet("a", {"topic": "a", "payload": {"v": "text", "at": 1, "id": "i"}})
+    assert engine.offer(packet, 100_000).commit().detected == []
+    assert engine.counts == {"incomplete": 1}
+    ping = Packet("ping/me", {"topic": "ping/me", "payload": {}}, {}, {"k": "x"})
+    assert [name for name, _ in engine.offer(ping, 100_000).commit().detected] == ["Ping"]
+
+
+def test_actions_publish_what_requests_bring_about() -> None:
+    engine = Engine(PROGRAM)
+    packet = Packet(
+        "a", {"topic": "a", "payload": {"v": 10, "at": 5, "id": "i"}}, {}, {"k": "x"}, {}, None, 3
+    )
+    outcome = engine.offer(packet, 5).commit()
+    (told,) = outcome.publications
+    assert (told.topic, told.payload, told.depth) == ("told/x", {"when": 5, "what": "s"}, 4)
+    assert [name for name, _ in outcome.detected] == ["A", "High", "Asked"]
+
+
+def test_a_topic_takes_no_further_levels_from_an_event() -> None:
+    engine = Engine(PROGRAM)
+    packet = Packet("a", {"topic": "a", "payload": {"v": 10, "at": 5, "id": "i"}}, {}, {"k": "y/z"})
+    outcome = engine.offer(packet, 5).commit()
+    assert not outcome.publications
+    assert engine.counts == {"refused_topics": 1}
+
+
+def test_only_its_subjects_are_in_a_scenario() -> None:
+    engine = Engine(PROGRAM)
+    send(engine, 5, k="somebody")
+    assert engine.current("s", "somebody") is None
+    assert list(engine.situations()) == []
+    assert engine.current("no such scenario", "x") is None
+
+
+def test_a_situation_can_be_set_by_hand() -> None:
+    engine = Engine(PROGRAM)
+    (entered,) = engine.set("s", "x", "On", 7).transitions
+    assert (entered.source, entered.target, entered.event) == (None, "On", None)
+    assert list(engine.situations()) == [("s", "x", "On", 7)]
+    (left,) = engine.set("s", "x", None, 8).transitions
+    assert (left.source, left.target) == ("On", None)
+    for scenario, subject, situation, reason in (
+        ("t", "x", "On", "no scenario 't'"),
+        ("s", "somebody", "On", "no subject"),
+        ("s", "x", "Off", "no situation 'Off'"),
+    ):
+        with pytest.raises(UsageError, match=reason):
+            engine.set(scenario, subject, situation, 9)
+
+
+def test_a_packet_takes_effect_once() -> None:
+    tentative = Engine(PROGRAM).offer(Packet("a", {"topic": "a"}), 1)
+    tentative.commit()
+    with pytest.raises(UsageError, match="already"):
+        tentative.commit()
+
+
+def test_active_subjects_are_limited() -> None:
+    engine = Engine(NURSING_HOME, Limits(subjects=2))
+    for number in range(3):
+        offer(engine, "closecontact", START, pid=f"p-{number}")
+    assert engine.current("covid", "p-0") is None
+    assert engine.current("covid", "p-2") == "Possible"
+    assert engine.counts == {"dropped_subjects": 1}
