@@ -26,7 +26,7 @@ from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from penstock.config.sections.kafka import KafkaSettings
-from penstock.errors import UnavailableError
+from penstock.errors import UnavailableError, quote
 from penstock.kafka.connection import admin_settings
 from penstock.kafka.rules import Rule
 from penstock.kafka.scram import Credential
@@ -43,7 +43,11 @@ _RESOURCES: Final = {
     "cluster": ResourceType.BROKER,
     "transactional_id": ResourceType.TRANSACTIONAL_ID,
 }
-_RESOURCE_NAMES: Final = {kind: name for name, kind in _RESOURCES.items()}
+REASON_LIMIT: Final = 300
+_NOT_ALLOWED: Final = {
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+}
 _FORGIVEN: Final = {KafkaError.TOPIC_ALREADY_EXISTS}
 
 Item = TypeVar("Item")
@@ -69,26 +73,18 @@ class Cluster:
 
     def users(self) -> set[str]:
         """Return the users that have a credential."""
-        asked: Any = self._admin.describe_user_scram_credentials(request_timeout=self._timeout)
-        return set(self._wait(asked, "it did not tell its users"))
+        with Wire.open(self.settings) as wire:
+            return wire.users()
 
     def rules(self) -> Iterator[tuple[str, Rule]]:
-        """Yield all rules with their principals, one kind of resource after another."""
-        for kind in _RESOURCES.values():
-            yield from self._describe(kind, None)
+        """Yield all rules with their principals."""
+        with Wire.open(self.settings) as wire:
+            yield from wire.rules()
 
     def rules_of(self, users: Iterable[str]) -> dict[str, set[Rule]]:
         """Return the rules of some users."""
-        asked = {
-            user: self._admin.describe_acls(
-                _filter(ResourceType.ANY, PRINCIPAL + user), request_timeout=self._timeout
-            )
-            for user in users
-        }
-        return {
-            user: {_rule(found) for found in self._wait(future, "it did not tell its rules")}
-            for user, future in asked.items()
-        }
+        with Wire.open(self.settings) as wire:
+            return {user: {rule for _, rule in wire.rules(PRINCIPAL + user)} for user in users}
 
     def put_rules(self, rules: Iterable[tuple[str, Rule]]) -> Iterator[int]:
         """Put rules for users, and yield how many are there after each batch."""
@@ -149,13 +145,6 @@ class Cluster:
         # librdkafka has no call for it: the client ends with its last reference.
         del self._admin
 
-    def _describe(self, kind: ResourceType, principal: str | None) -> Iterator[tuple[str, Rule]]:
-        future = self._admin.describe_acls(_filter(kind, principal), request_timeout=self._timeout)
-        found = self._wait(future, "it did not tell its rules")
-        while found:
-            binding = found.pop()
-            yield binding.principal, _rule(binding)
-
     def _wait(self, future: Future[Any], what: str) -> Any:
         try:
             return future.result(self._timeout + 5)
@@ -181,9 +170,13 @@ class Cluster:
 
 
 def _failed(what: str, error: KafkaException) -> UnavailableError:
-    cause = error.args[0]
+    cause: KafkaError = error.args[0]
+    reason = cause.str()
+    if cause.code() in _NOT_ALLOWED:
+        # Brokers put their own innards into the text of this one.
+        reason = "it does not allow that to Penstock's user"
     return UnavailableError(
-        f"Kafka: {what}: {cause.str()}",
+        f"Kafka: {what}: {reason[:REASON_LIMIT]}",
         fix="check that its brokers run, and that kafka.user is one of its super users",
     )
 
@@ -203,28 +196,23 @@ def _batches(items: Iterable[Item], size: int) -> Iterator[Sequence[Item]]:
         yield batch
 
 
-def _filter(kind: ResourceType, principal: str | None) -> AclBindingFilter:
-    return AclBindingFilter(
-        kind,
-        None,  # type: ignore[arg-type]  # the library's hints leave out that None means any
-        ResourcePatternType.ANY,
-        principal,  # type: ignore[arg-type]
-        None,  # type: ignore[arg-type]
-        AclOperation.ANY,
-        AclPermissionType.ANY,
-    )
-
-
 def _parts(principal: str, rule: Rule) -> tuple[Any, ...]:
-    return (
-        _RESOURCES[rule.resource],
-        rule.name,
-        ResourcePatternType[rule.pattern.upper()],
-        principal,
-        rule.host,
-        AclOperation[rule.operation.upper()],
-        AclPermissionType[rule.permission.upper()],
-    )
+    try:
+        return (
+            _RESOURCES[rule.resource],
+            rule.name,
+            ResourcePatternType[rule.pattern.upper()],
+            principal,
+            rule.host,
+            AclOperation[rule.operation.upper()],
+            AclPermissionType[rule.permission.upper()],
+        )
+    except KeyError:
+        # Others may have made rules of kinds that librdkafka cannot express.
+        raise UnavailableError(
+            f"Kafka has a rule for {quote(principal)} that Penstock cannot change: {rule}",
+            fix="remove it with kafka-acls.sh",
+        ) from None
 
 
 def _binding(principal: str, rule: Rule) -> AclBinding:
@@ -233,15 +221,3 @@ def _binding(principal: str, rule: Rule) -> AclBinding:
 
 def _exactly(principal: str, rule: Rule) -> AclBindingFilter:
     return AclBindingFilter(*_parts(principal, rule))
-
-
-def _rule(found: AclBinding) -> Rule:
-    binding: Any = found
-    return Rule(
-        _RESOURCE_NAMES[binding.restype],
-        binding.resource_pattern_type.name.lower(),
-        binding.name,
-        binding.operation.name.lower(),
-        binding.permission_type.name.lower(),
-        binding.host,
-    )

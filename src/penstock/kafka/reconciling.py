@@ -22,10 +22,10 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from penstock.errors import PenstockError, UsageError
+from penstock.errors import PenstockError, UnavailableError, UsageError
 from penstock.kafka.cluster import PRINCIPAL, Cluster
 from penstock.kafka.comparing import Differences, compare_rules, compare_users
-from penstock.kafka.rules import WantedAccess
+from penstock.kafka.rules import Rule, WantedAccess
 from penstock.kafka.sealing import Sealer
 from penstock.store.checked import CheckedDefinitions
 from penstock.store.kafka_users import BusyError, Holding, KafkaUser, KafkaUsers, Progress
@@ -37,6 +37,7 @@ MANY = 200
 
 BUSY_SECONDS = 30.0
 LOOK_SECONDS = 0.2
+GONE_SECONDS = 10.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 
 _log = get_logger("kafka")
@@ -237,9 +238,11 @@ class Reconciler:
         holding: Holding,
     ) -> Outcome:
         done = Outcome(snapshot.epoch)
+        holding.renew()
         for count in cluster.remove_rules((PRINCIPAL + user, rule) for user, rule in found.extra):
             done.removed += count
             holding.renew()
+        _confirm_gone(cluster, found.extra)
         if found.users_to_remove:
             cluster.remove_credentials(found.users_to_remove)
             self._users.forget(
@@ -260,3 +263,25 @@ class Reconciler:
             done.users_put += len(users)
             holding.renew()
         return done
+
+
+def _confirm_gone(cluster: Cluster, removed: list[tuple[str, Rule]]) -> None:
+    """Look until the brokers know that rules are gone: the controller knows it before them."""
+    users = {user for user, _ in removed}
+    deadline = time.monotonic() + GONE_SECONDS
+    left = set(removed)
+    while left:
+        if len(users) > MANY:
+            there = {(who.removeprefix(PRINCIPAL), rule) for who, rule in cluster.rules()}
+        else:
+            held = cluster.rules_of(users)
+            there = {(user, rule) for user, rules in held.items() for rule in rules}
+        left &= there
+        if left and time.monotonic() > deadline:
+            user, rule = min(left)
+            raise UnavailableError(
+                f"Kafka still has {len(left)} rules that were removed, such as {rule} for {user}",
+                fix="check that its brokers and controllers see each other",
+            )
+        if left:
+            time.sleep(0.02)

@@ -1,9 +1,11 @@
 """The few requests of Kafka's protocol that librdkafka cannot make as we need them.
 
 librdkafka takes a password to change a user's credential; we keep no password, only what
-is left of it, salted and iterated, which the protocol takes as it is. So this module logs
-in by itself and sends that one request. The login also tells at once, and in plain words,
-whether a cluster is out of reach or does not let us in.
+is left of it, salted and iterated, which the protocol takes as it is. Where it is not
+allowed to list users librdkafka ends the process, and where it is not allowed to list
+rules it says that there are none, which would pass for a revocation that is done. So this
+module logs in by itself and makes these requests. The login also tells at once, and in
+plain words, whether a cluster is out of reach or does not let us in.
 
 Rules that hold here:
 - Answers are bounded in size and time, and read strictly.
@@ -15,19 +17,41 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
 from penstock.config.sections.kafka import KafkaSettings
 from penstock.errors import UnavailableError, quote
 from penstock.kafka.connection import read_password, require_bootstrap
+from penstock.kafka.frames import (
+    NO_TAGS,
+    NOTHING,
+    Answer,
+    write_byte,
+    write_bytes,
+    write_list,
+    write_text,
+)
+from penstock.kafka.rules import Rule
 from penstock.kafka.scram import Credential, Login, RefusedError
 
 ANSWER_LIMIT = 64 * 1024 * 1024
 MECHANISMS = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
 _CLIENT = b"penstock"
-_HANDSHAKE, _AUTHENTICATE, _ALTER_SCRAM = (17, 1), (36, 1), (51, 0)
+_HANDSHAKE, _AUTHENTICATE = (17, 1), (36, 1)
+_DESCRIBE_RULES, _DESCRIBE_SCRAM, _ALTER_SCRAM = (29, 2), (50, 0), (51, 0)
+_ANY = 1
+RESOURCES = {
+    2: "topic", 3: "group", 4: "cluster", 5: "transactional_id", 6: "delegation_token", 7: "user",
+}  # fmt: skip
+PATTERNS = {3: "literal", 4: "prefixed"}
+PERMISSIONS = {2: "deny", 3: "allow"}
+OPERATIONS = {
+    2: "all", 3: "read", 4: "write", 5: "create", 6: "delete", 7: "alter", 8: "describe",
+    9: "cluster_action", 10: "describe_configs", 11: "alter_configs", 12: "idempotent_write",
+    13: "create_tokens", 14: "describe_tokens", 15: "two_phase_commit",
+}  # fmt: skip
 _NOT_FOUND = 91
 _LENGTH = struct.Struct(">i")
 _CODES = {
@@ -38,6 +62,11 @@ _CODES = {
     58: "user or password is wrong",
     7: "it took too long",
 }
+
+
+def word(words: Mapping[int, str], number: int) -> str:
+    """Return the word for a number of the protocol, also for one that is newer than we."""
+    return words.get(number, f"kind {number}")
 
 
 class Wire:
@@ -79,6 +108,49 @@ class Wire:
             fix="check kafka.bootstrap and kafka.security, and that the brokers run",
         )
 
+    def users(self) -> set[str]:
+        """Return the users that have a credential."""
+        # An empty list asks for all. So does none, but brokers fail at that without an answer
+        # where they ought to refuse it.
+        answer = self._ask_flexible(_DESCRIBE_SCRAM, write_list([]))
+        self._allow(answer, "did not tell its users")
+        found = set()
+        for _ in range(answer.count()):
+            found.add(answer.text())
+            answer.short()
+            answer.text()
+            for _ in range(answer.count()):
+                answer.take(5)  # a mechanism and its iterations
+                answer.skip_tags()
+            answer.skip_tags()
+        return found
+
+    def rules(self, principal: str | None = None) -> Iterator[tuple[str, Rule]]:
+        """Yield all rules with their principals, or those of one principal."""
+        who = NOTHING if principal is None else write_text(principal)
+        filters = [write_byte(_ANY), NOTHING, write_byte(_ANY), who, NOTHING]
+        body = b"".join([*filters, write_byte(_ANY), write_byte(_ANY)])
+        answer = self._ask_flexible(_DESCRIBE_RULES, body)
+        self._allow(answer, "did not tell its rules")
+        for _ in range(answer.count()):
+            resource, name, pattern = answer.byte(), answer.text(), answer.byte()
+            for _ in range(answer.count()):
+                found, host = answer.text(), answer.text()
+                operation, permission = answer.byte(), answer.byte()
+                answer.skip_tags()
+                yield (
+                    found,
+                    Rule(
+                        word(RESOURCES, resource),
+                        word(PATTERNS, pattern),
+                        name,
+                        word(OPERATIONS, operation),
+                        word(PERMISSIONS, permission),
+                        host,
+                    ),
+                )
+            answer.skip_tags()
+
     def alter_credentials(
         self,
         put: Sequence[tuple[str, Credential]] = (),
@@ -88,26 +160,20 @@ class Wire:
 
         Return what went wrong, by user; to delete what is not there is no trouble.
         """
-        body = _array([_text(user) + _byte(MECHANISMS[how]) + b"\0" for user, how in delete])
-        body += _array(
-            [
-                _text(user)
-                + _byte(MECHANISMS[found.mechanism])
-                + struct.pack(">i", found.iterations)
-                + _bytes(found.salt)
-                + _bytes(found.salted)
-                + b"\0"
-                for user, found in put
-            ]
+        gone = (write_text(user) + write_byte(MECHANISMS[how]) + NO_TAGS for user, how in delete)
+        new = (
+            write_text(user)
+            + write_byte(MECHANISMS[found.mechanism])
+            + struct.pack(">i", found.iterations)
+            + write_bytes(found.salt)
+            + write_bytes(found.salted)
+            + NO_TAGS
+            for user, found in put
         )
-        answer = self._ask(_ALTER_SCRAM, body + b"\0", flexible=True)
-        answer.take(4)  # how long we were held back
+        answer = self._ask_flexible(_ALTER_SCRAM, write_list(gone) + write_list(new))
         wrong = {}
-        for _ in range(answer.size() - 1):
-            user = (answer.take(answer.size() - 1)).decode()
-            code = answer.short()
-            length = answer.size()
-            message = answer.take(length - 1).decode() if length else ""
+        for _ in range(answer.count()):
+            user, code, message = answer.text(), answer.short(), answer.text()
             answer.skip_tags()
             if code not in {0, _NOT_FOUND}:
                 wrong[user] = _CODES.get(code) or message or f"error {code}"
@@ -141,16 +207,30 @@ class Wire:
                 fix="check kafka.user, kafka.password and kafka.mechanism",
             )
 
-    def _ask(self, what: tuple[int, int], body: bytes, *, flexible: bool = False) -> _Answer:
+    def _allow(self, answer: Answer, what: str) -> None:
+        code, message = answer.short(), answer.text()
+        if code:
+            raise UnavailableError(
+                f"Kafka at {self._address} {what}: "
+                f"{_CODES.get(code) or message or f'error {code}'}",
+                fix="check that kafka.user is one of its super users",
+            )
+
+    def _ask_flexible(self, what: tuple[int, int], body: bytes) -> Answer:
+        answer = self._ask(what, body + NO_TAGS, flexible=True)
+        answer.long()  # how long we were held back
+        return answer
+
+    def _ask(self, what: tuple[int, int], body: bytes, *, flexible: bool = False) -> Answer:
         self._number += 1
         header = struct.pack(">hhih", *what, self._number, len(_CLIENT)) + _CLIENT
-        message = header + (b"\0" if flexible else b"") + body
+        message = header + (NO_TAGS if flexible else b"") + body
         try:
             self._socket.sendall(_LENGTH.pack(len(message)) + message)
             size = _LENGTH.unpack(self._receive(_LENGTH.size))[0]
             if not _LENGTH.size <= size <= ANSWER_LIMIT:
                 raise self._nonsense()
-            answer = _Answer(self._receive(size))
+            answer = Answer(self._receive(size))
         except OSError as error:
             raise UnavailableError(
                 f"Kafka at {self._address} broke off: {error.strerror or error}",
@@ -189,44 +269,6 @@ class Wire:
         self.close()
 
 
-class _Answer:
-    """Reads an answer from its beginning."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    def take(self, size: int) -> bytes:
-        found = self._data[self._at : self._at + size]
-        if size < 0 or len(found) != size:
-            raise UnavailableError(
-                "Kafka broke off in the middle of an answer", fix="see the broker's log"
-            )
-        self._at += size
-        return found
-
-    def short(self) -> int:
-        return int(struct.unpack(">h", self.take(2))[0])
-
-    def long(self) -> int:
-        return int(struct.unpack(">i", self.take(4))[0])
-
-    def size(self) -> int:
-        """Read the length of what follows, plus one; 0 means that there is nothing."""
-        found = shift = 0
-        while True:
-            (byte,) = self.take(1)
-            found |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:  # noqa: PLR2004 - the last byte has no high bit
-                return found
-
-    def skip_tags(self) -> None:
-        for _ in range(self.size()):
-            self.size()
-            self.take(self.size())
-
-
 def _connect(settings: KafkaSettings, address: str) -> socket.socket:
     host, _, port = address.rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
@@ -239,28 +281,3 @@ def _connect(settings: KafkaSettings, address: str) -> socket.socket:
     except OSError:
         connection.close()
         raise
-
-
-def _array(items: list[bytes]) -> bytes:
-    return _varint(len(items) + 1) + b"".join(items)
-
-
-def _text(text: str) -> bytes:
-    return _bytes(text.encode())
-
-
-def _bytes(data: bytes) -> bytes:
-    return _varint(len(data) + 1) + data
-
-
-def _byte(value: int) -> bytes:
-    return struct.pack(">b", value)
-
-
-def _varint(value: int) -> bytes:
-    found = bytearray()
-    while value > 0x7F:  # noqa: PLR2004 - seven bits to a byte
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    found.append(value)
-    return bytes(found)

@@ -13,12 +13,14 @@ Rules that hold here:
 - A password is never here: what is kept is sealed by the caller, under a key that is not
   in the database.
 - `version` counts the passwords a user was given, `applied` is the one the cluster has.
-- One process works on a cluster at a time: it holds the progress until a moment, and what
-  it writes after that moment is not taken.
+- One process works on a cluster at a time: it holds the progress until a moment that it
+  moves on while it lives. Once another has taken over, it writes nothing more.
 """
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -36,7 +38,8 @@ from penstock.store.schema import MARK_LENGTH, NAME_LENGTH, Moment, metadata
 
 AREA = "kafka"
 TROUBLE_LENGTH = 500
-HOLD_SECONDS = 120
+HOLD_SECONDS = 10.0
+_RENEW_SECONDS = 3.0
 _ONLY = 1
 
 users_table = Table(
@@ -224,9 +227,16 @@ class KafkaUsers:
             else:
                 connection.execute(progress_table.update().values(holder=holder, held_until=until))
         holding = Holding(self._database, holder, self._clock)
+        done = threading.Event()
+        beat = threading.Thread(
+            target=_keep, args=(holding, done), name="penstock-kafka-holding", daemon=True
+        )
+        beat.start()
         try:
             yield holding
         finally:
+            done.set()
+            beat.join()
             holding.write(holder="", held_until=None)
 
 
@@ -273,6 +283,13 @@ class Holding:
         mine = progress_table.update().where(progress_table.c.holder == self._holder)
         with self._database.write(AREA) as connection:
             return bool(connection.execute(mine.values(**values)).rowcount)
+
+
+def _keep(holding: Holding, done: threading.Event) -> None:
+    """Hold on while the work goes on; who lost the right learns it before the next step."""
+    while not done.wait(_RENEW_SECONDS):
+        with contextlib.suppress(UnavailableError):
+            holding.renew()
 
 
 def _user(row: sa.Row[Any]) -> KafkaUser:
