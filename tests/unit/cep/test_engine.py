@@ -103,7 +103,8 @@ def test_a_dropped_packet_leaves_no_trace() -> None:
 def test_a_snapshot_and_the_records_since_give_the_state_that_was_lost() -> None:
     draw = random.Random(2)
     engine = Engine(NURSING_HOME)
-    saved, log = engine.save(), []
+    saved = engine.save()
+    log: list[bytes] = []
     for number in range(1500):
         at = START + number * 900_000
         if number % 400 == 399:
