@@ -12,6 +12,7 @@ import penstock.cli.reference
 import penstock.config.reference
 import penstock.definitions.reference
 import penstock.gateway.counters
+import penstock.pipeline.metrics
 import penstock.store.audit
 import penstock.supervisor.metrics
 import penstock.telemetry.reference
@@ -19,7 +20,12 @@ import penstock.telemetry.reference
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
 MARK = "<!-- What follows is written by `make docs`. -->\n"
 # Importing a part is what makes its metrics and log fields known.
-PARTS = (penstock.gateway.counters, penstock.store.audit, penstock.supervisor.metrics)
+PARTS = (
+    penstock.gateway.counters,
+    penstock.pipeline.metrics,
+    penstock.store.audit,
+    penstock.supervisor.metrics,
+)
 PAGES: dict[str, Callable[[], str]] = {
     "configuration.md": penstock.config.reference.write_reference,
     "definitions.md": penstock.definitions.reference.write_reference,

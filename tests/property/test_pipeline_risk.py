@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import tempfile
 from collections import Counter, defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from hypothesis import strategies as st
 from pycanon import anonymity
 
 from penstock.definitions import DefinitionSet
+from penstock.eventlog import EventLog
 from penstock.model.document import Document
 from penstock.pipeline.blueprint import Blueprint
 from penstock.pipeline.commits import Commit, Totals, ViewFolder, ViewWriter
@@ -69,12 +72,17 @@ def publish(folder: Path, batches: list[list[Row]], form: str = "parquet") -> Vi
     (folder / "plans").mkdir()
     plan = folder / "plans" / f"{blueprint.signature}.json"
     plan.write_text(blueprint.to_json(), encoding="utf-8")
+    topic = EventLog(folder / "log").topic(blueprint.view.topic)
     totals = Totals()
     for rows in batches:
+        begin = topic.next_offset
         target = writer.stage() / "data"
         target.mkdir()
         table = pa.Table.from_pylist(rows, SCHEMA)
-        if form == "parquet":
+        if form == "topic":
+            values = [json.dumps(row).encode() for row in rows]
+            topic.append(values, [b"%d" % writer.sequence] * len(values))
+        elif form == "parquet":
             pyarrow.parquet.write_table(table, target / "part-0.parquet")
         elif form == "json":
             lines = table.to_pandas().to_json(orient="records", lines=True)
@@ -82,8 +90,9 @@ def publish(folder: Path, batches: list[list[Row]], form: str = "parquet") -> Vi
         else:
             table.to_pandas().to_csv(target / "part-0.csv", index=False)
         totals = totals.add(Totals(len(rows), len(rows)))
-        made = Commit(writer.sequence, totals.read, blueprint.signature, totals=totals)
-        writer.commit(made, None)
+        plan_name = blueprint.signature
+        made = Commit(writer.sequence, totals.read, plan_name, totals=totals, format=form)
+        writer.commit(replace(made, begin=begin), None)
     writer.close()
     return ViewFolder(folder)
 
@@ -112,12 +121,12 @@ def naive(rows: list[Row], keys: list[str], field: str) -> tuple[int, float, flo
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.lists(ROWS, min_size=1, max_size=3), st.sampled_from(["parquet", "json", "csv"]))
+@given(st.lists(ROWS, min_size=1, max_size=3), st.sampled_from(["parquet", "json", "csv", "topic"]))
 def test_the_figures_are_those_of_a_naive_model(batches: list[list[Row]], form: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         view = publish(Path(folder), batches, form)
         keys = ["zip", "age", "weight"]
-        _, risk = measure_view(view, threshold=0.4)
+        _, risk = measure_view(view, threshold=0.4, log=EventLog(Path(folder) / "log"))
         rows = [row for batch in batches for row in batch]
         for field in ("diagnosis", "glucose"):
             distinct, entropy, closeness, persons = naive(rows, keys, field)

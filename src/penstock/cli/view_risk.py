@@ -85,8 +85,9 @@ def command(
             f"there is no view {quote(name)}", fix=f"views are {', '.join(known) or 'none yet'}"
         )
     folder = Control(config.pipeline.folder).view(name)
-    meter, risk = measure_view(folder, quasi, sensitive, threshold)
-    topic = EventLog(config.pipeline.event_log).topic(meter.blueprint.stream.topic)
+    log = EventLog(config.pipeline.event_log)
+    meter, risk = measure_view(folder, quasi, sensitive, threshold, log)
+    topic = log.topic(meter.blueprint.stream.topic)
     secret = config.pipeline.key.read_or_create(generate_key)
     found = measure_journalist(meter, topic, secret, threshold)
     if found is not None:

@@ -19,6 +19,7 @@ from typing_extensions import override
 
 from penstock.definitions import DefinitionSet
 from penstock.errors import PenstockError
+from penstock.eventlog import EventLog
 from penstock.model.kinds import Stream, View
 from penstock.pipeline.commits import COMMITS, Commit, ViewFolder
 from penstock.pipeline.control import Control, describe
@@ -86,8 +87,9 @@ class TimedView(ViewRunner):
 class ViewWatch:
     """What is known about one view beyond its newest commit."""
 
-    def __init__(self, folder: ViewFolder) -> None:
+    def __init__(self, folder: ViewFolder, log: EventLog) -> None:
         self.folder = folder
+        self._log = log
         self.failures = 0
         self.state: str | None = None
         self.risk: Risk | None = None
@@ -121,9 +123,10 @@ class ViewWatch:
         if self._meter is None or self._meter.blueprint.signature != commit.plan:
             blueprint = read_plan(self.folder, commit.plan)
             question = Question.ask(blueprint)
-            before, self._meter = self._meter, Meter(self.folder, blueprint, question, limit=GROUPS)
-            if before is not None:
-                self._meter.pass_over(before.last)
+            made = Meter(self.folder, blueprint, question, log=self._log, limit=GROUPS)
+            if self._meter is not None:
+                made.pass_over(self._meter.last)
+            self._meter = made
         self._meter.take(commit)
         # Figures over time are what Prometheus keeps.
         self._meter.history.clear()
@@ -139,8 +142,8 @@ class ViewWatch:
             while (line := file.readline()).endswith(b"\n"):
                 commit = Commit.from_line(line)
                 last = not file.peek(1)
-                missing = [it for it in commit.files if not (self.folder.data / it).exists()]
-                if missing and last and self._is_new(commit):
+                placed = all((self.folder.data / it).exists() for it in commit.files)
+                if last and not placed and commit.format != "topic" and self._is_new(commit):
                     return
                 self._place = file.tell()
                 yield commit
@@ -156,10 +159,12 @@ class Observer:
     def __init__(
         self,
         control: Control,
+        log: EventLog,
         definitions: Callable[[], DefinitionSet],
         end_of: Callable[[Stream], int],
     ) -> None:
         self._control = control
+        self._event_log = log
         self._definitions = definitions
         self._end_of = end_of
         self._watched: dict[str, ViewWatch] = {}
@@ -184,7 +189,9 @@ class Observer:
         rows: dict[str, dict[str, Any]] = {}
         until = time.monotonic() + MEASURE_SECONDS
         for name, view in views.items():
-            watch = self._watched.setdefault(name, ViewWatch(self._control.view(name)))
+            if name not in self._watched:
+                self._watched[name] = ViewWatch(self._control.view(name), self._event_log)
+            watch = self._watched[name]
             rows[name] = describe(name, view.stream, ends[view.stream], self._control)
             watch.note_state(name, rows[name]["state"])
             # Each gets its turn, whatever the others need.

@@ -21,6 +21,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 
 from penstock.definitions.anonymity import KAnonymization
 from penstock.errors import UsageError, quote
+from penstock.eventlog import EventLog
 from penstock.pipeline.blueprint import Blueprint
 from penstock.pipeline.commits import Commit, Totals, ViewFolder
 from penstock.pipeline.grouped import TOO_FEW
@@ -35,7 +36,7 @@ from penstock.pipeline.risk_figures import (
 )
 from penstock.pipeline.risk_persons import PERSONS, read_persons
 from penstock.pipeline.risk_question import Knowledge, Question
-from penstock.pipeline.risk_reading import read_columns
+from penstock.pipeline.risk_reading import read_columns, read_delivered
 from penstock.pipeline.risk_tally import COMBINATIONS, COUNT, NULL, Codes, Tally
 
 Integers = npt.NDArray[np.int64]
@@ -111,6 +112,7 @@ class Meter:
         blueprint: Blueprint,
         question: Question,
         *,
+        log: EventLog | None = None,
         limit: int = COMBINATIONS,
     ) -> None:
         self.folder = folder
@@ -130,6 +132,7 @@ class Meter:
         self._crowd = Tally(group, self._subject, limit=limit) if self._subject else None
         self._counted: dict[tuple[int, ...], int] = {}
         self._limit = limit
+        self._topic = log.topic(blueprint.view.topic) if log else None
         self._withheld = 0
         self._own = Totals()
         self.last = Totals()
@@ -145,17 +148,22 @@ class Meter:
         """Measure what a commit published."""
         for name in commit.files:
             path = self.folder.data / name
-            # What went to a topic has no file any more; that it is missing is told.
+            # What went to a topic has no file any more.
             if path.exists():
                 for table in read_columns(path, list(self._codes), self.blueprint.plan.output):
                     self._add(table)
+        new = _since(self.last, commit.totals)
+        if commit.format == "topic" and self._topic is not None:
+            for table in read_delivered(
+                self._topic, commit, new.published, list(self._codes), self.blueprint.plan.output
+            ):
+                self._add(table)
         for name in commit.dead:
             self._withheld += _count_withheld(self.folder.dead / name)
         if self.question.counted:
             for found in read_persons(self.folder.folder, [commit.sequence]):
                 self.sequences.append(commit.sequence)
                 self._remember(found)
-        new = _since(self.last, commit.totals)
         if new.published:
             self.history.append(Moment(commit.at, new.published, new.loss / new.published))
         self._own = self._own.add(new)
@@ -261,8 +269,7 @@ def open_meter(
     folder: ViewFolder,
     quasi: Sequence[str] = (),
     sensitive: Sequence[str] = (),
-    *,
-    limit: int = COMBINATIONS,
+    log: EventLog | None = None,
 ) -> Meter:
     """Return a meter for what the newest definitions of a view published."""
     last = folder.last()
@@ -272,7 +279,7 @@ def open_meter(
             fix="run it with `penstock views start` and `penstock views run`",
         )
     blueprint = read_plan(folder, last.plan)
-    return Meter(folder, blueprint, Question.ask(blueprint, quasi, sensitive), limit=limit)
+    return Meter(folder, blueprint, Question.ask(blueprint, quasi, sensitive), log=log)
 
 
 def read_plan(folder: ViewFolder, plan: str) -> Blueprint:
@@ -286,9 +293,10 @@ def measure_view(
     quasi: Sequence[str] = (),
     sensitive: Sequence[str] = (),
     threshold: float = THRESHOLD,
+    log: EventLog | None = None,
 ) -> tuple[Meter, Risk]:
-    """Measure all that the newest definitions of a view published."""
-    meter = open_meter(folder, quasi, sensitive)
+    """Measure all that the newest definitions of a view published; to topics of a log, too."""
+    meter = open_meter(folder, quasi, sensitive, log)
     for commit in folder.commits():
         if commit.plan == meter.blueprint.signature:
             meter.take(commit)

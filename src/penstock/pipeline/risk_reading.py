@@ -1,8 +1,9 @@
-"""Reads columns of published files, in tables of bounded length."""
+"""Reads columns of what was published, in tables of bounded length."""
 
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -11,7 +12,9 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.parquet  # type: ignore[import-untyped]
 
+from penstock.eventlog import Topic
 from penstock.masks.fields import Schema
+from penstock.pipeline.commits import Commit
 from penstock.pipeline.reading import read_file
 from penstock.pipeline.steps import ARROW_TYPES
 
@@ -31,7 +34,21 @@ def read_columns(path: Path, columns: Sequence[str], schema: Schema) -> Iterator
                     table = table.append_column(name, nothing)
             yield table if columns else _count_only(batch.num_rows)
         return
-    records = iter(read_file(path))
+    yield from _gather(iter(read_file(path)), columns, schema)
+
+
+def read_delivered(
+    topic: Topic, commit: Commit, count: int, columns: Sequence[str], schema: Schema
+) -> Iterator[pa.Table]:
+    """Yield the columns of the records that a commit delivered to a topic."""
+    key = b"%d" % commit.sequence
+    own = (json.loads(it.value) for it in topic.read(commit.begin) if it.key == key)
+    yield from _gather(itertools.islice(own, count), columns, schema)
+
+
+def _gather(
+    records: Iterator[dict[str, Any]], columns: Sequence[str], schema: Schema
+) -> Iterator[pa.Table]:
     while rows := list(itertools.islice(records, ROWS)):
         made = {name: _column(rows, name, schema) for name in columns}
         yield pa.table(made) if columns else _count_only(len(rows))

@@ -27,7 +27,7 @@ COUNT: Final = "penstock:count"
 NULL: Final = int(np.iinfo(np.int64).min)
 """The code of null. As bits of a float it is -0.0, which is counted as 0.0."""
 
-COMBINATIONS: Final = 20_000_000
+COMBINATIONS: Final = 4_000_000
 LEAST_CHUNK: Final = 1 << 17
 MOST_HALVINGS: Final = 40
 

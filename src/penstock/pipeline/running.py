@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from penstock.config import Config
 from penstock.definitions import DefinitionSet
+from penstock.eventlog import EventLog
 from penstock.pipeline.manager import Manager
 from penstock.pipeline.metrics import Observer
 from penstock.pipeline.sources.ends import next_offset_of
@@ -36,7 +37,10 @@ def run_until_told(
 ) -> None:
     """Run views, and answer how they are, until told to end."""
     observer = Observer(
-        manager.control, definitions, lambda stream: next_offset_of(stream, config.pipeline)
+        manager.control,
+        EventLog(config.pipeline.event_log),
+        definitions,
+        lambda stream: next_offset_of(stream, config.pipeline),
     )
     ended = threading.Event()
     watching = threading.Thread(target=observer.run, args=(ended,), name="observer", daemon=True)

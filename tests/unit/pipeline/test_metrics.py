@@ -10,6 +10,7 @@ import pyarrow.parquet  # type: ignore[import-untyped]
 import pytest
 
 from penstock.definitions import DefinitionSet
+from penstock.eventlog import EventLog
 from penstock.model.document import Document, Key
 from penstock.pipeline import metrics
 from penstock.pipeline.blueprint import Blueprint
@@ -33,7 +34,8 @@ class House:
         self.control = Control(folder)
         self.definitions = DefinitionSet.empty()
         self.end = 0
-        self.observer = Observer(self.control, lambda: self.definitions, lambda _: self.end)
+        log = EventLog(folder / "log")
+        self.observer = Observer(self.control, log, lambda: self.definitions, lambda _: self.end)
         self.define()
 
     def define(self, **view: Any) -> None:
