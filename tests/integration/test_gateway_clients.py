@@ -160,8 +160,11 @@ def test_tail(process: GatewayProcess, topic: str) -> None:
         got = sorted((json.loads(line) for line in out.splitlines()), key=lambda it: it["topic"])
         assert got == [
             {
-                **{"topic": f"{topic}/a", "qos": 1, "retain": True},
-                **{"payload": '{"km": 7}', "payload_json": {"km": 7}},
+                "topic": f"{topic}/a",
+                "qos": 1,
+                "retain": True,
+                "payload": '{"km": 7}',
+                "payload_json": {"km": 7},
             },
             {"topic": f"{topic}/b", "qos": 1, "retain": True, "base64": "/wA="},
         ]
