@@ -12,18 +12,28 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeAlias
 
 from typing_extensions import override
 
 from penstock.cep.accumulators import Accumulator, make_accumulator
 from penstock.cep.codec import pack_key, pack_row, unpack_key, unpack_row
 from penstock.cep.nodes import NONE, Node, Rows
-from penstock.cep.operators import Aggregate, Refine
+from penstock.cep.operators import Aggregate, Refine, Value
 from penstock.cep.rising import can_fall, can_rise
-from penstock.cep.rows import Key, Row, Shared, Values, evaluator, key_reader, shaper
+from penstock.cep.rows import (
+    FIELD_OF_ROOT,
+    Key,
+    Row,
+    Shared,
+    Values,
+    evaluator,
+    key_reader,
+    shaper,
+)
 from penstock.lang import INT
+from penstock.lang.tree import find_path
 
 NEVER: Final = 1 << 62
 _CHECK_EVERY: Final = 1024  # additions between two looks at how much a group keeps
@@ -40,6 +50,7 @@ class ViewNode(Node):
         self.shape: Callable[[Values], Values] | None = (
             None if settings is None else shaper(settings)
         )
+        self._settings = settings
         self.each = refine is None or refine.each
         functions = {value.name: value.function for value in spec.values}
         self.rises = where is not None and can_rise(where.tree, functions)
@@ -52,6 +63,15 @@ class ViewNode(Node):
 
     def run(self, detected: list[tuple[str, Row]]) -> None:
         """Do nothing: the aggregate passes on what becomes of the view."""
+
+    def keeps(self, name: str) -> bool:
+        """Tell whether rows have an attribute of the group as it is."""
+        if self._settings is None:
+            return True
+        return any(
+            setting.name == name and (find_path(setting.value.tree) or ())[1:] == (name,)
+            for setting in self._settings
+        )
 
     def values_of(self, it: Values) -> Values | None:
         """Return the row's values while the condition holds."""
@@ -83,8 +103,8 @@ class _Group:
         self.wake = NEVER
         self.period = 0
         self.added = 0
-        # What every event raises again, and the version of all situations under which it
-        # last led nowhere.
+        # What every event raises again, and the version of situations under which it last
+        # led nowhere.
         self.raised: list[tuple[str, Row]] = []
         self.checked = -1
 
@@ -109,6 +129,19 @@ class _Changes:
             self.touched.append(row)
 
 
+_Taker: TypeAlias = tuple[int, str, Callable[[Values], Any] | None]
+"""Which accumulator takes what of a row: an attribute, or what a function makes of it."""
+
+
+def _take_argument(place: int, value: Value) -> _Taker:
+    if value.argument is None:
+        return place, "", lambda _: True
+    path = find_path(value.argument.tree)
+    if path is not None and len(path) == FIELD_OF_ROOT:
+        return place, path[1], None
+    return place, "", value.argument.function
+
+
 class AggregateNode(Node):
     """An aggregate with its views."""
 
@@ -124,21 +157,32 @@ class AggregateNode(Node):
             (value.name, 0 if value.function in {"count", "distinct"} else None)
             for value in spec.values
         ]
-        self._takers: list[list[tuple[int, Callable[[Values], Any] | None]]] = [
+        self._takers: list[list[_Taker]] = [
             [
-                (place, None if value.argument is None else evaluator(value.argument))
+                _take_argument(place, value)
                 for place, value in enumerate(spec.values)
                 if slot in value.slots
             ]
             for slot in range(len(spec.inputs))
         ]
+        self._only = spec.by[0] if len(spec.by) == 1 else None
         self._groups: dict[Key, _Group] = {}
         self._plain = spec.window.kind in {"last", "all"}
         self._passes_on = False
+        self._by_subject = False
 
     def prepare(self) -> None:
         """Look at who takes the views' rows, when all are connected."""
         self._passes_on = any(view.passed_on and view.each for view in self._views)
+
+    def follow(self, attributes: Mapping[str, set[str]]) -> None:
+        """Learn by which attributes scenarios tell the subjects of events, by event type."""
+        self._by_subject = self._only is not None and all(
+            wanted == {self._only} and view.keeps(self._only)
+            for view in self._views
+            for name in view.names
+            if (wanted := attributes.get(name))
+        )
 
     def run(self, detected: list[tuple[str, Row]]) -> None:
         """Take the events of this step and the ends of windows that are due."""
@@ -185,7 +229,7 @@ class AggregateNode(Node):
     ) -> bool:
         shared = self.shared
         values, at, now = row.values, row.at, shared.now
-        key = self._key(values)
+        key = self._key(values) if self._only is None else values[self._only]
         group = self._groups.get(key)
         if (
             group is None
@@ -197,8 +241,8 @@ class AggregateNode(Node):
             return True
         changed = False
         accumulators = group.accumulators
-        for place, argument in self._takers[slot]:
-            value = True if argument is None else argument(values)
+        for place, name, argument in self._takers[slot]:
+            value = values[name] if argument is None else argument(values)
             if value is not None and accumulators[place].add(at, value):
                 changed = True
         group.added += 1
@@ -207,7 +251,8 @@ class AggregateNode(Node):
         if changed or self._passes_on:
             self._settle({key: changed}, {key}, [_Changes() for _ in self._views], detected)
             return True
-        if group.checked == shared.version:
+        seen = shared.changed.get(key, shared.floor) if self._by_subject else shared.version
+        if group.checked >= seen:
             quiet += group.raised
         else:
             group.checked = shared.version
@@ -225,13 +270,13 @@ class AggregateNode(Node):
     def _add(
         self,
         group: _Group,
-        takers: list[tuple[int, Callable[[Values], Any] | None]],
+        takers: list[_Taker],
         row: Row,
     ) -> bool:
         changed = False
         at, values = row.at, row.values
-        for place, argument in takers:
-            value = True if argument is None else argument(values)
+        for place, name, argument in takers:
+            value = values[name] if argument is None else argument(values)
             if value is not None and group.accumulators[place].add(at, value):
                 changed = True
         group.added += 1

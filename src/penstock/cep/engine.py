@@ -22,6 +22,7 @@ from datetime import timedelta
 from typing import Final
 
 from penstock.cep import codec, records
+from penstock.cep.aggregation import AggregateNode
 from penstock.cep.binding import INCOMPLETE, Binder, Bound, BoundType, Packet, RequestType
 from penstock.cep.network import Network
 from penstock.cep.nodes import NONE, Node, SourceNode
@@ -90,10 +91,16 @@ class Engine:
             for name, scenario in sorted(program.scenarios.items())
         }
         self._followed = list(self._courses.values())
-        known = {event for course in self._followed for _, event in course.steps}
-        self._driving = frozenset(known)
+        attributes: dict[str, set[str]] = {}
+        for course in self._followed:
+            for _, event in course.steps:
+                attributes.setdefault(event, set()).add(course.attribute)
+        self._driving = frozenset(attributes)
+        for node in self._nodes:
+            if isinstance(node, AggregateNode):
+                node.follow(attributes)
         for made in self._binder.types.values():
-            made.drives = not known.isdisjoint(made.node.names)
+            made.drives = made.name in self._driving
         self._publisher = Publisher(program.actions)
 
     # Asking

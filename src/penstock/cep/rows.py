@@ -65,6 +65,8 @@ class Shared:
     now: int = 0
     uid: int = 0
     version: int = 0  # counts the changes of situations
+    changed: dict[str, int] = field(default_factory=dict)  # subject → version of its last change
+    floor: int = 0  # the version when that was last forgotten
     counts: Counter[str] = field(default_factory=Counter)
     # Time, operator, the group as text (which has an order whatever it is made of), the group.
     timers: list[tuple[int, int, str, Key]] = field(default_factory=list)
@@ -73,6 +75,14 @@ class Shared:
         """Return a new row."""
         self.uid += 1
         return Row(self.uid, at, values)
+
+    def note_change(self, subject: str) -> None:
+        """Note that a subject's situation changed: what led nowhere may lead somewhere now."""
+        self.version += 1
+        self.changed[subject] = self.version
+        if len(self.changed) > self.limits.keys:
+            self.changed.clear()
+            self.floor = self.version
 
     def schedule(self, at: int, index: int, key: Key) -> None:
         """Wake an operator for a group at a time."""

@@ -53,7 +53,7 @@ class Course:
 
     def move(self, subject: str, target: str | None, at: int) -> None:
         """Put a subject into a situation, or end it."""
-        self._shared.version += 1
+        self._shared.note_change(subject)
         self.current.pop(subject, None)
         self.since.pop(subject, None)
         if target is not None:
@@ -61,6 +61,7 @@ class Course:
             self.since[subject] = at
             if len(self.current) > self._shared.limits.subjects:
                 oldest = next(iter(self.current))
+                self._shared.note_change(oldest)
                 del self.current[oldest], self.since[oldest]
                 self._shared.counts["dropped_subjects"] += 1
 
