@@ -319,3 +319,26 @@ def test_keep_alive_towards_the_broker_is_kept(tmp_path: Path, broker: Mosquitto
             client.publish("!PBAC/TREE", qos=1)
             time.sleep(0.3)
         client.settle()
+
+
+def test_keep_alive_towards_the_broker_is_kept_while_nothing_is_read(
+    tmp_path: Path, broker: MosquittoServer, topic: str
+) -> None:
+    """The definitions are stale for longer than the broker would wait for a silent client."""
+    port = broker.port
+    with (
+        run_gateway(tmp_path, port, broker={"port": port, "keep_alive": "2s"}) as gateway,
+        RawClient(gateway.port) as client,
+        RawClient(port) as behind,
+    ):
+        client.connect("patient")
+        client.subscribe(topic, qos=1)
+        behind.connect("behind")
+        upstream = gateway.gateway.clients["patient"].broker()
+        gateway.do(lambda: upstream.pause("stale"))
+        behind.publish(topic, b"kept", qos=1)
+        time.sleep(5)
+        assert client.texts() == []
+        gateway.do(lambda: upstream.resume("stale"))
+        assert client.texts(1) == [(topic, b"kept")]
+        assert not client.closed

@@ -210,11 +210,14 @@ class Upstream(asyncio.Protocol):
 
     def tick(self, seconds: int) -> bool:
         """Keep the connection alive; False says that the broker is silent for too long."""
-        if not self.keep_alive or self._waits:
+        if not self.keep_alive:
             return True
         self._quiet = 0 if self.spoke else self._quiet + seconds
         self.spoke = False
-        if self._pinged:
+        if self._waits:
+            # Its answers are not read, so that its silence says nothing; ours would end all.
+            self._pinged = 0
+        elif self._pinged:
             self._pinged += seconds
             return self._pinged <= self.keep_alive
         if self._quiet >= self.keep_alive // _PING_SHARE:
