@@ -18,7 +18,6 @@ from typing import Any, Final
 from typing_extensions import override
 
 from penstock.definitions import DefinitionSet
-from penstock.errors import PenstockError
 from penstock.eventlog import EventLog
 from penstock.model.kinds import Stream, View
 from penstock.pipeline.commits import COMMITS, Commit, ViewFolder
@@ -174,8 +173,7 @@ class Observer:
         while not ended.wait(LOOK_SECONDS):
             try:
                 self.look()
-            except (PenstockError, OSError) as error:
-                # Figures may be late; what they are of goes on.
+            except Exception as error:  # noqa: BLE001 - figures may be late, but must come again
                 _log.warning("views could not be looked at", error=error)
 
     def look(self) -> None:
@@ -194,8 +192,11 @@ class Observer:
             watch = self._watched[name]
             rows[name] = describe(name, view.stream, ends[view.stream], self._control)
             watch.note_state(name, rows[name]["state"])
-            # Each gets its turn, whatever the others need.
-            watch.measure(max(until, time.monotonic()), time.monotonic())
+            try:
+                # Each gets its turn, whatever the others need.
+                watch.measure(max(until, time.monotonic()), time.monotonic())
+            except Exception as error:  # noqa: BLE001 - one that cannot be read hides no others
+                _log.warning("a view could not be measured", view=name, error=error)
         self._show(rows)
 
     def _show(self, rows: dict[str, dict[str, Any]]) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from penstock.cli.views import command
 from penstock.errors import InvalidError, UsageError
+from penstock.eventlog import EventLog
 from penstock.pipeline.commits import Commit, Totals, ViewWriter
 
 REQUIREMENTS = {
@@ -115,3 +116,29 @@ def test_what_was_published_and_what_was_not_can_be_read(
     assert _json(capsys, "dead", "nurse") == {"no JSON": 1}
     command.main(["read", "nurse"], standalone_mode=False)
     assert "Ott" in capsys.readouterr().out
+    topic = EventLog(Path("penstock-data/eventlog").absolute()).topic("patients-nurse")
+    topic.append([b'{"pid": null, "name": "Lieb"}', b'{"pid": null, "name": "Alt"}'])
+    read = _json(capsys, "read", "nurse", "--rows", "3")
+    assert [row["name"] for row in read] == ["Alt", "Lieb", "Ott"]
+
+
+def test_the_list_can_be_read_on_a_narrow_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    _json(capsys, "import", "dash.json")
+    _json(capsys, "start", "--all")
+    writer = ViewWriter(tmp_path / "penstock-data" / "views" / "doctor")
+    writer.open()
+    writer.stage()
+    many = Totals(12_345_678, 12_345_000, 678, 1_234_500.0)
+    writer.commit(Commit(0, 12_345_678, "plan", held=9_999, totals=many), None)
+    writer.close()
+    monkeypatch.setenv("COLUMNS", "80")
+    command.main(["list"], standalone_mode=False)
+    head, doctor, nurse = capsys.readouterr().out.splitlines()
+    assert " ".join(head.split()) == "view state rate lag published rejected held loss"
+    assert " ".join(doctor.split()) == "doctor waiting 0.0 0 12.3M 678 9,999 0.1"
+    assert nurse.split()[:2] == ["nurse", "waiting"]
+    monkeypatch.setenv("COLUMNS", "120")
+    command.main(["list"], standalone_mode=False)
+    assert "12,345,678" in capsys.readouterr().out

@@ -130,3 +130,16 @@ def test_files_that_are_not_in_place_yet_are_waited_for(
     assert house.told("k") is None
     away.rename(path)
     assert house.told("k") == 1
+
+
+def test_a_file_that_cannot_be_read_hides_no_others(
+    house: House, capsys: pytest.CaptureFixture[str]
+) -> None:
+    house.publish((1, 20, "flu"))
+    (path,) = (house.control.folder / "all" / "data").iterdir()
+    path.write_bytes(b"rubbish")
+    house.publish((1, 20, "flu"), (2, 20, "flu"))
+    assert house.told("k") is None
+    assert capsys.readouterr().err.count("could not be measured") == 1
+    assert house.told("k") == 2
+    assert house.told("measured") == pytest.approx(2 / 3)
