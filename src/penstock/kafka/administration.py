@@ -10,7 +10,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from sqlalchemy import Connection
@@ -77,14 +77,14 @@ class Administration:
             reason=f"add user {name}",
             then=then,
         )
-        return self._carry_out(change)
+        return self._bring(change.epoch)
 
     def delete_user(self, name: str) -> Outcome:
         """Delete a user: first the rules are taken away, then the login."""
         change = self._definitions.delete(
             [Key("user", name)], actor=self._actor, reason=f"delete user {name}"
         )
-        return self._carry_out(change)
+        return self._bring(change.epoch)
 
     def set_password(self, name: str, password: str) -> Outcome:
         """Give a user another password."""
@@ -226,10 +226,8 @@ class Administration:
         access, rows = self._access(snapshot), self._users.users()
         return [user_status(access, name, rows.get(name), behind=behind) for name in access.users]
 
-    def _edit(self, want: Any, reason: str) -> Outcome:
-        return self._carry_out(self._definitions.edit(want, actor=self._actor, reason=reason))
-
-    def _carry_out(self, change: Change) -> Outcome:
+    def _edit(self, want: Callable[[Snapshot], Wanted], reason: str) -> Outcome:
+        change = self._definitions.edit(want, actor=self._actor, reason=reason)
         return self._bring(change.epoch)
 
     def _bring(self, epoch: int) -> Outcome:
