@@ -171,7 +171,7 @@ def run(once: bool) -> None:
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @json_option
 def feed_files(stream: str, files: tuple[str, ...], as_json: bool) -> None:
-    """Append the records of files to STREAM: CSV, JSON lines or Parquet, by their endings."""
+    """Append the records of files to STREAM: CSV, JSON lines, Parquet or Avro, by their endings."""
     from penstock.eventlog import EventLog
     from penstock.model.kinds import Stream
     from penstock.pipeline.feeding import feed
@@ -198,15 +198,21 @@ def feed_files(stream: str, files: tuple[str, ...], as_json: bool) -> None:
 @click.option("--rows", type=click.IntRange(1, MOST_ROWS), default=20, show_default=True)
 @json_option
 def read(name: str, rows: int, as_json: bool) -> None:
-    """Show what VIEW has published, the newest files first."""
+    """Show what VIEW has published, the newest files or records first."""
+    from penstock.eventlog import EventLog
+    from penstock.model.kinds import View
     from penstock.pipeline.control import Control
-    from penstock.pipeline.reading import read_published
+    from penstock.pipeline.reading import read_published, read_topic
 
     config = configuration()
     with open_definitions() as store:
-        (found,) = _choose(store.current()[1], (name,))
+        definitions = store.current()[1]
+    (found,) = _choose(definitions, (name,))
+    topic = EventLog(config.pipeline.event_log).topic(definitions.of(View)[found].topic)
+    # A view has either, or both if its format was changed.
     folder = Control(config.pipeline.folder).view(found)
-    records = list(itertools.islice(read_published(folder), rows))
+    published = itertools.chain(read_topic(topic), read_published(folder))
+    records = list(itertools.islice(published, rows))
     show(as_json, records, lambda target: _render_records(target, records))
 
 

@@ -1,6 +1,7 @@
 """Feeds files into the event log: their rows become records of a stream.
 
 Rules that hold here:
+- Only streams of JSON values in the event log are fed: nobody would read it elsewhere.
 - A file must have every field that the stream requires, and no line that is none, else
   nothing of it is fed. Columns that the stream does not have are left out.
 - A cell that is no value of its field's type goes on as text, so that its record becomes a
@@ -30,6 +31,17 @@ FIXES: Final = {
 
 def feed(path: Path, stream: Stream, topic: Topic) -> int:
     """Append the records of a file to a topic; return how many."""
+    if stream.source is not None:
+        raise UsageError(
+            f"the stream {quote(stream.name)} reads files by itself",
+            fix=f"put the file into {stream.source.files.folder}",
+        )
+    if stream.format != "json":
+        raise UsageError(
+            f"the values of the stream {quote(stream.name)} are {stream.format}, and rows of "
+            "files are fed as JSON",
+            fix="feed a stream of format json",
+        )
     form = ENDINGS.get(path.suffix)
     if form is None:
         fix = f"files end in {', '.join(ENDINGS)}"

@@ -6,12 +6,15 @@ import csv
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import fastavro
 import pyarrow.parquet  # type: ignore[import-untyped]
 
+from penstock.eventlog import Topic
 from penstock.pipeline.commits import ViewFolder
+
+CHUNK: Final = 10_000
 
 
 def read_published(folder: ViewFolder) -> Iterator[dict[str, Any]]:
@@ -21,6 +24,16 @@ def read_published(folder: ViewFolder) -> Iterator[dict[str, Any]]:
             # A Delta table has a folder of its own there.
             if path.is_file():
                 yield from read_file(path)
+
+
+def read_topic(topic: Topic) -> Iterator[dict[str, Any]]:
+    """Yield the records of a view's topic, the newest first."""
+    end, first = topic.next_offset, topic.first_offset
+    while end > first:
+        start = max(first, end - CHUNK)
+        for record in reversed(list(topic.read(start, end - start))):
+            yield json.loads(record.value)
+        end = start
 
 
 def read_file(path: Path) -> Iterator[dict[str, Any]]:

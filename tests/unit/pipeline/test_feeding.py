@@ -95,3 +95,20 @@ def test_files_that_cannot_be_fed_are_told(
 def test_a_missing_file_is_told(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read"):
         feed(tmp_path / "no.csv", STREAM, Topic(tmp_path / "log"))
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"format": "avro"}, "are avro, and rows of files are fed as JSON"),
+        ({"source": {"files": {"folder": "/in", "format": "csv"}}}, "reads files by itself"),
+    ],
+)
+def test_streams_that_would_not_read_it_are_not_fed(
+    more: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "p.json"
+    path.write_text("{}")
+    body = {"name": "s", "fields": [{"name": "n", "type": "int"}], **more}
+    with pytest.raises(UsageError, match=message):
+        feed(path, Stream.model_validate(body), Topic(tmp_path / "log"))
