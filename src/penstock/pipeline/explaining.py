@@ -2,8 +2,8 @@
 
 Rules that hold here:
 - The answer holds names that the stream declares, and nothing of the record.
-- It is asked for records that are wrong already. What it costs in a plan does not grow with
-  the number of fields: there is one expression per type, over a list of the fields.
+- It is asked for records that are wrong already, and costs the others nothing: a few
+  expressions, however many fields there are, that Spark can compile with the rest.
 """
 
 from __future__ import annotations
@@ -11,65 +11,38 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from pyspark.sql import Column
+from pyspark.sql import Column, types
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
 from penstock.masks.chain import type_reason
-from penstock.masks.fields import DATES, FieldType, Schema
+from penstock.masks.fields import Schema
 
-_NUMBER: Final = "^(BIGINT|DECIMAL.*|FLOAT|DOUBLE|VOID)$"
-# Type → what Spark's variants call its values. Texts may be written as anything.
-_KINDS: Final[Mapping[FieldType, str]] = {
-    FieldType.INT: "^(BIGINT|VOID)$",
-    FieldType.LONG: "^(BIGINT|VOID)$",
-    FieldType.FLOAT: _NUMBER,
-    FieldType.DOUBLE: _NUMBER,
-    FieldType.BOOLEAN: "^(BOOLEAN|VOID)$",
-    FieldType.DATE: "^(STRING|VOID)$",
-    FieldType.TIMESTAMP: "^(STRING|BIGINT|VOID)$",
-}
+_TEXT: Final = types.StringType()
 
 
-def explain(text: Column, schema: Schema, root: str, *, numbered: bool) -> Column:
+def explain(
+    text: Column, read: Column, schema: Schema, options: Mapping[str, str], path: tuple[str, ...]
+) -> Column:
     """Return what is wrong with the first field that is not of its type, or null.
 
-    `root` is the path of the record in the text; `numbered`: dates are numbers in it.
+    `read` has the fields as they were read, null where they are wrong. Read once more as
+    texts, which anything is, those that are wrong are there.
     """
-    record = F.try_parse_json(text)
-    none = F.lit(None).cast("string")
-    found = [none]
-    for kind, pattern in _KINDS.items():
-        listed = [
-            F.struct(
-                F.lit(_path(root, name)).alias("path"),
-                F.lit(type_reason(name, kind)).alias("reason"),
-            )
-            for name, field in schema.items()
-            if field.type is kind and not ('"' in name and "'" in name)
-        ]
-        if listed:
-            expected = "^(BIGINT|VOID)$" if numbered and kind in DATES else pattern
-            found.append(_first_wrong(record, F.array(*listed), kind, expected, numbered=numbered))
-    return F.coalesce(*found)
+    shape = types.StructType([types.StructField(name, _TEXT) for name in schema])
+    for name in reversed(path):
+        shape = types.StructType([types.StructField(name, shape)])
+    written = F.from_json(text, shape, dict(options))
+    for name in path:
+        written = written.getField(name)
+    wrong = F.array_except(_present(written), _present(read))
+    reasons = [
+        F.lit(part)
+        for name, field in schema.items()
+        for part in (name, type_reason(name, field.type))
+    ]
+    return F.try_element_at(F.create_map(*reasons), F.get(wrong, F.lit(0)))
 
 
-def _first_wrong(
-    record: Column, fields: Column, kind: FieldType, pattern: str, *, numbered: bool
-) -> Column:
-    def is_wrong(field: Column) -> Column:
-        path = field["path"]
-        value = F.try_variant_get(record, path, "variant")
-        called = F.schema_of_variant(value)
-        wrong = ~called.rlike(pattern)
-        if kind is FieldType.INT:
-            wrong |= (called == "BIGINT") & F.try_variant_get(record, path, "int").isNull()
-        elif kind in DATES and not numbered:
-            read = F.try_variant_get(record, path, "string").try_cast(kind.value)
-            wrong |= (called == "STRING") & read.isNull()
-        return value.isNotNull() & wrong
-
-    return F.get(F.filter(fields, is_wrong), 0)["reason"]
-
-
-def _path(root: str, name: str) -> str:
-    return f"{root}['{name}']" if '"' in name else f'{root}["{name}"]'
+def _present(record: Column) -> Column:
+    """Return the names of the fields that are not null."""
+    return F.json_object_keys(F.to_json(record))

@@ -107,18 +107,17 @@ def _parse_json(frame: DataFrame, schema: Schema, *, enveloped: bool) -> _Found:
     known = [_named(PROBLEM)] if PROBLEM in frame.columns else []
     step = frame.select(_named(OFFSET), _named(MILLISECONDS), *known, text.alias(_TEXT))
     step = step.withColumn(_PARSED, F.from_json(_named(_TEXT), read_as, _OPTIONS))
-    whole, inner = _named(_PARSED), _named(_PARSED)
-    root = "$"
+    whole = _named(_PARSED)
+    inner = whole.getField(_PAYLOAD) if enveloped else whole
     reasons = [
         *known,
         F.when(_named(_TEXT).isNull(), F.lit(NO_TEXT)),
         F.when(~_is_one_object(_named(_TEXT)), F.lit(NOT_ONE)),
     ]
-    if enveloped:
-        inner, root = whole.getField(_PAYLOAD), f"$.{_PAYLOAD}"
     corrupt = whole.isNull() | whole.getField(_CORRUPT).isNotNull()
-    named = F.coalesce(explain(_named(_TEXT), schema, root, numbered=enveloped), F.lit(NO_OBJECT))
-    reasons.append(F.when(corrupt, named))
+    path = (_PAYLOAD,) if enveloped else ()
+    named = explain(_named(_TEXT), inner, schema, _OPTIONS, path)
+    reasons.append(F.when(corrupt, F.coalesce(named, F.lit(NO_OBJECT))))
     if enveloped:
         reasons.append(F.when(inner.isNull(), F.lit(NO_PAYLOAD)))
     made = {
@@ -133,15 +132,18 @@ def _is_one_object(text: Column) -> Column:
 
     In a flat object the first } is the end, unless a text holds one. All others are put
     between brackets, and as a value between braces: both are well-formed, and hold one item,
-    only if nothing closes the one or the other early.
+    only if nothing closes the one or the other early. That is slow, and seldom needed.
     """
-    bare = F.trim(F.translate(text, "\t\r\n", "   "))
+    head = F.substring_index(text, "}", 1)
+    flat = F.startswith(text, F.lit("{")) & (F.octet_length(head) + 1 == F.octet_length(text))
     in_array = F.from_json(F.concat(F.lit("["), text, F.lit("]")), "array<string>")
     in_object = F.from_json(F.concat(F.lit('{"":'), text, F.lit("}")), "map<string,string>")
-    single = (F.coalesce(F.size(in_array), F.lit(0)) == 1) & (
-        F.coalesce(F.size(in_object), F.lit(0)) == 1
+    bare = F.trim(text, F.lit(" \t\r\n"))
+    return flat | (
+        F.startswith(bare, F.lit("{"))
+        & (F.coalesce(F.size(in_array), F.lit(0)) == 1)
+        & (F.coalesce(F.size(in_object), F.lit(0)) == 1)
     )
-    return F.startswith(bare, F.lit("{")) & ((F.instr(bare, "}") == F.length(bare)) | single)
 
 
 def _read_as(kind: FieldType, *, enveloped: bool) -> types.DataType:
