@@ -23,6 +23,7 @@ from penstock.cep.operators import Function
 
 _SMALLEST: Final = 1074  # the smallest double is 2 to the power of -1074
 _UNIT: Final = 1 << _SMALLEST
+_MANY: Final = 32
 
 
 class Accumulator(ABC):
@@ -66,95 +67,106 @@ class Accumulator(ABC):
 class Extreme(Accumulator):
     """The greatest or least value: only those that can still become it are kept.
 
-    Times rise and values fall (for the least: rise) from the first to the last.
+    Times rise and values fall (for the least: rise) from the first to the last. There are
+    usually few, and lists of few are small: what has left stays in front until it is much.
     """
 
-    __slots__ = ("_greatest", "_retain", "_times", "_values")
+    __slots__ = ("_first", "_greatest", "_retain", "_times", "_values")
 
     def __init__(self, *, greatest: bool, retain: bool) -> None:
         self._greatest = greatest
         self._retain = retain
-        self._times: deque[int] = deque()
-        self._values: deque[Any] = deque()
+        self._first = 0
+        self._times: list[int] = []
+        self._values: list[Any] = []
 
     @override
     def add(self, at: int, value: Any) -> bool:
-        times, values = self._times, self._values
-        if not values:
+        times, values, first = self._times, self._values, self._first
+        count = len(values)
+        if count == first:
             times.append(at)
             values.append(value)
             return True
+        before = values[first]
         if not self._retain:
-            if value > values[0] if self._greatest else value < values[0]:
-                values[0] = value
+            if value > before if self._greatest else value < before:
+                values[first] = value
                 return True
             return False
-        if at >= times[-1]:
-            before = values[0]
-            if self._greatest:
-                while values and values[-1] <= value:
-                    values.pop()
-                    times.pop()
-            else:
-                while values and values[-1] >= value:
-                    values.pop()
-                    times.pop()
+        if at < times[-1]:
+            return self._insert(at, value)
+        # The usual case first: the last one is outdone or not, and none before it.
+        last = count - 1
+        if self._greatest:
+            while last >= first and values[last] <= value:
+                last -= 1
+        else:
+            while last >= first and values[last] >= value:
+                last -= 1
+        last += 1
+        if last < count:
+            times[last] = at
+            values[last] = value
+            if last + 1 < count:
+                del times[last + 1 :], values[last + 1 :]
+        else:
             times.append(at)
             values.append(value)
-            return bool(value != before) if len(values) == 1 else False
-        return self._insert(at, value)
+        return last == first and bool(value != before)
 
     def _insert(self, at: int, value: Any) -> bool:
         """Take a value that came late: it counts only where no later one outdoes it."""
-        place = bisect_right(self._times, at)
-        times, values = list(self._times), list(self._values)
+        times, values, first = self._times, self._values, self._first
+        place = bisect_right(times, at, first)
         later = values[place]
         if later >= value if self._greatest else later <= value:
             return False
         start = place
-        while start and (
+        while start > first and (
             values[start - 1] <= value if self._greatest else values[start - 1] >= value
         ):
             start -= 1
         times[start:place] = [at]
         values[start:place] = [value]
-        self._times, self._values = deque(times), deque(values)
-        return start == 0
+        return start == first
 
     @override
     def expire(self, since: int) -> bool:
-        times = self._times
-        changed = False
-        while times and times[0] <= since:
-            times.popleft()
-            self._values.popleft()
-            changed = True
-        return changed
+        times, start = self._times, self._first
+        end = start
+        while end < len(times) and times[end] <= since:
+            end += 1
+        self._first = end
+        if end > _MANY and end * 2 > len(times):
+            del times[:end], self._values[:end]
+            self._first = 0
+        return end > start
 
     @override
     def first_at(self) -> int | None:
-        return self._times[0] if self._times else None
+        return self._times[self._first] if self._first < len(self._times) else None
 
     @override
     def result(self) -> Any:
-        return self._values[0] if self._values else None
+        return self._values[self._first] if self._first < len(self._values) else None
 
     @override
     def size(self) -> int:
-        return len(self._times)
+        return len(self._times) - self._first
 
     @override
     def drop_oldest(self) -> None:
-        self._times.popleft()
-        self._values.popleft()
+        self._first += 1
 
     @override
     def save(self) -> Any:
-        return [list(self._times), pack(list(self._values))]
+        return [self._times[self._first :], pack(self._values[self._first :])]
 
     @override
     def load(self, state: Any) -> None:
-        self._times, self._values = deque(state[0]), deque(unpack(state[1]))
+        self._first = 0
+        self._times, self._values = list(state[0]), unpack(state[1])
 
 
 class _Retaining(Accumulator):

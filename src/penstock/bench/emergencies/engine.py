@@ -1,18 +1,17 @@
 """How many primitive events the in-line engine takes, for the case study's definitions.
 
 Method:
-- Packets are made before: readings of the three vital signs and rooms of 300 patients, one
-  kind after the other, each patient in turn; rooms come once a second, vital signs once in
-  ten seconds. One reading in a thousand is a symptom. The collector of garbage passes the
-  packets over, as it would not hold them in a gateway.
-- A round offers and commits its packets one by one; actions re-enter. The figure is the
-  best round, in events per second of processor time, offer and commit included.
+- Readings of 300 patients, second by second: `vital_signs` has the three vital signs of
+  everybody, `all` their rooms, too. One temperature in a few thousand is a symptom; what
+  actions publish re-enters.
+- The packets of a second are made right before they are offered and committed one by one:
+  a gateway, too, has just read what it offers. Only offering and committing is timed, in
+  processor time; the figure is the best of some rounds of whole seconds.
 - `goal_events_per_s` is what the design asks for. `offer_us` is binding alone.
 """
 
 from __future__ import annotations
 
-import gc
 import random
 import time
 from collections.abc import Iterator
@@ -31,6 +30,8 @@ GOAL: Final = 200_000
 PATIENTS: Final = 300
 START: Final = 1_800_000_000_000
 ROOMS: Final = 40
+VITAL_SIGNS: Final = ("temperature", "respiratory", "saturation")
+MIXES: Final = {"vital_signs": VITAL_SIGNS, "all": ("location", *VITAL_SIGNS)}
 
 
 def load_program() -> Program:
@@ -46,23 +47,28 @@ def load_program() -> Program:
 
 def run(*, quick: bool = False) -> dict[str, Any]:
     """Measure offering and committing."""
-    rounds, seconds = (3, 60) if quick else (10, 120)
-    engine = Engine(load_program())
+    rounds, seconds = (3, 20) if quick else (10, 60)
+    program = load_program()
+    figures: dict[str, Any] = {"patients": PATIENTS, "goal_events_per_s": GOAL}
+    for name, words in MIXES.items():
+        figures[name] = _measure(Engine(program), words, rounds, seconds)
+    return figures
+
+
+def _measure(engine: Engine, words: tuple[str, ...], rounds: int, seconds: int) -> dict[str, Any]:
     draw = random.Random(7)
-    made = [list(_packets(draw, START + number * seconds * 1000, seconds))
-            for number in range(rounds + 1)]  # fmt: skip
-    gc.collect()
-    gc.freeze()
-    try:
-        _play(engine, made[0])  # fills the windows
-        best = min(_play(engine, packets) / len(packets) for packets in made[1:])
-        binding = min(_bind(engine, packets) / len(packets) for packets in made[1:])
-    finally:
-        gc.unfreeze()
+    best = binding = float("inf")
+    for number in range(-1, rounds):  # the first one fills the windows
+        spent = bound = count = 0
+        for second in range(seconds):
+            at = START + (number * seconds + second) * 1000
+            packets = list(_packets(draw, at, words))
+            count += len(packets)
+            bound += _bind(engine, packets, at)
+            spent += _play(engine, packets, at)
+        if number >= 0:
+            best, binding = min(best, spent / count), min(binding, bound / count)
     return {
-        "patients": PATIENTS,
-        "events": sum(map(len, made[1:])),
-        "goal_events_per_s": GOAL,
         "events_per_s": round(1e9 / best),
         "event_us": round(best / 1000, 2),
         "offer_us": round(binding / 1000, 2),
@@ -71,30 +77,26 @@ def run(*, quick: bool = False) -> dict[str, Any]:
     }
 
 
-def _packets(draw: random.Random, start: int, seconds: int) -> Iterator[tuple[Packet, int]]:
-    for second in range(seconds):
-        at = start + second * 1000
-        moment = EPOCH + timedelta(milliseconds=at)
-        for number in range(PATIENTS):
-            pid = f"patient-{number}"
-            room = f"room-{(number + (start + second * 1000) // 1_800_000) % ROOMS}"
-            readings: list[tuple[str, str, Any]] = [("location", "location", room)]
-            if (second + number) % 10 == 0:
-                ill = draw.random() < 1 / 3000
-                readings += [
-                    ("physiological/temperature", "temperature", 39.0 if ill else 36.5),
-                    ("physiological/respiratory", "respiratory", float(draw.randrange(12, 20))),
-                    ("physiological/saturation", "saturation", float(draw.randrange(96, 100))),
-                ]
-            for topic, word, value in readings:
-                message = {"topic": topic, "payload": {"pid": pid, word: value}}
-                yield Packet(topic, message, {"uid": pid}, {"patientId": pid}, {"time": moment}), at
+def _packets(draw: random.Random, at: int, words: tuple[str, ...]) -> Iterator[Packet]:
+    moment = EPOCH + timedelta(milliseconds=at)
+    for number in range(PATIENTS):
+        pid = f"patient-{number}"
+        values = {
+            "location": f"room-{(number + at // 1_800_000) % ROOMS}",
+            "temperature": 39.0 if draw.random() < 1 / 5000 else draw.randrange(360, 374) / 10,
+            "respiratory": float(draw.randrange(12, 20)),
+            "saturation": float(draw.randrange(96, 100)),
+        }
+        for word in words:
+            topic = word if word == "location" else f"physiological/{word}"
+            message = {"topic": topic, "payload": {"pid": pid, word: values[word]}}
+            yield Packet(topic, message, {"uid": pid}, {"patientId": pid}, {"time": moment})
 
 
-def _play(engine: Engine, packets: list[tuple[Packet, int]]) -> int:
+def _play(engine: Engine, packets: list[Packet], at: int) -> int:
     offer = engine.offer
     start = time.process_time_ns()
-    for packet, at in packets:
+    for packet in packets:
         outcome = offer(packet, at).commit()
         for it in outcome.publications:
             message = {"topic": it.topic, "payload": it.payload}
@@ -103,9 +105,9 @@ def _play(engine: Engine, packets: list[tuple[Packet, int]]) -> int:
     return time.process_time_ns() - start
 
 
-def _bind(engine: Engine, packets: list[tuple[Packet, int]]) -> int:
+def _bind(engine: Engine, packets: list[Packet], at: int) -> int:
     offer = engine.offer
     start = time.process_time_ns()
-    for packet, at in packets:
+    for packet in packets:
         offer(packet, at)
     return time.process_time_ns() - start
