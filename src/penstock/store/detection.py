@@ -1,0 +1,304 @@
+"""The state of event detection in the store: who detects, the last snapshot, steps since.
+
+    claim ──▶ load: snapshot, steps ──▶ append, append, … ──▶ keep (a snapshot) ──▶ release
+
+Rules that hold here:
+- One process detects at a time: the holder of the claim. It is held for some seconds and
+  renewed with everything that is written; who was too slow may no longer write
+  (`ClaimLostError`), so that no two of them can ever continue one history.
+- A batch is one transaction: the steps, the transitions that they came to, the situations
+  that hold then, and the requests that were carried out. All of it is durable, or nothing.
+- A snapshot replaces the steps up to its number in one transaction.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import sqlalchemy as sa
+from sqlalchemy import BigInteger, Column, Connection, LargeBinary, String, Table
+
+from penstock.errors import PenstockError
+from penstock.store.database import Database
+from penstock.store.definitions import utc_now
+from penstock.store.schema import Moment, metadata
+from penstock.store.situations import (
+    AREA,
+    TROUBLE_LENGTH,
+    Cause,
+    State,
+    as_stored,
+    requests_table,
+    situations_table,
+    transitions_table,
+)
+
+NAME: Final = "default"
+HOLDER_BYTES: Final = 16
+PLACE_LENGTH: Final = 256
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+detectors_table = Table(
+    "detectors",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    Column("holder", String(2 * HOLDER_BYTES), nullable=False),
+    Column("place", String(PLACE_LENGTH), nullable=False),
+    Column("since", Moment, nullable=False),
+    Column("held_until", Moment, nullable=False),
+    Column("trouble", String(TROUBLE_LENGTH), nullable=False),
+)
+
+snapshots_table = Table(
+    "detection_snapshots",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    Column("through", BigInteger, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+)
+
+steps_table = Table(
+    "detection_steps",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("data", LargeBinary, nullable=False),
+)
+
+
+class ClaimLostError(PenstockError):
+    """Somebody else detects now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Detector:
+    """Who detects, and what keeps it from doing so, if anything."""
+
+    holder: str
+    place: str
+    since: datetime
+    held_until: datetime
+    trouble: str
+
+    def is_alive(self, now: datetime) -> bool:
+        """Say whether it still holds the claim."""
+        return now < self.held_until
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A transition, as detection tells it; `at` is in milliseconds since 1970."""
+
+    at: int
+    scenario: str
+    subject: str
+    source: str | None
+    target: str | None
+    event: str | None
+    cause: Cause = Cause.DETECTED
+    request: str | None = None
+
+
+@dataclass(slots=True)
+class Batch:
+    """What is written together."""
+
+    number: int
+    """Counts the batches; a snapshot names the last that is in it."""
+    data: bytes
+    transitions: list[Step] = field(default_factory=list)
+    settled: list[tuple[str, str]] = field(default_factory=list)
+    """Requests that were carried out, each with its trouble, if any."""
+
+
+class DetectionStore:
+    """The rows of one process that detects, or would. One thread at a time uses it."""
+
+    def __init__(
+        self,
+        database: Database,
+        place: str,
+        *,
+        seconds: float,
+        clock: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self.holder = secrets.token_hex(HOLDER_BYTES)
+        self._database = database
+        self._place = place[:PLACE_LENGTH]
+        self._life = timedelta(seconds=seconds)
+        self._clock = clock
+
+    def claim(self) -> Detector:
+        """Take the claim if nobody has it, renew it if it is ours; return who has it."""
+        now = self._clock()
+        mine = Detector(self.holder, self._place, now, now + self._life, "")
+        with self._database.write(AREA) as connection:
+            held = read_detector(connection)
+            if held is None:
+                connection.execute(sa.insert(detectors_table).values(name=NAME, **_values(mine)))
+                return mine
+            if held.holder != self.holder and held.is_alive(now):
+                return held
+            since = held.since if held.holder == self.holder else now
+            made = Detector(self.holder, self._place, since, now + self._life, held.trouble)
+            connection.execute(_own_row().values(**_values(made)))
+            return made
+
+    def release(self) -> None:
+        """Give the claim back, so that another need not wait for its end."""
+        with self._database.write(AREA) as connection:
+            connection.execute(
+                _own_row()
+                .where(detectors_table.c.holder == self.holder)
+                .values(held_until=self._clock())
+            )
+
+    def tell(self, trouble: str) -> None:
+        """Say what keeps this process from detecting; an empty text: nothing."""
+        with self._database.write(AREA) as connection:
+            self._renew(connection, trouble=trouble[:TROUBLE_LENGTH])
+
+    def load(self) -> tuple[bytes | None, int, list[bytes]]:
+        """Return the snapshot, the number of the last batch, and the batches since."""
+        with self._database.read() as connection:
+            snapshot = connection.execute(sa.select(snapshots_table)).one_or_none()
+            query = sa.select(steps_table.c.number, steps_table.c.data)
+            steps = connection.execute(query.order_by(steps_table.c.number)).all()
+        last = steps[-1].number if steps else snapshot.through if snapshot else 0
+        return snapshot.data if snapshot else None, last, [row.data for row in steps]
+
+    def append(self, batch: Batch) -> None:
+        """Write a batch durably."""
+        with self._database.write(AREA) as connection:
+            self._renew(connection)
+            if batch.data:
+                connection.execute(
+                    sa.insert(steps_table),
+                    {"name": NAME, "number": batch.number, "data": batch.data},
+                )
+            self._add_transitions(connection, batch.transitions)
+            for request, trouble in batch.settled:
+                self._settle(connection, request, trouble)
+
+    def keep(
+        self, data: bytes, through: int, standing: Iterable[tuple[str, str, str, int]]
+    ) -> None:
+        """Write a snapshot; the steps up to it are no longer needed.
+
+        `standing` are all situations that hold, each with since when: what the tables say
+        otherwise is put right.
+        """
+        with self._database.write(AREA) as connection:
+            self._renew(connection)
+            connection.execute(snapshots_table.delete())
+            connection.execute(
+                sa.insert(snapshots_table).values(name=NAME, through=through, data=data)
+            )
+            connection.execute(steps_table.delete().where(steps_table.c.number <= through))
+            rows = {
+                (scenario, as_stored(subject)): {
+                    "scenario": scenario,
+                    "subject": as_stored(subject),
+                    "situation": situation,
+                    "since": _moment(since),
+                }
+                for scenario, subject, situation, since in standing
+            }
+            connection.execute(situations_table.delete())
+            if rows:
+                connection.execute(sa.insert(situations_table), list(rows.values()))
+
+    # --- inside ---
+
+    def _renew(self, connection: Connection, **values: str) -> None:
+        """Renew the claim within a transaction; nothing is written where it is lost."""
+        renewed = connection.execute(
+            _own_row()
+            .where(detectors_table.c.holder == self.holder)
+            .values(held_until=self._clock() + self._life, **values)
+        )
+        if renewed.rowcount != 1:
+            raise ClaimLostError(
+                "another gateway has taken over the detection of events",
+                fix="nothing to do: this one follows when the other ends",
+            )
+
+    def _add_transitions(self, connection: Connection, steps: Sequence[Step]) -> None:
+        if not steps:
+            return
+        table = transitions_table
+        last = connection.scalar(sa.select(sa.func.max(table.c.number))) or 0
+        rows = [
+            {
+                "number": last + place,
+                "at": _moment(it.at),
+                "scenario": it.scenario,
+                "subject": as_stored(it.subject),
+                "source": it.source,
+                "target": it.target,
+                "event": it.event,
+                "cause": it.cause,
+                "request": it.request,
+            }
+            for place, it in enumerate(steps, 1)
+        ]
+        connection.execute(sa.insert(table), rows)
+        held = situations_table
+        # Of several steps of one subject the last one counts.
+        for row in {(row["scenario"], row["subject"]): row for row in rows}.values():
+            connection.execute(
+                held.delete().where(
+                    held.c.scenario == row["scenario"], held.c.subject == row["subject"]
+                )
+            )
+            if row["target"] is not None:
+                connection.execute(
+                    sa.insert(held).values(
+                        scenario=row["scenario"],
+                        subject=row["subject"],
+                        situation=row["target"],
+                        since=row["at"],
+                    )
+                )
+
+    def _settle(self, connection: Connection, request: str, trouble: str) -> None:
+        table = requests_table
+        connection.execute(
+            table.update()
+            .where(table.c.request == request, table.c.state == State.READY)
+            .values(
+                state=State.FAILED if trouble else State.DONE,
+                settled=self._clock(),
+                trouble=trouble[:TROUBLE_LENGTH],
+            )
+        )
+
+
+def find_detector(database: Database) -> Detector | None:
+    """Return who detects, or did last, as far as a database knows."""
+    with database.read() as connection:
+        return read_detector(connection)
+
+
+def read_detector(connection: Connection) -> Detector | None:
+    """Return who detects, or did last."""
+    table = detectors_table
+    query = sa.select(*(table.c[name] for name in Detector.__slots__)).where(table.c.name == NAME)
+    row = connection.execute(query).one_or_none()
+    return None if row is None else Detector(*row)
+
+
+def _own_row() -> sa.Update:
+    return detectors_table.update().where(detectors_table.c.name == NAME)
+
+
+def _values(detector: Detector) -> dict[str, object]:
+    return {name: getattr(detector, name) for name in Detector.__slots__}
+
+
+def _moment(milliseconds: int) -> datetime:
+    return _EPOCH + timedelta(milliseconds=milliseconds)

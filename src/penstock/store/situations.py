@@ -1,0 +1,387 @@
+"""Situations of emergency scenarios: what holds, how it came about, and requests by hand.
+
+    request ──▶ open ──▶ approved by somebody else ──▶ ready ──▶ done, or failed with the trouble
+       │          └──▶ withdrawn, expired                ▲          └── by who detects
+       └── where one person suffices ────────────────────┘
+
+Rules that hold here:
+- History is written by who detects, together with the steps it follows from
+  (`store.detection`); here it is read. A request changes nothing by itself.
+- Every request, approval and withdrawal is in the audit log, in the same transaction. The
+  log has no place for free text: the reason is kept here, the log holds its digest.
+- Whoever made a request cannot approve it. What nobody carried out in time has expired.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy import BigInteger, Column, Connection, Index, String, Table
+
+from penstock.errors import DeniedError, UsageError, quote
+from penstock.store.audit.entry import Detail, Entry, Outcome, allow_detail
+from penstock.store.audit.log import AuditLog
+from penstock.store.audit.pseudonyms import Pseudonyms
+from penstock.store.database import Database
+from penstock.store.definitions import utc_now
+from penstock.store.schema import ACTOR_LENGTH, NAME_LENGTH, REASON_LENGTH, Moment, metadata
+
+AREA: Final = "situations"
+REQUEST_LIFE: Final = timedelta(minutes=15)
+REQUEST_BYTES: Final = 16
+STATE_LENGTH: Final = 16
+TROUBLE_LENGTH: Final = 500
+MOST: Final = 1000
+_DIGEST: Final = 16
+
+allow_detail("scenario", Detail.NAME)
+
+situations_table = Table(
+    "situations",
+    metadata,
+    Column("scenario", String(NAME_LENGTH), primary_key=True),
+    Column("subject", String(NAME_LENGTH), primary_key=True),
+    Column("situation", String(NAME_LENGTH), nullable=False),
+    Column("since", Moment, nullable=False),
+)
+
+transitions_table = Table(
+    "transitions",
+    metadata,
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("at", Moment, nullable=False),
+    Column("scenario", String(NAME_LENGTH), nullable=False),
+    Column("subject", String(NAME_LENGTH), nullable=False),
+    Column("source", String(NAME_LENGTH)),
+    Column("target", String(NAME_LENGTH)),
+    Column("event", String(NAME_LENGTH)),
+    Column("cause", String(STATE_LENGTH), nullable=False),
+    Column("request", String(2 * REQUEST_BYTES)),
+)
+Index("ix_transitions_subject", transitions_table.c.subject)
+Index("ix_transitions_at", transitions_table.c.at)
+
+requests_table = Table(
+    "situation_requests",
+    metadata,
+    Column("request", String(2 * REQUEST_BYTES), primary_key=True),
+    Column("at", Moment, nullable=False),
+    Column("scenario", String(NAME_LENGTH), nullable=False),
+    Column("subject", String(NAME_LENGTH), nullable=False),
+    Column("situation", String(NAME_LENGTH)),
+    Column("actor", String(ACTOR_LENGTH), nullable=False),
+    Column("reason", String(REASON_LENGTH), nullable=False),
+    Column("state", String(STATE_LENGTH), nullable=False),
+    Column("approver", String(ACTOR_LENGTH)),
+    Column("settled", Moment),
+    Column("trouble", String(TROUBLE_LENGTH), nullable=False),
+)
+Index("ix_situation_requests_state", requests_table.c.state)
+
+
+class Cause(StrEnum):
+    """What brought a transition about."""
+
+    DETECTED = "detected"
+    MANUAL = "manual"
+    DEFINITIONS = "definitions"
+    """The scenario, its situation or its subject is no longer defined."""
+
+
+class State(StrEnum):
+    """Where a request stands."""
+
+    OPEN = "open"
+    READY = "ready"
+    DONE = "done"
+    FAILED = "failed"
+    WITHDRAWN = "withdrawn"
+    EXPIRED = "expired"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A subject's current situation, and since when."""
+
+    scenario: str
+    subject: str
+    situation: str
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """A step of the history; None as source or target is inactive.
+
+    `actor`, `approver` and `reason` are those of the request, where one brought it about.
+    """
+
+    number: int
+    at: datetime
+    scenario: str
+    subject: str
+    source: str | None
+    target: str | None
+    event: str | None
+    cause: Cause
+    request: str | None = None
+    actor: str | None = None
+    approver: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Somebody's wish to put a subject into a situation, or to end it (None)."""
+
+    request: str
+    at: datetime
+    scenario: str
+    subject: str
+    situation: str | None
+    actor: str
+    reason: str
+    state: State
+    approver: str | None
+    settled: datetime | None
+    trouble: str
+
+
+class Situations:
+    """Situations, history and requests in a database. Threads may share it."""
+
+    def __init__(
+        self,
+        database: Database,
+        log: AuditLog,
+        people: Pseudonyms,
+        *,
+        clock: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self._database = database
+        self._log = log
+        self._people = people
+        self._clock = clock
+
+    # --- reading ---
+
+    def current(self, scenario: str | None = None, subject: str | None = None) -> list[Standing]:
+        """Return the situations that hold, of one scenario or subject or of all."""
+        table = situations_table
+        query = sa.select(table).order_by(table.c.scenario, table.c.subject)
+        with self._database.read() as connection:
+            rows = connection.execute(_narrow(query, table, scenario, subject)).all()
+        return [Standing(*row) for row in rows]
+
+    def history(
+        self,
+        scenario: str | None = None,
+        subject: str | None = None,
+        *,
+        before: int | None = None,
+        limit: int = 100,
+    ) -> list[Transition]:
+        """Return transitions, the newest first; `before` is the number to go on from."""
+        table, asked = transitions_table, requests_table
+        query = (
+            sa.select(table, asked.c.actor, asked.c.approver, asked.c.reason)
+            .outerjoin(asked, table.c.request == asked.c.request)
+            .order_by(table.c.number.desc())
+            .limit(min(limit, MOST))
+        )
+        if before is not None:
+            query = query.where(table.c.number < before)
+        with self._database.read() as connection:
+            rows = connection.execute(_narrow(query, table, scenario, subject)).all()
+        return [_transition(row) for row in rows]
+
+    def requests(self, *, settled: bool = False, limit: int = 100) -> list[Request]:
+        """Return requests that wait, with `settled` all of them; the newest first."""
+        table = requests_table
+        query = sa.select(table).order_by(table.c.at.desc()).limit(min(limit, MOST))
+        if not settled:
+            query = query.where(table.c.state.in_([State.OPEN, State.READY]))
+        with self._database.read() as connection:
+            rows = connection.execute(query).all()
+        return [self._aged(_request(row)) for row in rows]
+
+    def find(self, request: str) -> Request:
+        """Return a request; raise `UsageError` where there is none of that number."""
+        with self._database.read() as connection:
+            return self._aged(_find(connection, request))
+
+    def ready(self) -> list[Request]:
+        """Return the requests that can be carried out, the oldest first."""
+        table = requests_table
+        query = sa.select(table).where(table.c.state == State.READY).order_by(table.c.at)
+        with self._database.read() as connection:
+            found = [self._aged(_request(row)) for row in connection.execute(query)]
+        return [it for it in found if it.state is State.READY]
+
+    # --- requests ---
+
+    def request(
+        self,
+        scenario: str,
+        subject: str,
+        situation: str | None,
+        *,
+        actor: str,
+        reason: str,
+        two_persons: bool = False,
+    ) -> Request:
+        """Ask for a situation, or for its end (None); with `two_persons` it must be approved."""
+        for what, text, most in (
+            ("scenario", scenario, NAME_LENGTH),
+            ("subject", subject, NAME_LENGTH),
+            ("situation", situation or "none", NAME_LENGTH),
+            ("actor", actor, ACTOR_LENGTH),
+            ("reason", reason, REASON_LENGTH),
+        ):
+            if not 0 < len(text.strip()) <= len(text) <= most or not text.isprintable():
+                raise UsageError(
+                    f"the {what} {quote(text)} cannot be recorded",
+                    fix=f"write 1 to {most} printable characters",
+                )
+        made = Request(
+            secrets.token_hex(REQUEST_BYTES),
+            self._clock(),
+            scenario,
+            subject,
+            situation,
+            actor,
+            reason,
+            State.OPEN if two_persons else State.READY,
+            None,
+            None,
+            "",
+        )
+        with self._database.write(AREA) as connection:
+            connection.execute(sa.insert(requests_table).values(_values(made)))
+            self._record(connection, "situation.requested", made, actor)
+        return made
+
+    def approve(self, request: str, *, actor: str) -> Request:
+        """Approve what somebody else asked for; it can be carried out from now on."""
+        return self._turn(request, State.READY, "situation.approved", actor)
+
+    def withdraw(self, request: str, *, actor: str) -> Request:
+        """Take back a request that was not carried out yet, one's own or another's."""
+        return self._turn(request, State.WITHDRAWN, "situation.withdrawn", actor)
+
+    def _turn(self, request: str, target: State, kind: str, actor: str) -> Request:
+        denial: DeniedError | None = None
+        with self._database.write(AREA) as connection:
+            held = self._aged(_find(connection, request))
+            waits = {State.OPEN} if target is State.READY else {State.OPEN, State.READY}
+            if held.state not in waits:
+                raise UsageError(
+                    f"the request {quote(request)} is {held.state}", fix="make a new request"
+                )
+            approver = actor if target is State.READY else held.approver
+            if target is State.READY and actor == held.actor:
+                denial = DeniedError(
+                    "whoever made a request cannot approve it", fix="ask a second person"
+                )
+                self._record(connection, kind, held, actor, Outcome.DENIED)
+            else:
+                connection.execute(
+                    requests_table.update()
+                    .where(requests_table.c.request == request)
+                    .values(state=target, approver=approver)
+                )
+                self._record(connection, kind, held, actor)
+        if denial is not None:
+            raise denial
+        return self.find(request)
+
+    # --- keeping it small ---
+
+    def forget(self, before: datetime) -> int:
+        """Delete history and requests from before a moment; what holds now stays."""
+        with self._database.write(AREA) as connection:
+            gone = connection.execute(
+                transitions_table.delete().where(transitions_table.c.at < before)
+            ).rowcount
+            connection.execute(requests_table.delete().where(requests_table.c.at < before))
+        return gone
+
+    # --- inside ---
+
+    def _aged(self, request: Request) -> Request:
+        """Return a request as it stands now: one that waited for too long has expired."""
+        waits = request.state in {State.OPEN, State.READY}
+        if not waits or self._clock() - request.at <= REQUEST_LIFE:
+            return request
+        return replace(request, state=State.EXPIRED)
+
+    def _record(
+        self,
+        connection: Connection,
+        kind: str,
+        request: Request,
+        actor: str,
+        outcome: Outcome = Outcome.DONE,
+    ) -> None:
+        names: dict[str, Any] = {"scenario": request.scenario}
+        if request.situation is not None:
+            names["situation"] = request.situation
+        digest = hashlib.sha256(f"{request.request}\0{request.reason}".encode()).hexdigest()
+        entry = Entry.make(
+            kind,
+            outcome,
+            actor=self._people.person(actor),
+            subject=self._people.person(request.subject),
+            request=request.request,
+            digest=digest,
+            **names,
+        )
+        self._log.append_within(connection, [entry])
+
+
+def as_stored(subject: str) -> str:
+    """Return a subject as the tables have it: a text from outside, of any length."""
+    if len(subject) <= NAME_LENGTH and subject.isprintable():
+        return subject
+    digest = hashlib.sha256(subject.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
+    shown = "".join(it if it.isprintable() else "?" for it in subject[:64])
+    return f"{shown}…{digest}"
+
+
+def _narrow(
+    query: sa.Select[Any], table: Table, scenario: str | None, subject: str | None
+) -> sa.Select[Any]:
+    if scenario is not None:
+        query = query.where(table.c.scenario == scenario)
+    if subject is not None:
+        query = query.where(table.c.subject == as_stored(subject))
+    return query
+
+
+def _find(connection: Connection, request: str) -> Request:
+    query = sa.select(requests_table).where(requests_table.c.request == request)
+    row = connection.execute(query).one_or_none()
+    if row is None:
+        raise UsageError(
+            f"there is no request {quote(request)}", fix="`penstock situation requests` lists them"
+        )
+    return _request(row)
+
+
+def _request(row: sa.Row[Any]) -> Request:
+    return replace(Request(*tuple(row)), state=State(row.state))
+
+
+def _transition(row: sa.Row[Any]) -> Transition:
+    return replace(Transition(*tuple(row)), cause=Cause(row.cause))
+
+
+def _values(request: Request) -> dict[str, Any]:
+    return {name: getattr(request, name) for name in Request.__slots__}
