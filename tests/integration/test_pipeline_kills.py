@@ -86,10 +86,12 @@ def _progress(folder: Path) -> int:
 
 
 def _wait_for(folder: Path, offset: int, process: subprocess.Popen[bytes]) -> None:
-    end = time.monotonic() + 240
-    while _progress(folder) < offset:
+    last, moved = -1, time.monotonic()
+    while (now := _progress(folder)) < offset:
         assert process.poll() is None, "the runner ended by itself"
-        assert time.monotonic() < end, "the views did not get there in time"
+        if now > last:
+            last, moved = now, time.monotonic()
+        assert time.monotonic() < moved + 240, "the views stand still"
         time.sleep(0.02)
 
 

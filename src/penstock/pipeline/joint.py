@@ -9,7 +9,7 @@ Rules that hold here:
 - Tasks move columns as they are; no Python runs for a single record.
 - What a view does not publish is in no file of it: a task writes the columns of the view and
   the rows that passed its masks, nothing else.
-- Files that a task left behind when it failed are not named in its answer, and are removed.
+- A task that failed leaves files that no answer names. Only named ones get a name that counts.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def _write_task(
     if context is None:
         raise RuntimeError("this runs in a task of Spark only")
     # The attempt stands in the name: a task that is done again meets no file of its own.
-    name = f"part-{context.partitionId():05}-{context.taskAttemptId()}.parquet"
+    name = f".{context.partitionId():05}-{context.taskAttemptId()}"
     files = [_File(part, name) for part in parts]
     for batch in batches:
         for view, (file, part) in enumerate(zip(files, parts, strict=True)):
@@ -193,10 +193,8 @@ def _answer(view: int, refused: pa.RecordBatch, reason: str) -> pa.RecordBatch:
 def _take_stock(answer: pa.Table, number: int, branch: Branch) -> Written:
     own = answer.filter(pc.equal(answer["view"], number))
     files = own.filter(own["file"].is_valid())
-    named = set(files["file"].to_pylist())
-    for path in branch.target.iterdir():
-        if path.name not in named:
-            path.unlink()
+    for place, name in enumerate(sorted(files["file"].to_pylist())):
+        (branch.target / name).rename(branch.target / f"part-{place:05}.parquet")
     refused = own.filter(own["offset"].is_valid())
     dead = [
         DeadLetter(offset, reason)
