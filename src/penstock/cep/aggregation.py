@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from penstock.cep.accumulators import Accumulator, make_accumulator
 from penstock.cep.codec import pack_key, pack_row, unpack_key, unpack_row
-from penstock.cep.nodes import NONE, Node, Rows
+from penstock.cep.nodes import NONE, Detections, Feed, Node, Rows
 from penstock.cep.operators import Aggregate, Refine, Value
 from penstock.cep.rising import can_fall, can_rise
 from penstock.cep.rows import (
@@ -220,44 +220,39 @@ class AggregateNode(Node):
         self._settle(touched, raising, changes, detected)
 
     @override
-    def feed(
-        self,
-        slot: int,
-        row: Row,
-        detected: list[tuple[str, Row]],
-        quiet: list[tuple[str, Row]],
-    ) -> bool:
-        shared = self.shared
-        values, at, now = row.values, row.at, shared.now
-        key = self._key(values) if self._only is None else values[self._only]
-        group = self._groups.get(key)
-        if (
-            group is None
-            or group.expiry <= now
-            or not self._plain
-            or (at != now and at <= now - self._size)
-        ):
-            self.inbox.append((slot, [row], NONE, NONE))
-            return True
-        changed = False
-        accumulators = group.accumulators
-        for place, name, argument in self._takers[slot]:
+    def feeder(self, slot: int) -> Feed:
+        only, takers = self._only, self._takers[slot]
+        if only is None or not self._plain or self._passes_on or len(takers) != 1:
+            return super().feeder(slot)
+        shared, size, by_subject = self.shared, self._size, self._by_subject
+        groups, changed_at, views = self._groups, shared.changed, self._views
+        ((place, name, argument),) = takers
+
+        def feed(row: Row, detected: Detections, quiet: Detections) -> bool:
+            values, at, now = row.values, row.at, shared.now
+            key = values[only]
+            group = groups.get(key)
+            if group is None or group.expiry <= now or (at != now and at <= now - size):
+                self.inbox.append((slot, [row], NONE, NONE))
+                return True
             value = values[name] if argument is None else argument(values)
-            if value is not None and accumulators[place].add(at, value):
-                changed = True
-        group.added += 1
-        if not group.added % _CHECK_EVERY:
-            changed = self._trim(group) or changed
-        if changed or self._passes_on:
-            self._settle({key: changed}, {key}, [_Changes() for _ in self._views], detected)
-            return True
-        seen = shared.changed.get(key, shared.floor) if self._by_subject else shared.version
-        if group.checked >= seen:
-            quiet += group.raised
-        else:
-            group.checked = shared.version
-            detected += group.raised
-        return False
+            changed = value is not None and group.accumulators[place].add(at, value)
+            group.added = added = group.added + 1
+            if not added % _CHECK_EVERY:
+                changed = self._trim(group) or changed
+            if changed:
+                self._settle({key: True}, {key}, [_Changes() for _ in views], detected)
+                return True
+            if group.checked >= (
+                changed_at.get(key, shared.floor) if by_subject else shared.version
+            ):
+                quiet += group.raised
+            else:
+                group.checked = shared.version
+                detected += group.raised
+            return False
+
+        return feed
 
     def _belongs(self, group: _Group, at: int, now: int) -> bool:
         """Tell whether an event lies in the window; a newer period begins a new window."""

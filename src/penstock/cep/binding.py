@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, TypeAlias
 
-from penstock.cep.nodes import Node, SourceNode
+from penstock.cep.nodes import Feed, Node, SourceNode
 from penstock.cep.operators import Packet as PacketType
 from penstock.cep.operators import Request, Setting
 from penstock.cep.rows import Shared, Values
@@ -68,8 +68,8 @@ class BoundType:
         self.lateness = spec.lateness
         self.time = None if spec.time is None else spec.time.function
         self.id = None if spec.id is None else spec.id.function
-        self.feeders: tuple[tuple[Node, int], ...] = ()
-        """Who takes its rows, where each takes them one by one; else the wave brings them."""
+        self.feeders: tuple[Feed, ...] = ()
+        """What takes its rows one by one; where there is none, the wave brings them."""
         self.drives = False
         """Whether some plan waits for its events."""
         self.values_of = make_reader(spec.settings, spec.optional, "soet")

@@ -12,7 +12,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from penstock.cep.nodes import NONE, Node
+from penstock.cep.nodes import NONE, Detections, Feed, Node
 from penstock.cep.operators import Visits
 from penstock.cep.presence import Presence
 from penstock.cep.rows import Row, Shared
@@ -53,18 +53,17 @@ class VisitsNode(Node):
                 self.emit(detected, rows, NONE, NONE)
 
     @override
-    def feed(
-        self,
-        slot: int,
-        row: Row,
-        detected: list[tuple[str, Row]],
-        quiet: list[tuple[str, Row]],
-    ) -> bool:
+    def feeder(self, slot: int) -> Feed:
         if slot != SAMPLES:
-            return super().feed(slot, row, detected, quiet)
-        values = row.values
-        self.presence.add(values[self.who], values[self.place], row.at)
-        return False
+            return super().feeder(slot)
+        who, place, presence = self.who, self.place, self.presence
+
+        def feed(row: Row, detected: Detections, quiet: Detections) -> bool:  # noqa: ARG001
+            values = row.values
+            presence.add(values[who], values[place], row.at)
+            return False
+
+        return feed
 
     def _rows(self, person: str, at: int) -> list[Row]:
         presence = self.presence

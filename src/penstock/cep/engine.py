@@ -80,7 +80,6 @@ class Engine:
             if isinstance(spec, PacketType) and isinstance(node, SourceNode):
                 made = BoundType(name, spec, node)
                 made.reach = self._network.reach(index)
-                made.feeders = self._network.feeders(index)
                 self._binder.types[name] = made
                 for filter_ in spec.filters:
                     self._binder.add(filter_, made)
@@ -100,6 +99,7 @@ class Engine:
             if isinstance(node, AggregateNode):
                 node.follow(attributes)
         for made in self._binder.types.values():
+            made.feeders = self._network.feeders(made.node.index)
             made.drives = made.name in self._driving
         self._publisher = Publisher(program.actions)
 
@@ -160,7 +160,14 @@ class Engine:
 
     def take(self, packet: Packet, bound: list[Bound], at: int) -> Outcome:
         """Let the events of a packet take effect."""
-        outcome = self._begin(at, packet.depth)
+        shared = self._shared
+        timers = shared.timers
+        if at < shared.now or (timers and timers[0][0] <= at):
+            outcome = self._begin(at, packet.depth)
+        else:
+            shared.now = at
+            self._seq = seq = self._seq + 1
+            outcome = Outcome(at, packet.depth, seq)
         if packet.id is not None and not self._remember(packet.id):
             self._shared.counts["duplicates"] += 1
             outcome.duplicate = True
@@ -194,8 +201,8 @@ class Engine:
         (detected if kind.drives else quiet).append((kind.name, row))
         pending = False
         if kind.feeders:
-            for node, slot in kind.feeders:
-                if node.feed(slot, row, detected, quiet):
+            for feed in kind.feeders:
+                if feed(row, detected, quiet):
                     pending = True
         else:
             kind.node.emit([], [row], NONE, NONE)

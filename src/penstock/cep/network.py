@@ -15,6 +15,7 @@ from penstock.cep.aggregation import AggregateNode, ViewNode
 from penstock.cep.contacts import MeetingsNode, VisitsNode
 from penstock.cep.joining import JoinNode
 from penstock.cep.nodes import (
+    Feed,
     IterateNode,
     LatestNode,
     Node,
@@ -83,8 +84,8 @@ class Network:
             if not isinstance(self.nodes[index], ViewNode)
         )
 
-    def feeders(self, start: int) -> tuple[tuple[Node, int], ...]:
-        """Return who takes a source's rows, if each of them takes them directly only."""
+    def feeders(self, start: int) -> tuple[Feed, ...]:
+        """Return what takes a source's rows, if all who do take them directly only."""
         reached = {start} | {node.index for node in self.reach(start)}
         views = {
             index
@@ -96,7 +97,7 @@ class Network:
             inputs = self._operators[consumer.index].inputs
             if sum(source in reached | views for source in inputs) > 1:
                 return ()
-        return tuple(consumers)
+        return tuple(consumer.feeder(slot) for consumer, slot in consumers)
 
     def _make(self, index: int, operator: Operator) -> Node:
         shared = self._shared

@@ -21,6 +21,8 @@ from penstock.cep.rows import Key, Row, Shared, Values, evaluator, key_reader, s
 
 Rows: TypeAlias = list[Row]
 NONE: Rows = []
+Detections: TypeAlias = list[tuple[str, Row]]
+Feed: TypeAlias = Callable[[Row, Detections, Detections], bool]
 
 
 class Node:
@@ -38,20 +40,19 @@ class Node:
         """Take what the inputs brought, and pass on what follows."""
         raise NotImplementedError
 
-    def feed(
-        self,
-        slot: int,
-        row: Row,
-        detected: list[tuple[str, Row]],  # noqa: ARG002 - some take a row at once
-        quiet: list[tuple[str, Row]],  # noqa: ARG002
-    ) -> bool:
-        """Take one row of a packet; tell whether the wave must go on from here.
+    def feeder(self, slot: int) -> Feed:
+        """Return what takes the rows of packets one by one.
 
-        `quiet` takes events that were raised before and led nowhere, where no situation
-        has changed since: they lead nowhere again.
+        It takes a row and two lists for what is raised, and tells whether the wave must go
+        on from here. The second list is for events that were raised before and led nowhere,
+        where no situation has changed since: they lead nowhere again.
         """
-        self.inbox.append((slot, [row], NONE, NONE))
-        return True
+
+        def feed(row: Row, detected: Detections, quiet: Detections) -> bool:  # noqa: ARG001
+            self.inbox.append((slot, [row], NONE, NONE))
+            return True
+
+        return feed
 
     def emit(
         self,
