@@ -52,7 +52,7 @@ def _read(index: Path, source: Path, form: str, start: int, end: int) -> list[An
 CELLS = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_size=6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     rows=st.lists(st.tuples(st.integers(-9, 9), CELLS.map(lambda text: f"x{text}")), max_size=30),
     files=st.integers(1, 3),
@@ -124,10 +124,64 @@ def test_what_is_wrong_with_lines_of_csv(tmp_path: Path) -> None:
     ]
 
 
+def test_quotes_that_do_not_pair_up_lose_no_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "BLOCK", 16)
+    monkeypatch.setattr(blocks, "LONGEST", 64)
+    rows = [f'{number},{number}" pipe' for number in range(0, 99, 3)]
+    found = _take(tmp_path, "csv", a="\n".join(["n,text", *rows]).encode())
+    assert found == [{"n": int(row.split(",")[0]), "text": row.split(",")[1]} for row in rows]
+
+
 def test_what_is_wrong_with_lines_of_json(tmp_path: Path) -> None:
     long = b'{"n": "' + b"1" * (1 << 20) + b'"}'
     found = _take(tmp_path, "json", a=b'\xef\xbb\xbf{"n": 1}\n' + long + b'\n\n {"n": 2}')
-    assert found == [{"n": 1}, {"n": 2}, blocks.TOO_LONG]
+    assert found == [{"n": 1}, blocks.TOO_LONG, {"n": 2}]
+
+
+def test_a_first_line_without_names_is_told(tmp_path: Path) -> None:
+    assert _take(tmp_path, "csv", a=b"\n1,2\n", b=b"", c=b"n,text\n") == [blocks.NO_NAMES]
+
+
+def test_rows_that_are_too_long_are_told(tmp_path: Path) -> None:
+    content = b"n,text\n1," + b"x" * (1 << 20) + b"\n2,y\n"
+    assert _take(tmp_path, "csv", a=content) == [blocks.TOO_LONG, {"n": 2, "text": "y"}]
+
+
+@pytest.mark.parametrize("form", ["avro", "parquet"])
+def test_what_files_say_of_their_size_is_limited(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "MOST_ROWS", 1)
+    (tmp_path / "in").mkdir()
+    _write(tmp_path / "in" / f"a.{form}", form, [(1, "x"), (2, "y")])
+    (found,) = _take(tmp_path, form)
+    assert "was not read" in found
+
+
+def test_a_file_that_cannot_be_opened_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("penstock.pipeline.sources.index.survey", refuse)
+    with pytest.raises(UnavailableError, match=r"a\.json' cannot be read: Permission denied"):
+        _take(tmp_path, "json", a=b"{}")
+
+
+def test_a_file_that_grows_meanwhile_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def survey(path: Path, form: str) -> blocks.Survey:
+        found = blocks.survey(path, form)
+        with path.open("ab") as file:
+            file.write(b'{"n": 2}\n')
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr("penstock.pipeline.sources.index.survey", survey)
+        assert _take(tmp_path, "json", a=b'{"n": 1}\n') == []
+    assert _take(tmp_path, "json") == [{"n": 1}, {"n": 2}]
 
 
 def test_lines_without_end_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from typing import IO, Any, Final, NamedTuple
 import fastavro
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.csv  # type: ignore[import-untyped]
 import pyarrow.parquet  # type: ignore[import-untyped]
 
@@ -41,6 +42,10 @@ from penstock.pipeline.sources.values import (
 BLOCK: Final = 4 << 20
 LONGEST: Final = 64 << 20
 """The most bytes between two line ends; what comes after is not read."""
+MOST_ROWS: Final = 10_000_000
+"""The most rows of a block: a file may say of itself what it likes."""
+MOST_BYTES: Final = 1 << 30
+"""The most bytes of a row group, unpacked."""
 ENDINGS: Final = {
     ".csv": "csv",
     ".json": "json",
@@ -53,6 +58,8 @@ BOM: Final = b"\xef\xbb\xbf"
 CELLS: Final = "the line has more or fewer cells than the first line"
 TOO_LONG: Final = f"the record is longer than {MAX_VALUE} bytes"
 NO_END: Final = f"the file has no end of line within {LONGEST} bytes; the rest was not read"
+NO_NAMES: Final = "the first line of the file names no columns; the file was not read"
+TOO_LARGE: Final = f"a row group has over {MOST_ROWS} rows or {MOST_BYTES} bytes; it was not read"
 TWICE: Final = "a column of the file stands twice in it; the file was not read"
 UNREADABLE: Final = "the file is no well-formed {} file; what is left of it was not read"
 DAMAGED: Final = "the part of the file that holds the record cannot be read"
@@ -99,15 +106,25 @@ def read_block(
     """Return the rows of a block."""
     with path.open("rb") as file:
         try:
-            found = _read(file, form, header, block, fields)
-        except OSError as error:
-            if error.errno is not None:
-                raise
-            found = wrong(block.rows, DAMAGED)
-        except (pa.ArrowException, ValueError, EOFError, LookupError, TypeError):
+            found = _limit(_read(file, form, header, block, fields))
+        except MemoryError:
+            raise
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise  # the disk failed, not the file
             found = wrong(block.rows, DAMAGED)
     # Should it differ from the survey, the file is not what it was.
     return found if len(found.values) == block.rows else wrong(block.rows, DAMAGED)
+
+
+def _limit(found: Values) -> Values:
+    """Refuse records that are too long."""
+    long = pc.greater(pc.binary_length(found.values), MAX_VALUE)
+    if not pc.any(long).as_py():
+        return found
+    long = pc.fill_null(long, fill_value=False)
+    values = pc.if_else(long, pa.scalar(None, pa.binary()), found.values)
+    return Values(values, pc.if_else(long, pa.scalar(TOO_LONG), found.problems))
 
 
 def _read(
@@ -134,6 +151,9 @@ def _cut(file: IO[bytes], *, quoted: bool) -> Iterator[tuple[int, int, bytes]]:
             yield start, start + len(data), data
             return
         end = _last_line_end(data, quoted=quoted)
+        if not end and size >= LONGEST:
+            # Quotes that do not pair up are part of a cell; then any line end will do.
+            end = data.rfind(b"\n") + 1
         if end:
             yield start, start + end, data[:end]
             start, size = start + end, BLOCK
@@ -153,14 +173,15 @@ def _last_line_end(data: bytes, *, quoted: bool) -> int:
     ends = np.flatnonzero(found == ord("\n"))
     before = np.searchsorted(np.flatnonzero(found == ord('"')), ends)
     outside = ends[before % 2 == 0]
-    # Quotes that do not pair up are part of a cell; then any line end will do.
-    return int(outside[-1]) + 1 if len(outside) else last
+    return int(outside[-1]) + 1 if len(outside) else 0
 
 
 def _survey_csv(file: IO[bytes]) -> Survey:
     line = file.readline(MAX_VALUE)
     names = next(csv.reader([line.removeprefix(BOM).decode(errors="replace")]), [])
     header = tuple(names)
+    if line and not any(header):
+        return Survey((), (), NO_NAMES)
     if len(set(header)) < len(header):
         return Survey((), header, TWICE)
     blocks, problem, bad = [], None, 0
@@ -215,7 +236,7 @@ def _survey_lines(file: IO[bytes]) -> Survey:
         if not data:
             problem = NO_END
         else:
-            found = _read_lines(data)
+            found = _limit(_read_lines(data))
             blocks.append(Block(start, end, len(found.values)))
             bad += len(found.problems) - found.problems.null_count
     return Survey(tuple(blocks), (), problem, bad)
@@ -223,9 +244,7 @@ def _survey_lines(file: IO[bytes]) -> Survey:
 
 def _read_lines(data: bytes) -> Values:
     lines = [line for line in map(bytes.strip, data.split(b"\n")) if line]
-    fit = [line for line in lines if len(line) <= MAX_VALUE]
-    good = sound(pa.array(fit, pa.binary()))
-    return good if len(fit) == len(lines) else join([good, wrong(len(lines) - len(fit), TOO_LONG)])
+    return sound(pa.array(lines, pa.binary()))
 
 
 def _survey_parquet(file: IO[bytes]) -> Survey:
@@ -236,11 +255,12 @@ def _survey_parquet(file: IO[bytes]) -> Survey:
     names = tuple(data.schema_arrow.names)
     if len(set(names)) < len(names):
         return Survey((), names, TWICE)
-    groups = data.metadata.num_row_groups
-    blocks = (
-        Block(number, number + 1, data.metadata.row_group(number).num_rows)
-        for number in range(groups)
-    )
+    blocks: list[Block] = []
+    for number in range(data.metadata.num_row_groups):
+        group = data.metadata.row_group(number)
+        if group.num_rows > MOST_ROWS or group.total_byte_size > MOST_BYTES:
+            return Survey(tuple(blocks), names, TOO_LARGE)
+        blocks.append(Block(number, number + 1, group.num_rows))
     return Survey(tuple(blocks), names)
 
 
@@ -260,6 +280,8 @@ def _survey_avro(file: IO[bytes]) -> Survey:
         schema: Any = reader.writer_schema
         names = tuple(field["name"] for field in schema["fields"])
         for found in reader:
+            if not 0 <= found.num_records <= MOST_ROWS:
+                return Survey(tuple(blocks), names, UNREADABLE.format("Avro"), 1)
             end = found.offset + found.size
             if blocks and blocks[-1].end - blocks[-1].start < BLOCK:
                 before = blocks.pop()

@@ -176,7 +176,16 @@ class FileIndex:
         return found
 
     def _add(self, name: str, size: int, modified: int) -> None:
-        found = survey(self.source / name, self.form)
+        path = self.source / name
+        try:
+            found = survey(path, self.form)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise UnavailableError(
+                f"the file {quote(path)} cannot be read: {error.strerror}",
+                fix="let the pipeline read it, or move it away",
+            ) from None
         rows = sum(block.rows for block in found.blocks) + (found.problem is not None)
         entry = Entry(
             first=_end(self._entries),
@@ -189,7 +198,10 @@ class FileIndex:
             blocks=found.blocks,
             problem=found.problem,
         )
-        entry.check(self.source)  # it did not change while it was surveyed
+        try:
+            entry.check(self.source)
+        except ChangedFileError:
+            return  # somebody is at it; it is looked at again later
         with self._path.open("ab") as file:
             file.write(entry.to_line())
             file.flush()
