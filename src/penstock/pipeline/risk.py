@@ -210,7 +210,7 @@ class Meter:
             k_records=int(records.min()) if records.size else 0,
             prosecutor=attack,
             journalist=attack,
-            population="the published records: the view leaves out no more than it rejects",
+            population="the records that were published",
             sensitive={
                 name: measure_sensitive(tally.table(), self._group, name, self._codes[name])
                 for name, tally in self._hidden.items()

@@ -99,3 +99,11 @@ def test_the_pipeline_is_run_where_it_is_named_and_asked_whether_it_is_ready() -
 
 def test_the_pipeline_is_not_run_by_itself() -> None:
     assert [part.name for part in configured_parts(settings(""))] == ["broker", "gateway"]
+
+
+def test_without_probes_the_gateway_is_ready_when_it_listens() -> None:
+    part = load_part("gateway")
+    assert part.ready is not None
+    assert str(part.ready(settings(""))) == "http://127.0.0.1:9465/readyz"
+    quiet = settings("monitor: {enabled: false}\ngateway: {listeners: {mqtt: {port: 1999}}}")
+    assert str(part.ready(quiet)) == "127.0.0.1:1999"

@@ -82,7 +82,8 @@ def _try(wanted: Wanted, own: set[int]) -> Finding:
         if pid in own:
             return Finding("ports", wanted.setting, Verdict.OK, f"{shown}, ours ({name})")
         by = f"{name} (process {pid})" if pid else "another program"
-        fix = f"stop it, or set {wanted.setting}.port to another"
+        port = wanted.setting if wanted.setting.endswith("port") else f"{wanted.setting}.port"
+        fix = f"stop it, or set {port} to another"
         return Finding("ports", wanted.setting, Verdict.WRONG, f"{shown} is in use by {by}", fix)
     if not wanted.encrypted and not _is_loopback(wanted.host):
         return Finding(

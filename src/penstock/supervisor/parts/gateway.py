@@ -15,7 +15,7 @@ def _command(config: Config) -> list[str]:
 
 
 def _ready(config: Config) -> Probe:
-    if config.gateway.monitor_port:
+    if config.monitor.enabled and config.gateway.monitor_port:
         return HttpProbe(config.monitor.host, config.gateway.monitor_port)
     listener = next(iter(config.gateway.listeners.values()))
     return TcpProbe(listener.host, listener.port)
