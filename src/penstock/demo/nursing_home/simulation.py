@@ -1,0 +1,126 @@
+"""Lets the days of a nursing home pass, and keeps count of what came of them.
+
+Rules that hold here:
+- The tally is what was seen, not what was meant: transitions are counted by evolution, and
+  those that nobody went along are named.
+- External specialists are asked about at every vital sign: they may read it exactly while
+  the patient's own case allows it. A reading that breaks this ends the simulation.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from penstock.cep.outcome import Publication, Transition
+from penstock.demo.nursing_home.in_process import InProcess
+from penstock.errors import DeniedError
+from penstock.generate.nursing_home import House, Sending
+
+OPEN_TO_SPECIALISTS: Final = frozenset({"Symptomatic", "Severe"})
+_STEP: Final = 3_600_000
+
+
+class Step(NamedTuple):
+    """An evolution of a scenario; None is inactive."""
+
+    scenario: str
+    source: str | None
+    event: str
+    target: str | None
+
+
+class Tally:
+    """What came of the days."""
+
+    def __init__(self) -> None:
+        self.messages: Counter[str] = Counter()
+        self.transitions: Counter[Step] = Counter()
+        self.published: Counter[str] = Counter()
+        self.readings_shown = 0
+        self.readings_hidden = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all as JSON data."""
+        return {
+            "messages": dict(self.messages),
+            "published_by_actions": dict(self.published),
+            "transitions": [
+                {"scenario": it.scenario, "from": it.source, "event": it.event, "to": it.target,
+                 "count": count}
+                for it, count in self.transitions.items()
+            ],
+            "readings": {
+                "shown_to_specialists": self.readings_shown,
+                "hidden_from_specialists": self.readings_hidden,
+            },
+        }  # fmt: skip
+
+
+class Simulation:
+    """A house whose messages are carried in process."""
+
+    def __init__(self, house: House, carrier: InProcess) -> None:
+        self.house = house
+        self.carrier = carrier
+        self.tally = Tally()
+        program = carrier.engine.program
+        for scenario in program.scenarios.values():
+            for it in program.plans[scenario.plan].evolutions:
+                self.tally.transitions[Step(scenario.name, it.source, it.event, it.target)] = 0
+        carrier.on_transition = self._note
+        carrier.on_publication = self._hear
+
+    def run(self, tell: Callable[[int], None] = lambda _: None, speed: float | None = None) -> None:
+        """Let all days pass; `tell` hears the time now and then. No speed: without waiting."""
+        started, told = time.monotonic(), self.house.start
+        for message in self.house.messages():
+            if message.at - told >= _STEP:
+                told = message.at
+                tell(told)
+            if speed is not None:
+                due = started + (message.at - self.house.start) / 1000 / speed
+                time.sleep(max(0.0, due - time.monotonic()))
+            self._publish(message)
+        self.carrier.advance(self.house.end)
+        tell(self.house.end)
+
+    def _publish(self, message: Sending) -> None:
+        at, user, topic, payload = message
+        verdict = self.carrier.publish(at, user, topic, payload)
+        if not verdict.allowed:
+            raise DeniedError(
+                f"{user} may not publish to {topic}: {verdict.rule}",
+                fix="the definitions of the simulation must let its people publish",
+            )
+        self.tally.messages[topic] += 1
+        if topic.startswith("physiological/"):
+            self._show(user, topic, payload)
+
+    def _show(self, publisher: str, topic: str, payload: dict[str, Any]) -> None:
+        specialist = self.house.people.specialists[0]
+        shown = self.carrier.may_read(specialist, topic, payload, publisher).allowed
+        situation = self.carrier.engine.current("covid", payload["pid"])
+        if shown is not (situation in OPEN_TO_SPECIALISTS):
+            raise DeniedError(
+                f"a reading of a patient in {situation or 'no situation'} was "
+                f"{'shown to' if shown else 'hidden from'} a specialist",
+                fix="this is a fault of Penstock; please report it",
+            )
+        if shown:
+            self.tally.readings_shown += 1
+        else:
+            self.tally.readings_hidden += 1
+
+    def _note(self, transition: Transition) -> None:
+        if transition.event is not None:
+            step = Step(transition.scenario, transition.source, transition.event, transition.target)
+            self.tally.transitions[step] += 1
+
+    def _hear(self, publication: Publication, at: int) -> None:
+        self.tally.published[publication.topic] += 1
+        if publication.topic == "warning":
+            payload = publication.payload
+            self.house.warn(payload["pid"], payload["time"], at)
