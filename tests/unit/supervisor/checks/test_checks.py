@@ -244,6 +244,17 @@ class TestNetwork:
         assert finding.verdict is verdict
         assert f"(process {os.getpid()})" in finding.detail
 
+    def test_the_pipelines_port_is_looked_at_where_it_runs(self, settings: Settings) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+            text = f"parts: [pipeline]\npipeline: {{monitor_port: {port}}}"
+            found = by_name(network.look(settings(text), [part("pipeline")]))
+        assert found["pipeline.monitor_port"].verdict is Verdict.WRONG
+        assert (
+            found["pipeline.monitor_port"].fix == "stop it, or set pipeline.monitor_port to another"
+        )
+        assert "pipeline.monitor_port" not in by_name(network.look(settings(""), []))
+
     def test_an_address_of_another_machine_is_wrong(self, settings: Settings) -> None:
         config = settings("monitor: {host: 203.0.113.7}")
         assert by_name(network.look(config, []))["monitor"].verdict is Verdict.WRONG
