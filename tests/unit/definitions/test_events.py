@@ -36,6 +36,10 @@ def event(pattern: str, attributes: str = "{k: string}") -> str:
     return f"kind: event\nname: E\nattributes: {attributes}\npattern: {pattern}\n"
 
 
+SIDE_BY_SIDE = "{sequence: [{event: A, as: a}, {not: {event: A}}, {not: {event: A}, as: b}], "
+SIDE_BY_SIDE += "within: 9s}"
+
+
 @pytest.mark.parametrize(
     ("pattern", "reason"),
     [
@@ -54,10 +58,7 @@ def event(pattern: str, attributes: str = "{k: string}") -> str:
         ("{and: [{not: {event: A, window: {last: 1s}}}], by: [k]}", "all is negated"),
         ("{and: [{event: A, window: {count: 3}}], by: [k]}", "in a window of time"),
         ("{sequence: [{event: A, as: a}, {event: A, as: b}], by: [k]}", "a sequence has no end"),
-        (
-            "{sequence: [{event: A, as: a}, {not: {event: A}}, {not: {event: A}, as: c}], within: 1s}",
-            "stand side by side",
-        ),
+        (SIDE_BY_SIDE, "stand side by side"),
         ("{or: [{event: A}, {event: Asked}]}", "the first has record"),
         ("{iterate: {event: A}, by: [k]}", "iterate needs times and within"),
         ("{latest: {event: A}, by: [k]}", "latest needs order"),
