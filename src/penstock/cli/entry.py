@@ -35,6 +35,7 @@ VERBS: dict[str, str] = {
     "views": "Make anonymized versions of streams, each for its audience.",
     "detokenize": "Turn tokens back into originals, for those with the right.",
     "generate": "Make up data for trials, in any volume.",
+    "simulate": "Let made-up days pass, in process or through a gateway.",
     "role": "Say what roles may read and write at Kafka.",
     "user": "Say who is at Kafka, with which roles and password.",
     "rbac": "Hold Kafka's users and rules to the roles; a prompt for them.",

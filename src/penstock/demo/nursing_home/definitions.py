@@ -7,6 +7,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from typing import Any, Final
@@ -16,9 +17,10 @@ from penstock.model.document import Document
 
 RULES: Final = ("events.yaml", "plans.yaml", "policies.yaml")
 PEOPLE: Final = "people.yaml"
-WINDOW: Final = 2 * 86_400_000
+DAY: Final = 86_400_000
+WINDOW: Final = 2 * DAY
 """How long vital signs count, in milliseconds."""
-WITHIN: Final = 10 * 86_400_000
+WITHIN: Final = 10 * DAY
 """How long stays count, in milliseconds."""
 CONTACT: Final = 900.0
 """How long a close contact lasts, in seconds."""
@@ -63,8 +65,8 @@ def _set_pace(document: Document, speed: float, rooms_every: int) -> Document:
     if "last" in pattern.get("window", {}):
         return _with_pattern(document, window={"last": _last(WINDOW, speed)})
     if "visits" in pattern:
-        every, within = _last(rooms_every, speed), _last(WITHIN, speed)
-        return _with_pattern(document, every=every, within=within)
+        every = f"{_tick(rooms_every / speed)}ms"
+        return _with_pattern(document, every=every, within=_last(WITHIN, speed))
     if document.name == "CloseContact":
         return _with_pattern(document, where=f"it.duration > {CONTACT / speed:.6f}")
     return document
@@ -72,6 +74,14 @@ def _set_pace(document: Document, speed: float, rooms_every: int) -> Document:
 
 def _last(milliseconds: int, speed: float) -> str:
     return f"{max(1, round(milliseconds / speed))}ms"
+
+
+def _tick(milliseconds: float) -> int:
+    """Return the shortest part of a day that is not shorter: no sample leaves a gap."""
+    tick = max(1, math.ceil(milliseconds))
+    while DAY % tick:
+        tick += 1
+    return tick
 
 
 def _pattern(document: Document) -> Mapping[str, Any]:

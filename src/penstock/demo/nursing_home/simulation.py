@@ -11,16 +11,32 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 from penstock.cep.outcome import Publication, Transition
 from penstock.demo.nursing_home.in_process import InProcess
 from penstock.errors import DeniedError
-from penstock.generate.nursing_home import House, Sending
+from penstock.generate.nursing_home import HOUR, House, Sending
 
 OPEN_TO_SPECIALISTS: Final = frozenset({"Symptomatic", "Severe"})
-_STEP: Final = 3_600_000
+
+
+def paced(house: House, tell: Callable[[int], None], speed: float | None) -> Iterator[Sending]:
+    """Yield the messages of a house when they are due; without a speed, one after the other.
+
+    `tell` hears of every hour of the house that has passed.
+    """
+    started, told = time.monotonic(), house.start
+    for message in house.messages():
+        if message.at - told >= HOUR:
+            told = message.at
+            tell(told)
+        if speed is not None:
+            due = started + (message.at - house.start) / 1000 / speed
+            time.sleep(max(0.0, due - time.monotonic()))
+        yield message
+    tell(house.end)
 
 
 class Step(NamedTuple):
@@ -74,18 +90,10 @@ class Simulation:
         carrier.on_publication = self._hear
 
     def run(self, tell: Callable[[int], None] = lambda _: None, speed: float | None = None) -> None:
-        """Let all days pass; `tell` hears the time now and then. No speed: without waiting."""
-        started, told = time.monotonic(), self.house.start
-        for message in self.house.messages():
-            if message.at - told >= _STEP:
-                told = message.at
-                tell(told)
-            if speed is not None:
-                due = started + (message.at - self.house.start) / 1000 / speed
-                time.sleep(max(0.0, due - time.monotonic()))
+        """Let all days pass."""
+        for message in paced(self.house, tell, speed):
             self._publish(message)
         self.carrier.advance(self.house.end)
-        tell(self.house.end)
 
     def _publish(self, message: Sending) -> None:
         at, user, topic, payload = message
