@@ -302,3 +302,33 @@ def test_active_subjects_are_limited() -> None:
     assert engine.current("covid", "p-0") is None
     assert engine.current("covid", "p-2") == "Possible"
     assert engine.counts == {"dropped_subjects": 1}
+
+
+ENDLESS = """
+kind: plan
+name: endless
+situations: [{id: On, level: 1}, {id: Off, level: 1}]
+evolutions:
+  - {event: High, to: On, actions: [tell]}
+  - {event: Asked, from: On, to: Off, actions: [tell]}
+  - {event: Asked, from: Off, to: On, actions: [tell]}
+---
+kind: scenario
+name: endless
+plan: endless
+attribute: k
+"""
+
+
+def test_requests_that_bring_about_each_other_come_to_an_end() -> None:
+    documents = read_text(SIMPLE + "---\n" + ENDLESS).documents
+    program = compile_program(DefinitionSet.build(documents).definitions)
+    engine = Engine(program, Limits(rounds=5))
+    packet = Packet("a", {"topic": "a", "payload": {"v": 10, "at": 5, "id": "i"}}, {}, {"k": "x"})
+    outcome = engine.offer(packet, 5).commit()
+    assert engine.counts == {"rounds": 1}
+    assert [it.target for it in outcome.transitions if it.scenario == "endless"][:3] == [
+        "On",
+        "Off",
+        "On",
+    ]

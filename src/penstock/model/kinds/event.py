@@ -24,7 +24,6 @@ EXPRESSION_LIMIT: Final = 8192
 ATTRIBUTE_LIMIT: Final = 100
 INPUT_LIMIT: Final = 16
 COUNT_LIMIT: Final = 10_000
-DEPTH_LIMIT: Final = 16
 
 OPERATORS: Final = (
     "event",
