@@ -16,4 +16,5 @@ BENCHMARKS = (
     "gateway",
     "anonymity",
     "pipeline",
+    "emergencies",
 )
