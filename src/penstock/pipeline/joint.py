@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,11 +24,11 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.parquet  # type: ignore[import-untyped]
 from pyspark import TaskContext
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
 from penstock.masks import Chain
-from penstock.masks.spark import Layout, mask_together
+from penstock.masks.spark import JointMasks, Layout
 from penstock.pipeline.log_source import OFFSET, PROBLEM
 from penstock.pipeline.steps import ARROW_TYPES, DeadLetter
 
@@ -63,17 +64,10 @@ class Written:
 
 def write_together(frame: DataFrame, branches: Sequence[Branch], topic: str) -> list[Written]:
     """Write parsed rows as files of all views; say for each what became of them."""
-    identity = F.concat(F.lit(f"{topic}/"), _named(OFFSET).cast("string"))
-    masked, layouts = mask_together(
-        frame,
-        [branch.chain for branch in branches],
-        identity=identity,
-        problem=_named(PROBLEM),
-        carry=[OFFSET],
-    )
+    masks = _compile(frame.sparkSession, tuple(branch.chain for branch in branches), topic)
     parts = [
         _Part(str(branch.target), layout, _schema(branch.chain))
-        for branch, layout in zip(branches, layouts, strict=True)
+        for branch, layout in zip(branches, masks.layouts, strict=True)
     ]
     for branch in branches:
         branch.target.mkdir()
@@ -81,8 +75,15 @@ def write_together(frame: DataFrame, branches: Sequence[Branch], topic: str) -> 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return _write_task(batches, parts)
 
-    answer = masked.mapInArrow(write, _DDL).toArrow()
+    answer = masks.apply(frame, [OFFSET]).mapInArrow(write, _DDL).toArrow()
     return [_take_stock(answer, number, branch) for number, branch in enumerate(branches)]
+
+
+@lru_cache(maxsize=32)
+def _compile(session: SparkSession, chains: tuple[Chain, ...], topic: str) -> JointMasks:
+    """Return the masks of some views; kept, as the next batch is likely to need the same."""
+    identity = F.concat(F.lit(f"{topic}/"), _named(OFFSET).cast("string"))
+    return JointMasks(session, chains, identity=identity, problem=_named(PROBLEM))
 
 
 _DDL: Final = "view int, file string, rows long, offset long, reason string"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
 from penstock.errors import InvalidError, Problem, quote
@@ -16,6 +16,7 @@ from penstock.masks.fields import DATES, Field, FieldType, count_microseconds
 from penstock.masks.spark.columns import build_columns
 from penstock.masks.spark.types import spark_type
 from penstock.masks.spark.workbench import Workbench
+from penstock.masks.suppression import Suppression
 
 _EPOCH = date(1970, 1, 1).toordinal()
 _FIRST_DAY = date.min.toordinal() - _EPOCH
@@ -42,10 +43,14 @@ def mask_frame(
     columns in `carry` pass as they are, so that a caller can keep rejected originals.
     """
     _check_frame(frame, chain, identity, carry, rejection)
-    bench = Workbench(frame, {name: _take(frame, name) for name in chain.schema}, identity)
+    columns = {name: _named(name) for name in chain.schema}
+    bench = Workbench(frame.sparkSession, columns, identity)
     bench.reasons.extend(_conform_all(bench.columns, chain))
     _lay(chain, bench)
-    return _finish(bench, chain, [_take(frame, name).alias(name) for name in carry], rejection)
+    (reason,) = bench.keep(F.coalesce(*bench.reasons, _none()))
+    fields = [F.when(reason.isNull(), bench.columns[name]).alias(name) for name in chain.output]
+    carried = [_named(name) for name in carry]
+    return bench.apply(frame).select(*fields, *carried, reason.alias(rejection))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,46 +62,48 @@ class Layout:
     reason: str
 
 
-def mask_together(
-    frame: DataFrame,
-    chains: Sequence[Chain],
-    *,
-    identity: Column,
-    problem: Column,
-    carry: Sequence[str] = (),
-) -> tuple[DataFrame, list[Layout]]:
-    """Lay several chains over one frame, next to each other; what they share stands once.
+class JointMasks:
+    """Several chains over one frame, next to each other; what they share stands once.
 
     All chains have the schema of the frame. A row with a problem is rejected by all of them.
     Unlike `mask_frame` this leaves the fields of rejected rows as they are: the caller takes
     from each chain the rows without a reason, and no others.
     """
-    first = chains[0]
-    for chain in chains:
-        _check_frame(frame, chain, identity, carry, REASON)
-    bench = Workbench(frame, {name: _take(frame, name) for name in first.schema}, identity)
-    shared = dict(bench.columns)
-    (common,) = bench.keep(F.coalesce(problem, *_conform_all(shared, first), _none()))
-    laid: list[tuple[list[Column], Column]] = []
-    for chain in chains:
-        bench.columns, bench.reasons = dict(shared), [common]
-        _lay(chain, bench)
-        reason = common if len(bench.reasons) == 1 else F.coalesce(*bench.reasons)
-        laid.append(([bench.columns[name] for name in chain.output], reason))
-    names: dict[int, str] = {}
-    for columns, reason in laid:
-        for column in (*columns, reason):
-            names.setdefault(id(column), f"{COLUMN}{len(names)}")
-    every = {id(it): it for columns, reason in laid for it in (*columns, reason)}
-    made = bench.frame.select(
-        *(column.alias(names[key]) for key, column in every.items()),
-        *(_take(frame, name).alias(name) for name in carry),
-    )
-    layouts = [
-        Layout(tuple(names[id(column)] for column in columns), names[id(reason)])
-        for columns, reason in laid
-    ]
-    return made, layouts
+
+    def __init__(
+        self, session: SparkSession, chains: Sequence[Chain], *, identity: Column, problem: Column
+    ) -> None:
+        first = chains[0]
+        self._chains = tuple(chains)
+        self._identity = identity
+        columns = {name: _named(name) for name in first.schema}
+        self._bench = bench = Workbench(session, columns, identity)
+        shared = dict(bench.columns)
+        (common,) = bench.keep(F.coalesce(problem, *_conform_all(shared, first), _none()))
+        self._made: list[Column] = []
+        self.layouts = []
+        for chain in chains:
+            bench.columns, bench.reasons = dict(shared), [common]
+            _lay(chain, bench)
+            reason = common if len(bench.reasons) == 1 else F.coalesce(*bench.reasons)
+            fields = tuple(self._place(bench.columns[name]) for name in chain.output)
+            self.layouts.append(Layout(fields, self._place(reason)))
+
+    def _place(self, column: Column) -> str:
+        """Return the name of a column, the same for the same column."""
+        # Columns cannot be compared by themselves: that would make a column.
+        for place, found in enumerate(self._made):
+            if found is column:
+                return f"{COLUMN}{place}"
+        self._made.append(column)
+        return f"{COLUMN}{len(self._made) - 1}"
+
+    def apply(self, frame: DataFrame, carry: Sequence[str] = ()) -> DataFrame:
+        """Return the columns of all chains, as `layouts` says, and those to carry along."""
+        for chain in self._chains:
+            _check_frame(frame, chain, self._identity, carry, REASON)
+        made = [column.alias(f"{COLUMN}{place}") for place, column in enumerate(self._made)]
+        return self._bench.apply(frame).select(*made, *(_named(name) for name in carry))
 
 
 def _lay(chain: Chain, bench: Workbench) -> None:
@@ -106,18 +113,15 @@ def _lay(chain: Chain, bench: Workbench) -> None:
         bench.reasons.append(F.when(absent, F.lit(NO_IDENTITY)))
     for mask, stage in chain.stages:
         made = build_columns(mask, stage, bench)
-        kept = bench.keep(*made.values())
+        # Constants need no step of their own: each costs time with every batch.
+        kept = list(made.values())
+        if not isinstance(mask, Suppression):
+            kept = bench.keep(*kept)
         for name, column in zip(made, kept, strict=True):
             if mask.refusal:
                 refused = bench.columns[name].isNotNull() & column.isNull()
                 bench.reasons.append(F.when(refused, F.lit(mask.reason(name))))
             bench.columns[name] = column
-
-
-def _finish(bench: Workbench, chain: Chain, carried: list[Column], rejection: str) -> DataFrame:
-    (reason,) = bench.keep(F.coalesce(*bench.reasons, _none()))
-    fields = [F.when(reason.isNull(), bench.columns[name]).alias(name) for name in chain.output]
-    return bench.frame.select(*fields, *carried, reason.alias(rejection))
 
 
 def _none() -> Column:
@@ -128,8 +132,8 @@ def _escape(name: str) -> str:
     return name.replace("`", "``")
 
 
-def _take(frame: DataFrame, name: str) -> Column:
-    return frame[f"`{_escape(name)}`"]
+def _named(name: str) -> Column:
+    return F.col(f"`{_escape(name)}`")
 
 
 def _check_frame(

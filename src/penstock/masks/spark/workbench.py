@@ -1,4 +1,7 @@
-"""The workbench: the frame while masks are laid over it.
+"""The workbench: the steps that lay masks over a frame, whichever frame it will be.
+
+Steps name columns and hold none of a frame, so that they are built once and applied to
+batch after batch.
 
 Rules that hold here:
 - Within a workbench columns have names of its own, so that no name of a field can be
@@ -14,19 +17,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
 from penstock.masks.keys import split_key
 
 
 class Workbench:
-    """A frame, the current column of each field, and why rows are rejected."""
+    """Steps so far, the current column of each field, and why rows are rejected."""
 
     def __init__(
-        self, frame: DataFrame, columns: Mapping[str, Column], identity: Column | None
+        self, session: SparkSession, columns: Mapping[str, Column], identity: Column | None
     ) -> None:
-        self.frame = frame
+        self._session = session
+        self._steps: list[list[Column]] = []
         self.reasons: list[Column] = []
         self._count = 0
         given = [*columns.values(), F.lit(None).cast("string") if identity is None else identity]
@@ -38,13 +42,20 @@ class Workbench:
         names = [f"penstock_{self._count + index}" for index in range(len(columns))]
         self._count += len(columns)
         named = [column.alias(name) for column, name in zip(columns, names, strict=True)]
-        self.frame = self.frame.select("*", *named)
+        if named:
+            self._steps.append(named)
         return [F.col(name) for name in names]
+
+    def apply(self, frame: DataFrame) -> DataFrame:
+        """Return the frame with all columns that were kept."""
+        for step in self._steps:
+            frame = frame.select("*", *step)
+        return frame
 
     def constant(self, values: Sequence[Any], kind: pa.DataType) -> Column:
         """Return an array of constants that the plan does not show."""
         table = pa.table({"value": pa.array([values], pa.list_(kind))})
-        return self.frame.sparkSession.createDataFrame(table).scalar()
+        return self._session.createDataFrame(table).scalar()
 
     def hash(self, key: bytes, message: Column) -> Column:
         """Return HMAC-SHA-256 of texts under a key, as 64 small hexadecimal digits."""
