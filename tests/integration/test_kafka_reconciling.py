@@ -206,6 +206,27 @@ def test_what_others_change_at_the_cluster_is_shown_and_mended(officer: Officer)
         cluster.remove_credentials(["stranger"])
 
 
+def test_what_many_lose_goes_at_once_and_from_nobody_else(
+    officer: Officer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.kafka.reconciling.MANY", 3)
+    officer.apply(view("clinic", "wide", "carer"))
+    names = [f"c{number}" for number in range(5)]
+    for name in names:
+        officer.does.add_user(name, "pw", ["carer"])
+    same = Rule("topic", "literal", "clinic-care", "read")
+    with Cluster(officer.settings) as cluster:
+        list(cluster.put_rules([("stranger", same)]))
+    done = officer.does.remove_permission("carer", "clinic-wide")
+    assert done.removed == len(names)
+    done = officer.does.remove_permission("carer", "clinic-care")
+    assert done.removed == 2 * len(names)
+    with Cluster(officer.settings) as cluster:
+        assert not any(cluster.rules_of(names).values())
+        assert cluster.rules_of(["stranger"])["stranger"] == {same}
+        list(cluster.remove_rules([("User:stranger", same)]))
+
+
 def test_changes_by_other_ways_reach_the_cluster_through_the_watch(officer: Officer) -> None:
     officer.does.add_user("cara", "pw")
     stop, told = threading.Event(), threading.Event()

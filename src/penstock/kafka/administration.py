@@ -217,14 +217,17 @@ class Administration:
     def roles(self) -> list[RoleStatus]:
         """Return all roles."""
         access = self._access(self._definitions.definitions.snapshot())
-        return [role_status(access, name) for name in access.roles]
+        return [role_status(access, name) for name in sorted(access.roles)]
 
     def users(self) -> list[UserStatus]:
         """Return all users."""
         snapshot = self._definitions.definitions.snapshot()
         behind = self._users.progress().epoch != snapshot.epoch
         access, rows = self._access(snapshot), self._users.users()
-        return [user_status(access, name, rows.get(name), behind=behind) for name in access.users]
+        return [
+            user_status(access, name, rows.get(name), behind=behind)
+            for name in sorted(access.users)
+        ]
 
     def _edit(self, want: Callable[[Snapshot], Wanted], reason: str) -> Outcome:
         change = self._definitions.edit(want, actor=self._actor, reason=reason)

@@ -3,46 +3,38 @@
 Rules that hold here:
 - Every call ends in time, and what fails is `UnavailableError` in our words.
 - Many rules travel together, in batches that a controller takes as one.
-- Rules are removed by exact description, never by a pattern that could match more.
+- Rules are removed by exact description; only `remove_from_all` leaves the user open.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from functools import cached_property
 from itertools import islice
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._acl import (
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
-)
-from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from penstock.config.sections.kafka import KafkaSettings
-from penstock.errors import UnavailableError, quote
+from penstock.errors import UnavailableError
 from penstock.kafka.connection import admin_settings
 from penstock.kafka.rules import Rule
 from penstock.kafka.scram import Credential
-from penstock.kafka.wire import Wire
+from penstock.kafka.wire import MECHANISMS, Wire
 
 PRINCIPAL: Final = "User:"
 PUT_BATCH: Final = 4000
 # To remove a rule the controller looks at all there are.
-REMOVE_BATCH: Final = 500
+REMOVE_BATCH: Final = 200
+# A controller takes at most 10,000 changes at once.
+SHARED_LIMIT: Final = 8000
 CREDENTIAL_BATCH: Final = 1000
-_RESOURCES: Final = {
-    "topic": ResourceType.TOPIC,
-    "group": ResourceType.GROUP,
-    "cluster": ResourceType.BROKER,
-    "transactional_id": ResourceType.TRANSACTIONAL_ID,
-}
+WIRE_SECONDS: Final = 20.0
 REASON_LIMIT: Final = 300
 _NOT_ALLOWED: Final = {
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
@@ -59,64 +51,62 @@ class Cluster:
     def __init__(self, settings: KafkaSettings) -> None:
         self.settings = settings
         self._timeout = settings.timeout
-        with Wire.open(settings):
-            pass
-        self._admin = AdminClient(admin_settings(settings))
+        self._held = Wire.open(settings)
+        self._since = time.monotonic()
 
     def identity(self) -> str:
         """Return what tells this cluster from any other."""
-        try:
-            found = self._admin.list_topics(timeout=self._timeout).cluster_id
-        except KafkaException as error:
-            raise _failed("it did not tell its topics", error) from error
-        return str(found)
+        return self._wire().identity()
 
     def users(self) -> set[str]:
         """Return the users that have a credential."""
-        with Wire.open(self.settings) as wire:
-            return wire.users()
+        return self._wire().users()
 
     def rules(self) -> Iterator[tuple[str, Rule]]:
         """Yield all rules with their principals."""
-        with Wire.open(self.settings) as wire:
-            yield from wire.rules()
+        yield from self._wire().rules()
 
     def rules_of(self, users: Iterable[str]) -> dict[str, set[Rule]]:
         """Return the rules of some users."""
-        with Wire.open(self.settings) as wire:
-            return {user: {rule for _, rule in wire.rules(PRINCIPAL + user)} for user in users}
+        wire = self._wire()
+        return {user: {rule for _, rule in wire.rules(PRINCIPAL + user)} for user in users}
 
     def put_rules(self, rules: Iterable[tuple[str, Rule]]) -> Iterator[int]:
         """Put rules for users, and yield how many are there after each batch."""
         for batch in _batches(rules, PUT_BATCH):
-            bindings = [_binding(PRINCIPAL + user, rule) for user, rule in batch]
-            answers = self._admin.create_acls(bindings, request_timeout=self._timeout)
-            for future in answers.values():
-                self._wait(future, "it did not take a rule")
+            self._wire().put_rules((PRINCIPAL + user, rule) for user, rule in batch)
             yield len(batch)
 
     def remove_rules(self, rules: Iterable[tuple[str, Rule]]) -> Iterator[int]:
         """Remove rules of principals, and yield how many are gone after each batch."""
         for batch in _batches(rules, REMOVE_BATCH):
-            filters = [_exactly(principal, rule) for principal, rule in batch]
-            answers = self._admin.delete_acls(filters, request_timeout=self._timeout)
-            for future in answers.values():
-                self._wait(future, "it did not remove a rule")
-            yield len(batch)
+            yield self._wire().remove_rules(batch)
+
+    def remove_from_all(self, rules: Mapping[Rule, int]) -> Iterator[int]:
+        """Remove rules from everyone who has them, so many as said, and yield how many went.
+
+        Who got one of them in this very moment loses it: that denies, and is seen by the next
+        comparison.
+        """
+        for rule, count in rules.items():
+            if count > SHARED_LIMIT:
+                holders = [who for who, found in self.rules() if found == rule]
+                yield from self.remove_rules((who, rule) for who in holders)
+            else:
+                yield self._wire().remove_rules([(None, rule)])
 
     def put_credentials(self, credentials: Iterable[tuple[str, Credential]]) -> Iterator[list[str]]:
         """Put users' credentials, and yield the users that have theirs after each batch."""
         for batch in _batches(credentials, CREDENTIAL_BATCH):
-            with Wire.open(self.settings) as wire:
-                _refuse(wire.alter_credentials(put=batch))
+            _refuse(self._wire().alter_credentials(put=batch))
             yield [user for user, _ in batch]
 
     def remove_credentials(self, users: Iterable[str]) -> None:
         """Remove users; who is not there is no trouble."""
         for batch in _batches(users, CREDENTIAL_BATCH):
-            for mechanism in ("SCRAM-SHA-512", "SCRAM-SHA-256"):
-                with Wire.open(self.settings) as wire:
-                    _refuse(wire.alter_credentials(delete=[(user, mechanism) for user in batch]))
+            for mechanism in MECHANISMS:
+                gone = [(user, mechanism) for user in batch]
+                _refuse(self._wire().alter_credentials(delete=gone))
 
     def topics(self) -> set[str]:
         """Return the names of all topics."""
@@ -142,8 +132,19 @@ class Cluster:
 
     def close(self) -> None:
         """Let go of the connection."""
-        # librdkafka has no call for it: the client ends with its last reference.
-        del self._admin
+        self._held.close()
+
+    @cached_property
+    def _admin(self) -> AdminClient:
+        return AdminClient(admin_settings(self.settings))
+
+    def _wire(self) -> Wire:
+        # Brokers end connections that do not log in again from time to time.
+        if time.monotonic() - self._since > WIRE_SECONDS:
+            self._held.close()
+            self._held = Wire.open(self.settings)
+            self._since = time.monotonic()
+        return self._held
 
     def _wait(self, future: Future[Any], what: str) -> Any:
         try:
@@ -194,30 +195,3 @@ def _batches(items: Iterable[Item], size: int) -> Iterator[Sequence[Item]]:
     source = iter(items)
     while batch := list(islice(source, size)):
         yield batch
-
-
-def _parts(principal: str, rule: Rule) -> tuple[Any, ...]:
-    try:
-        return (
-            _RESOURCES[rule.resource],
-            rule.name,
-            ResourcePatternType[rule.pattern.upper()],
-            principal,
-            rule.host,
-            AclOperation[rule.operation.upper()],
-            AclPermissionType[rule.permission.upper()],
-        )
-    except KeyError:
-        # Others may have made rules of kinds that librdkafka cannot express.
-        raise UnavailableError(
-            f"Kafka has a rule for {quote(principal)} that Penstock cannot change: {rule}",
-            fix="remove it with kafka-acls.sh",
-        ) from None
-
-
-def _binding(principal: str, rule: Rule) -> AclBinding:
-    return AclBinding(*_parts(principal, rule))
-
-
-def _exactly(principal: str, rule: Rule) -> AclBindingFilter:
-    return AclBindingFilter(*_parts(principal, rule))

@@ -19,7 +19,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from penstock.errors import PenstockError, UnavailableError, UsageError
@@ -79,6 +80,8 @@ class Reconciler:
         self._connect = connect
         self._sealer = sealer
         self._own = frozenset(own)
+        # What the cluster has, if this very object brought it there: saves reading it again.
+        self._had: Snapshot | None = None
 
     def compare(self) -> Differences:
         """Return how the whole cluster differs from the definitions; change nothing."""
@@ -117,7 +120,7 @@ class Reconciler:
         progress = self._users.progress()
         if (progress.epoch, progress.mark) != (snapshot.epoch, snapshot.mark):
             return True
-        return self._users.has_pending()
+        return bool(self._users.pending())
 
     def progress(self) -> Progress:
         """Return the epoch that the cluster has, and what stands in the way of the next."""
@@ -149,18 +152,18 @@ class Reconciler:
                     # Another cluster, another history, or none yet: nothing can be built on.
                     done.add(self._repair_with(cluster, identity, holding, prune=False))
                     continue
-                kept = self._users.users()
                 wanted = WantedAccess(definitions)
                 touched = wanted.touched(before.documents, snapshot.documents)
-                touched |= {name for name, user in kept.items() if user.is_pending}
-                touched |= kept.keys() - wanted.users.keys()
+                touched |= self._users.pending() | (self._users.names() - wanted.users.keys())
                 touched -= self._own
                 if len(touched) > MANY:
+                    kept = self._users.users()
                     found = self._compare_all(cluster, wanted, kept)
                 else:
+                    kept = self._users.some_users(touched)
                     found = self._compare_some(cluster, wanted, kept, touched)
                 done.add(self._mend(cluster, found, kept, snapshot, holding))
-                holding.complete(identity, snapshot.epoch, snapshot.mark)
+                self._complete(holding, identity, snapshot)
                 # Whoever came while we were at work found us busy, and relies on us.
                 if self._definitions.definitions.snapshot().mark == snapshot.mark:
                     return done
@@ -183,14 +186,20 @@ class Reconciler:
                     item for item in found.foreign if item[1].resource != "cluster"
                 )
             )
-        holding.complete(identity, snapshot.epoch, snapshot.mark)
+        self._complete(holding, identity, snapshot)
         return done
+
+    def _complete(self, holding: Holding, identity: str, snapshot: Snapshot) -> None:
+        holding.complete(identity, snapshot.epoch, snapshot.mark)
+        self._had = snapshot
 
     def _reached(self, identity: str) -> Snapshot | None:
         """Return the definitions that this cluster has, if that is known."""
         progress = self._users.progress()
         if progress.cluster != identity or progress.epoch < 0:
             return None
+        if self._had is not None and self._had.mark == progress.mark:
+            return self._had
         try:
             snapshot = self._definitions.definitions.snapshot_at(progress.epoch)
         except UsageError:
@@ -239,7 +248,7 @@ class Reconciler:
     ) -> Outcome:
         done = Outcome(snapshot.epoch)
         holding.renew()
-        for count in cluster.remove_rules((PRINCIPAL + user, rule) for user, rule in found.extra):
+        for count in _remove(cluster, found.extra):
             done.removed += count
             holding.renew()
         _confirm_gone(cluster, found.extra)
@@ -263,6 +272,22 @@ class Reconciler:
             done.users_put += len(users)
             holding.renew()
         return done
+
+
+def _remove(cluster: Cluster, extra: list[tuple[str, Rule]]) -> Iterator[int]:
+    """Remove rules of users, and yield how many are gone after each batch.
+
+    For each removal the controller looks at all rules there are. Where many are to go, those
+    that are to go from everyone who has them go at once.
+    """
+    left = extra
+    if len(extra) > MANY:
+        going = Counter(rule for _, rule in extra)
+        there = Counter(rule for _, rule in cluster.rules())
+        shared = {rule for rule, count in going.items() if 1 < count == there[rule]}
+        yield from cluster.remove_from_all({rule: going[rule] for rule in shared})
+        left = [item for item in extra if item[1] not in shared]
+    yield from cluster.remove_rules((PRINCIPAL + user, rule) for user, rule in left)
 
 
 def _confirm_gone(cluster: Cluster, removed: list[tuple[str, Rule]]) -> None:

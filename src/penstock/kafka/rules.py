@@ -55,10 +55,21 @@ class WantedAccess:
     """Who may do what at the cluster, by one set of definitions."""
 
     def __init__(self, definitions: DefinitionSet) -> None:
-        self.users: Mapping[str, User] = definitions.of(User)
-        self.roles: Mapping[str, Role] = definitions.of(Role)
-        self.views: Mapping[str, View] = definitions.of(View)
-        self.streams: Mapping[str, Stream] = definitions.of(Stream)
+        self.users: dict[str, User] = {}
+        self.roles: dict[str, Role] = {}
+        self.views: dict[str, View] = {}
+        self.streams: dict[str, Stream] = {}
+        # One walk over all: there may be many users.
+        for key, found in definitions.definitions.items():
+            match found:
+                case User():
+                    self.users[key.name] = found
+                case Role():
+                    self.roles[key.name] = found
+                case View():
+                    self.views[key.name] = found
+                case Stream():
+                    self.streams[key.name] = found
         self.graph = RoleGraph(self.roles)
         self._by_view: dict[str, set[Reach]] = {}
         for view in self.views.values():
@@ -114,6 +125,8 @@ class WantedAccess:
     def users_of(self, roles: Iterable[str]) -> Iterator[str]:
         """Yield the users who have one of these roles, also by inclusion."""
         asked = set(roles)
+        if not asked:
+            return
         for name, user in self.users.items():
             if not asked.isdisjoint(self.graph.closure(user.roles)):
                 yield name

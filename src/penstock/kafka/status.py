@@ -69,5 +69,5 @@ def role_status(access: WantedAccess, name: str) -> RoleStatus:
         includes=role.includes,
         excludes=role.excludes,
         inherited=tuple(str(item) for item in sorted(access.reach_of_roles([name]) - own, key=str)),
-        users=tuple(access.users_of([name])),
+        users=tuple(sorted(access.users_of([name]))),
     )

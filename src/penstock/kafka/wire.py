@@ -1,11 +1,12 @@
-"""The few requests of Kafka's protocol that librdkafka cannot make as we need them.
+"""The requests of Kafka's protocol on users and rules, made as we need them.
 
 librdkafka takes a password to change a user's credential; we keep no password, only what
 is left of it, salted and iterated, which the protocol takes as it is. Where it is not
 allowed to list users librdkafka ends the process, and where it is not allowed to list
 rules it says that there are none, which would pass for a revocation that is done. So this
-module logs in by itself and makes these requests. The login also tells at once, and in
-plain words, whether a cluster is out of reach or does not let us in.
+module logs in by itself and makes the requests on users and rules, with thousands of them
+in one. The login also tells at once, and in plain words, whether a cluster is out of reach
+or does not let us in.
 
 Rules that hold here:
 - Answers are bounded in size and time, and read strictly.
@@ -17,7 +18,7 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -26,12 +27,17 @@ from penstock.errors import UnavailableError, quote
 from penstock.kafka.connection import read_password, require_bootstrap
 from penstock.kafka.frames import (
     NO_TAGS,
-    NOTHING,
     Answer,
     write_byte,
     write_bytes,
     write_list,
     write_text,
+)
+from penstock.kafka.rule_frames import (
+    read_entry,
+    read_resource,
+    write_any,
+    write_rule,
 )
 from penstock.kafka.rules import Rule
 from penstock.kafka.scram import Credential, Login, RefusedError
@@ -40,18 +46,8 @@ ANSWER_LIMIT = 64 * 1024 * 1024
 MECHANISMS = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
 _CLIENT = b"penstock"
 _HANDSHAKE, _AUTHENTICATE = (17, 1), (36, 1)
-_DESCRIBE_RULES, _DESCRIBE_SCRAM, _ALTER_SCRAM = (29, 2), (50, 0), (51, 0)
-_ANY = 1
-RESOURCES = {
-    2: "topic", 3: "group", 4: "cluster", 5: "transactional_id", 6: "delegation_token", 7: "user",
-}  # fmt: skip
-PATTERNS = {3: "literal", 4: "prefixed"}
-PERMISSIONS = {2: "deny", 3: "allow"}
-OPERATIONS = {
-    2: "all", 3: "read", 4: "write", 5: "create", 6: "delete", 7: "alter", 8: "describe",
-    9: "cluster_action", 10: "describe_configs", 11: "alter_configs", 12: "idempotent_write",
-    13: "create_tokens", 14: "describe_tokens", 15: "two_phase_commit",
-}  # fmt: skip
+_DESCRIBE_RULES, _CREATE_RULES, _DELETE_RULES = (29, 2), (30, 2), (31, 2)
+_DESCRIBE_SCRAM, _ALTER_SCRAM, _DESCRIBE_CLUSTER = (50, 0), (51, 0), (60, 0)
 _NOT_FOUND = 91
 _LENGTH = struct.Struct(">i")
 _CODES = {
@@ -62,11 +58,6 @@ _CODES = {
     58: "user or password is wrong",
     7: "it took too long",
 }
-
-
-def word(words: Mapping[int, str], number: int) -> str:
-    """Return the word for a number of the protocol, also for one that is newer than we."""
-    return words.get(number, f"kind {number}")
 
 
 class Wire:
@@ -125,31 +116,43 @@ class Wire:
             answer.skip_tags()
         return found
 
+    def identity(self) -> str:
+        """Return what tells this cluster from any other."""
+        answer = self._ask_flexible(_DESCRIBE_CLUSTER, write_byte(0))
+        self._allow(answer, "did not tell what it is")
+        return answer.text()
+
     def rules(self, principal: str | None = None) -> Iterator[tuple[str, Rule]]:
         """Yield all rules with their principals, or those of one principal."""
-        who = NOTHING if principal is None else write_text(principal)
-        filters = [write_byte(_ANY), NOTHING, write_byte(_ANY), who, NOTHING]
-        body = b"".join([*filters, write_byte(_ANY), write_byte(_ANY)])
-        answer = self._ask_flexible(_DESCRIBE_RULES, body)
+        answer = self._ask_flexible(_DESCRIBE_RULES, write_any(principal))
         self._allow(answer, "did not tell its rules")
         for _ in range(answer.count()):
-            resource, name, pattern = answer.byte(), answer.text(), answer.byte()
+            about = read_resource(answer)
             for _ in range(answer.count()):
-                found, host = answer.text(), answer.text()
-                operation, permission = answer.byte(), answer.byte()
-                answer.skip_tags()
-                yield (
-                    found,
-                    Rule(
-                        word(RESOURCES, resource),
-                        word(PATTERNS, pattern),
-                        name,
-                        word(OPERATIONS, operation),
-                        word(PERMISSIONS, permission),
-                        host,
-                    ),
-                )
+                yield read_entry(answer, about)
             answer.skip_tags()
+
+    def put_rules(self, rules: Iterable[tuple[str, Rule]]) -> None:
+        """Put rules of principals; those that are there already are no trouble."""
+        body = write_list(write_rule(principal, rule) for principal, rule in rules)
+        answer = self._ask_flexible(_CREATE_RULES, body)
+        for _ in range(answer.count()):
+            self._allow(answer, "did not take a rule")
+            answer.skip_tags()
+
+    def remove_rules(self, rules: Iterable[tuple[str | None, Rule]]) -> int:
+        """Remove rules of principals, None being anyone; return how many went."""
+        body = write_list(write_rule(principal, rule) for principal, rule in rules)
+        answer = self._ask_flexible(_DELETE_RULES, body)
+        removed = 0
+        for _ in range(answer.count()):
+            self._allow(answer, "did not remove a rule")
+            for _ in range(answer.count()):
+                self._allow(answer, "did not remove a rule")
+                read_entry(answer, read_resource(answer))
+                removed += 1
+            answer.skip_tags()
+        return removed
 
     def alter_credentials(
         self,

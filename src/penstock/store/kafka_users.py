@@ -40,6 +40,7 @@ AREA = "kafka"
 TROUBLE_LENGTH = 500
 HOLD_SECONDS = 10.0
 _RENEW_SECONDS = 3.0
+_ROWS = 500
 _ONLY = 1
 
 users_table = Table(
@@ -119,12 +120,31 @@ class KafkaUsers:
             rows = connection.execute(sa.select(users_table).order_by(users_table.c.name)).all()
         return {row.name: _user(row) for row in rows}
 
+    def some_users(self, names: Iterable[str]) -> dict[str, KafkaUser]:
+        """Return those of these users that there are."""
+        found: dict[str, KafkaUser] = {}
+        asked = sorted(names)
+        with self._database.read() as connection:
+            for first in range(0, len(asked), _ROWS):
+                some = users_table.c.name.in_(asked[first : first + _ROWS])
+                for row in connection.execute(sa.select(users_table).where(some)):
+                    found[row.name] = _user(row)
+        return found
+
     def user(self, name: str) -> KafkaUser | None:
         """Return one user."""
-        query = sa.select(users_table).where(users_table.c.name == name)
+        return self.some_users([name]).get(name)
+
+    def names(self) -> set[str]:
+        """Return the names of all users."""
         with self._database.read() as connection:
-            row = connection.execute(query).one_or_none()
-        return None if row is None else _user(row)
+            return set(connection.scalars(sa.select(users_table.c.name)))
+
+    def pending(self) -> set[str]:
+        """Return the names of users whose newest password the cluster lacks."""
+        lacking = users_table.c.version != users_table.c.applied
+        with self._database.read() as connection:
+            return set(connection.scalars(sa.select(users_table.c.name).where(lacking)))
 
     def put_within(self, connection: Connection, name: str, credential: SealedCredential) -> None:
         """Give a user a password, within a transaction; the cluster does not have it yet."""
@@ -190,12 +210,6 @@ class KafkaUsers:
                 ),
                 rows,
             )
-
-    def has_pending(self) -> bool:
-        """Say whether the cluster lacks a password."""
-        pending = sa.select(sa.literal(1)).where(users_table.c.version != users_table.c.applied)
-        with self._database.read() as connection:
-            return connection.scalar(pending.limit(1)) is not None
 
     def progress(self) -> Progress:
         """Return how far the cluster has followed."""

@@ -48,11 +48,12 @@ def test_a_password_is_pending_until_the_cluster_has_that_very_one(database: Dat
     users.mark_lost(["a"])
     assert users.users()["a"].is_pending
     assert users.users()["b"].credential is None
-    assert users.has_pending()
+    assert users.pending() == {"a"}
+    assert users.names() == {"a", "b"}
     users.forget([("a", 1), ("nobody", 1)])
     assert list(users.users()) == ["a", "b"]
     users.forget([("a", 2)])
-    assert not users.has_pending()
+    assert users.pending() == set()
     assert list(users.users()) == ["b"]
     assert users.user("a") is None
 
