@@ -16,16 +16,21 @@ Rules that hold here:
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterator
 from datetime import timedelta
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from penstock.lang.moments import EPOCH
 
 DAY: Final = 86_400_000
 _LAST: Final = 2
 _END: Final = 3
+_FOREVER: Final = 1 << 62
+
+
+_Spell: TypeAlias = tuple[int, int, str]
+"""A stay of somebody at a known place: first tick, last tick, who."""
 
 
 class Stay(NamedTuple):
@@ -59,6 +64,8 @@ class Presence:
         self._days: dict[int, dict[str, dict[str, array[int]]]] = {}
         # who → [place, first, last, end of day]: the stay that the next sample may prolong.
         self._open: dict[str, list[Any]] = {}
+        # (day, place) → its stays in order, where a request has asked for them.
+        self._order: dict[tuple[int, str], list[_Spell]] = {}
 
     def add(self, who: Any, place: Any, at: int) -> None:
         """Take a sample."""
@@ -87,6 +94,7 @@ class Presence:
     def _store(self, who: str, place: str, first: int, last: int) -> None:
         day = first // self._per_day
         people = self._days.setdefault(day, {}).setdefault(place, {})
+        self._order.pop((day, place), None)
         stays = people.get(who)
         if stays is None:
             stays = people[who] = array("q")
@@ -98,7 +106,8 @@ class Presence:
             self.dropped += 1
 
     def _forget(self, day: int) -> None:
-        for people in self._days.pop(day).values():
+        for place, people in self._days.pop(day).items():
+            self._order.pop((day, place), None)
             self._count -= sum(len(stays) for stays in people.values()) // 2
 
     def _settle(self, now: int) -> int:
@@ -113,7 +122,7 @@ class Presence:
         since = self._settle(now)
         found = [
             Stay(place, max(first, since), last)
-            for _, place, stays, _ in self._shared_places(who)
+            for (_, place), stays in self._whereabouts(who).items()
             for first, last in _pairs(stays)
             if last >= since
         ]
@@ -122,36 +131,63 @@ class Presence:
     def meetings(self, who: str, now: int) -> list[Meeting]:
         """Return whom one person met within the window: each place and day apart."""
         since = self._settle(now)
+        present: dict[tuple[int, str], set[str]] = {}
+        for other, (place, first, _, _) in self._open.items():
+            present.setdefault((first // self._per_day, place), set()).add(other)
         found = []
-        for day, place, mine, people in self._shared_places(who):
-            for other, theirs in people.items():
-                if other != who:
-                    first, ticks = _overlap(mine, theirs, since)
-                    if ticks:
-                        found.append(Meeting(other, place, day, first, ticks))
+        for (day, place), mine in self._whereabouts(who).items():
+            others = self._others(day, place, present.get((day, place), ()))
+            found += [
+                Meeting(other, place, day, first, ticks)
+                for other, (first, ticks) in _overlaps(mine, others, since).items()
+                if other != who
+            ]
         return sorted(found)
 
-    def _shared_places(
-        self, who: str
-    ) -> Iterator[tuple[int, str, array[int], dict[str, array[int]]]]:
-        """Yield the days and places of one person, with all who were there, open stays too."""
-        present: dict[tuple[int, str], list[tuple[str, int, int]]] = {}
-        for other, (place, first, last, _) in self._open.items():
-            day = first // self._per_day
-            present.setdefault((day, place), []).append((other, first, last))
-        seen = {(day, place) for day, places in self._days.items() for place in places}
-        for day, place in sorted(seen | set(present)):
+    def _others(self, day: int, place: str, here: Collection[str]) -> list[_Spell]:
+        """Return all stays at a place on a day in order; `here` are those whose is open."""
+        gathered = self._gathered(day, place)
+        if not here:
+            return gathered
+        # Who is there now may have been there before: their stays are joined first.
+        spells = [spell for spell in gathered if spell[2] not in here]
+        for who in here:
+            stays = self._stays(who, day, place)
+            spells += [(first, last, who) for first, last in _pairs(stays)]
+        spells.sort()
+        return spells
+
+    def _whereabouts(self, who: str) -> dict[tuple[int, str], array[int]]:
+        """Return the stays of one person by day and place, the open one too."""
+        found = {
+            (day, place): people[who]
+            for day, places in self._days.items()
+            for place, people in places.items()
+            if who in people
+        }
+        run = self._open.get(who)
+        if run is not None:
+            day = run[1] // self._per_day
+            found[day, run[0]] = self._stays(who, day, run[0])
+        return found
+
+    def _stays(self, who: str, day: int, place: str) -> array[int]:
+        """Return a person's stays at a place on a day, joined with the open one."""
+        stays = array("q", self._days.get(day, {}).get(place, {}).get(who, ()))
+        run = self._open.get(who)
+        if run is not None and run[0] == place and run[1] // self._per_day == day:
+            _insert(stays, run[1], run[_LAST])
+        return stays
+
+    def _gathered(self, day: int, place: str) -> list[_Spell]:
+        """Return all stays at a place on a day, in order; kept until another is added."""
+        gathered = self._order.get((day, place))
+        if gathered is None:
             people = self._days.get(day, {}).get(place, {})
-            here = present.get((day, place), ())
-            if who not in people and all(other != who for other, _, _ in here):
-                continue
-            if here:
-                people = dict(people)
-                for other, first, last in here:
-                    stays = array("q", people.get(other, ()))
-                    _insert(stays, first, last)
-                    people[other] = stays
-            yield day, place, people[who], people
+            gathered = self._order[day, place] = sorted(
+                (first, last, who) for who, stays in people.items() for first, last in _pairs(stays)
+            )
+        return gathered
 
     def day_of(self, tick: int) -> int:
         """Return the date of a tick as a number such as 20260301."""
@@ -201,21 +237,17 @@ def _insert(stays: array[int], first: int, last: int) -> None:
     stays[2 * start : 2 * end] = array("q", (first, last))
 
 
-def _overlap(mine: array[int], theirs: array[int], since: int) -> tuple[int, int]:
-    """Return the first tick and the number of ticks that two people share."""
-    ticks = 0
-    begin = 0
-    here = there = 0
-    mine_end, theirs_end = len(mine), len(theirs)
-    while here < mine_end and there < theirs_end:
-        my_last, their_last = mine[here + 1], theirs[there + 1]
-        first = max(mine[here], theirs[there], since)
-        last = min(my_last, their_last)
-        if last >= first:
-            begin = begin if ticks else first
-            ticks += last - first + 1
-        if my_last < their_last:
-            here += 2
-        else:
-            there += 2
-    return begin, ticks
+def _overlaps(mine: array[int], others: list[_Spell], since: int) -> dict[str, tuple[int, int]]:
+    """Return for each of the others the first tick and the number of ticks shared."""
+    found: dict[str, tuple[int, int]] = {}
+    for first, last in _pairs(mine):
+        begin = max(first, since)
+        if last < begin:
+            continue
+        end = bisect_right(others, (last, _FOREVER))
+        for their_first, their_last, who in [it for it in others[:end] if it[1] >= begin]:
+            start = max(begin, their_first)
+            ticks = min(last, their_last) - start + 1
+            known = found.get(who)
+            found[who] = (start, ticks) if known is None else (known[0], known[1] + ticks)
+    return found

@@ -6,7 +6,8 @@ Method:
   patient by patient: 259 million in all, fewer when quick.
 - `same_ns` is the best minute in which nobody moved, in nanoseconds of processor time for
   each sample: what a sample costs that changes nothing. `sample_ns` is the mean of all.
-- `memory_bytes` is what the stays take at the end, counted by tracemalloc in a copy.
+- `memory_bytes` is what the stays take at the end, counted by tracemalloc in a copy, with
+  what is kept for the next request after everybody was asked for.
 - `request_ms` is finding all meetings of one patient, the slowest of all patients.
 """
 
@@ -60,7 +61,7 @@ def run(*, quick: bool = False) -> dict[str, Any]:
         "same_ns": round(best / (PATIENTS * 60)),
         "sample_ns": round(spent / samples),
         "goal_memory_bytes": GOAL_BYTES,
-        "memory_bytes": _measure_memory(presence),
+        "memory_bytes": _measure_memory(presence, names, now),
         "request_ms": round(slowest / 1e6, 2),
     }
 
@@ -91,13 +92,15 @@ def _sample(presence: Presence, names: list[str], rooms: list[str], at: int) -> 
     return time.process_time_ns() - start
 
 
-def _measure_memory(presence: Presence) -> int:
+def _measure_memory(presence: Presence, names: list[str], now: int) -> int:
     """Return what a copy of the stays takes."""
     saved = presence.save()
     copy = Presence(presence.every, presence.within, LIMIT)
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
     copy.load(saved)
+    for name in names:
+        copy.meetings(name, now)
     after, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     return after - before
