@@ -12,9 +12,7 @@ Method:
 
 from __future__ import annotations
 
-import contextlib
 import json
-import resource
 import shutil
 import tempfile
 import time
@@ -22,19 +20,18 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import psutil
 import pyarrow as pa  # type: ignore[import-untyped]
+from pyspark.sql import SparkSession
 
+from penstock.bench import anonymity, long_stream
+from penstock.bench.patients import SECRET, VIEWS, define, fill
+from penstock.bench.processes import cpu_seconds, peak_mib
 from penstock.config import defaults
 from penstock.config.sections.pipeline import PipelineSettings
-from penstock.definitions import DefinitionSet
 from penstock.definitions.anonymity import KAnonymization
 from penstock.definitions.collective import Aggregation
 from penstock.eventlog import EventLog, Topic
-from penstock.generate.hospital import generate
-from penstock.generate.writers import to_json_lines
 from penstock.masks.fields import Field
-from penstock.model.document import Document
 from penstock.model.kinds import Stream
 from penstock.model.kinds.view import Window
 from penstock.pipeline.blueprint import Blueprint
@@ -54,88 +51,26 @@ GOALS: Final = {
     "window_records_per_second": 50_000,
     "k_anonymity_records_per_second": 20_000,
 }
-SECRET: Final = bytes(32)
 SIX: Final = tuple(f"q{number}" for number in range(6))
 
-FIELDS: Final = [
-    {"name": "pid", "type": "int"},
-    {"name": "name", "type": "string"},
-    {"name": "address", "type": "string"},
-    {"name": "zip", "type": "int"},
-    {"name": "phone", "type": "string"},
-    {"name": "gender", "type": "string"},
-    {"name": "height", "type": "int"},
-    {"name": "weight", "type": "int"},
-    {"name": "age", "type": "int"},
-    {"name": "insurance_company", "type": "int"},
-    {"name": "insurance_number", "type": "string"},
-    {"name": "diagnosis", "type": "string"},
-    {"name": "glucose", "type": "int"},
-    {"name": "hba1c", "type": "double"},
-    {"name": "medication", "type": "string"},
-]
-SUPPRESSION: Final = {"anonymizer": "suppression", "keys": ["pid", "name", "address", "phone"]}
-VIEWS: Final[dict[str, dict[str, Any]]] = {
-    "pass_through": {},
-    "value_based": {
-        "anonymizers": [
-            SUPPRESSION,
-            {"anonymizer": "blurring", "keys": ["insurance_number"], "nFields": 7},
-            {"anonymizer": "bucketizing", "keys": ["age"], "bucketSize": 10},
-            {"anonymizer": "noise", "keys": ["glucose"], "noise": 0.1},
-        ]
-    },
-    "tuple_based": {
-        "anonymizers": [
-            {
-                "anonymizer": "conditional_substitution",
-                "keys": ["medication"],
-                "conditionMap": {"age": {"matchRange": [0, 18]}},
-                "substitutionList": ["withheld"],
-            }
-        ]
-    },
-    "windowed": {
-        "anonymizers": [
-            SUPPRESSION,
-            {"anonymizer": "aggregation", "keys": ["glucose"], "aggregationMode": "average"},
-        ],
-        "window": {"size": 25},
-    },
-    "k_anonymous": {
-        "anonymizers": [
-            {
-                "anonymizer": "k_anonymization",
-                "keys": ["pid", "name", "address", "phone", "insurance_number"],
-                "quasiIdentifiers": [
-                    {"key": "zip", "min": 0, "max": 99_999},
-                    {"key": "height", "min": 100, "max": 250},
-                    {"key": "weight", "min": 20, "max": 300},
-                    {"key": "age", "min": 0, "max": 120},
-                    {"key": "glucose", "min": 0, "max": 1000},
-                    {"key": "hba1c", "min": 0, "max": 20},
-                ],
-                "k": 100,
-                "delta": 10_000,
-            }
-        ]
-    },
-}
 
+def run(*, quick: bool = False, data: str | None = None, large: bool = False) -> dict[str, Any]:
+    """Measure views on Spark, and collective steps by themselves.
 
-def run(*, quick: bool = False) -> dict[str, Any]:
-    """Measure views on Spark, and collective steps by themselves."""
+    `data` names the Adult records, to compare the loss of k-anonymity with published figures;
+    `large` sends ten million records through a view.
+    """
     rows, rounds = (20_000, 1) if quick else (200_000, 3)
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         settings = defaults(Path(folder), {}).pipeline
-        documents = [
-            Document("view", name, {"stream": "patients", **body}) for name, body in VIEWS.items()
-        ]
-        stream = Document("stream", "patients", {"fields": FIELDS, "subject": "pid"})
-        definitions = DefinitionSet.build([stream, *documents])
         topic = EventLog(settings.event_log).topic("patients")
-        fed = _fill(topic, rows)
-        views = _measure_views(settings, definitions, topic, rows, rounds)
+        fed = rows / fill(topic, rows)
+        spark = open_session(settings)
+        try:
+            views = _measure_views(spark, settings, topic, rows, rounds)
+            long = long_stream.measure(spark, settings, quick=quick) if large else None
+        finally:
+            spark.stop()
     rates = {name: max(rate for rate, _ in found) for name, found in views.items()}
     cost = {name: min(cpu for _, cpu in found) for name, found in views.items()}
     return {
@@ -148,72 +83,46 @@ def run(*, quick: bool = False) -> dict[str, Any]:
         "tuple_based_to_pass_through": cost["pass_through"] / cost["tuple_based"],
         "four_views_to_one": cost["four_views"] / cost["pass_through"],
         "steps": _measure_steps(quick=quick),
-        "driver_peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "long_stream": long or {"missing": "--large sends ten million records"},
+        "adult": (
+            anonymity.measure_adult(Path(data), quick=quick)
+            if data
+            else {"missing": "--data names no file with the Adult records"}
+        ),
+        "driver_peak_mib": peak_mib(),
     }
 
 
-def _fill(topic: Topic, rows: int) -> float:
-    """Append patients, one millisecond for every fifty of them."""
-    batches = [to_json_lines(batch).to_pylist() for batch in generate(rows)]
-    started = time.monotonic()
-    moment = 0
-    for batch in batches:
-        for start in range(0, len(batch), 500):
-            topic.append(batch[start : start + 500], milliseconds=moment)
-            moment += 10
-    return rows / (time.monotonic() - started)
-
-
 def _measure_views(
-    settings: PipelineSettings,
-    definitions: DefinitionSet,
-    topic: Topic,
-    rows: int,
-    rounds: int,
+    spark: SparkSession, settings: PipelineSettings, topic: Topic, rows: int, rounds: int
 ) -> dict[str, list[tuple[float, float]]]:
     """Return for each view, round by round, records per second and CPU time per record."""
     groups: dict[str, tuple[str, ...]] = {name: (name,) for name in VIEWS}
     groups["four_views"] = ("pass_through", "value_based", "tuple_based", "four")
-    four = Document("view", "four", {"stream": "patients", "anonymizers": [SUPPRESSION]})
-    known = definitions.change([four])
+    known = define()
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in groups}
-    spark = open_session(settings)
-    try:
-        stream = known.of(Stream)["patients"]
-        # One round that does not count: Java compiles what it runs often.
-        for number in range(rounds + 1):
-            for name, members in groups.items():
-                source = TopicSource(topic)
-                runner = StreamRunner(spark, stream, source, settings.folder / "c", settings.batch)
-                for member in members:
-                    blueprint = Blueprint.find(known, member)
-                    runner.add(ViewRunner(spark, blueprint, settings.folder / member, SECRET))
-                started, used = time.monotonic(), _cpu_seconds()
-                runner.catch_up()
-                for member in members:
-                    runner.remove(member, flush=True)
-                seconds = time.monotonic() - started
-                if runner.failures:
-                    raise RuntimeError(json.dumps(runner.failures))
-                if number:
-                    cost = (_cpu_seconds() - used) / rows * 1e6
-                    found[name].append((rows / seconds, cost))
-                for member in members:
-                    shutil.rmtree(settings.folder / member)
-    finally:
-        spark.stop()
+    stream = known.of(Stream)["patients"]
+    # One round that does not count: Java compiles what it runs often.
+    for number in range(rounds + 1):
+        for name, members in groups.items():
+            source = TopicSource(topic)
+            runner = StreamRunner(spark, stream, source, settings.folder / "c", settings.batch)
+            for member in members:
+                blueprint = Blueprint.find(known, member)
+                runner.add(ViewRunner(spark, blueprint, settings.folder / member, SECRET))
+            started, used = time.monotonic(), cpu_seconds()
+            runner.catch_up()
+            for member in members:
+                runner.remove(member, flush=True)
+            seconds = time.monotonic() - started
+            if runner.failures:
+                raise RuntimeError(json.dumps(runner.failures))
+            if number:
+                cost = (cpu_seconds() - used) / rows * 1e6
+                found[name].append((rows / seconds, cost))
+            for member in members:
+                shutil.rmtree(settings.folder / member)
     return found
-
-
-def _cpu_seconds() -> float:
-    """Return what this process and all below it have used, ended children included."""
-    own = psutil.Process()
-    total = 0.0
-    for process in (own, *own.children(recursive=True)):
-        with contextlib.suppress(psutil.Error):
-            used = process.cpu_times()
-            total += used.user + used.system + used.children_user + used.children_system
-    return total
 
 
 def _measure_steps(*, quick: bool) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import inspect
 import os
 import platform
 import sys
@@ -25,8 +26,14 @@ PACKAGES = ("sqlalchemy", "cryptography", "pyspark", "uvloop", "paho-mqtt", "goo
 @click.command("bench")
 @click.argument("part", type=click.Choice([*BENCHMARKS, "all"]))
 @click.option("--quick", is_flag=True, help="Fewer rounds: to see that it runs, not to compare.")
+@click.option(
+    "--data",
+    type=click.Path(exists=True, dir_okay=False),
+    help="The Adult records as CSV, to compare the loss of k-anonymity with published figures.",
+)
+@click.option("--large", is_flag=True, help="Also send ten million records through a view.")
 @json_option
-def command(part: str, quick: bool, as_json: bool) -> None:
+def command(part: str, quick: bool, data: str | None, large: bool, as_json: bool) -> None:
     """Measure PART, or all parts, and print figures.
 
     Ratios are taken within one run, because machines are noisy. With --json each part is
@@ -37,7 +44,9 @@ def command(part: str, quick: bool, as_json: bool) -> None:
             console(errors=True).print(f"measuring {name} …", style="dim")
         module = importlib.import_module(f"penstock.bench.{name}")
         started = time.monotonic()
-        figures = module.run(quick=quick)
+        taken = inspect.signature(module.run).parameters
+        more = {"data": data, "large": large}
+        figures = module.run(quick=quick, **{key: more[key] for key in more if key in taken})
         result = {
             "part": name,
             "quick": quick,
