@@ -1,6 +1,6 @@
 """The event log: what happened, in order, once and for all.
 
-The embedded form is a folder of files. Other stores stand behind the same few verbs: append
+The embedded form is a folder of files; `kafka` has the same few verbs on a cluster: append
 records to a topic, ask where it ends, read from a place on.
 """
 

@@ -1,0 +1,263 @@
+"""Topics of a Kafka cluster, behind the verbs of the event log: append, read, where it ends.
+
+Rules that hold here:
+- What `append` returned has reached all copies in sync. A producer repeats what got lost on
+  the way and the broker drops what came twice (idempotence); a crash of ours in the middle
+  leaves the first part. Who needs all or nothing writes in `transactions`.
+- Readers see committed records only.
+- A topic with one partition has offsets as a file has. One with several has them partition
+  by partition: `ends`, `read_partition`.
+- Whatever Kafka fails at is a `BrokerError`, after a bounded wait.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from penstock.config.sections.kafka import KafkaSettings
+from penstock.errors import UsageError, quote
+from penstock.eventlog.connection import (
+    BrokerError,
+    client_settings,
+    consumer_settings,
+    explain,
+    producer_settings,
+    read_password,
+)
+from penstock.eventlog.lines import MAX_KEY, Record, check_value
+
+POLL_SECONDS: Final = 0.1
+FETCH: Final = 10_000
+# A broker takes messages of 1 MiB with all that is around the value.
+MAX_VALUE: Final = 1_000_000
+_TIMES: Final = 1  # the first is the kind of time, the second the milliseconds
+
+
+class Place(NamedTuple):
+    """Where a record stands in a topic."""
+
+    partition: int
+    offset: int
+
+
+class KafkaLog:
+    """The topics of a cluster, as one user sees them; Penstock's own where none is named."""
+
+    def __init__(
+        self, settings: KafkaSettings, user: str | None = None, password: str | None = None
+    ) -> None:
+        self.settings = settings
+        self.user = settings.user if user is None else user
+        self._password = password
+
+    @property
+    def password(self) -> str:
+        """The password of the user; Penstock's own is read when it is needed."""
+        return read_password(self.settings) if self._password is None else self._password
+
+    def topic(self, name: str) -> KafkaTopic:
+        """Return a topic; it need not be there yet."""
+        return KafkaTopic(self, name)
+
+    def topics(self) -> list[str]:
+        """Return the names of the topics that the user may know of."""
+        try:
+            found = self.admin.list_topics(timeout=self.settings.timeout).topics
+        except KafkaException as error:
+            raise explain("it did not tell its topics", error) from error
+        return sorted(name for name in found if not name.startswith("__"))
+
+    def make_topic(
+        self, name: str, partitions: int | None = None, config: dict[str, str] | None = None
+    ) -> bool:
+        """Make a topic if it is not there; return whether it was made."""
+        if name in self.topics():
+            return False
+        copies = self.settings.replication or -1
+        number = self.settings.partitions if partitions is None else partitions
+        wanted = NewTopic(name, number, copies, config=config or {})
+        made = self.admin.create_topics([wanted], request_timeout=self.settings.timeout)[name]
+        try:
+            made.result(self.settings.timeout + 5)
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                return False
+            raise explain(f"it did not make the topic {quote(name)}", error) from error
+        except TimeoutError as error:
+            raise explain(f"it did not make the topic {quote(name)}", error) from error
+        return True
+
+    @cached_property
+    def admin(self) -> AdminClient:
+        """The client that asks for topics and makes them."""
+        return AdminClient(client_settings(self.settings, self.user, self.password))
+
+    @cached_property
+    def producer(self) -> Producer:
+        """The client that appends."""
+        found = producer_settings(self.settings, self.user, self.password)
+        limit = round(self.settings.timeout * 1000)
+        return Producer({**found, "delivery.timeout.ms": limit, "linger.ms": 5})
+
+    def consumer(self, **more: Any) -> Consumer:
+        """Return a client that reads; it joins no group."""
+        found = consumer_settings(self.settings, self.user, self.password)
+        return Consumer({**found, "enable.partition.eof": True, **more})
+
+
+class KafkaTopic:
+    """The records of one topic."""
+
+    def __init__(self, log: KafkaLog, name: str) -> None:
+        self.name = name
+        self._log = log
+        self._timeout = log.settings.timeout
+
+    def append(
+        self,
+        values: Sequence[bytes],
+        keys: Sequence[bytes] | None = None,
+        *,
+        milliseconds: int | None = None,
+    ) -> list[Place]:
+        """Append records, and return their places once all copies have them."""
+        places: dict[int, Place] = {}
+        wrong: list[KafkaError] = []
+        named = keys if keys is not None else [b""] * len(values)
+        for value in values:
+            check_value(value, MAX_VALUE)
+        for key in named:
+            check_value(key, MAX_KEY)
+        producer = self._log.producer
+        at: dict[str, Any] = {} if milliseconds is None else {"timestamp": milliseconds}
+        for number, (value, key) in enumerate(zip(values, named, strict=True)):
+
+            def note(error: KafkaError | None, message: Any, number: int = number) -> None:
+                if error is not None:
+                    wrong.append(error)
+                else:
+                    places[number] = Place(message.partition(), message.offset())
+
+            self._produce(producer, value, key or None, at, note)
+        left = producer.flush(self._timeout + 5)
+        if wrong or left or len(places) < len(values):
+            what = f"it did not take {len(values) - len(places)} records for {quote(self.name)}"
+            cause = wrong[0] if wrong else "they did not arrive in time"
+            raise explain(what, KafkaException(cause) if wrong else TimeoutError(cause))
+        return [places[number] for number in range(len(values))]
+
+    def _produce(
+        self, producer: Producer, value: bytes, key: bytes | None, at: dict[str, Any], note: Any
+    ) -> None:
+        while True:
+            try:
+                producer.produce(self.name, value, key, on_delivery=note, **at)
+            except BufferError:
+                producer.poll(POLL_SECONDS)
+            except KafkaException as error:
+                raise explain(f"it did not take a record for {quote(self.name)}", error) from error
+            else:
+                return
+
+    def partitions(self) -> list[int]:
+        """Return the numbers of the partitions; raises where there is no such topic."""
+        try:
+            found = self._log.admin.list_topics(self.name, timeout=self._timeout)
+        except KafkaException as error:
+            raise explain(f"it did not tell of {quote(self.name)}", error) from error
+        topic = found.topics.get(self.name)
+        if topic is None or topic.error is not None:
+            cause = topic.error if topic is not None and topic.error else "it is not there"
+            raise explain(f"the topic {quote(self.name)} cannot be read", KafkaException(cause))
+        return sorted(topic.partitions)
+
+    def ends(self) -> dict[int, tuple[int, int]]:
+        """Return where each partition begins, and where what is committed ends."""
+        reader = self._reader
+        found = {}
+        for number in self.partitions():
+            place = TopicPartition(self.name, number)
+            try:
+                found[number] = reader.get_watermark_offsets(place, timeout=self._timeout)
+            except KafkaException as error:
+                what = f"it did not tell where {quote(self.name)} ends"
+                raise explain(what, error) from error
+            if found[number] is None:
+                raise explain(f"it did not tell where {quote(self.name)} ends", TimeoutError())
+        return found
+
+    @property
+    def next_offset(self) -> int:
+        """The offset that the next record gets, in a topic of one partition."""
+        return self._only()[1]
+
+    @property
+    def first_offset(self) -> int:
+        """The offset of the oldest record that is still held, in a topic of one partition."""
+        return self._only()[0]
+
+    def read(self, start: int = 0, limit: int | None = None) -> Iterator[Record]:
+        """Yield committed records of a topic of one partition, to the end that it has now."""
+        first, end = self._only()
+        yield from self.read_partition(0, max(first, start), end, limit)
+
+    def read_partition(
+        self, partition: int, start: int, end: int, limit: int | None = None
+    ) -> Iterator[Record]:
+        """Yield committed records from an offset to before another."""
+        if start >= end:
+            return
+        reader = self._log.consumer()
+        reader.assign([TopicPartition(self.name, partition, start)])
+        deadline = time.monotonic() + self._timeout
+        given = 0
+        try:
+            while given != limit and time.monotonic() < deadline:
+                for message in reader.consume(FETCH, POLL_SECONDS):
+                    error = message.error()
+                    ended = error is not None and error.code() == KafkaError._PARTITION_EOF  # noqa: SLF001 - its public name
+                    if error is not None and not ended:
+                        what = f"it did not give records of {quote(self.name)}"
+                        raise explain(what, KafkaException(error))
+                    # The end may be a mark of a transaction, which is never given out.
+                    if (message.offset() or 0) >= end:
+                        return
+                    if not ended:
+                        yield _record(message)
+                        given += 1
+                    if given == limit:
+                        return
+                    deadline = time.monotonic() + self._timeout
+        finally:
+            reader.close()
+        if given != limit:
+            what = f"records of {quote(self.name)} before {end} did not come"
+            raise explain(what, TimeoutError(f"nothing came in {self._timeout:g} s"))
+
+    @cached_property
+    def _reader(self) -> Consumer:
+        return self._log.consumer()
+
+    def _only(self) -> tuple[int, int]:
+        ends = self.ends()
+        if len(ends) != 1:
+            raise UsageError(
+                f"the topic {quote(self.name)} has {len(ends)} partitions, each with its offsets",
+                fix="read it partition by partition",
+            )
+        return ends[0]
+
+
+def _record(message: Any) -> Record:
+    milliseconds = message.timestamp()[_TIMES]
+    return Record(message.offset(), milliseconds, message.key() or b"", message.value() or b"")
+
+
+__all__ = ["BrokerError", "KafkaLog", "KafkaTopic", "Place"]
