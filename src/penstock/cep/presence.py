@@ -16,7 +16,7 @@ Rules that hold here:
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Collection, Iterator
 from datetime import timedelta
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -64,7 +64,7 @@ class Presence:
         self._days: dict[int, dict[str, dict[str, array[int]]]] = {}
         # who → [place, first, last, end of day]: the stay that the next sample may prolong.
         self._open: dict[str, list[Any]] = {}
-        # (day, place) → its stays in order, where a request has asked for them.
+        # (day, place) → the same stays, of everybody in order.
         self._order: dict[tuple[int, str], list[_Spell]] = {}
 
     def add(self, who: Any, place: Any, at: int) -> None:
@@ -94,13 +94,22 @@ class Presence:
     def _store(self, who: str, place: str, first: int, last: int) -> None:
         day = first // self._per_day
         people = self._days.setdefault(day, {}).setdefault(place, {})
-        self._order.pop((day, place), None)
         stays = people.get(who)
         if stays is None:
             stays = people[who] = array("q")
-        before = len(stays)
-        _insert(stays, first, last)
-        self._count += (len(stays) - before) // 2
+        order = self._order.setdefault((day, place), [])
+        if not stays or first > stays[-1] + 1:
+            stays.extend((first, last))
+            insort(order, (first, last, who))
+            self._count += 1
+        else:
+            before = len(stays)
+            _insert(stays, first, last)
+            self._count += (len(stays) - before) // 2
+            order[:] = sorted(
+                [spell for spell in order if spell[2] != who]
+                + [(begin, end, who) for begin, end in _pairs(stays)]
+            )
         while self._count > self._limit:
             self._forget(min(self._days))
             self.dropped += 1
@@ -146,7 +155,7 @@ class Presence:
 
     def _others(self, day: int, place: str, here: Collection[str]) -> list[_Spell]:
         """Return all stays at a place on a day in order; `here` are those whose is open."""
-        gathered = self._gathered(day, place)
+        gathered = self._order.get((day, place), [])
         if not here:
             return gathered
         # Who is there now may have been there before: their stays are joined first.
@@ -179,16 +188,6 @@ class Presence:
             _insert(stays, run[1], run[_LAST])
         return stays
 
-    def _gathered(self, day: int, place: str) -> list[_Spell]:
-        """Return all stays at a place on a day, in order; kept until another is added."""
-        gathered = self._order.get((day, place))
-        if gathered is None:
-            people = self._days.get(day, {}).get(place, {})
-            gathered = self._order[day, place] = sorted(
-                (first, last, who) for who, stays in people.items() for first, last in _pairs(stays)
-            )
-        return gathered
-
     def day_of(self, tick: int) -> int:
         """Return the date of a tick as a number such as 20260301."""
         moment = EPOCH + timedelta(milliseconds=tick * self.every)
@@ -209,6 +208,13 @@ class Presence:
         self._days = {
             day: {place: {who: array("q", it) for who, it in people} for place, people in places}
             for day, places in days
+        }
+        self._order = {
+            (day, place): sorted(
+                (first, last, who) for who, it in people.items() for first, last in _pairs(it)
+            )
+            for day, places in self._days.items()
+            for place, people in places.items()
         }
         self._open = {who: run for who, *run in runs}
         self._count = sum(
