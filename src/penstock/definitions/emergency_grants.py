@@ -1,0 +1,91 @@
+"""What a situation opens, and to whom: the emergency policies that apply in it now.
+
+Rules that hold here:
+- Whether a policy applies is asked of its compiled form, as a decision would.
+- People are those whom definitions name. A condition that looks at more than the person and
+  the subject cannot be answered without a message: such people are told apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.definitions.access import AccessDefinitions, compile_rule, scenarios_by_plan
+from penstock.definitions.set import DefinitionSet
+from penstock.model import kinds
+from penstock.policy.access_rules import Rule
+from penstock.policy.emergencies import SituationBoard
+
+_USER = "user:"
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """An emergency policy that applies in a situation."""
+
+    policy: str
+    subject: str
+    action: str
+    filter: str
+    when: str
+    description: str
+    exclusive: bool
+    people: list[str] = field(default_factory=list)
+    """Those to whom it grants now."""
+    undecided: list[str] = field(default_factory=list)
+    """Those for whom it depends on the message."""
+
+
+def list_grants(
+    definitions: DefinitionSet, scenario: str, subject: str, situation: str
+) -> list[Grant]:
+    """Return the emergency policies that apply while a subject is in a situation."""
+    board = SituationBoard([(scenario, subject, situation)])
+    access = AccessDefinitions(definitions).access
+    known = scenarios_by_plan(definitions)
+    askers = [access.asker(user, None) for user in sorted(_list_users(definitions))]
+    found = []
+    for policy in definitions.of(kinds.EmergencyPolicy).values():
+        rule = compile_rule(policy, definitions, known)
+        if not isinstance(rule, Rule) or rule.emergency is None:
+            continue
+        if rule.emergency.find(board, subject) is None:
+            continue
+        grant = Grant(
+            policy.name,
+            policy.subject,
+            policy.allow,
+            policy.filter,
+            policy.when,
+            policy.description,
+            policy.exclusive,
+        )
+        about = _suppose(policy, subject)
+        for asker in askers:
+            if rule.subject not in asker.subjects or asker.user is None:
+                continue
+            outcome = rule.condition.function(asker.attributes, about, {}, {})
+            if outcome is True:
+                grant.people.append(asker.user)
+            elif outcome is None:
+                grant.undecided.append(asker.user)
+        found.append(grant)
+    return found
+
+
+def _suppose(policy: kinds.EmergencyPolicy, subject: str) -> dict[str, Any]:
+    """Return the object of a message about the subject, where the policy says how to find it."""
+    root, _, name = (policy.about or "").strip().partition(".")
+    return {name: subject} if root == "o" and name.isidentifier() else {}
+
+
+def _list_users(definitions: DefinitionSet) -> set[str]:
+    return {name.removeprefix(_USER) for name in _list_names(definitions) if name.startswith(_USER)}
+
+
+def _list_names(definitions: DefinitionSet) -> Iterator[str]:
+    for group in definitions.of(kinds.Group).values():
+        yield from group.members
+    yield from definitions.of(kinds.Attributes)
