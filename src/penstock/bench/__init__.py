@@ -16,5 +16,6 @@ BENCHMARKS = (
     "gateway",
     "anonymity",
     "pipeline",
+    "kafka",
     "emergencies",
 )
