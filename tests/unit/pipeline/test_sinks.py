@@ -10,9 +10,10 @@ from pathlib import Path
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet  # type: ignore[import-untyped]
 import pytest
+from deltalake import DeltaTable
 from rich.console import Console
 
-from penstock.errors import UsageError
+from penstock.errors import UnavailableError, UsageError
 from penstock.eventlog import Topic
 from penstock.pipeline.commits import Commit, ViewWriter
 from penstock.pipeline.reading import read_published
@@ -79,7 +80,6 @@ def test_a_topic_gets_each_record_once_whenever_the_process_dies(
 
 
 def test_a_delta_table_has_each_batch_once(tmp_path: Path) -> None:
-    deltalake = pytest.importorskip("deltalake")
     sink = DeltaSink()
     writer = ViewWriter(tmp_path, sink.deliver)
     writer.open()
@@ -90,7 +90,7 @@ def test_a_delta_table_has_each_batch_once(tmp_path: Path) -> None:
     files = [writer.data / name for name in writer.newest.files]
     sink.deliver(writer.newest, files, again=True)
     writer.close()
-    found = deltalake.DeltaTable(str(tmp_path / "data"))
+    found = DeltaTable(str(tmp_path / "data"))
     assert sorted(found.to_pyarrow_table()["n"].drop_null().to_pylist()) == [0, 1, 2]
     assert found.version() == 2
     writer = ViewWriter(tmp_path, sink.deliver)
@@ -98,6 +98,12 @@ def test_a_delta_table_has_each_batch_once(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="differ from the view's"):
         _publish(writer, sink, "part-0.parquet", pa.table({"other": [1]}))
     writer.close()
+
+
+def test_without_the_package_for_delta_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(UnavailableError, match="pip install deltalake"):
+        DeltaSink()
 
 
 def test_the_console_shows_each_batch_once(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ class DeltaSink(ParquetSink):
 
 
 def _schema_of(path: Path) -> pa.Schema:
-    """Return the fields of a file; Spark's timestamps are moments, though the file is silent."""
+    """Return the fields of a file; those that Spark wrote do not say that moments are UTC."""
     moment = pa.timestamp("us", tz="UTC")
     return pa.schema(
         (field.name, moment if pa.types.is_timestamp(field.type) else field.type)
