@@ -8,7 +8,6 @@ Rules that hold here:
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Final, Self
 
@@ -16,27 +15,10 @@ from pydantic import AfterValidator, Field, model_validator
 
 from penstock.errors import quote
 from penstock.model.definition import Definition, register
-from penstock.model.kinds.fields import as_value_error
-from penstock.model.topics import check_filter
+from penstock.model.kinds.topic_pattern import TopicPattern, named_levels, plain_filter
 
 ATTRIBUTE_LIMIT: Final = 100
 PATH_LIMIT: Final = 16
-_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-
-def _plain_filter(pattern: str) -> str:
-    return "/".join("+" if level.startswith("+") else level for level in pattern.split("/"))
-
-
-def _check_pattern(pattern: str) -> str:
-    names = [level[1:] for level in pattern.split("/") if level.startswith("+") and level != "+"]
-    for name in names:
-        if not _NAME.fullmatch(name):
-            raise ValueError(f"{quote(name)} cannot name a level → use letters, digits and _")
-        if names.count(name) > 1:
-            raise ValueError(f"two levels are called {quote(name)} → rename one, or write `+`")
-    as_value_error(check_filter)(_plain_filter(pattern))
-    return pattern
 
 
 def _check_path(path: str) -> str:
@@ -52,7 +34,7 @@ class ObjectShape(Definition):
 
     kind: ClassVar[str] = "object"
 
-    topics: Annotated[str, Field(max_length=65535), AfterValidator(_check_pattern)] = Field(
+    topics: TopicPattern = Field(
         default="#",
         description="The topics that this is about, with names for the levels that are "
         "attributes: `home/+patientId/+room/#`.",
@@ -67,16 +49,12 @@ class ObjectShape(Definition):
     @property
     def filter(self) -> str:
         """The topics, as a plain filter."""
-        return _plain_filter(self.topics)
+        return plain_filter(self.topics)
 
     @property
     def levels(self) -> Mapping[int, str]:
         """The attributes that levels of the topic are, by the place of the level."""
-        return {
-            place: level[1:]
-            for place, level in enumerate(self.topics.split("/"))
-            if level.startswith("+") and level != "+"
-        }
+        return named_levels(self.topics)
 
     @model_validator(mode="after")
     def _check_attributes(self) -> Self:
