@@ -5,6 +5,8 @@ Rules that hold here:
   what must be awaited: a command.
 - Everything that begins with the prefix of commands is a command or malformed; it never
   reaches the broker.
+- What may be an event is detected, decided and forwarded in one step; a message that is
+  denied has left no trace in detection.
 - Purposes that a message carries travel in the gateway's own properties.
 """
 
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import PenstockError, UsageError
 from penstock.gateway import commanding
 from penstock.gateway.answers import deny
+from penstock.gateway.guard import DETECTOR, EVENT, POLICY
 from penstock.gateway.message_purposes import as_properties, narrow, read_purposes
 from penstock.mqtt import Publish, ReasonCode, encode_user_properties
 from penstock.policy.commands import SendFor, parse_publish
@@ -28,6 +31,12 @@ _KNOWN_LIMIT = 2_048
 _LATER = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
 _NO_TOPIC = ReasonCode.TOPIC_NAME_INVALID
 _NOT_ALLOWED = ReasonCode.NOT_AUTHORIZED
+_QOS = 0x06
+_REFUSALS = {
+    POLICY: ("not allowed to write here", _NOT_ALLOWED),
+    DETECTOR: ("events are not detected now", _LATER),
+    EVENT: ("the payload cannot be an event", ReasonCode.PAYLOAD_FORMAT_INVALID),
+}
 
 Outcome = bytes | None | Coroutine[Any, Any, None]
 
@@ -61,13 +70,39 @@ def admit(client: Downstream, packet: Publish) -> Outcome:  # noqa: PLR0911 (one
         gateway.denials.refused(client.session, "malformed")
         deny(client, packet, "malformed", str(error), _NO_TOPIC)
         return None
-    if not rules.may_publish(client.session, packet.topic):
+    if not rules.enforceable:
         gateway.denials.publication(client.session, "right")
         deny(client, packet, "right", "not allowed to write here", _NOT_ALLOWED)
         return None
+    lasting = _authorise(client, packet)
+    if lasting is None:
+        return None
     if purposes is not None:
         return client.stamp + encode_user_properties(as_properties(purposes))
-    if len(client.writes) >= _KNOWN_LIMIT:
-        client.writes.clear()
-    client.writes.add(packet.topic)
+    if lasting:
+        if len(client.writes) >= _KNOWN_LIMIT:
+            client.writes.clear()
+        client.writes.add(packet.topic)
     return client.stamp
+
+
+def _authorise(client: Downstream, packet: Publish) -> bool | None:
+    """Let policies decide, and events take effect; None where the message is denied.
+
+    True says that the same holds for all messages of this client on this topic.
+    """
+    gateway = client.gateway
+    written = gateway.guard.publish(
+        client.session, packet, repeated=gateway.repeats.has(client.session, packet)
+    )
+    if written.why:
+        gateway.denials.publication(client.session, written.why, written.rule)
+        text, reason = _REFUSALS[written.why]
+        deny(client, packet, written.why, text, reason)
+        return None
+    if written.ticket and packet.first & _QOS:
+        gateway.repeats.note(client.session, packet)
+        client.held_answers.expect(
+            gateway.guard.detection.journal, packet.packet_id, written.ticket
+        )
+    return written.lasting

@@ -28,6 +28,9 @@ DENIALS = (
     "password",
     "busy",
     "will",
+    "policy",
+    "detector",
+    "event",
 )
 
 _MESSAGES = metrics.counter(

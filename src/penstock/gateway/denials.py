@@ -1,4 +1,6 @@
-"""What was denied, for the audit log: counted by who and why, written once a second.
+"""What was denied, or granted in an emergency only, for the audit log.
+
+It is counted by who and why, and written once a second.
 
 Rules that hold here:
 - Nobody is named: users and clients appear as pseudonyms. The actor is the user where the
@@ -12,9 +14,12 @@ Rules that hold here:
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.gateway.session import ANONYMOUS, Session
+from penstock.policy.emergencies import Applied
 from penstock.store.audit.entry import Detail, Entry, Outcome, allow_detail
 from penstock.store.audit.errors import AuditFullError, AuditStoppedError
 
@@ -34,6 +39,9 @@ class _Denial(NamedTuple):
     client: str
     why: str
     rule: str
+    emergency: Applied | None = None
+    """Whose emergency, where one was the reason to grant something after all."""
+    overridden: bool = False
 
 
 class Denials:
@@ -44,13 +52,19 @@ class Denials:
         self._pseudonyms = pseudonyms
         self._counts: dict[_Denial, int] = {}
 
-    def delivery(self, session: Session, rule: str) -> None:
+    def delivery(self, session: Session, rule: str, why: str = "purpose") -> None:
         """Count a message that did not reach a client."""
-        self._count("delivery.denied", session, "purpose", rule)
+        self._count("delivery.denied", session, why, rule)
 
-    def publication(self, session: Session, why: str) -> None:
+    def publication(self, session: Session, why: str, rule: str = "") -> None:
         """Count a message that did not reach the broker."""
-        self._count("publication.denied", session, why)
+        self._count("publication.denied", session, why, rule)
+
+    def emergency(self, session: Session, rule: str, applied: Applied, *, overridden: bool) -> None:
+        """Count a message that an emergency policy let pass, be it against a preference."""
+        user = "" if session.principal == ANONYMOUS else session.principal
+        kind = "preference.overridden" if overridden else "emergency.granted"
+        self._add(_Denial(kind, user, session.client_id, "emergency", rule, applied, overridden))
 
     def subscription(self, session: Session, rule: str) -> None:
         """Count a subscription that was refused."""
@@ -64,13 +78,20 @@ class Denials:
         """Count what could not be understood."""
         self._count("request.refused", session, why)
 
-    def will(self, session: Session) -> None:
-        """Count a will that was deleted because its publisher may no longer write."""
-        self._count("will.denied", session, "right")
+    def will(self, session: Session, why: str = "right", rule: str = "") -> None:
+        """Count a will that was not sent because its publisher may not write."""
+        self._count("will.denied", session, why, rule)
 
     def connection(self, peer: str, why: str) -> None:
         """Count a connection that was refused; the address stands for who it was."""
         self._add(_Denial("connection.refused", "", peer, why, ""))
+
+    def record(self, entry_of: Callable[[Pseudonyms], Entry]) -> None:
+        """Hand over something that is written by itself, not counted."""
+        if self._writer is not None and self._pseudonyms is not None:
+            # What is not taken is in the metrics of the writer, and in the store's history.
+            with contextlib.suppress(AuditFullError, AuditStoppedError):
+                self._writer.submit(entry_of(self._pseudonyms))
 
     def flush(self, epoch: int) -> None:
         """Hand what was counted to the audit log, as far as it takes it."""
@@ -92,7 +113,7 @@ class Denials:
     def _add(self, denial: _Denial) -> None:
         counts = self._counts
         if denial not in counts and len(counts) >= _KEYS_LIMIT:
-            denial = _Denial(denial.kind, "", "", denial.why, "")
+            denial = _Denial(denial.kind, "", "", denial.why, "", None, denial.overridden)
         counts[denial] = counts.get(denial, 0) + 1
 
 
@@ -101,10 +122,17 @@ def _entry(denial: _Denial, count: int, epoch: int, pseudonyms: Pseudonyms) -> E
     client = pseudonyms.client(denial.client) if denial.client else None
     if client is not None:
         details["client"] = client
+    subject = None
+    granted = denial.emergency
+    if granted is not None:
+        details |= {"scenario": granted.scenario, "situation": granted.situation}
+        details["override"] = denial.overridden
+        subject = pseudonyms.person(granted.subject) if granted.subject is not None else None
     return Entry.make(
         denial.kind,
-        Outcome.DENIED,
+        Outcome.DENIED if granted is None else Outcome.ALLOWED,
         actor=pseudonyms.person(denial.user) if denial.user else client,
+        subject=subject,
         rule=_printable(denial.rule),
         epoch=epoch,
         **details,

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, cast
 from penstock.gateway import admission, opening, requests
 from penstock.gateway.backlog import Backlog
 from penstock.gateway.ending import Cause, end
+from penstock.gateway.held_answers import HeldAnswers
 from penstock.mqtt import (
     NO_PROPERTIES,
     NO_PUBLISH_PROPERTIES,
@@ -71,6 +72,7 @@ class Downstream(asyncio.Protocol):
         "gateway",
         "generation",
         "heard",
+        "held_answers",
         "idle",
         "idle_limit",
         "open",
@@ -125,6 +127,7 @@ class Downstream(asyncio.Protocol):
         self.budget = 0.0
         self._holds: set[str] = set()
         self.backlog = Backlog(self)
+        self.held_answers = HeldAnswers(self)
 
     # --- the network ---
 
@@ -261,7 +264,7 @@ class Downstream(asyncio.Protocol):
         rules = self.gateway.rules
         self.generation = rules.generation
         self.writes.clear()
-        self.stamp = rules.stamp(self.session.principal)
+        self.stamp = rules.stamp(self.session)
         self.forget_verdicts()
 
     def forget_verdicts(self) -> None:

@@ -13,9 +13,9 @@
 
 Rules that hold here:
 - A connection ends once; the first cause counts.
-- A will is the broker's to publish. It is authorised once more when the connection ends
-  without a DISCONNECT: where its publisher may no longer write there, the broker is told
-  an ordinary DISCONNECT, which deletes the will.
+- A will is the broker's to publish, unless policies or detection look at its topic: then
+  it is judged and sent from here (`Wills`). Where the broker has it, it is told an ordinary
+  DISCONNECT, which deletes the will.
 - What was already handed to a transport is still sent, but a client that does not read
   cannot keep its connection open: after a grace the transport is cut off.
 """
@@ -87,13 +87,12 @@ def end(
     if client.open:
         client.gateway.counters.ended(cause)
     upstream = client.upstream
+    said = (farewell or Disconnect()) if cause is Cause.CLIENT else None
+    instead = None
+    if said is None or said.reason == ReasonCode.DISCONNECT_WITH_WILL:
+        instead = _instead_of_will(client)
     if upstream is not None and not upstream.ended:
-        if cause is Cause.CLIENT:
-            said = farewell or Disconnect()
-            wants_will = said.reason == ReasonCode.DISCONNECT_WITH_WILL
-            upstream.close((_instead_of_will(client) if wants_will else None) or said)
-        else:
-            upstream.close(_instead_of_will(client))
+        upstream.close(instead or said)
     client.gateway.forget(client)
 
 
@@ -137,10 +136,12 @@ def _refusal(client: Downstream, error: MqttError) -> bytes:
 
 
 def _instead_of_will(client: Downstream) -> Disconnect | None:
-    """Return the DISCONNECT that deletes a will whose publisher lost the right to it."""
-    if not client.open or client.connect.will is None:
+    """Return the DISCONNECT that deletes a will at the broker, where it is judged here."""
+    if not client.open or client.session.will is None:
         return None
-    if client.gateway.rules.may_publish(client.session, client.session.will_topic):
-        return None
-    client.gateway.denials.will(client.session)
-    return Disconnect()
+    session = client.session
+    if not client.gateway.rules.enforceable:
+        client.gateway.denials.will(session)
+        return Disconnect()
+    given = session.will_given
+    return Disconnect() if client.gateway.wills.leave(session) and given else None

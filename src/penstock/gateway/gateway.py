@@ -19,25 +19,31 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from penstock.config.sections.gateway import EmergencySettings
 from penstock.errors import UnavailableError
 from penstock.gateway.broker_address import BrokerAddress
 from penstock.gateway.counters import Counters
 from penstock.gateway.credentials import Authenticator, RefusedError
 from penstock.gateway.denials import Denials
 from penstock.gateway.downstream import Downstream
+from penstock.gateway.emergencies import Emergencies
 from penstock.gateway.ending import Cause, end
 from penstock.gateway.following import Following
 from penstock.gateway.limits import TICK_SECONDS, Limits
+from penstock.gateway.repeats import Repeats
 from penstock.gateway.rules import Rules
 from penstock.gateway.saving import Saver
 from penstock.gateway.session import Session
 from penstock.gateway.translation import RESERVED, Offer
 from penstock.gateway.upstream import Upstream
+from penstock.gateway.wills import Wills
 from penstock.mqtt import Connect, PropertyLists, ReasonCode, Sender, TopicNames
 from penstock.policy.notation import Notation
 from penstock.store.checked import CheckedDefinitions
+from penstock.store.detection import DetectionStore
 from penstock.store.follower import Follower
 from penstock.store.sessions import Leave, SessionChange, Sessions
+from penstock.store.situations import Situations
 from penstock.telemetry import get_logger
 
 _SWEEP_TICKS = 3_600
@@ -63,6 +69,9 @@ class Gateway:
         denials: Denials,
         close_denied: bool = False,
         replay_retained: bool = False,
+        emergencies: EmergencySettings | None = None,
+        situations: Situations,
+        detection_store: DetectionStore,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.log = get_logger("gateway")
@@ -87,8 +96,16 @@ class Gateway:
         self.draining = False
         self._emptied = asyncio.Event()
         self._addresses: dict[str, int] = {}
-        self.following = Following(self, definitions, follower)
         self._threads = ThreadPoolExecutor(_THREADS, "penstock-store")
+        self.emergencies = Emergencies(
+            self, emergencies or EmergencySettings(), situations, detection_store
+        )
+        self.guard = self.emergencies.guard
+        self.publisher = self.emergencies.publisher
+        self.repeats = Repeats()
+        self.wills = Wills(self)
+        rules.guard = self.guard
+        self.following = Following(self, definitions, follower)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ticks = 0
 
@@ -102,6 +119,7 @@ class Gateway:
     async def start(self) -> None:
         """Follow the definitions, and wait until they are known."""
         await self.following.start()
+        await self.emergencies.start()
         self.start_task(self._keep_time())
         self.start_task(self.following.watch_lease())
 
@@ -117,6 +135,8 @@ class Gateway:
                     await self._emptied.wait()
         for client in list(self.connections):
             client.transport.abort()
+        self.wills.finish()
+        await self.emergencies.finish(seconds)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.saver.finish()
@@ -124,6 +144,7 @@ class Gateway:
     async def stop(self) -> None:
         """Give back threads and tasks."""
         await self.following.stop()
+        await self.emergencies.stop()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

@@ -185,7 +185,7 @@ async def _look_up(client: Downstream, session: Session) -> str | None:
 
 
 def _authorise_will(client: Downstream, session: Session) -> Will | None:
-    """Return the will as the broker is to publish it, or refuse it."""
+    """Return the will that the broker is to publish, if it is, or refuse it."""
     will = client.connect.will
     if will is None:
         return None
@@ -207,14 +207,13 @@ def _authorise_will(client: Downstream, session: Session) -> Will | None:
         raise RefusedError("the will's topic is too long", ReasonCode.TOPIC_NAME_INVALID, "will")
     if not topic or (answer is not None and gateway.notation.is_command(answer)):
         raise RefusedError("a will cannot be a command", ReasonCode.NOT_AUTHORIZED, "will")
-    fresh = boot_clock() <= gateway.rules.fresh_until
-    if not fresh or not gateway.rules.may_publish(session, topic):
+    if boot_clock() > gateway.rules.fresh_until or not gateway.rules.enforceable:
         raise RefusedError("not allowed to write the will", ReasonCode.NOT_AUTHORIZED, "will")
-    session.will_topic = topic
+    own += gateway.guard.stamp_of(session)
     if purposes is not None:
         own += as_properties(purposes)
     properties = replace(will.properties, user=(*strip(will.properties.user), *own))
-    return replace(will, topic=topic, properties=properties)
+    return gateway.wills.keep(session, replace(will, topic=topic, properties=properties))
 
 
 async def _connect_broker(client: Downstream, offer: Offer, will: Will | None) -> Connack:

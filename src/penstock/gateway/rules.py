@@ -10,8 +10,9 @@ Rules that hold here:
 - A set of definitions is taken once, and an older one never after a newer one.
 - `fresh_until` is the moment (of `boot_clock`) from which on nothing is known to hold: who
   decides must look at it first.
-- Later parts add their questions beside `may_publish` and `delivery`. Until then a set of
-  definitions that requires policies closes the gateway: what it cannot check, it denies.
+- Policies, preferences and situations are asked for at the end of `delivery` (`Guard`). The
+  same step of the loop takes over their definitions; definitions that cannot be compiled
+  close the gateway: what it cannot check, it denies.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from typing import Any
 from penstock.gateway.counters import DECISION
 from penstock.gateway.declared import RULE as UNDECLARED
 from penstock.gateway.declared import DeclaredPurposes
+from penstock.gateway.guard import Guard
+from penstock.gateway.policies import Policies
 from penstock.gateway.session import ANONYMOUS, Session
 from penstock.gateway.translation import MESSAGE_AIP, MESSAGE_PIP, stamp
 from penstock.model import kinds
@@ -45,7 +48,6 @@ SETTINGS = "purpose-settings"
 PURPOSE = kinds.Purpose.kind
 _PURPOSE_KINDS = frozenset({RESERVATION, PRESUBSCRIPTION, SETTINGS})
 _GRANTING_KINDS = frozenset({kinds.Group.kind, kinds.Right.kind})
-_ENFORCEMENT = Key("enforcement", "default")
 _AT_ONCE = 1_000
 """Where more than these, and more than half of all reservations change, all are taken anew."""
 
@@ -90,12 +92,18 @@ class Rules:
         self.snapshot: Snapshot | None = None
         self.generation = 0
         self.fresh_until = 0.0
-        self.enforceable = True
+        self.policies = Policies()
+        self.guard: Guard | None = None
+        """What decides beside purposes; None only where there is no gateway around it."""
         self.remembers = True
+        self.lasting = True
+        """Whether what was decided last may be remembered by topic and properties."""
+        self.refusal = ""
+        """The policy or preference that denied what was decided last, if one did."""
         self._overlay: dict[Key, Document | None] = {}
         self._presubscribed: dict[str, tuple[str, str, str]] = {}
         self._purposes: dict[UserProperties, PurposeSet | None] = {}
-        self._stamps: dict[str, bytes] = {}
+        self._stamps: dict[tuple[str, str], bytes] = {}
         self._rights: dict[tuple[str, str], CommandRights] = {}
         self._membership: Membership | None = None
         self._granting: dict[Key, Document] = {}
@@ -106,6 +114,11 @@ class Rules:
         """The epoch of what is known."""
         return self.snapshot.epoch if self.snapshot else 0
 
+    @property
+    def enforceable(self) -> bool:
+        """Whether the definitions can be carried out; else everything is denied."""
+        return self.policies.trouble is None
+
     # --- changes ---
 
     def take(self, snapshot: Snapshot, changed: Iterable[Key]) -> Turn:
@@ -113,7 +126,7 @@ class Rules:
         held = self.snapshot
         if held is not None and snapshot.mark == held.mark:
             return Turn()
-        keys = list(changed)
+        given = keys = list(changed)
         self.declared.take(snapshot.documents, keys)
         turn = Turn()
         reserved = sum(key.kind == RESERVATION for key in keys)
@@ -127,8 +140,9 @@ class Rules:
                 self._granting.pop(key, None)
                 if key in snapshot.documents:
                     self._granting[key] = snapshot.documents[key]
-        enforcement = snapshot.documents.get(_ENFORCEMENT)
-        self.enforceable = not enforcement or enforcement.body.get("policies") != "required"
+        turned = self.policies.take(snapshot.documents, given)
+        if turned.program and self.guard is not None:
+            self.guard.detection.follow(self.policies.program)
         self.snapshot = snapshot
         self._turn_over()
         return turn
@@ -243,11 +257,6 @@ class Rules:
 
     # --- questions ---
 
-    def may_publish(self, session: Session, topic: str) -> bool:
-        """Say whether a session may write to a topic. Purposes do not restrict writers."""
-        del session, topic
-        return self.enforceable
-
     def rights(self, session: Session) -> CommandRights:
         """Return what a session may command."""
         if self.open_mode:
@@ -260,13 +269,16 @@ class Rules:
             known = self._rights[who] = self._work_out_rights(session)
         return known
 
-    def stamp(self, principal: str) -> bytes:
+    def stamp(self, session: Session) -> bytes:
         """Return the encoded properties that mark a publisher's messages in this epoch."""
-        known = self._stamps.get(principal)
+        guard = self.guard
+        who = (session.principal, session.client_id if guard and guard.decides else "")
+        known = self._stamps.get(who)
         if known is None:
             if len(self._stamps) >= _STAMPS_LIMIT:
                 self._stamps.clear()
-            known = self._stamps[principal] = stamp(principal, self.epoch)
+            further = guard.stamp_of(session) if guard is not None else ()
+            known = self._stamps[who] = stamp(session.principal, self.epoch, further)
         return known
 
     def restore(
@@ -298,15 +310,28 @@ class Rules:
         properties = packet.properties
         message = self._message_purposes(properties.reserved)
         permits = self.engine.permits
-        known = session.by_number if self.enforceable else {}
+        decides = self.policies.decides
+        known = session.by_number if self.enforceable and (self.guard or not decides) else {}
+        self.lasting = True
+        self.refusal = ""
         own: list[int] = []
         allowed = False
+        judge = None
+        if self.guard is not None and decides:
+            judge = self.guard.judge(session, packet)
         for number in properties.subscription_identifiers:
             subscription = known.get(number)
-            if subscription is not None and permits(subscription, packet.topic, message):
+            if (
+                subscription is not None
+                and permits(subscription, packet.topic, message)
+                and (judge is None or judge.allows(subscription.ap))
+            ):
                 allowed = True
                 if subscription.identifier:
                     own.append(subscription.identifier)
+        if judge is not None:
+            self.lasting = judge.lasting
+            self.refusal = "" if allowed else judge.refusal
         if started:
             DECISION.observe(time.perf_counter() - started)
         if not allowed:
@@ -316,7 +341,7 @@ class Rules:
     def explain(self, session: Session, packet: Publish) -> str:
         """Name the rule that denies a delivery; nothing where no subscription is known."""
         if not self.enforceable:
-            return _ENFORCEMENT.name
+            return "definitions"
         message = self._message_purposes(packet.properties.reserved)
         for number in packet.properties.subscription_identifiers:
             known = session.purpose_under(number)

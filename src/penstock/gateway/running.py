@@ -6,13 +6,14 @@
 Rules that hold here:
 - The gateway listens only when it knows the definitions.
 - Ready means: the lease holds, the broker accepts connections, the audit log can be
-  written. Alive means: the loop turns.
+  written, and events are detected here where any are defined. Alive means: the loop turns.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import signal
 import socket
 import time
@@ -38,8 +39,10 @@ from penstock.store.change_records import recorder
 from penstock.store.checked import CheckedDefinitions
 from penstock.store.database import Database
 from penstock.store.definitions import Definitions
+from penstock.store.detection import DetectionStore
 from penstock.store.follower import Follower
 from penstock.store.sessions import Sessions
+from penstock.store.situations import Situations
 from penstock.telemetry import Endpoint, Health, get_logger
 
 DRAIN_SECONDS = 8.0
@@ -89,6 +92,13 @@ async def run(config: Config, *, shared: bool = False) -> AsyncIterator[Running]
             denials=Denials(writer, pseudonyms),
             close_denied=settings.filtering.denied_publish == "close",
             replay_retained=settings.filtering.replay_retained,
+            emergencies=settings.emergencies,
+            situations=Situations(database, log, pseudonyms),
+            detection_store=DetectionStore(
+                database,
+                f"{socket.gethostname()}, process {os.getpid()}",
+                seconds=settings.emergencies.lease,
+            ),
         )
         stack.push_async_callback(gateway.stop)
         await gateway.start()
@@ -169,6 +179,7 @@ def make_health(gateway: Gateway, follower: Follower, writer: AuditWriter) -> He
     health.register("definitions", check_lease)
     health.register("broker", check_broker)
     health.register("audit", writer.check)
+    health.register("detection", lambda: gateway.guard.detection.trouble or None)
     health.register("loop", beat.check, liveness=True)
     return health
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import secrets
 from typing import Final
 
+from penstock.mqtt import Will
 from penstock.policy.subscriptions import Subscription
 from penstock.store.sessions import StoredSubscription
 
@@ -36,14 +37,18 @@ class Session:
         "numbers",
         "principal",
         "stored",
-        "will_topic",
+        "will",
+        "will_given",
     )
 
     def __init__(self, client_id: str, principal: str, expiry: int) -> None:
         self.client_id = client_id
         self.principal = principal
         self.expiry = expiry
-        self.will_topic = ""
+        self.will: Will | None = None
+        """The will as it is to be published, stamp included; None where there is none."""
+        self.will_given = False
+        """Whether the broker has it."""
         self.holder = secrets.token_hex(8)
         """Tells this connection from others of the same session, in the store."""
         self.stored = False

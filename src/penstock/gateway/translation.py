@@ -30,6 +30,11 @@ RESERVED: Final = ("penstock-", "purpose-")
 
 PUBLISHER: Final = "penstock-publisher"
 EPOCH: Final = "penstock-epoch"
+CLIENT: Final = "penstock-client"
+FOR: Final = "penstock-for"
+"""The user for whom a message was published: whose preferences hold."""
+ACTIONS: Final = ":actions"
+"""Who publishes the messages of actions; no user's name has a colon."""
 MESSAGE_AIP: Final = "penstock-aip"
 MESSAGE_PIP: Final = "penstock-pip"
 

@@ -317,7 +317,11 @@ class Upstream(asyncio.Protocol):
                 type(packet) is Puback and packet.properties is NO_PROPERTIES and not packet.reason
             ):
                 client.acknowledged(packet.packet_id)
-                out.append(encode_puback(packet.packet_id))
+                data = encode_puback(packet.packet_id)
+                if client.held_answers:
+                    client.held_answers.hold(packet.packet_id, data)
+                else:
+                    out.append(data)
             else:
                 self._pass_on(packet, out, back)
         if client.ended:
@@ -352,9 +356,9 @@ class Upstream(asyncio.Protocol):
         """Record a delivery that the rules forbid, and acknowledge it in the client's place."""
         gateway = self.client.gateway
         session = self.client.session
-        rule = self.verdicts.name_rule(session, packet, key)
-        gateway.counters.denied("delivery", "purpose" if rule else "unknown_subscription")
-        gateway.denials.delivery(session, rule)
+        why, rule = self.verdicts.name_rule(session, packet, key)
+        gateway.counters.denied("delivery", why)
+        gateway.denials.delivery(session, rule, "purpose" if why != "policy" else why)
         self._deny(packet, back)
 
     def _deny(self, packet: Publish, back: list[bytes]) -> None:
@@ -371,19 +375,27 @@ class Upstream(asyncio.Protocol):
         """Encode the broker's answer, without its words where the client has no room for them."""
         return within(self.client, packet, type(packet)(packet.packet_id, packet.reason))
 
+    def _answer(self, packet: Puback | Pubrec | Pubcomp, out: list[bytes]) -> None:
+        """Pass on the broker's answer, or keep it until what it is about is durable."""
+        data = self._fit(packet)
+        if self.client.held_answers:
+            self.client.held_answers.hold(packet.packet_id, data)
+        else:
+            out.append(data)
+
     def _pass_on(self, packet: Packet, out: list[bytes], back: list[bytes]) -> None:
         client = self.client
         match packet:
             case Puback() | Pubcomp():
                 client.acknowledged(packet.packet_id)
-                out.append(self._fit(packet))
+                self._answer(packet, out)
             case Pubrec():
                 if packet.failed:
                     client.acknowledged(packet.packet_id)
                     if self.version == V3:
                         # 3.1.1 cannot be told: it will release what the broker has dropped.
                         client.refused.add(packet.packet_id)
-                out.append(self._fit(packet))
+                self._answer(packet, out)
             case Pubrel():
                 if packet.packet_id in self.denied:
                     self.denied.discard(packet.packet_id)

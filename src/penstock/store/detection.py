@@ -116,7 +116,7 @@ class Batch:
 
 
 class DetectionStore:
-    """The rows of one process that detects, or would. One thread at a time uses it."""
+    """The rows of one process that detects, or would. Its threads may share it."""
 
     def __init__(
         self,

@@ -91,10 +91,11 @@ def test_purposes_that_a_message_carries(pairs: tuple[tuple[str, str], ...], pas
 def test_a_change_turns_a_generation_and_stamps_follow_the_epoch() -> None:
     made = rules()
     before = made.generation
-    assert made.stamp("alice") == stamp("alice", 1)
+    alice = Session("c", "alice", 0)
+    assert made.stamp(alice) == stamp("alice", 1)
     made.take(snapshot(2), ())
     assert made.generation > before
-    assert made.stamp("alice") == stamp("alice", 2)
+    assert made.stamp(alice) == stamp("alice", 2)
     made.take(snapshot(2), ())
     assert made.epoch == 2
 
@@ -186,11 +187,19 @@ def test_rights_come_from_users_clients_and_groups() -> None:
     assert not made.rights(alice).may(Reserve("a/b", None)).allowed
 
 
-def test_policies_that_cannot_be_checked_close_the_gateway() -> None:
+def test_policies_that_nobody_checks_close_the_gateway() -> None:
     made = rules(Document("enforcement", "default", {"policies": "required"}))
     session = subscribed(made, ("a", "p", 0))
-    assert not made.may_publish(session, "a")
     assert made.delivery(session, message("a", 1)) is None
+
+
+def test_definitions_that_cannot_be_compiled_close_the_gateway_until_they_are_mended() -> None:
+    made = rules(Document("policy", "p", {"subject": "anyone"}))
+    session = subscribed(made, ("a", "p", 0))
+    assert not made.enforceable
+    assert made.delivery(session, message("a", 1)) is None
+    made.take(snapshot(2), [Key("policy", "p")])
+    assert made.delivery(session, message("a", 1)) == b""
 
 
 def test_many_reservations_are_taken_at_once_as_one_by_one() -> None:

@@ -161,6 +161,31 @@ class AuthenticationSettings(Settings):
             )
 
 
+class EmergencySettings(Settings):
+    """How events are detected, and what emergencies may cause."""
+
+    two_persons: bool = setting(
+        default=False,
+        description="Whether a situation that somebody sets by hand needs a second person.",
+    )
+    lease: Annotated[Duration, Field(ge=2, le=300)] = setting(
+        "10s",
+        "How long a gateway that no longer answers keeps others from detecting in its place.",
+    )
+    snapshot: Annotated[Size, Field(ge=65_536, le=1 << 32)] = setting(
+        "32MiB", "How much detection records until it saves its whole state."
+    )
+    history: Annotated[Duration, Field(ge=3600)] = setting(
+        "365d", "How long the history of situations is kept."
+    )
+    action_depth: Annotated[int, Field(ge=1, le=64)] = setting(
+        8, "How many actions may follow from each other."
+    )
+    action_rate: Annotated[int, Field(ge=1, le=100_000)] = setting(
+        100, "The most messages of actions per second, over ten seconds."
+    )
+
+
 NotationWord = Annotated[
     str,
     Field(
@@ -203,6 +228,7 @@ class GatewaySettings(Settings):
         examples=('["reserve=R", "opening=(", "closing=)"]',),
     )
     filtering: FilteringSettings = Field(default_factory=FilteringSettings)
+    emergencies: EmergencySettings = Field(default_factory=EmergencySettings)
 
     def conflicts(self) -> Iterator[Conflict]:
         """Yield two listeners that want the same address."""

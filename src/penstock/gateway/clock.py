@@ -1,0 +1,72 @@
+"""The time that decisions and detection go by: whole milliseconds that never go back.
+
+    wall clock ahead of us ──▶ we follow at once (after a jump: an alarm)
+    wall clock behind us   ──▶ we go on, a sixteenth slower, until it has caught up
+
+Rules that hold here:
+- One time for policies, events and timers, so that they agree on what is over.
+- It never stands still for long and never goes back: a window that has run out stays so,
+  and one that runs does run out, whatever is done to the wall clock.
+- After a restart it goes on from the latest time that detection knows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from penstock.store.follower import boot_clock
+from penstock.telemetry import get_logger, metrics
+
+_JUMP_MS: Final = 60_000
+_SLOWER: Final = 16
+
+_JUMPS = metrics.counter(
+    "penstock_gateway_clock_jumps",
+    "Times that the wall clock moved by more than a minute on its own.",
+    direction=("forward", "back"),
+)
+_log = get_logger("gateway")
+
+
+class Clock:
+    """Tells the time; one for each gateway."""
+
+    __slots__ = ("_behind", "_boot", "_held", "_steady", "_wall")
+
+    def __init__(
+        self, wall: Callable[[], float] = time.time, steady: Callable[[], float] = boot_clock
+    ) -> None:
+        self._wall = wall
+        self._steady = steady
+        self._boot = steady()
+        self._held = int(wall() * 1000)
+        self._behind = False
+
+    def now(self) -> int:
+        """Return the time, in milliseconds since 1970."""
+        wall, boot = int(self._wall() * 1000), self._steady()
+        passed = int((boot - self._boot) * 1000)
+        if wall >= self._held:
+            if wall - self._held - passed > _JUMP_MS and not self._behind:
+                self._tell("forward", wall - self._held - passed)
+            self._behind = False
+            self._held, self._boot = wall, boot
+            return wall
+        if passed >= _SLOWER:
+            if self._held - wall > _JUMP_MS and not self._behind:
+                self._behind = True
+                self._tell("back", self._held - wall)
+            self._held += passed - passed // _SLOWER
+            self._boot = boot
+        return self._held
+
+    def go_on_from(self, at: int) -> None:
+        """Take note of a time that was told before: earlier ones are over."""
+        self._held = max(self._held, at)
+
+    @staticmethod
+    def _tell(direction: str, milliseconds: int) -> None:
+        _JUMPS[direction].inc()
+        _log.warning("the clock has jumped", kind=direction, seconds=milliseconds // 1000)

@@ -1,0 +1,409 @@
+"""Detection of events at this gateway: the engine, its timers, and what it knows durably.
+
+    idle ──▶ claims ──▶ loads ──▶ detects ──▶ crashed, stalled, claimed by another ──▶ claims
+                                     │
+        offer ──▶ authorised? ──▶ commit ──▶ board, journal, actions
+        timers ───────────────────────┘
+
+Rules that hold here:
+- One process detects for all that share a store: the one that holds the claim. Whoever
+  does not detect knows no situations: the board is lost, and a message that could be an
+  event is refused, because an event that nobody detects might be the end of an emergency.
+- A step and all that follows from it happens at once; its record is in the journal before
+  the loop turns. What was in the journal is there again after a restart.
+- Timers that are due come before everything that is decided later.
+- An engine that raised an error is not asked again: it is made anew from what is durable.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from penstock.cep import records
+from penstock.cep.engine import Engine, Tentative
+from penstock.cep.outcome import Outcome
+from penstock.cep.program import Program
+from penstock.errors import PenstockError, UnavailableError, UsageError
+from penstock.gateway.clock import Clock
+from penstock.gateway.journal import Journal, Snapshot
+from penstock.gateway.outbox import Outbox, pack_state, unpack_state
+from penstock.gateway.watch import Watch
+from penstock.policy.emergencies import SituationBoard
+from penstock.store.detection import Batch, ClaimLostError, DetectionStore, Step
+from penstock.store.follower import boot_clock
+from penstock.store.situations import Cause, Request
+from penstock.telemetry import get_logger, metrics
+
+_NEVER: Final = 1 << 62
+_LONGEST_TIMER: Final = 3600.0
+_LOOK_SECONDS: Final = 0.5
+_RENEWALS: Final = 3
+
+_DETECTING = metrics.gauge(
+    "penstock_gateway_detecting", "1 while this gateway detects events, 0 while it does not."
+).plain
+_FAILURES = metrics.counter(
+    "penstock_gateway_detection_failures",
+    "Times that detection ended or could not begin, by cause.",
+    cause=("crash", "store", "claim", "stall", "state"),
+)
+_TRANSITIONS = metrics.counter(
+    "penstock_gateway_transitions",
+    "Steps of emergency scenarios, by what brought them about.",
+    cause=tuple(Cause),
+)
+_log = get_logger("gateway")
+
+Tell = Callable[[Step, Request | None], None]
+
+
+class Detection:
+    """The detection of one gateway, on its loop."""
+
+    def __init__(
+        self,
+        store: DetectionStore,
+        clock: Clock,
+        *,
+        lease: float,
+        snapshot_bytes: int,
+        run_in_thread: Callable[..., Awaitable[Any]],
+        tell: Tell,
+    ) -> None:
+        self.board = SituationBoard()
+        self.clock = clock
+        self.engine: Engine | None = None
+        self.trouble = ""
+        """Why events are not detected, if they are not and should be."""
+        self.watch = Watch(Program())
+        self.journal = Journal(self, snapshot_bytes)
+        self.outbox = Outbox()
+        self.act: Callable[[], None] = _do_nothing
+        """Carries out what is new in the outbox, in the step in which it came up."""
+        self.resume: Callable[[], None] = _do_nothing
+        """Carries on with what was in the outbox before a restart."""
+        self._store = store
+        self._lease = lease
+        self._run_in_thread = run_in_thread
+        self._tell = tell
+        self._program = Program()
+        self._held_until = 0.0
+        self._renewed = 0.0
+        self._due = _NEVER
+        self._rings_at = _NEVER
+        self._bell: asyncio.TimerHandle | None = None
+        self._news = asyncio.Event()
+        self._started = asyncio.Event()
+
+    # --- questions ---
+
+    @property
+    def wanted(self) -> bool:
+        """Whether there is anything to detect."""
+        return bool(self.watch) or bool(self._program.scenarios)
+
+    def is_alive(self) -> bool:
+        """Say whether events are detected now; a claim that ran out is noticed here."""
+        if self.engine is None:
+            return False
+        if boot_clock() <= self._held_until:
+            return True
+        self._lose("stall", "the store has not confirmed the claim in time")
+        return False
+
+    def catch_up(self, now: int) -> None:
+        """Let the timers take effect that are due."""
+        if now >= self._due and self.engine is not None:
+            self._ring()
+
+    # --- steps ---
+
+    def commit(self, tentative: Tentative, record: bytes) -> int:
+        """Let an authorised packet take effect; return its ticket in the journal."""
+        try:
+            outcome = tentative.commit()
+        except Exception as error:
+            self._crash(error)
+            raise UnavailableError("an event could not be processed") from error
+        ticket = self._take(outcome, record)
+        if outcome.publications:
+            self.act()
+        return ticket
+
+    def set(self, request: Request, *, two_persons: bool) -> None:
+        """Carry out what somebody asked for, or say why not."""
+        engine = self.engine
+        if engine is None:
+            return
+        now = self.clock.now()
+        try:
+            if two_persons and request.approver in {None, request.actor}:
+                raise UsageError("a second person has not approved it")
+            outcome = engine.set(request.scenario, request.subject, request.situation, now)
+        except PenstockError as error:
+            self.journal.add(settled=[(request.request, error.message)])
+            return
+        record = records.write_set(request.scenario, request.subject, request.situation, now)
+        self._take(outcome, record, request)
+        if outcome.publications:
+            self.act()
+
+    def _ring(self) -> None:
+        """Fire the timers that are due."""
+        engine, now = self.engine, self.clock.now()
+        self._rings_at = _NEVER
+        if engine is None:
+            return
+        if now < self._due:
+            self._arm(now)
+            return
+        try:
+            outcome = engine.advance(now)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the engine is not asked again
+            self._crash(error)
+            return
+        self._take(outcome, records.write_time(now))
+        if outcome.publications:
+            self.act()
+
+    def _take(self, outcome: Outcome, record: bytes, request: Request | None = None) -> int:
+        """Take over what a step came to."""
+        steps = []
+        for it in outcome.transitions:
+            self.board.move(it.scenario, it.subject, it.target)
+            by_hand = request is not None and it.event is None
+            cause = Cause.MANUAL if by_hand else Cause.DETECTED
+            step = Step(
+                it.at,
+                it.scenario,
+                it.subject,
+                it.source,
+                it.target,
+                it.event,
+                cause,
+                request.request if by_hand and request is not None else None,
+            )
+            steps.append(step)
+            self._note(step, request if by_hand else None)
+        self.outbox.put(outcome.publications)
+        self._arm(outcome.at)
+        return self.journal.add(record, steps, [(request.request, "")] if request else ())
+
+    def _note(self, step: Step, request: Request | None) -> None:
+        _TRANSITIONS[step.cause].inc()
+        self._tell(step, request)
+
+    def _arm(self, now: int) -> None:
+        """See to it that the loop wakes up when the next timer is due."""
+        due = self.engine.next_timer() if self.engine is not None else None
+        self._due = _NEVER if due is None else due
+        if self._due >= self._rings_at:
+            return
+        if self._bell is not None:
+            self._bell.cancel()
+        self._rings_at = self._due
+        seconds = min(max(self._due - now, 0) / 1000, _LONGEST_TIMER)
+        self._bell = asyncio.get_running_loop().call_later(seconds, self._ring)
+
+    # --- definitions ---
+
+    def follow(self, program: Program) -> None:
+        """Take over changed definitions; what they still know keeps its state."""
+        self._program = program
+        self.watch = Watch(program)
+        self._news.set()
+        engine = self.engine
+        if engine is None:
+            if self.wanted and not self.trouble:
+                self._lose("", "detection has not begun yet")
+            return
+        before = {(name, who): it for name, who, it, _ in engine.situations()}
+        try:
+            self.engine = engine = Engine.load(program, engine.save())
+        except Exception as error:  # noqa: BLE001 - as above
+            self._crash(error)
+            return
+        held = list(engine.situations())
+        kept = {(name, who) for name, who, _, _ in held}
+        self.board.fill((name, who, it) for name, who, it, _ in held)
+        now = self.clock.now()
+        gone = [
+            Step(now, name, who, it, None, None, Cause.DEFINITIONS)
+            for (name, who), it in before.items()
+            if (name, who) not in kept
+        ]
+        for step in gone:
+            self._note(step, None)
+        self.journal.snapshot_due = True
+        self.journal.add(b"", gone)
+        self._arm(now)
+
+    # --- its life ---
+
+    async def run(self) -> None:
+        """Detect whenever there is something to detect and nobody else does."""
+        while True:
+            self._news.clear()
+            try:
+                if not self.wanted:
+                    self._rest()
+                elif self.engine is None:
+                    await self._begin()
+                else:
+                    await self._look_after()
+            except UnavailableError as error:
+                self.failed(error)
+            except Exception as error:  # noqa: BLE001 - as above, and it is tried again
+                _log.exception("detection could not begin", error=error)
+                self._lose("state", "its state cannot be taken up")
+            self._started.set()
+            seconds = _LOOK_SECONDS if self.wanted else _LONGEST_TIMER
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._news.wait()
+            except TimeoutError:
+                continue
+
+    async def wait_started(self, seconds: float) -> None:
+        """Wait until it was tried to begin."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._started.wait()
+        except TimeoutError:
+            _log.warning("detection has not begun in time")
+
+    async def stop(self) -> None:
+        """Write a last snapshot and give the claim back."""
+        if self._bell is not None:
+            self._bell.cancel()
+        if self.engine is not None and self.is_alive():
+            self.journal.snapshot_due = True
+            self.journal.add()
+            try:
+                async with asyncio.timeout(self._lease):
+                    await self.journal.finish()
+                    await self._run_in_thread(self._store.release)
+            except (TimeoutError, UnavailableError, ClaimLostError) as error:
+                _log.warning("the last state was not stored", error=error)
+
+    def _rest(self) -> None:
+        if self.trouble:
+            self.trouble = ""
+            self.board.fill(())
+
+    async def _begin(self) -> None:
+        await self.journal.finish()
+        asked = boot_clock()
+        held = await self._run_in_thread(self._store.claim)
+        if held.holder != self._store.holder:
+            self._lose("claim", f"another gateway detects: {held.place}")
+            return
+        program = self._program
+        engine, outbox, last = await self._run_in_thread(_rebuild, self._store, program)
+        if program is not self._program:
+            self._news.set()
+            return
+        self.engine = engine
+        self.outbox = outbox
+        self.journal.number = last
+        self.clock.go_on_from(engine.now)
+        self._held_until = asked + self._lease
+        self._renewed = asked
+        self.board.fill((name, who, it) for name, who, it, _ in engine.situations())
+        self.trouble = ""
+        _DETECTING.set(1)
+        _log.info("events are detected here", count=len(list(engine.situations())))
+        self.journal.snapshot_due = True
+        self.journal.add()
+        self._arm(self.clock.now())
+        self.resume()
+
+    async def _look_after(self) -> None:
+        """Renew the claim while nothing is written."""
+        if not self.is_alive() or boot_clock() - self._renewed < self._lease / _RENEWALS:
+            return
+        asked = boot_clock()
+        held = await self._run_in_thread(self._store.claim)
+        if held.holder != self._store.holder:
+            self._lose("claim", f"another gateway detects: {held.place}")
+        else:
+            self._renew(asked)
+
+    def _renew(self, asked: float) -> None:
+        self._renewed = asked
+        self._held_until = max(self._held_until, asked + self._lease)
+
+    def _crash(self, error: Exception) -> None:
+        _log.exception("detection has failed and begins anew", error=error)
+        self._lose("crash", "an event could not be processed")
+
+    def _lose(self, cause: str, trouble: str) -> None:
+        """Stop detecting: from this step on no situation is known."""
+        if self.engine is not None or trouble != self.trouble:
+            if cause:
+                _FAILURES[cause].inc()
+                _log.error("events are not detected: emergencies grant nothing", reason=cause)
+            self.board.lose(trouble)
+        self.engine = None
+        self.trouble = trouble
+        self._due = _NEVER
+        _DETECTING.set(0)
+
+    # --- the journal's keeper ---
+
+    async def write(self, batch: Batch, snapshot: Snapshot | None) -> None:
+        """Write a batch durably, and after it a snapshot."""
+        asked = boot_clock()
+        await self._run_in_thread(_write, self._store, batch, snapshot)
+        self._renew(asked)
+
+    def snapshot(self) -> Snapshot | None:
+        """Return the state after all that was added; None where there is none to save."""
+        engine = self.engine
+        if engine is None:
+            return None
+        try:
+            state = pack_state(engine.save(), self.outbox)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._crash(error)
+            return None
+        return Snapshot(state, list(engine.situations()))
+
+    def written(self) -> None:
+        """Take note that the store answers."""
+
+    def failed(self, error: Exception) -> None:
+        """Take note that the store does not answer, or that it is another's."""
+        if isinstance(error, ClaimLostError):
+            self._lose("claim", "another gateway detects")
+        elif boot_clock() > self._held_until:
+            self._lose("store", "the store does not answer")
+
+
+def _do_nothing() -> None:
+    """Stand in until those are there who carry out actions."""
+
+
+def _rebuild(store: DetectionStore, program: Program) -> tuple[Engine, Outbox, int]:
+    """Make the engine again from its last snapshot and the steps since; in a thread."""
+    data, last, batches = store.load()
+    outbox = Outbox()
+    if data is None:
+        engine = Engine(program)
+    else:
+        state, outbox = unpack_state(data)
+        engine = Engine.load(program, state)
+    for batch in batches:
+        for line in batch.split(b"\n"):
+            if line and not outbox.replay(line):
+                outbox.put(engine.replay(line).publications)
+    return engine, outbox, last
+
+
+def _write(store: DetectionStore, batch: Batch, snapshot: Snapshot | None) -> None:
+    if batch.data or batch.transitions or batch.settled:
+        store.append(batch)
+    if snapshot is not None:
+        store.keep(snapshot.data, batch.number, snapshot.standing)

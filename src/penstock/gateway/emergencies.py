@@ -1,0 +1,137 @@
+"""Emergencies at this gateway: the parts that detect, decide and act, put together.
+
+    Following ──▶ Policies ──▶ Detection ──▶ board ──▶ Guard ◀── Downstream, Upstream, Wills
+                                   │ ▲
+               Actions ◀── outbox ─┘ └── requests by hand, from the store
+                  └──▶ Publisher ──▶ broker
+
+Rules that hold here:
+- Who detects is one question with one answer (`Detection.is_alive`). Today that is this
+  gateway or nobody it could ask: with several gateways on one store the one that holds the
+  claim detects, and the others refuse what could be an event.
+- Every transition and everything set by hand is in the audit log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from penstock.config.sections.gateway import EmergencySettings
+from penstock.errors import UnavailableError, UsageError
+from penstock.gateway.actions import Actions
+from penstock.gateway.clock import Clock
+from penstock.gateway.detection import Detection
+from penstock.gateway.guard import Guard
+from penstock.gateway.publisher import Publisher
+from penstock.store.audit.entry import Entry, Outcome
+from penstock.store.audit.pseudonyms import Pseudonyms
+from penstock.store.definitions import utc_now
+from penstock.store.detection import DetectionStore, Step
+from penstock.store.situations import Request, Situations
+
+if TYPE_CHECKING:
+    from penstock.gateway.gateway import Gateway
+
+_START_SECONDS = 30.0
+_LOOK_SECONDS = 0.5
+_SWEEP_LOOKS = 7_200
+
+
+class Emergencies:
+    """All that a gateway needs for policies and emergencies."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        settings: EmergencySettings,
+        situations: Situations,
+        store: DetectionStore,
+    ) -> None:
+        self._gateway = gateway
+        self._settings = settings
+        self._situations = situations
+        clock = Clock()
+        self.detection = Detection(
+            store,
+            clock,
+            lease=settings.lease,
+            snapshot_bytes=settings.snapshot,
+            run_in_thread=gateway.run_in_thread,
+            tell=self._record,
+        )
+        self.guard = Guard(gateway.rules.policies, self.detection, clock, gateway.denials)
+        self.publisher = Publisher(gateway.broker)
+        self.actions = Actions(
+            self.guard,
+            self.publisher,
+            gateway.notation,
+            gateway.limits,
+            depth=settings.action_depth,
+            rate=settings.action_rate,
+        )
+        self.detection.act = self.actions.carry_out
+        self.detection.resume = self.actions.resume
+
+    async def start(self) -> None:
+        """Begin to detect, where there is something to detect."""
+        self._gateway.start_task(self.publisher.run())
+        self._gateway.start_task(self.detection.run())
+        self._gateway.start_task(self._follow_requests())
+        await self.detection.wait_started(_START_SECONDS)
+
+    async def finish(self, seconds: float) -> None:
+        """Give what is under way some time to end."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.detection.journal.finish()
+                await self.publisher.finish(seconds)
+
+    async def stop(self) -> None:
+        """Save the state, and let another gateway detect."""
+        await self.detection.stop()
+
+    async def _follow_requests(self) -> None:
+        """Carry out what people ask for, and keep the history short."""
+        gateway = self._gateway
+        looks = 0
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            if self.detection.engine is None:
+                continue
+            try:
+                for request in await gateway.run_in_thread(self._situations.ready):
+                    self.detection.set(request, two_persons=self._settings.two_persons)
+                await self.detection.journal.finish()
+                looks += 1
+                if not looks % _SWEEP_LOOKS:
+                    before = utc_now() - timedelta(seconds=self._settings.history)
+                    await gateway.run_in_thread(self._situations.forget, before)
+            except UnavailableError as error:
+                gateway.log.warning("requests for situations cannot be read", error=error)
+
+    def _record(self, step: Step, request: Request | None) -> None:
+        """Write down a transition in the audit log."""
+        self._gateway.denials.record(
+            lambda people: _entry(step, request, people, self._gateway.rules.epoch)
+        )
+
+
+def _entry(step: Step, request: Request | None, people: Pseudonyms, epoch: int) -> Entry:
+    details: dict[str, Any] = {"scenario": step.scenario, "reason": step.cause.value}
+    if step.target is not None:
+        details["situation"] = step.target
+    if step.event is not None:
+        details["event"] = step.event
+    if request is not None:
+        details["request"] = request.request
+    actor = people.person(request.actor) if request is not None else None
+    subject = people.person(step.subject)
+    kind = "situation.changed" if step.target is not None else "situation.ended"
+    try:
+        return Entry.make(kind, Outcome.DONE, actor=actor, subject=subject, epoch=epoch, **details)
+    except UsageError:
+        # A name that the log has no place for: the history in the store has it.
+        return Entry.make(kind, Outcome.DONE, actor=actor, subject=subject, epoch=epoch)

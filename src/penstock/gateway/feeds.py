@@ -1,0 +1,153 @@
+"""Which messages feed which streams, and what record a message becomes.
+
+    topic ──▶ the patterns of streams (`from`) ──▶ feeds: one for each stream, remembered
+    message, feed ──▶ key and value of a record
+
+Rules that hold here:
+- A message is recorded once in a stream, by the first of its patterns that fits; it may feed
+  several streams.
+- The value is the payload as it came. Only where a pattern names levels it is written anew,
+  with these as fields: what the topic says goes before what the payload says, for the topic
+  is what was authorised.
+- A payload that is no JSON object is recorded as it is: the pipeline sets it aside with the
+  reason, and nothing is lost on the way there.
+- The key is the person that the record is about, where the stream says which field that is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from penstock.eventlog.lines import MAX_KEY
+from penstock.model.document import Document, Key
+from penstock.model.kinds import Stream
+from penstock.model.kinds.topic_pattern import named_levels, plain_filter
+from penstock.policy.filter_tree import FilterTree
+
+MAX_VALUE: Final = 1_000_000
+"""The longest payload that every event log takes."""
+
+_KNOWN_LIMIT: Final = 65_536
+_LONGEST_KNOWN: Final = 256
+_NUMBER: Final = re.compile(r"-?[0-9]{1,18}", re.ASCII)
+_NUMBERS: Final = frozenset({"int", "long"})
+
+
+class Target(NamedTuple):
+    """Where the records of a stream are kept: its topic, in files or at Kafka."""
+
+    topic: str
+    at_kafka: bool
+
+
+class Feed:
+    """One pattern of a stream."""
+
+    __slots__ = ("_enveloped", "_levels", "_plain", "_subject", "rank", "target")
+
+    def __init__(self, stream: Stream, rank: int, pattern: str) -> None:
+        types = {field.name: field.type for field in stream.fields}
+        source = stream.source
+        self.target = Target(stream.topic, source is not None and source.kafka is not None)
+        self.rank = rank
+        self._levels = tuple(
+            (place, name, types[name] in _NUMBERS) for place, name in named_levels(pattern).items()
+        )
+        self._subject = stream.subject if stream.format != "avro" else None
+        self._enveloped = stream.format == "connect"
+        self._plain = not self._levels and self._subject is None
+
+    def record(self, topic: str, payload: bytes) -> tuple[bytes, bytes]:
+        """Return the key and the value of the record that a message becomes."""
+        if self._plain:
+            return b"", payload
+        levels = topic.split("/") if self._levels else []
+        said = {
+            name: int(levels[place])
+            if number and _NUMBER.fullmatch(levels[place])
+            else levels[place]
+            for place, name, number in self._levels
+        }
+        held = _read_object(payload)
+        value = payload
+        if held is not None and said:
+            made = json.dumps({**held, **said}, separators=(",", ":")).encode()
+            value = made if len(made) <= MAX_VALUE else payload
+        if held is not None and self._enveloped:
+            held = held.get("payload")
+        fields = {**held, **said} if isinstance(held, dict) else said
+        return _key(fields.get(self._subject)), value
+
+
+class Feeds:
+    """The feeds of the present definitions."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, tuple[Feed, ...]] | None = None
+        """What is known of topics, for a first look; None where no message feeds a stream."""
+        self._streams: dict[str, Stream] = {}
+        self._tree: FilterTree[tuple[Feed, ...]] = FilterTree()
+
+    def take(self, documents: Mapping[Key, Document], changed: Iterable[Key]) -> None:
+        """Take over definitions of which these may differ from what was known."""
+        keys = [key for key in changed if key.kind == Stream.kind]
+        if not keys:
+            return
+        for key in keys:
+            self._streams.pop(key.name, None)
+            if key in documents:
+                stream = Stream.model_validate({"name": key.name, **documents[key].body})
+                if stream.patterns:
+                    self._streams[key.name] = stream
+        self._tree.clear()
+        for _, stream in sorted(self._streams.items()):
+            for rank, pattern in enumerate(stream.patterns):
+                there = plain_filter(pattern)
+                before = self._tree.get(there) or ()
+                self._tree.set(there, (*before, Feed(stream, rank, pattern)))
+        self.known = {} if self._streams else None
+
+    def of(self, topic: str) -> tuple[Feed, ...]:
+        """Return what a message on a topic feeds."""
+        known = self.known
+        if known is None:
+            return ()
+        found = known.get(topic)
+        if found is None:
+            found = self._find(topic)
+            if len(topic) <= _LONGEST_KNOWN:
+                if len(known) >= _KNOWN_LIMIT:
+                    known.clear()
+                known[topic] = found
+        return found
+
+    def _find(self, topic: str) -> tuple[Feed, ...]:
+        if topic.startswith("$"):
+            return ()
+        first: dict[Target, Feed] = {}
+        for feed in sorted(
+            (feed for feeds in self._tree.matching(topic) for feed in feeds),
+            key=lambda feed: (feed.target, feed.rank),
+        ):
+            first.setdefault(feed.target, feed)
+        return tuple(first.values())
+
+
+def _read_object(payload: bytes) -> dict[str, Any] | None:
+    """Read a payload as a JSON object; None where it is none."""
+    try:
+        found = json.loads(payload)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _key(person: Any) -> bytes:
+    """Write what names a person as a key; none where nothing does."""
+    if isinstance(person, bool) or not isinstance(person, str | int):
+        return b""
+    key = str(person).encode("utf-8", "surrogatepass")
+    return key if len(key) <= MAX_KEY else b""

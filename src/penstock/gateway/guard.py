@@ -1,0 +1,281 @@
+"""Policies, preferences and emergencies on the way of messages.
+
+    publish:  offer ──▶ may write? ──▶ commit: situations move ──▶ to the broker
+                            └── no: nothing has happened
+    deliver:  purposes allow ──▶ may read, in the situations of now?
+
+Rules that hold here:
+- Each is one synchronous step: nothing comes between reading situations and acting on them.
+- A message that could be an event is refused while events are not detected, and so is one
+  whose event cannot be put on record.
+- What depends on situations, on the time, or on what is in a message is decided for each
+  message. Only what depends on none of them may be remembered (`lasting`).
+- Where preferences exist, a message without a stamp is nobody's to read: nobody can tell
+  whose preferences hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+from penstock.cep.binding import Packet
+from penstock.errors import UnavailableError
+from penstock.gateway.clock import Clock
+from penstock.gateway.denials import Denials
+from penstock.gateway.detection import Detection
+from penstock.gateway.policies import Policies
+from penstock.gateway.session import ANONYMOUS, Session
+from penstock.gateway.translation import ACTIONS, CLIENT, FOR, PUBLISHER
+from penstock.mqtt import Publish
+from penstock.mqtt.properties import UserProperties
+from penstock.policy.access_rules import Depends, Verdict
+from penstock.policy.objects import Message
+
+_STAMPS_LIMIT: Final = 65_536
+_LONGEST: Final = 512
+_NOBODY: Final[Mapping[str, Any]] = {}
+
+POLICY: Final = "policy"
+DETECTOR: Final = "detector"
+EVENT: Final = "event"
+UNSTAMPED: Final = "unstamped"
+"""The rule that denies a message of which nobody knows who published it."""
+
+
+class Written(NamedTuple):
+    """What became of a message that was to be published."""
+
+    why: str = ""
+    """What stands in the way; nothing, where it may pass."""
+    rule: str = ""
+    ticket: int = 0
+    """In the journal, where it was an event."""
+    lasting: bool = False
+    """Whether the same holds for each message of this client on this topic."""
+
+
+class Stamp(NamedTuple):
+    """Who published a message, and for whom."""
+
+    user: str | None
+    client: str | None
+    behalf: str | None
+
+
+_PASSES: Final = Written(lasting=True)
+_NO_DETECTOR: Final = Written(DETECTOR)
+_NO_EVENT: Final = Written(EVENT)
+
+
+class Guard:
+    """What decides beside purposes, with the state that it decides by."""
+
+    def __init__(
+        self, policies: Policies, detection: Detection, clock: Clock, denials: Denials
+    ) -> None:
+        self.policies = policies
+        self.detection = detection
+        self._clock = clock
+        self._denials = denials
+        self._stamps: dict[UserProperties, Stamp | None] = {}
+
+    @property
+    def decides(self) -> bool:
+        """Whether deliveries are to be decided here, too."""
+        return self.policies.decides
+
+    def concerns(self, topic: str) -> bool:
+        """Say whether messages on a topic must be looked at when they are published."""
+        return self.policies.access.settings.required or self.detection.watch.sees(topic)
+
+    def publish(self, session: Session, packet: Publish, *, repeated: bool = False) -> Written:
+        """Decide on a message of a client; let the event that it is take effect."""
+        return self.write(session, packet.topic, packet.payload, _rest(packet), repeated=repeated)
+
+    def write(  # noqa: PLR0911 (one per answer)
+        self,
+        session: Session,
+        topic: str,
+        payload: bytes,
+        rest: Mapping[str, Any],
+        *,
+        repeated: bool = False,
+    ) -> Written:
+        """Decide on what a client wants published; let the event that it is take effect."""
+        watched = self.detection.watch.sees(topic)
+        access = self.policies.access
+        if not watched and not access.settings.required:
+            return _PASSES
+        now = self._clock.now()
+        user = None if session.principal == ANONYMOUS else session.principal
+        asker = access.asker(user, session.client_id)
+        message = Message(topic, payload, user=user, client=session.client_id, rest=rest)
+        e = {"time": datetime.fromtimestamp(now / 1000, UTC)}
+        self._catch_up(now)
+        tentative = None
+        if watched and not repeated:
+            if not self.detection.is_alive() or self.detection.engine is None:
+                return _NO_DETECTOR
+            packet = Packet(topic, message.t, asker.attributes, access.about(message), e)
+            try:
+                tentative = self.detection.engine.offer(packet, now)
+                record = tentative.record() if tentative.bound else b""
+            except (ValueError, TypeError, ArithmeticError, LookupError, RecursionError):
+                return _NO_EVENT
+        verdict = access.decide("write", asker, message, e, self.detection.board)
+        if not verdict:
+            return Written(POLICY, verdict.rule)
+        if verdict.applied is not None:
+            self.tell_emergency(session, verdict)
+        if tentative is None or not tentative.bound:
+            lasting = not watched and self._lasts(verdict.depends, topic)
+            return Written(lasting=lasting)
+        try:
+            ticket = self.detection.commit(tentative, record)
+        except UnavailableError:
+            return _NO_DETECTOR
+        return Written(ticket=ticket)
+
+    def detect(self, topic: str, payload: bytes, depth: int) -> bool:
+        """Let a message of an action take effect as an event, if it is one."""
+        detection, access = self.detection, self.policies.access
+        engine = detection.engine
+        if engine is None:
+            return False
+        if not detection.watch.sees(topic):
+            return True
+        now = self._clock.now()
+        message = Message(topic, payload, user=ACTIONS)
+        e = {"time": datetime.fromtimestamp(now / 1000, UTC)}
+        packet = Packet(topic, message.t, _NOBODY, access.about(message), e, depth=depth)
+        try:
+            tentative = engine.offer(packet, now)
+            if tentative.bound:
+                detection.commit(tentative, tentative.record())
+        except (
+            *(ValueError, TypeError, ArithmeticError, LookupError, RecursionError),
+            UnavailableError,
+        ):
+            return False
+        return True
+
+    def open(self, packet: Publish) -> Message | None:
+        """Return a message that is to be delivered as decisions see it; None: nobody's."""
+        stamp = self._read_stamp(packet.properties.reserved)
+        if stamp is None:
+            if self.policies.access.limited:
+                return None
+            stamp = Stamp(None, None, None)
+        return Message(
+            packet.topic,
+            packet.payload,
+            user=stamp.user,
+            client=stamp.client,
+            behalf=stamp.behalf,
+            rest=_rest(packet),
+        )
+
+    def judge(self, session: Session, packet: Publish) -> Judge:
+        """Make what decides on one delivery, for each of the purposes that it is asked for."""
+        return Judge(self, session, self.open(packet), packet.topic)
+
+    def read(self, session: Session, message: Message, purpose: str | None) -> Verdict:
+        """Decide whether a message may be delivered for a purpose, now."""
+        now = self._clock.now()
+        self._catch_up(now)
+        user = None if session.principal == ANONYMOUS else session.principal
+        access = self.policies.access
+        asker = access.asker(user, session.client_id)
+        e = {"time": datetime.fromtimestamp(now / 1000, UTC), "purpose": purpose}
+        return access.decide("read", asker, message, e, self.detection.board)
+
+    def read_lasts(self, verdict: Verdict, topic: str) -> bool:
+        """Say whether a verdict holds for all messages with the same topic and properties."""
+        # The publisher and the purpose are in the properties that it is remembered by.
+        depends = verdict.depends & ~(Depends.PUBLISHER | Depends.ENVIRONMENT)
+        return self._lasts(depends, topic)
+
+    def stamp_of(self, session: Session) -> tuple[tuple[str, str], ...]:
+        """Return what is added to the stamp of a client's messages."""
+        if not self.decides:
+            return ()
+        user = None if session.principal == ANONYMOUS else session.principal
+        added: list[tuple[str, str]] = [(CLIENT, session.client_id)]
+        behalf = self.policies.access.publishes_for(user, session.client_id)
+        if behalf is not None:
+            added.append((FOR, behalf))
+        return tuple(added)
+
+    def tell_emergency(self, session: Session, verdict: Verdict) -> None:
+        """Put on record that an emergency policy has granted something."""
+        if verdict.applied is not None:
+            self._denials.emergency(
+                session, verdict.rule, verdict.applied, overridden=verdict.overridden
+            )
+
+    def _catch_up(self, now: int) -> None:
+        detection = self.detection
+        if detection.engine is not None and detection.is_alive():
+            detection.catch_up(now)
+
+    def _lasts(self, depends: Depends, topic: str) -> bool:
+        if depends & Depends.OBJECT and not self.policies.access.place(topic).paths:
+            depends &= ~Depends.OBJECT  # all of it is in the topic
+        return not depends
+
+    def _read_stamp(self, reserved: UserProperties) -> Stamp | None:
+        known = self._stamps.get(reserved)
+        if known is not None or reserved in self._stamps:
+            return known
+        found = dict(reserved)
+        stamp: Stamp | None = None
+        if PUBLISHER in found:
+            user: str | None = found[PUBLISHER]
+            if user == ANONYMOUS:
+                user = None
+            stamp = Stamp(user, found.get(CLIENT), found.get(FOR))
+        if sum(len(name) + len(value) for name, value in reserved) <= _LONGEST:
+            if len(self._stamps) >= _STAMPS_LIMIT:
+                self._stamps.clear()
+            self._stamps[reserved] = stamp
+        return stamp
+
+
+class Judge:
+    """Decides on one delivery, in one step."""
+
+    __slots__ = ("_guard", "_message", "_session", "_topic", "lasting", "refusal")
+
+    def __init__(self, guard: Guard, session: Session, message: Message | None, topic: str) -> None:
+        self.lasting = True
+        self.refusal = "" if message is not None else UNSTAMPED
+        self._guard = guard
+        self._session = session
+        self._message = message
+        self._topic = topic
+
+    def allows(self, purpose: str | None) -> bool:
+        """Decide for one purpose; what was denied leaves its rule in `refusal`."""
+        guard, message = self._guard, self._message
+        if message is None:
+            return False
+        verdict = guard.read(self._session, message, purpose)
+        self.lasting = self.lasting and guard.read_lasts(verdict, self._topic)
+        if not verdict:
+            self.refusal = verdict.rule
+        elif verdict.applied is not None:
+            guard.tell_emergency(self._session, verdict)
+        return bool(verdict)
+
+
+def _rest(packet: Publish) -> dict[str, Any]:
+    properties = packet.properties
+    return {
+        "qos": packet.first >> 1 & 3,
+        "retain": bool(packet.first & 1),
+        "size": len(packet.payload),
+        "contentType": properties.content_type,
+        "properties": dict(properties.user),
+    }

@@ -1,0 +1,90 @@
+"""Policies and events of the present definitions, compiled for decisions and detection.
+
+Rules that hold here:
+- Both are taken over in the step in which the definitions are: no decision sees policies of
+  one epoch and situations of another.
+- Definitions that cannot be compiled close the gateway (`trouble`) until others come: what
+  it cannot check, it denies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from penstock.cep.program import Program
+from penstock.definitions import DefinitionSet
+from penstock.definitions.access import AccessDefinitions
+from penstock.definitions.events import compile_program
+from penstock.errors import PenstockError
+from penstock.model.document import Document, Key
+from penstock.policy.access import Access
+from penstock.telemetry import get_logger
+
+_APART: Final = frozenset({"reservation", "presubscription"})
+"""Kinds of which there may be millions; neither policies nor events refer to them."""
+_EVENT_KINDS: Final = frozenset({"event", "action", "plan", "scenario", "vocabulary", "group"})
+
+_log = get_logger("gateway")
+
+
+class Turned(NamedTuple):
+    """What a change of definitions has changed."""
+
+    access: bool = False
+    program: bool = False
+
+
+class Policies:
+    """What definitions mean for access and detection."""
+
+    def __init__(self) -> None:
+        self.trouble: str | None = None
+        """Why nothing can be decided, if so."""
+        self.program = Program()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._definitions = DefinitionSet.empty()
+        self._compiled = AccessDefinitions()
+
+    @property
+    def access(self) -> Access:
+        """What decides."""
+        return self._compiled.access
+
+    @property
+    def decides(self) -> bool:
+        """Whether there is anything to decide: policies are required, or preferences exist."""
+        access = self._compiled.access
+        return access.settings.required or access.limited
+
+    def take(self, documents: Mapping[Key, Document], changed: Iterable[Key]) -> Turned:
+        """Take over definitions of which these may differ from what was known."""
+        anew = self.trouble is not None
+        if anew:
+            # What is held may be incomplete.
+            self._begin()
+            changed = documents
+        keys = [key for key in changed if key.kind not in _APART]
+        if not keys and not anew:
+            return Turned()
+        try:
+            return self._take(documents, keys, anew=anew)
+        except PenstockError as error:
+            self.trouble = "the definitions cannot be compiled"
+            _log.exception("policies cannot be compiled: everything is denied", error=error)
+            return Turned(access=True)
+
+    def _take(self, documents: Mapping[Key, Document], keys: list[Key], *, anew: bool) -> Turned:
+        found = self._definitions.change(
+            put=[documents[key] for key in keys if key in documents],
+            delete=[key for key in keys if key not in documents],
+        )
+        access = self._compiled.take(found, keys) or anew
+        program = anew or any(key.kind in _EVENT_KINDS for key in keys)
+        if program:
+            self.program = compile_program(found.definitions)
+        self._definitions = found
+        self.trouble = None
+        return Turned(access, program)
