@@ -258,7 +258,8 @@ class Model:
             days: dict[int, int] = {}
             for _, second in mine & patient.presence:
                 days[second // 86_400] = days.get(second // 86_400, 0) + 1
-            found += [other for seconds in days.values() if seconds > 900]
+            if any(seconds > 900 for seconds in days.values()):
+                found.append(other)
         return sorted(found)
 
 

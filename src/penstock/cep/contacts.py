@@ -7,7 +7,6 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 from typing_extensions import override
@@ -16,7 +15,6 @@ from penstock.cep.nodes import NONE, Detections, Feed, Node
 from penstock.cep.operators import Visits
 from penstock.cep.presence import Presence
 from penstock.cep.rows import Row, Shared
-from penstock.lang.moments import EPOCH
 
 SAMPLES = 0
 """The input that brings samples; the other brings requests."""
@@ -73,8 +71,8 @@ class VisitsNode(Node):
                 {
                     self.who: person,
                     self.place: stay.place,
-                    "time": EPOCH + timedelta(milliseconds=stay.first * presence.every),
-                    "date": presence.day_of(stay.first),
+                    "time": presence.time_of(stay.first),
+                    "date": presence.date_of(stay.first),
                     "duration": (stay.last - stay.first + 1) * presence.every / 1000,
                     "at": at,
                 },
@@ -113,8 +111,8 @@ class MeetingsNode(Node):
                     visits.who: person,
                     "other": meeting.other,
                     visits.place: meeting.place,
-                    "time": EPOCH + timedelta(milliseconds=meeting.first * presence.every),
-                    "date": presence.day_of(meeting.first),
+                    "time": presence.time_of(meeting.first),
+                    "date": presence.date_of(meeting.first),
                     "duration": meeting.ticks * presence.every / 1000,
                     "at": at,
                 },

@@ -18,7 +18,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Collection, Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from penstock.lang.moments import EPOCH
@@ -27,6 +27,7 @@ DAY: Final = 86_400_000
 _LAST: Final = 2
 _END: Final = 3
 _FOREVER: Final = 1 << 62
+_DATES: Final = 1000
 
 
 _Spell: TypeAlias = tuple[int, int, str]
@@ -64,6 +65,7 @@ class Presence:
         self._days: dict[int, dict[str, dict[str, array[int]]]] = {}
         # who → [place, first, last, end of day]: the stay that the next sample may prolong.
         self._open: dict[str, list[Any]] = {}
+        self._dates: dict[int, int] = {}
         # (day, place) → the same stays, of everybody in order.
         self._order: dict[tuple[int, str], list[_Spell]] = {}
 
@@ -188,10 +190,21 @@ class Presence:
             _insert(stays, run[1], run[_LAST])
         return stays
 
-    def day_of(self, tick: int) -> int:
+    def date_of(self, tick: int) -> int:
         """Return the date of a tick as a number such as 20260301."""
-        moment = EPOCH + timedelta(milliseconds=tick * self.every)
-        return moment.year * 10_000 + moment.month * 100 + moment.day
+        day = tick // self._per_day
+        date = self._dates.get(day)
+        if date is None:
+            moment = EPOCH + timedelta(days=day)
+            date = moment.year * 10_000 + moment.month * 100 + moment.day
+            if len(self._dates) > _DATES:
+                self._dates.clear()
+            self._dates[day] = date
+        return date
+
+    def time_of(self, tick: int) -> datetime:
+        """Return the moment at which a tick begins."""
+        return EPOCH + timedelta(milliseconds=tick * self.every)
 
     def save(self) -> Any:
         """Return all stays as JSON data."""

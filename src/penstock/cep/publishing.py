@@ -3,6 +3,8 @@
 Rules that hold here:
 - An action turns each event of its type into a message: of the event that brought the
   evolution about, and of those that its request brought about.
+- Events that make the same message make it once: who met somebody on three days is told
+  once.
 - What stands in a topic's braces becomes a part of one level: a value that would add
   levels or wildcards is refused.
 """
@@ -40,6 +42,7 @@ class Publisher:
         refused = 0
         for name in names:
             action = self._actions[name]
+            said: set[tuple[str, str]] = set()
             for event, row in events:
                 if event != action.event or not row.alive:
                     continue
@@ -50,6 +53,10 @@ class Publisher:
                 payload = {
                     field: _plain(value) for field, value in self._shapes[name](row.values).items()
                 }
+                message = topic, repr(payload)
+                if message in said:
+                    continue
+                said.add(message)
                 made.append(
                     Publication(
                         topic, payload, name, transition.scenario, transition.subject, depth
