@@ -17,11 +17,11 @@ from rich.console import Console
 from rich.text import Text
 
 from penstock.cli.output import json_option, show, table
+from penstock.cli.proof import prove
 from penstock.cli.session import configuration, open_database, refuse_missing_store
-from penstock.errors import UnavailableError, UsageError, quote
+from penstock.errors import UsageError
 
 if TYPE_CHECKING:
-    from penstock.config import Config
     from penstock.store.detokenization import Answer
 
 LONGEST_INPUT = 8 * 1024 * 1024
@@ -62,7 +62,7 @@ def command(
     config = configuration()
     refuse_missing_store(config)
     asked = Request(user, view, field, tokens or _read_tokens(), reason)
-    known = _prove(config, user, password_file)
+    known = prove(config, user, password_file)
     with open_database(config) as database:
         from penstock.store.audit.log import AuditLog
         from penstock.store.audit.pseudonyms import Pseudonyms
@@ -99,30 +99,3 @@ def _read_tokens() -> tuple[str, ...]:
     if len(text) > LONGEST_INPUT:
         raise UsageError("there are too many tokens", fix="give fewer at a time")
     return tuple(line.strip() for line in text.splitlines() if line.strip())
-
-
-def _prove(config: Config, user: str, password_file: Path | None) -> bool:
-    """Tell whether the user is who they say they are."""
-    from penstock.config.secrets import SecretFile
-    from penstock.gateway.credentials import PASSWORD_LIMIT, PasswordFile, check_name
-
-    check_name(user)
-    passwords = config.gateway.authentication.passwords
-    if passwords is None:
-        raise UnavailableError(
-            "no file of passwords is named, so that nobody can prove who they are",
-            fix="set gateway.authentication.passwords in penstock.yaml",
-        )
-    if password_file is not None:
-        password = SecretFile(password_file).read_text()
-    elif sys.stdin.isatty():
-        password = str(click.prompt(f"Password of {user}", hide_input=True, err=True))
-    else:
-        raise UsageError(
-            f"the password of {quote(user)} cannot be asked for without a terminal",
-            fix="give --password-file",
-        )
-    file = PasswordFile(passwords)
-    file.load()
-    given = password.encode()
-    return len(given) <= PASSWORD_LIMIT and file.verify(user, given)

@@ -30,6 +30,7 @@ VERBS: dict[str, str] = {
     "rollback": "Return definitions to what an earlier epoch held.",
     "schema": "Print the JSON Schema of a kind.",
     "check": "Ask whether a subject may read or write a topic, and why.",
+    "situation": "See which emergencies hold, why, and what they open; start and end them.",
     "explain": "Say who can see a topic, for which purposes, and why.",
     "tail": "Subscribe through the gateway for a purpose, and print what comes.",
     "views": "Make anonymized versions of streams, each for its audience.",

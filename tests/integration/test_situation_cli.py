@@ -1,0 +1,257 @@
+"""`penstock situation` as an officer calls it; the store's rows are a gateway's."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+import penstock.demo
+from penstock.cli import main
+from penstock.cli.session import open_database
+from penstock.store.database import Database
+from penstock.store.detection import Batch, DetectionStore, Step
+from penstock.store.situations import Cause
+
+Run = Callable[..., tuple[int, str, str]]
+FOLDER = Path(penstock.demo.__file__).parent / "nursing_home"
+AT = int(datetime(2026, 3, 1, 8, tzinfo=UTC).timestamp() * 1000)
+WHY = ("--reason", "collapsed in the garden")
+START = ("situation", "start", "covid", "patient-1", "Severe", *WHY, "--wait", "0")
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("PENSTOCK_ACTOR", "ann")
+
+    def call(*arguments: str, told: str = "") -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.stdin", io.StringIO(told))
+        with pytest.raises(SystemExit) as ended:
+            main(list(arguments))
+        printed = capsys.readouterr()
+        assert isinstance(ended.value.code, int)
+        return ended.value.code, printed.out, printed.err
+
+    (tmp_path / "penstock.yaml").write_text(
+        "gateway: {authentication: {passwords: keys/passwords}}\n"
+    )
+    assert call("apply", "-f", str(FOLDER))[0] == 0
+    return call
+
+
+@pytest.fixture
+def gateway(run: Run) -> Iterator[DetectionStore]:
+    """Give what a gateway that detects writes with, after it has detected something."""
+    with open_database() as database:
+        yield _detect(database)
+
+
+def _detect(database: Database) -> DetectionStore:
+    store = DetectionStore(database, "test", seconds=300)
+    store.claim()
+    steps = [
+        Step(AT, "covid", "patient-1", None, "Suspected", "Symptom"),
+        Step(AT + 60_000, "covid", "patient-1", "Suspected", "Symptomatic", "PositiveWithSymptoms"),
+        Step(AT + 61_000, "pulmonary", "patient-2", None, "Dyspnea", "Breathlessness"),
+    ]
+    store.append(Batch(1, b"", steps))
+    return store
+
+
+def _carry_out(gateway: DetectionStore, request: str, trouble: str = "") -> None:
+    step = Step(
+        AT + 70_000, "covid", "patient-1", "Symptomatic", "Severe", None, Cause.MANUAL, request
+    )
+    gateway.append(Batch(2, b"", [] if trouble else [step], [(request, trouble)]))
+
+
+def _json(run: Run, *arguments: str) -> Any:
+    code, out, err = run("situation", *arguments, "--json")
+    assert code == 0, err
+    return json.loads(out)
+
+
+def _audited(run: Run) -> list[str]:
+    code, out, _ = run("audit", "tail", "--json", "-n", "1000")
+    assert code == 0
+    assert run("audit", "verify")[0] == 0
+    kinds = [json.loads(line)["kind"] for line in out.splitlines()]
+    return [kind for kind in kinds if kind.startswith("situation.")]
+
+
+@pytest.mark.usefixtures("gateway")
+def test_list_shows_what_holds(run: Run) -> None:
+    told = _json(run, "list")
+    assert told["trouble"] is None
+    assert [(it["scenario"], it["subject"], it["situation"], it["level"])
+            for it in told["situations"]] == [
+        ("covid", "patient-1", "Symptomatic", 4),
+        ("pulmonary", "patient-2", "Dyspnea", 1),
+    ]  # fmt: skip
+    assert len(_json(run, "list", "--subject", "patient-2")["situations"]) == 1
+    code, out, _ = run("situation", "list", "--scenario", "covid")
+    assert code == 0
+    assert "Symptomatic" in out
+    assert "Dyspnea" not in out
+    code, _, err = run("situation", "list", "--scenario", "covit")
+    assert code == 2
+    assert "scenarios are: covid, pulmonary" in err
+
+
+def test_without_a_detecting_gateway_that_is_told(run: Run) -> None:
+    code, out, _ = run("situation", "list")
+    assert code == 0
+    assert "no emergency holds" in out
+    assert "no gateway has detected anything yet" in out
+    with open_database() as database:
+        _detect(database).release()
+    assert _json(run, "list")["trouble"].startswith("no gateway detects since")
+
+
+@pytest.mark.usefixtures("gateway")
+def test_history_tells_times_and_causes(run: Run) -> None:
+    steps = _json(run, "history", "--subject", "patient-1")
+    assert [(it["from"], it["to"], it["event"], it["cause"]) for it in steps] == [
+        ("Suspected", "Symptomatic", "PositiveWithSymptoms", "detected"),
+        (None, "Suspected", "Symptom", "detected"),
+    ]
+    assert steps[1]["at"] == "2026-03-01T08:00:00+00:00"
+    before = _json(run, "history", "--before", str(steps[0]["number"]))
+    assert [it["to"] for it in before] == ["Suspected"]
+    code, out, _ = run("situation", "history")
+    assert code == 0
+    assert "event PositiveWithSymptoms" in out
+
+
+@pytest.mark.usefixtures("gateway")
+def test_explain_says_why_and_what_it_opens_to_whom(run: Run) -> None:
+    told = _json(run, "explain", "covid", "patient-1")
+    assert told["plan"] == "covid-19"
+    assert told["situation"]["situation"] == "Symptomatic"
+    assert told["because"]["event"] == "PositiveWithSymptoms"
+    assert told["evolution"] == {"number": 4, "actions": [], "priority": 5}
+    assert {"event": "SevereSymptom", "to": "Severe"} in told["next"]
+    people = {it["policy"]: it["people"] for it in told["policies"]}
+    assert people == {
+        "external_specialist/read-physiological": ["specialist-1"],
+        "medical_personnel/read-location": ["nurse-1", "physician-1"],
+        "relative/read-bulletin": ["relative-1"],
+    }
+    code, out, _ = run("situation", "explain", "covid", "patient-3")
+    assert code == 0
+    assert "patient-3 is in no situation" in out
+    assert "Symptom → Suspected" in out
+
+
+@pytest.mark.usefixtures("gateway")
+def test_the_diagram_marks_what_holds(run: Run, tmp_path: Path) -> None:
+    given = ("situation", "diagram", "covid-19", "--current", "--output")
+    assert run(*given, "plan.svg")[0] == 0
+    text = (tmp_path / "plan.svg").read_text()
+    ET.fromstring(text)  # noqa: S314 - our own text
+    assert "level 4 · 1 here" in text
+    code, out, _ = run(*given, "-")
+    assert code == 0
+    assert out == text
+    assert run(*given, "no/such/folder.svg")[0] == 3
+    code, _, err = run("situation", "diagram", "covid", "--output", "-")
+    assert code == 2
+    assert "plans are: covid-19, pulmonary-issues" in err
+
+
+def test_a_start_by_hand_is_carried_out_by_the_gateway_and_kept_with_its_reason(
+    run: Run, gateway: DetectionStore
+) -> None:
+    code, _, err = run(*START)
+    assert code == 1
+    assert "no gateway has carried it out yet: it has not answered in time" in err
+    (asked,) = _json(run, "requests")
+    assert (asked["actor"], asked["state"]) == ("ann", "ready")
+    _carry_out(gateway, asked["request"])
+    assert _json(run, "requests") == []
+    told = _json(run, "explain", "covid", "patient-1")
+    assert told["situation"]["situation"] == "Severe"
+    assert told["because"]["reason"] == "collapsed in the garden"
+    _, out, _ = run("situation", "history", "--limit", "1")
+    assert "by hand of ann: collapsed in the garden" in out
+    assert _audited(run) == ["situation.requested"]
+
+
+def test_what_the_gateway_refuses_is_told(run: Run, gateway: DetectionStore) -> None:
+    run("situation", "end", "covid", "patient-1", *WHY, "--wait", "0")
+    (asked,) = _json(run, "requests")
+    assert asked["situation"] is None
+    _carry_out(gateway, asked["request"], trouble="there is no such scenario any more")
+    (settled,) = _json(run, "requests", "--all")
+    assert (settled["state"], settled["trouble"]) == (
+        "failed",
+        "there is no such scenario any more",
+    )
+
+
+@pytest.mark.usefixtures("gateway")
+def test_a_request_can_be_withdrawn(run: Run) -> None:
+    run(*START)
+    (asked,) = _json(run, "requests")
+    assert _json(run, "withdraw", asked["request"])["state"] == "withdrawn"
+    code, _, err = run("situation", "withdraw", asked["request"])
+    assert code == 2
+    assert "is withdrawn" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("covit", "patient-1", "Severe"), "scenarios are: covid, pulmonary"),
+        (("covid", "patient-1", "Grave"), "name one of Possible, Suspected"),
+    ],
+)
+def test_what_cannot_be_is_refused_at_once(run: Run, arguments: tuple[str, ...], told: str) -> None:
+    code, _, err = run("situation", "start", *arguments, *WHY)
+    assert code == 2
+    assert told in err
+    assert _json(run, "requests", "--all") == []
+
+
+def test_two_persons_prove_who_they_are_and_differ(
+    run: Run, gateway: DetectionStore, tmp_path: Path
+) -> None:
+    (tmp_path / "penstock.yaml").write_text(
+        "gateway:\n"
+        "  authentication: {passwords: keys/passwords}\n"
+        "  emergencies: {two_persons: true}\n"
+    )
+    for user in ("eve", "bob"):
+        assert run("password", user, told=f"{user}'s word\n")[0] == 0
+        (tmp_path / user).touch(0o600)
+        (tmp_path / user).write_text(f"{user}'s word\n")
+    eve, bob = (("--as", user, "--password-file", user) for user in ("eve", "bob"))
+    code, _, err = run(*START)
+    assert code == 2
+    assert "a login name proves nothing" in err
+    code, _, err = run(*START, "--as", "eve", "--password-file", "bob")
+    assert code == 1
+    assert "wrong user name or password" in err
+    code, out, _ = run(*START, *eve)
+    assert code == 0
+    assert "a second person must approve it" in out
+    (asked,) = _json(run, "requests")
+    assert asked["state"] == "open"
+    approve = ("situation", "approve", asked["request"], "--wait", "0")
+    code, _, err = run(*approve, *eve)
+    assert code == 1
+    assert "whoever made a request cannot approve it" in err
+    assert "carried it out yet" in run(*approve, *bob)[2]
+    _carry_out(gateway, asked["request"])
+    _, out, _ = run("situation", "history", "--limit", "1")
+    assert "by hand of eve, approved by bob" in out
+    assert _audited(run) == ["situation.requested", "situation.approved", "situation.approved"]
