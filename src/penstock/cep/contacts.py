@@ -2,7 +2,9 @@
 
 Rules that hold here:
 - Samples raise nothing; a request raises the stays of whom it is about, and the meetings
-  that they led to.
+  that they led to, where somebody waits for what is made of them: a plan, an operator that
+  remembers, or an action that this request is for. Looking them up for nobody would cost
+  the more the more contacts a case has.
 """
 
 from __future__ import annotations
@@ -28,6 +30,12 @@ class VisitsNode(Node):
         self.who = spec.who
         self.place = spec.place
         self.presence = Presence(spec.every, spec.within, shared.limits.stays)
+        self.awaited = True
+        """Whether somebody waits for visits with every request."""
+        self.answers: frozenset[str] = frozenset()
+        """The event types that are made of visits."""
+        self.asked_for: frozenset[str] = frozenset()
+        """The event types that the actions of the present request need."""
 
     def run(self, detected: list[tuple[str, Row]]) -> None:
         """Take samples and answer requests."""
@@ -40,7 +48,7 @@ class VisitsNode(Node):
                 for row in added:
                     values = row.values
                     add(values[who], values[place], row.at)
-            else:
+            elif self.awaited or self.answers & self.asked_for:
                 asked += [(row.values[who], row.at) for row in (*added, *again)]
         if self.presence.dropped:
             self.shared.counts["dropped_days"] += self.presence.dropped

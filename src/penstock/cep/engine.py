@@ -95,6 +95,7 @@ class Engine:
             for _, event in course.steps:
                 attributes.setdefault(event, set()).add(course.attribute)
         self._driving = frozenset(attributes)
+        self._visits = self._network.find_visits(self._driving)
         for node in self._nodes:
             if isinstance(node, AggregateNode):
                 node.follow(attributes)
@@ -338,7 +339,8 @@ class Engine:
         outcome.add_transition(transition)
         if not evolution.actions:
             return
-        raised = self._request(transition, packet)
+        wanted = frozenset(self.program.actions[name].event for name in evolution.actions)
+        raised = self._request(transition, packet, wanted)
         further += raised
         outcome.detected += raised
         publications, refused = self._publisher.publish(
@@ -348,9 +350,13 @@ class Engine:
         if refused:
             self._shared.counts["refused_topics"] += refused
 
-    def _request(self, transition: Transition, packet: Packet | None) -> list[Detection]:
+    def _request(
+        self, transition: Transition, packet: Packet | None, wanted: frozenset[str]
+    ) -> list[Detection]:
         """Let the types of requests know of an evolution; return what follows from it."""
         now = self._shared.now
+        for visits in self._visits:
+            visits.asked_for = wanted
         request = {
             "subject": transition.subject,
             "scenario": transition.scenario,

@@ -84,6 +84,21 @@ class Network:
             if not isinstance(self.nodes[index], ViewNode)
         )
 
+    def find_visits(self, driving: frozenset[str]) -> list[VisitsNode]:
+        """Return the nodes of visits, and let them know who waits for what they find."""
+        found = [node for node in self.nodes if isinstance(node, VisitsNode)]
+        for node in found:
+            below = {node.index}
+            for index, operator in enumerate(self._operators):
+                if below & set(operator.inputs):
+                    below.add(index)
+            names = {name for index in below for name in self._outputs[index].names}
+            node.answers = frozenset(names)
+            node.awaited = not driving.isdisjoint(names) or any(
+                _remembers(self._operators[index]) for index in below - {node.index}
+            )
+        return found
+
     def feeders(self, start: int) -> tuple[Feed, ...]:
         """Return what takes a source's rows, if all who do take them directly only."""
         reached = {start} | {node.index for node in self.reach(start)}
@@ -194,3 +209,10 @@ class Network:
             if isinstance(operator, Refine | Union) and self._ends_matter(consumer):
                 return True
         return False
+
+
+def _remembers(operator: Operator) -> bool:
+    """Tell whether an operator keeps something of the rows that it takes."""
+    if isinstance(operator, Aggregate):
+        return operator.window.kind != "step"
+    return not isinstance(operator, Refine | Union | Meetings)
