@@ -11,8 +11,8 @@ from confluent_kafka import Producer
 from penstock.components import KafkaCluster
 from penstock.config.secrets import KeyFile, SecretFile
 from penstock.config.sections.kafka import KafkaSettings
+from penstock.eventlog.connection import admin_settings
 from penstock.kafka import Administration, open_administration
-from penstock.kafka.connection import admin_settings
 from penstock.model.document import Document
 from penstock.store.checked import CheckedDefinitions
 from penstock.store.database import Database

@@ -3,19 +3,19 @@
 The cluster itself enforces who reads which view: SCRAM logins, and rules that allow. What
 is here says what they should be (`rules`), looks at what they are (`cluster`), and mends
 the difference (`reconciling`); `administration` is what a data officer does, and
-`connection` what other parts need to produce and consume.
+the settings of clients come from `eventlog.connection`.
 """
 
-from penstock.kafka.administration import Administration, PendingError, parse_permission
-from penstock.kafka.cluster import Cluster
-from penstock.kafka.comparing import Differences
-from penstock.kafka.connection import (
+from penstock.eventlog.connection import (
     admin_settings,
     client_settings,
     consumer_settings,
     owned_name,
     producer_settings,
 )
+from penstock.kafka.administration import Administration, PendingError, parse_permission
+from penstock.kafka.cluster import Cluster
+from penstock.kafka.comparing import Differences
 from penstock.kafka.opening import open_administration, open_reconciler
 from penstock.kafka.reconciling import Outcome, Reconciler
 from penstock.kafka.rules import Rule, WantedAccess

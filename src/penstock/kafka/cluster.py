@@ -22,7 +22,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from penstock.config.sections.kafka import KafkaSettings
 from penstock.errors import UnavailableError
-from penstock.kafka.connection import admin_settings
+from penstock.eventlog.connection import admin_settings
 from penstock.kafka.rules import Rule
 from penstock.kafka.scram import Credential
 from penstock.kafka.wire import MECHANISMS, Wire

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -29,6 +30,8 @@ class Differences:
     foreign_users: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     """Defined users whose names belong to Penstock itself; nothing is done for them."""
+    holders: Counter[Rule] = field(default_factory=Counter)
+    """How many principals have a rule, where all rules were looked at."""
 
     @property
     def is_empty(self) -> bool:
@@ -58,6 +61,7 @@ def compare_rules(
     """Add to `found` how the rules of a cluster differ from those wanted for these users."""
     held: dict[str, set[Rule]] = {user: set() for user in users}
     for principal, rule in rules:
+        found.holders[rule] += 1
         mine = held.get(principal.removeprefix(PRINCIPAL))
         if mine is None or not principal.startswith(PRINCIPAL):
             found.foreign.append((principal, rule))

@@ -236,6 +236,8 @@ class Reconciler:
             touched,
             ((PRINCIPAL + user, rule) for user, some in rules.items() for rule in some),
         )
+        # Nobody else was looked at, so it is not known who has a rule, too.
+        found.holders.clear()
         return found
 
     def _mend(
@@ -248,7 +250,7 @@ class Reconciler:
     ) -> Outcome:
         done = Outcome(snapshot.epoch)
         holding.renew()
-        for count in _remove(cluster, found.extra):
+        for count in _remove(cluster, found):
             done.removed += count
             holding.renew()
         _confirm_gone(cluster, found.extra)
@@ -274,19 +276,18 @@ class Reconciler:
         return done
 
 
-def _remove(cluster: Cluster, extra: list[tuple[str, Rule]]) -> Iterator[int]:
+def _remove(cluster: Cluster, found: Differences) -> Iterator[int]:
     """Remove rules of users, and yield how many are gone after each batch.
 
-    For each removal the controller looks at all rules there are. Where many are to go, those
-    that are to go from everyone who has them go at once.
+    For each removal the controller looks at all rules there are. Where all were looked at,
+    and many are to go, those that are to go from everyone who has them go at once.
     """
-    left = extra
-    if len(extra) > MANY:
-        going = Counter(rule for _, rule in extra)
-        there = Counter(rule for _, rule in cluster.rules())
-        shared = {rule for rule, count in going.items() if 1 < count == there[rule]}
-        yield from cluster.remove_from_all({rule: going[rule] for rule in shared})
-        left = [item for item in extra if item[1] not in shared]
+    left = found.extra
+    if len(left) > MANY:
+        going = Counter(rule for _, rule in left)
+        shared = {rule: count for rule, count in going.items() if 1 < count == found.holders[rule]}
+        yield from cluster.remove_from_all(shared)
+        left = [item for item in left if item[1] not in shared]
     yield from cluster.remove_rules((PRINCIPAL + user, rule) for user, rule in left)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from penstock.definitions import DefinitionSet
-from penstock.kafka.connection import SEPARATOR
+from penstock.eventlog.connection import SEPARATOR
 from penstock.model.document import Document, Key
 from penstock.model.kinds import Role, Stream, User, View
 from penstock.model.kinds.role import Permission

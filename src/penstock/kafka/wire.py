@@ -24,7 +24,7 @@ from typing import Self
 
 from penstock.config.sections.kafka import KafkaSettings
 from penstock.errors import UnavailableError, quote
-from penstock.kafka.connection import read_password, require_bootstrap
+from penstock.eventlog.connection import read_password, require_bootstrap
 from penstock.kafka.frames import (
     NO_TAGS,
     Answer,
