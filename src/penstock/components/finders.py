@@ -156,7 +156,7 @@ def find_maven() -> Component:
         path=path,
         version=_ask_version([str(path), "--version"]) if path else None,
         fix="install it: apt-get install maven",
-        purpose="fetching the jars of Kafka and of Spark's connectors",
+        purpose="fetching the jars of Kafka and of Spark's Kafka connector",
         packages=("maven",),
     )
 
@@ -187,7 +187,7 @@ def find_jars() -> Component:
         if complete
         else None,
         fix="fetch them: make setup (needs Maven)",
-        purpose="Kafka, and Spark's connectors to Kafka, Avro and Delta",
+        purpose="Kafka and Spark's Kafka connector",
     )
 
 
