@@ -20,6 +20,7 @@ from penstock.config.sections.kafka import KafkaSettings
 from penstock.config.sections.log import LogSettings
 from penstock.config.sections.monitor import MonitorSettings
 from penstock.config.sections.pipeline import PipelineSettings
+from penstock.config.sections.recording import RecordingSettings
 from penstock.config.sections.store import StoreSettings
 from penstock.config.sections.supervisor import SupervisorSettings
 from penstock.config.settings import DEFAULT_DATA, BasePath, Kind, Settings, setting, wrong
@@ -52,6 +53,7 @@ class Config(Settings):
     monitor: MonitorSettings = Field(default_factory=MonitorSettings)
     broker: BrokerSettings = Field(default_factory=BrokerSettings)
     gateway: GatewaySettings = Field(default_factory=GatewaySettings)
+    recording: RecordingSettings = Field(default_factory=RecordingSettings)
     kafka: KafkaSettings = Field(default_factory=KafkaSettings)
     pipeline: PipelineSettings = Field(default_factory=PipelineSettings)
     supervisor: SupervisorSettings = Field(default_factory=SupervisorSettings)
