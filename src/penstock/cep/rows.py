@@ -11,9 +11,10 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
 from penstock.cep.operators import Setting
@@ -123,8 +124,15 @@ def evaluator(expression: Expression) -> Callable[..., Any]:
     return expression.function
 
 
-def shaper(settings: Iterable[Setting]) -> Callable[..., Values]:
+def shaper(settings: Sequence[Setting]) -> Callable[..., Values]:
     """Return what makes the values of a row from rows."""
+    names = [setting.name for setting in settings]
+    paths = [find_path(setting.value.tree) for setting in settings]
+    plain = [path[1] for path in paths if path is not None and len(path) == FIELD_OF_ROOT]
+    single = all(len(setting.value.scope.names) == 1 for setting in settings)
+    if single and 1 < len(plain) == len(names):
+        take = itemgetter(*plain)
+        return lambda values: dict(zip(names, take(values), strict=True))
     parts = [(setting.name, evaluator(setting.value)) for setting in settings]
     if len(parts) == 1:
         ((only, function),) = parts
