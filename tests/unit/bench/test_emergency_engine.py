@@ -4,7 +4,7 @@ import random
 
 from penstock.bench.emergencies import contacts, engine
 from penstock.cep.engine import Engine
-from penstock.cep.presence import Presence
+from penstock.cep.presence import DAY, Presence
 
 
 def test_every_packet_of_the_benchmark_is_an_event() -> None:
@@ -18,7 +18,7 @@ def test_every_packet_of_the_benchmark_is_an_event() -> None:
 
 
 def test_a_minute_of_samples_is_one_stay_each() -> None:
-    presence = Presence(1000, 10 * contacts.DAY, contacts.LIMIT)
+    presence = Presence(1000, 10 * DAY, contacts.LIMIT)
     names = [f"patient-{number}" for number in range(contacts.PATIENTS)]
     rooms = [f"room-{number % contacts.ROOMS}" for number in range(contacts.PATIENTS)]
     assert contacts._move(random.Random(1), rooms, contacts.MEALS[0], 0)
