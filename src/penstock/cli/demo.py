@@ -14,6 +14,10 @@ from penstock.demo.story import Story
 DEMOS = {
     "first-steps": ("first_steps", "a broker, definitions, and decisions that explain themselves"),
     "car-sharing": ("car_sharing", "drivers decide what the data of their cars is used for"),
+    "nursing-home": (
+        "nursing_home.story",
+        "an emergency opens data to those who can help, and closes it again",
+    ),
     "hospital": ("hospital", "one stream of patients, four audiences, each with its view"),
 }
 

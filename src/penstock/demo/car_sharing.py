@@ -13,24 +13,16 @@ Rules that hold here:
 from __future__ import annotations
 
 import importlib.resources
-import json
-import secrets
-import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
-from pathlib import Path
 
-from argon2 import PasswordHasher
 from rich.table import Table
 
 from penstock.client import PurposeClient, RefusedError
-from penstock.components import MosquittoServer, processes
 from penstock.definitions import read_text
 from penstock.definitions.decisions import Decider, Question
 from penstock.demo.car_sharing_clients import Cast, Service
+from penstock.demo.stage import Place, set_up
 from penstock.demo.story import Story
 from penstock.policy.decision import Decision
 from penstock.store.checked import CheckedDefinitions
@@ -52,22 +44,11 @@ SERVICES = (
 )
 SCREEN_PURPOSE = "operational/route-optimization"
 
-_RUN = "import sys; from penstock.cli import main; main(sys.argv[1:])"
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where the demonstration runs."""
-
-    port: int
-    store_url: str
-    passwords: dict[str, str]
-
 
 def run(story: Story) -> None:
     """Tell the whole story, and check each of its turns."""
     story.step("Start a broker and the gateway in front of it")
-    with _start() as place:
+    with _stage() as place:
         story.tell(f"clients connect to the gateway on 127.0.0.1:{place.port}")
         with Cast(place.port, place.passwords) as cast:
             _tell(story, place, cast)
@@ -209,50 +190,7 @@ def definitions_text() -> str:
     return importlib.resources.files("penstock.demo").joinpath("car_sharing.yaml").read_text()
 
 
-@contextmanager
-def _start() -> Iterator[Place]:
+def _stage() -> AbstractContextManager[Place]:
     """Run a broker and a gateway with the definitions of the example."""
-    with tempfile.TemporaryDirectory(prefix="penstock-demo-") as name, ExitStack() as stack:
-        folder = Path(name)
-        broker = stack.enter_context(MosquittoServer(folder / "broker", persistent=False))
-        store_url = f"sqlite:///{folder / 'penstock.db'}"
-        with Database.open(store_url) as database:
-            checked = CheckedDefinitions(Definitions(database))
-            documents = read_text(definitions_text(), "car_sharing.yaml").documents
-            checked.apply(documents, actor="demo", reason="car sharing")
-        users = [*USERS, *(service.name for service in SERVICES)]
-        passwords = {user: secrets.token_urlsafe(12) for user in users}
-        _write_passwords(folder / "passwords", passwords)
-        port = processes.free_port()
-        configuration = _configure(folder, broker, port)
-        process = processes.start(
-            [sys.executable, "-c", _RUN, "--config", str(configuration), "gateway"],
-            log=folder / "gateway.log",
-            ready=lambda: processes.accepts(port),
-        )
-        stack.callback(processes.stop, process)
-        yield Place(port, store_url, passwords)
-
-
-def _write_passwords(path: Path, passwords: dict[str, str]) -> None:
-    # Cheap hashes: the passwords are random and live as long as the demonstration.
-    hasher = PasswordHasher(time_cost=1, memory_cost=64, parallelism=1)
-    path.touch(mode=0o600)
-    path.write_text("".join(f"{user}:{hasher.hash(word)}\n" for user, word in passwords.items()))
-
-
-def _configure(folder: Path, broker: MosquittoServer, port: int) -> Path:
-    settings = {
-        "data": str(folder),
-        "log": {"level": "warning"},
-        "monitor": {"enabled": False},
-        "store": {"url": f"sqlite:///{folder / 'penstock.db'}"},
-        "broker": {"mode": "external", "host": "127.0.0.1", "port": broker.port},
-        "gateway": {
-            "listeners": {"mqtt": {"port": port}},
-            "authentication": {"passwords": str(folder / "passwords")},
-        },
-    }
-    path = folder / "penstock.yaml"
-    path.write_text(json.dumps(settings))
-    return path
+    documents = read_text(definitions_text(), "car_sharing.yaml").documents
+    return set_up([*USERS, *(service.name for service in SERVICES)], documents)

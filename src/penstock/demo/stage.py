@@ -1,0 +1,84 @@
+"""Where demonstrations play: a broker, and the gateway as a process in front of it.
+
+Rules that hold here:
+- Everything lives in a temporary folder on this machine, and is gone with the `with` block.
+- Users have passwords: drawn for this one time, and told to nobody but the demonstration.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from argon2 import PasswordHasher
+
+from penstock.components import MosquittoServer, processes
+from penstock.model.document import Document
+from penstock.store.checked import CheckedDefinitions
+from penstock.store.database import Database
+from penstock.store.definitions import Definitions
+
+_RUN = "import sys; from penstock.cli import main; main(sys.argv[1:])"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the demonstration runs."""
+
+    port: int
+    store_url: str
+    passwords: dict[str, str]
+    configuration: Path
+
+
+@contextmanager
+def set_up(users: Iterable[str], documents: Sequence[Document]) -> Iterator[Place]:
+    """Run a broker and a gateway with these users and definitions."""
+    with tempfile.TemporaryDirectory(prefix="penstock-demo-") as name, ExitStack() as stack:
+        folder = Path(name)
+        broker = stack.enter_context(MosquittoServer(folder / "broker", persistent=False))
+        store_url = f"sqlite:///{folder / 'penstock.db'}"
+        with Database.open(store_url) as database:
+            checked = CheckedDefinitions(Definitions(database))
+            checked.apply(documents, actor="demo", reason="a demonstration")
+        passwords = {user: secrets.token_urlsafe(12) for user in users}
+        _write_passwords(folder / "passwords", passwords)
+        port = processes.free_port()
+        configuration = _configure(folder, broker, port)
+        process = processes.start(
+            [sys.executable, "-c", _RUN, "--config", str(configuration), "gateway"],
+            log=folder / "gateway.log",
+            ready=lambda: processes.accepts(port),
+        )
+        stack.callback(processes.stop, process)
+        yield Place(port, store_url, passwords, configuration)
+
+
+def _write_passwords(path: Path, passwords: dict[str, str]) -> None:
+    # Cheap hashes: the passwords are random and live as long as the demonstration.
+    hasher = PasswordHasher(time_cost=1, memory_cost=64, parallelism=1)
+    path.touch(mode=0o600)
+    path.write_text("".join(f"{user}:{hasher.hash(word)}\n" for user, word in passwords.items()))
+
+
+def _configure(folder: Path, broker: MosquittoServer, port: int) -> Path:
+    settings = {
+        "data": str(folder),
+        "log": {"level": "warning"},
+        "monitor": {"enabled": False},
+        "store": {"url": f"sqlite:///{folder / 'penstock.db'}"},
+        "broker": {"mode": "external", "host": "127.0.0.1", "port": broker.port},
+        "gateway": {
+            "listeners": {"mqtt": {"port": port}},
+            "authentication": {"passwords": str(folder / "passwords")},
+        },
+    }
+    path = folder / "penstock.yaml"
+    path.write_text(json.dumps(settings))
+    return path
