@@ -102,6 +102,8 @@ def spark() -> Iterator[SparkSession]:
     """One lazy Spark session for all tests of this process; mark them needs("java")."""
     from pyspark.sql import SparkSession  # noqa: PLC0415 - a JVM only for those who ask
 
+    from penstock.pipeline.session import connector_jars  # noqa: PLC0415
+
     java = _look_for("java").path
     if java is not None and "JAVA_HOME" not in os.environ:
         os.environ["JAVA_HOME"] = str(java.resolve().parent.parent)
@@ -111,6 +113,7 @@ def spark() -> Iterator[SparkSession]:
         SparkSession.builder.master("local[2]")
         .appName("penstock-tests")
         .config("spark.ui.enabled", "false")
+        .config("spark.jars", connector_jars())
         .config("spark.driver.memory", "2g")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")

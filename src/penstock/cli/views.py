@@ -157,7 +157,7 @@ def run(once: bool) -> None:
         with open_definitions() as store:
             vault = VaultAddress(config.store.connection_url())
             definitions = lambda: store.current()[1]  # noqa: E731 - asked for again and again
-            manager = Manager(spark, config.pipeline, definitions, vault)
+            manager = Manager(spark, config.pipeline, definitions, vault, config.kafka)
             if once:
                 manager.run_once()
             else:

@@ -17,7 +17,14 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -34,6 +41,8 @@ from penstock.eventlog.connection import (
 from penstock.eventlog.lines import MAX_KEY, Record, check_value
 
 POLL_SECONDS: Final = 0.1
+# So long a topic that is not there may still come.
+MISSING_MILLISECONDS: Final = 5000
 FETCH: Final = 10_000
 # A broker takes messages of 1 MiB with all that is around the value.
 MAX_VALUE: Final = 1_000_000
@@ -45,6 +54,13 @@ class Place(NamedTuple):
 
     partition: int
     offset: int
+
+
+class Description(NamedTuple):
+    """A topic: its identity, another one when it is made again, and its partitions."""
+
+    identity: str
+    partitions: tuple[int, ...]
 
 
 class KafkaLog:
@@ -104,7 +120,14 @@ class KafkaLog:
         """The client that appends."""
         found = producer_settings(self.settings, self.user, self.password)
         limit = round(self.settings.timeout * 1000)
-        return Producer({**found, "delivery.timeout.ms": limit, "linger.ms": 5})
+        return Producer(
+            {
+                **found,
+                "delivery.timeout.ms": limit,
+                "linger.ms": 5,
+                "topic.metadata.propagation.max.ms": MISSING_MILLISECONDS,
+            }
+        )
 
     def consumer(self, **more: Any) -> Consumer:
         """Return a client that reads; it joins no group."""
@@ -166,23 +189,22 @@ class KafkaTopic:
             else:
                 return
 
-    def partitions(self) -> list[int]:
-        """Return the numbers of the partitions; raises where there is no such topic."""
+    def describe(self) -> Description:
+        """Return what tells the topic from others of its name; raises where there is none."""
+        asked = self._log.admin.describe_topics(
+            TopicCollection([self.name]), request_timeout=self._timeout
+        )
         try:
-            found = self._log.admin.list_topics(self.name, timeout=self._timeout)
-        except KafkaException as error:
-            raise explain(f"it did not tell of {quote(self.name)}", error) from error
-        topic = found.topics.get(self.name)
-        if topic is None or topic.error is not None:
-            cause = topic.error if topic is not None and topic.error else "it is not there"
-            raise explain(f"the topic {quote(self.name)} cannot be read", KafkaException(cause))
-        return sorted(topic.partitions)
+            found = asked[self.name].result(self._timeout + 5)
+        except (KafkaException, TimeoutError) as error:
+            raise explain(f"the topic {quote(self.name)} cannot be read", error) from error
+        return Description(str(found.topic_id), tuple(sorted(it.id for it in found.partitions)))
 
-    def ends(self) -> dict[int, tuple[int, int]]:
+    def ends(self, partitions: Sequence[int] | None = None) -> dict[int, tuple[int, int]]:
         """Return where each partition begins, and where what is committed ends."""
         reader = self._reader
         found = {}
-        for number in self.partitions():
+        for number in self.describe().partitions if partitions is None else partitions:
             place = TopicPartition(self.name, number)
             try:
                 found[number] = reader.get_watermark_offsets(place, timeout=self._timeout)

@@ -32,9 +32,11 @@ FIXES: Final = {
 def feed(path: Path, stream: Stream, topic: Topic) -> int:
     """Append the records of a file to a topic; return how many."""
     if stream.source is not None:
+        files = stream.source.files
         raise UsageError(
-            f"the stream {quote(stream.name)} reads files by itself",
-            fix=f"put the file into {stream.source.files.folder}",
+            f"the stream {quote(stream.name)} "
+            f"{'reads files by itself' if files else 'is read from Kafka'}",
+            fix=f"put the file into {files.folder}" if files else "use `penstock connect`",
         )
     if stream.format != "json":
         raise UsageError(

@@ -4,7 +4,8 @@ Rules that hold here:
 - The manager looks at definitions and wishes again and again and mends the difference: a
   view that is added, changed, paused or removed does not disturb the others.
 - A view that failed is tried again when its definition changes or somebody starts it again,
-  not by itself: what failed once would fail again and again.
+  not by itself: what failed once would fail again and again. Where others were out of reach,
+  it is tried again by itself, after a while that grows.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from penstock.config.secrets import generate_key
+from penstock.config.sections.kafka import KafkaSettings
 from penstock.config.sections.pipeline import PipelineSettings
 from penstock.definitions import DefinitionSet
 from penstock.errors import PenstockError, UnavailableError
@@ -33,7 +35,7 @@ from penstock.pipeline.metrics import TimedView
 from penstock.pipeline.sinks.opening import Sinks
 from penstock.pipeline.sources.ends import checkpoint_folder
 from penstock.pipeline.sources.opening import open_source
-from penstock.pipeline.streams import StreamRunner
+from penstock.pipeline.streams import LEAST_WAIT, MOST_WAIT, StreamRunner, is_passing
 from penstock.pipeline.views import ViewRunner
 
 LOOK_SECONDS: Final = 0.5
@@ -50,6 +52,7 @@ class Manager:
         settings: PipelineSettings,
         definitions: Callable[[], DefinitionSet],
         vault: Vault | None = None,
+        kafka: KafkaSettings | None = None,
     ) -> None:
         self.control = Control(settings.folder)
         self.runs = threading.Event()
@@ -60,12 +63,15 @@ class Manager:
         self._log = EventLog(settings.event_log)
         self._secret = settings.key.read_or_create(generate_key)
         self._vault = vault
+        self._kafka = kafka or KafkaSettings()
         if vault is not None:
             # Tokens are turned back only by a key that has made some.
             vault.put(KEY_VAULT, {fingerprint(self._secret): b""})
         self._streams: dict[str, StreamRunner] = {}
         # View → what it was when it failed, and why.
         self._failed: dict[str, tuple[tuple[str, float], str]] = {}
+        # View → when it is tried again, and how long it waits then, where what failed it passes.
+        self._retries: dict[str, tuple[float, float]] = {}
         # Stream → why its query ended by itself the last time, if it did.
         self._troubles: dict[str, str | None] = {}
         self._known: dict[str, View] = {}
@@ -102,8 +108,9 @@ class Manager:
         with self._alone():
             try:
                 self.look(stream=False)
-                for runner in self._streams.values():
+                for name, runner in self._streams.items():
                     runner.catch_up()
+                    self._troubles[name] = runner.failure
                     runner.tick()
                 self.look(stream=False)
             finally:
@@ -144,6 +151,8 @@ class Manager:
                 self._bring(Blueprint.find(definitions, name))
             except PenstockError as error:
                 self._failed[name] = (self._mark(definitions, name), str(error))
+                if is_passing(error):
+                    self._plan_retry(name)
         self._known = views
         self._report()
         if stream:
@@ -184,7 +193,9 @@ class Manager:
 
     def _make(self, blueprint: Blueprint) -> ViewRunner:
         folder = self._settings.folder / blueprint.view.name
-        sinks = Sinks(self._log.topic(blueprint.view.topic))
+        source = blueprint.stream.source
+        at_kafka = self._kafka if source is not None and source.kafka is not None else None
+        sinks = Sinks(self._log.topic(blueprint.view.topic), at_kafka)
         return TimedView(
             self._spark, blueprint, folder, self._secret, sinks=sinks, vault=self._vault
         )
@@ -192,7 +203,7 @@ class Manager:
     def _stream(self, stream: Stream) -> StreamRunner:
         if stream.name not in self._streams:
             checkpoint = checkpoint_folder(stream, self._settings)
-            source = open_source(stream, self._settings)
+            source = open_source(stream, self._settings, self._kafka)
             rows = self._settings.batch
             runner = StreamRunner(self._spark, stream, source, checkpoint, rows)
             self._streams[stream.name] = runner
@@ -210,6 +221,8 @@ class Manager:
                 self._troubles[name] = runner.failure
                 runner.start(self._settings.interval)
             else:
+                if runner.follows:
+                    self._troubles[name] = runner.failure
                 # Views that were added or resumed need not wait for the next record.
                 runner.catch_up()
                 runner.tick()
@@ -219,7 +232,17 @@ class Manager:
         for name, reason in runner.failures.items():
             if definitions.get(View, name) is not None:
                 self._failed[name] = (self._mark(definitions, name), reason)
+                if name in runner.passing:
+                    self._plan_retry(name)
         runner.failures.clear()
+        runner.passing.clear()
+
+    def _plan_retry(self, name: str) -> None:
+        """Let a view be tried again later; later still if it fails again soon after."""
+        at, waited = self._retries.get(name, (0.0, 0.0))
+        soon = time.monotonic() < at + 2 * MOST_WAIT
+        wait = min(MOST_WAIT, 2 * waited) if soon and waited else LEAST_WAIT
+        self._retries[name] = (time.monotonic() + wait, wait)
 
     def _mark(self, definitions: DefinitionSet, name: str) -> tuple[str, float]:
         signature = Blueprint.find(definitions, name).signature
@@ -228,10 +251,15 @@ class Manager:
     def _has_failed(self, blueprint: Blueprint, wanted_at: float) -> bool:
         name = blueprint.view.name
         failed = self._failed.get(name)
-        if failed is not None and failed[0] != (blueprint.signature, wanted_at):
+        if failed is None:
+            return False
+        retry = self._retries.get(name)
+        if failed[0] != (blueprint.signature, wanted_at) or (
+            retry and retry[0] <= time.monotonic()
+        ):
             del self._failed[name]
             return False
-        return failed is not None
+        return True
 
     def _report(self) -> None:
         with self._reporting:

@@ -47,7 +47,7 @@ def open_session(settings: PipelineSettings, *, cores: int = 2) -> SparkSession:
     builder = builder.config("spark.executor.memory", settings.executor_memory)
     builder = builder.config("spark.sql.shuffle.partitions", str(cores))
     builder = builder.config("spark.ui.showConsoleProgress", "false")
-    jars = _find_jars()
+    jars = connector_jars()
     if jars:
         builder = builder.config("spark.jars", jars)
     for name, value in FIXED.items():
@@ -77,7 +77,7 @@ def _messages_to(path: Path) -> Iterator[None]:
         os.close(file)
 
 
-def _find_jars() -> str:
+def connector_jars() -> str:
     """Return the jars of Spark's connectors, as far as they were fetched."""
     for jars in JAR_SETS:
         if jars.name == CONNECTOR and jars.version():

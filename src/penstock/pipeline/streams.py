@@ -11,10 +11,12 @@ Rules that hold here:
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
@@ -22,12 +24,25 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.errors import PenstockError
+from penstock.eventlog.connection import BrokerError
 from penstock.model.kinds import Stream
 from penstock.pipeline.joint import Written
 from penstock.pipeline.log_source import OFFSET
 from penstock.pipeline.parsing import parse_records
+from penstock.pipeline.sources.kafka_registry import NO_ANSWER, RegistrySchemas
 from penstock.pipeline.sources.source import Source
 from penstock.pipeline.views import ViewRunner, process_together
+
+LEAST_WAIT: Final = 0.5
+MOST_WAIT: Final = 30.0
+
+
+# What Spark's own words tell of those that tasks talk to, and what is said of it.
+_ABROAD: Final = {
+    NO_ANSWER: f"{NO_ANSWER} → check `registry` of the stream's source",
+    "org.apache.kafka": "Kafka did not give records → check that its brokers run",
+    "org.apache.spark.sql.kafka010": "Kafka did not give records → check that its brokers run",
+}
 
 
 class StreamRunner:
@@ -39,6 +54,8 @@ class StreamRunner:
         self.stream = stream
         self.source = source
         self.failures: dict[str, str] = {}
+        self.passing: set[str] = set()
+        """Those of them that failed for what may be over soon."""
         self._spark = spark
         self._checkpoint = checkpoint
         self._rows = rows
@@ -47,6 +64,13 @@ class StreamRunner:
         self._query: StreamingQuery | None = None
         self._closing = False
         self._trouble: PenstockError | None = None
+        self._follower: threading.Thread | None = None
+        self._told = threading.Event()
+        # After trouble with the source it is left alone until then, for longer each time.
+        self._rest_until, self._wait = 0.0, LEAST_WAIT
+        kafka = stream.source.kafka if stream.source else None
+        registry = kafka.registry if kafka else None
+        self._find_schema = RegistrySchemas(registry) if registry else None
 
     @property
     def views(self) -> tuple[str, ...]:
@@ -59,6 +83,7 @@ class StreamRunner:
             view.open()
             self._views[view.name] = view
             self.failures.pop(view.name, None)
+            self.passing.discard(view.name)
 
     def remove(self, name: str, *, flush: bool = False) -> None:
         """Let a view take part no longer; with `flush`, publish what it holds back."""
@@ -83,6 +108,13 @@ class StreamRunner:
             places = [view.next for view in self._views.values()]
             start = min(places) if places else self.source.take_in()
         frame = self.source.read_on(self._spark, start, self._rows)
+        if frame is None:
+            self._told = threading.Event()
+            self._follower = threading.Thread(
+                target=self._follow, args=(interval, self._told), name="follower", daemon=True
+            )
+            self._follower.start()
+            return
         self._query = (
             frame.writeStream.foreachBatch(self._take)
             .option("checkpointLocation", str(self._checkpoint))
@@ -91,11 +123,20 @@ class StreamRunner:
             .start()
         )
 
+    def _follow(self, interval: float, told: threading.Event) -> None:
+        """Look for new records again and again, where Spark has no stream of them."""
+        while not told.wait(interval):
+            self.catch_up()
+
     def stop(self) -> None:
         """Finish the batch at hand, end the query, and close all views."""
         with self._lock:
             # What Spark offers from now on is left alone: views know where they are.
             self._closing = True
+        self._told.set()
+        if self._follower is not None:
+            self._follower.join()
+            self._follower = None
         if self._query is not None:
             self._query.stop()
             self._query = None
@@ -106,25 +147,41 @@ class StreamRunner:
     @property
     def streams(self) -> bool:
         """Whether the query runs."""
+        if self._follower is not None:
+            return self._follower.is_alive()
         return self._query is not None and self._query.isActive
+
+    @property
+    def follows(self) -> bool:
+        """Whether new records are looked for without a query."""
+        return self._follower is not None
 
     @property
     def failure(self) -> str | None:
         """Why the query ended, if it did."""
         query = self._query
         if query is None or query.isActive:
-            return None
+            return describe(self._trouble) if self._trouble else None
         return describe(self._trouble or query.exception() or PenstockError("the query ended"))
 
     def catch_up(self) -> None:
         """Bring all views to the end that the source has now."""
         with self._lock:
+            if self._closing or time.monotonic() < self._rest_until:
+                return
             try:
                 end = self.source.take_in()
+            except BrokerError as error:
+                # Views stay where they are: what they lack will be there later.
+                self._trouble = error
+                self._rest_until = time.monotonic() + self._wait
+                self._wait = min(MOST_WAIT, self._wait * 2)
+                return
             except PenstockError as error:
                 for view in list(self._views.values()):
                     self._fail(view, error)
                 return
+            self._trouble, self._wait = None, LEAST_WAIT
             self._bring_to(end)
 
     def tick(self) -> None:
@@ -146,7 +203,7 @@ class StreamRunner:
                 raise
 
     def _take_batch(self, placed: DataFrame) -> None:
-        parsed = parse_records(placed, self.stream)
+        parsed = parse_records(placed, self.stream, self._find_schema)
         passes = _count_passes(self._views.values())
         with _kept(parsed, passes):
             # Without a copy of what was parsed, the offsets alone are cheap to look at.
@@ -174,7 +231,7 @@ class StreamRunner:
                     self._fail(view, error)
                 continue
             raw = self.source.read_stretch(self._spark, start, stretch)
-            parsed = parse_records(raw, self.stream)
+            parsed = parse_records(raw, self.stream, self._find_schema)
             with _kept(parsed, _count_passes(together)):
                 self._advance(together, parsed, start, stretch)
 
@@ -188,7 +245,7 @@ class StreamRunner:
             seen = start > first
             frame = parsed.where(F.col(f"`{OFFSET}`") >= start) if seen else parsed
             done = written.get(view.name)
-            self._guard(view, partial(view.process, frame, end - start, end, done))
+            self._guard(view, partial(view.process, frame, end, done))
 
     def _guard(self, view: ViewRunner, action: Callable[[], object]) -> None:
         """Do something for a view; if it fails, the view stops and the others go on."""
@@ -199,11 +256,22 @@ class StreamRunner:
 
     def _fail(self, view: ViewRunner, error: BaseException) -> None:
         self.failures[view.name] = describe(error)
+        if is_passing(error):
+            self.passing.add(view.name)
         self.remove(view.name)
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether what failed a view is worth another try: others were out of reach."""
+    if isinstance(error, PenstockError):
+        return isinstance(error, BrokerError)
+    return any(word in str(error) for word in _ABROAD)
 
 
 def describe(error: BaseException) -> str:
     """Say what failed without what records said: only our own errors are quoted."""
+    if not isinstance(error, PenstockError) and is_passing(error):
+        return next(said for word, said in _ABROAD.items() if word in str(error))
     return str(error) if isinstance(error, PenstockError) else type(error).__name__
 
 

@@ -129,15 +129,14 @@ class ViewRunner:
         """Whether the view can be written in one pass with others of its stream."""
         return self._step is None and isinstance(self._sink, ParquetSink)
 
-    def process(
-        self, frame: DataFrame, count: int, end: int, written: Written | None = None
-    ) -> Commit:
-        """Publish what parsed records become: `count` of them, from `next` to before `end`.
+    def process(self, frame: DataFrame, end: int, written: Written | None = None) -> Commit:
+        """Publish what parsed records become, from `next` to before `end`.
 
         What was `written` in a pass with other views is committed as it is.
         """
         if self.joins:
             found = written or process_together([self], frame)[self.name]
+            count = found.published + len(found.dead)
             totals = Totals(count, found.published, len(found.dead), 0.0)
             return self._commit(found.target.parent, end, found.dead, totals)
         staged = self._writer.stage()
@@ -152,9 +151,11 @@ class ViewRunner:
         loss = 0.0
         if self._step is None:
             published = self._write(masked, self._before, staged, dead)
+            count = published + len(dead)
         else:
             rows, refused = self._collect(masked, [*self._before.output, *carry])
             dead += refused
+            count = int(rows.num_rows) + len(refused)
             outcome = self._step.feed(rows, _now())
             published = self._publish(outcome, staged, dead)
             loss = outcome.loss

@@ -312,7 +312,7 @@ def test_how_far_a_stream_reaches_can_be_asked_without_spark(tmp_path: Path) -> 
     stream = Stream.model_validate({"name": "s", "fields": FIELDS, "source": source})
     assert next_offset_of(stream, config) == 0
     assert stream.source is not None
-    folder = index_folder("s", stream.source.files, config)
+    folder = index_folder("s", stream.source, config)
     (tmp_path / "in" / "a.json").write_text("{}\n{}\n")
     FileIndex(folder, tmp_path / "in", "json").take_in()
     assert next_offset_of(stream, config) == 2

@@ -15,10 +15,12 @@ from pydantic import AfterValidator, Field, model_validator
 
 from penstock.errors import quote
 from penstock.model.definition import NAME_LIMIT, Definition, Part, register
+from penstock.model.kinds.topic_pattern import TopicPattern, named_levels
 
 RESERVED: Final = "penstock:"
 """How the names of columns begin that the pipeline adds on the way."""
 FIELD_LIMIT: Final = 1000
+PATTERN_LIMIT: Final = 100
 TOPIC_LIMIT: Final = 249
 PATH_LIMIT: Final = 4096
 TOPIC_CHARACTERS: Final = frozenset(
@@ -37,6 +39,8 @@ TYPE_NAMES: Final[Mapping[str, str]] = {
     "bool": "boolean",
     "text": "string",
 }
+LEVEL_TYPES: Final = frozenset({"string", "int", "long"})
+"""What a level of a topic can be."""
 LOGICAL_TYPES: Final[Mapping[str, str]] = {
     "date": "date",
     "timestamp-millis": "timestamp",
@@ -135,10 +139,47 @@ class FileSource(Part):
     )
 
 
-class StreamSource(Part):
-    """Where records come from, if not from the stream's topic in the event log."""
+def _check_registry(url: str) -> str:
+    if not url.startswith(("http://", "https://")) or "@" in url or not url.isprintable():
+        raise ValueError(
+            f"{quote(url)} is no address of a schema registry → "
+            "write http:// or https://, without a user in it"
+        )
+    return url.rstrip("/")
 
-    files: FileSource = Field(description="Files of a folder.")
+
+class KafkaSource(Part):
+    """The stream's topic at the Kafka cluster of the settings."""
+
+    registry: (
+        Annotated[str, Field(max_length=PATH_LIMIT), AfterValidator(_check_registry)] | None
+    ) = Field(
+        default=None,
+        description="The address of a schema registry, for Avro values that name their schema "
+        "by a number. Left out: all have the schema of the fields.",
+    )
+
+
+class StreamSource(Part):
+    """Where records come from, if not from the stream's topic in the embedded event log."""
+
+    files: FileSource | None = Field(default=None, description="Files of a folder.")
+    kafka: KafkaSource | None = Field(
+        default=None,
+        description="The topic of that name at Kafka; `source: kafka` is short for it. Views "
+        "of format topic go there too.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expand(cls, data: Any) -> Any:
+        return {"kafka": {}} if data == "kafka" else data
+
+    @model_validator(mode="after")
+    def _check_one(self) -> Self:
+        if (self.files is None) == (self.kafka is None):
+            raise ValueError("source: there is one → write either files or kafka")
+        return self
 
 
 @register
@@ -170,6 +211,15 @@ class Stream(Definition):
     source: StreamSource | None = Field(
         default=None,
         description="Where records come from; left out: from the topic in the event log.",
+    )
+
+    patterns: tuple[TopicPattern, ...] = Field(
+        default=(),
+        alias="from",
+        max_length=PATTERN_LIMIT,
+        strict=False,
+        description="The MQTT topics whose messages the gateway writes to the stream. Levels "
+        "with a name become fields: `home/+ward/pulse`.",
     )
 
     @property
@@ -210,6 +260,34 @@ class Stream(Definition):
                 f"format: rows of {files.format} files are not written as {self.format} → "
                 "leave format out"
             )
+        kafka = self.source.kafka if self.source else None
+        if kafka is not None and kafka.registry is not None and self.format != "avro":
+            raise ValueError("registry: only Avro values have such schemas → set format: avro")
+        return self
+
+    @model_validator(mode="after")
+    def _check_patterns(self) -> Self:
+        types = {field.name: field.type for field in self.fields}
+        if self.patterns and self.source is not None and self.source.files is not None:
+            raise ValueError("from: the records come from files → leave out from, or source")
+        for pattern in self.patterns:
+            if pattern.startswith("$"):
+                raise ValueError(
+                    f"from: {quote(pattern)} begins with $: such messages are never recorded → "
+                    "name other topics"
+                )
+            levels = named_levels(pattern).values()
+            if levels and self.format != "json":
+                raise ValueError(
+                    f"from: nothing can be added to values of {self.format} → "
+                    "write + without names, or leave format out"
+                )
+            for name in levels:
+                if types.get(name) not in LEVEL_TYPES:
+                    raise ValueError(
+                        f"from: the level {quote(name)} is no field of type string, int or long → "
+                        "name one of fields"
+                    )
         return self
 
     def named(self, category: str) -> tuple[str, ...]:

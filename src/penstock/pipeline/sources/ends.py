@@ -8,13 +8,17 @@ from pathlib import Path
 from penstock.config.sections.pipeline import PipelineSettings
 from penstock.eventlog import EventLog
 from penstock.model.kinds import Stream
-from penstock.model.kinds.stream import FileSource
+from penstock.model.kinds.stream import StreamSource
 from penstock.pipeline.sources.index import FileIndex
+from penstock.pipeline.sources.kafka_index import KafkaIndex
 
 
-def index_folder(stream: str, source: FileSource, settings: PipelineSettings) -> Path:
+def index_folder(stream: str, source: StreamSource, settings: PipelineSettings) -> Path:
     """Return where the index of a source is kept: another folder of files, another index."""
-    digest = hashlib.sha256(f"{source.format}:{source.folder}".encode()).hexdigest()[:12]
+    files = source.files
+    if files is None:
+        return settings.folder / ".sources" / stream / "kafka"
+    digest = hashlib.sha256(f"{files.format}:{files.folder}".encode()).hexdigest()[:12]
     return settings.folder / ".sources" / stream / digest
 
 
@@ -22,7 +26,7 @@ def checkpoint_folder(stream: Stream, settings: PipelineSettings) -> Path:
     """Return where Spark notes what it offered; places in one source mean nothing in another."""
     if stream.source is None:
         return settings.folder / ".checkpoints" / stream.name
-    return index_folder(stream.name, stream.source.files, settings) / "checkpoint"
+    return index_folder(stream.name, stream.source, settings) / "checkpoint"
 
 
 def next_offset_of(stream: Stream, settings: PipelineSettings) -> int:
@@ -30,5 +34,7 @@ def next_offset_of(stream: Stream, settings: PipelineSettings) -> int:
     if stream.source is None:
         return EventLog(settings.event_log).topic(stream.topic).next_offset
     files = stream.source.files
-    folder = index_folder(stream.name, files, settings)
+    folder = index_folder(stream.name, stream.source, settings)
+    if files is None:
+        return KafkaIndex(folder).next_offset
     return FileIndex(folder, Path(files.folder), files.format).next_offset

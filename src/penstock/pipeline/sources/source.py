@@ -1,8 +1,8 @@
 """What every source of a stream can do.
 
 Rules that hold here:
-- Each record has one offset for good. Offsets begin at zero and have no gaps: a view goes on
-  at an offset, and counts the records of a stretch by its ends.
+- Each record has one offset for good. Offsets begin at zero and grow; few hold no record. A
+  view goes on at an offset.
 - A stretch of offsets always reads the same. Where a source cannot keep that, since a file
   was changed or is gone, it says so and gives nothing.
 
@@ -29,8 +29,11 @@ class Source(Protocol):
     def take_in(self) -> int:
         """Look for new records, and return the offset that the next one will get."""
 
-    def read_on(self, spark: SparkSession, start: int, rows: int) -> DataFrame:
-        """Return the records from `start` on as a stream, about `rows` at a time."""
+    def read_on(self, spark: SparkSession, start: int, rows: int) -> DataFrame | None:
+        """Return the records from `start` on as a stream, about `rows` at a time.
+
+        None where stretches are all there is: new records are looked for with `take_in`.
+        """
 
     def place(self, batch: DataFrame) -> DataFrame:
         """Give the records of a batch of that stream their offsets, if they lack them."""
