@@ -86,6 +86,12 @@ def admit(client: Downstream, packet: Publish) -> Outcome:  # noqa: PLR0911 (one
     return client.stamp
 
 
+def refuse_long(client: Downstream, packet: Publish) -> None:
+    """Refuse a message that is to be recorded and that no event log would take."""
+    text = "the payload is too long for the event log"
+    deny(client, packet, "size", text, ReasonCode.QUOTA_EXCEEDED)
+
+
 def _authorise(client: Downstream, packet: Publish) -> bool | None:
     """Let policies decide, and events take effect; None where the message is denied.
 

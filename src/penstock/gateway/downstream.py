@@ -196,6 +196,8 @@ class Downstream(asyncio.Protocol):
             known = _NOTHING_KNOWN
         upstream = self.broker()
         stamp = self.stamp
+        recording = gateway.recording
+        fed = recording.feeds.known
         unacked = self.unacked
         out: list[bytes] = []
         passed = 0
@@ -210,6 +212,11 @@ class Downstream(asyncio.Protocol):
                             self.aliases.expand(packet)
                         listed = properties.kept + stamp
                         plain = not properties.reserved and properties.response_topic is None
+                    if fed is not None and recording.is_beyond(packet):
+                        admission.refuse_long(self, packet)
+                        if self.ended or self.backlog.is_unheard(packets):
+                            return
+                        continue
                     if packet.first & 6 and packet.packet_id not in unacked:
                         if len(unacked) >= self.quota or packet.packet_id in upstream.questions:
                             self.backlog.wait_for_quota(packet, packets)
@@ -228,6 +235,12 @@ class Downstream(asyncio.Protocol):
                         listed = properties.kept + outcome
                     out.append(packet.to_v5(listed))
                     passed += 1
+                    if fed is not None and fed.get(packet.topic, True):
+                        restricted = len(listed) > len(properties.kept) + len(stamp)
+                        waits = recording.record(self, packet, restricted=restricted)
+                        if waits is not None:
+                            self.backlog.suspend(waits, packets)
+                            return
                 elif (
                     type(packet) is Puback
                     and packet.properties is NO_PROPERTIES

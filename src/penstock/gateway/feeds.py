@@ -79,7 +79,7 @@ class Feed:
         if held is not None and self._enveloped:
             held = held.get("payload")
         fields = {**held, **said} if isinstance(held, dict) else said
-        return _key(fields.get(self._subject)), value
+        return _key(fields.get(self._subject) if self._subject else None), value
 
 
 class Feeds:

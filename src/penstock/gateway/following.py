@@ -115,6 +115,7 @@ class Following:
     def _take_set(self, snapshot: Snapshot, changed: Iterable[Key]) -> None:
         keys = tuple(changed)
         turn = self._rules.take(snapshot, keys)
+        self._gateway.recording.feeds.take(snapshot.documents, keys)
         if any(key.kind == PURPOSE for key in keys):
             for client in self._gateway.clients.values():
                 if client.open:

@@ -30,6 +30,7 @@ from penstock.gateway.emergencies import Emergencies
 from penstock.gateway.ending import Cause, end
 from penstock.gateway.following import Following
 from penstock.gateway.limits import TICK_SECONDS, Limits
+from penstock.gateway.recording import Recording
 from penstock.gateway.repeats import Repeats
 from penstock.gateway.rules import Rules
 from penstock.gateway.saving import Saver
@@ -72,6 +73,7 @@ class Gateway:
         emergencies: EmergencySettings | None = None,
         situations: Situations,
         detection_store: DetectionStore,
+        recording: Recording,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.log = get_logger("gateway")
@@ -103,6 +105,8 @@ class Gateway:
         self.guard = self.emergencies.guard
         self.publisher = self.emergencies.publisher
         self.repeats = Repeats()
+        self.recording = recording
+        self.publisher.record = recording.note
         self.wills = Wills(self)
         rules.guard = self.guard
         self.following = Following(self, definitions, follower)
@@ -137,6 +141,7 @@ class Gateway:
             client.transport.abort()
         self.wills.finish()
         await self.emergencies.finish(seconds)
+        await self.recording.finish(seconds)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.saver.finish()
@@ -267,6 +272,7 @@ class Gateway:
         self._ticks += 1
         for client in list(self.connections):
             self._look_after(client)
+        self.recording.tick()
         self.counters.publish()
         self.denials.flush(self.rules.epoch)
         if not self._ticks % _SWEEP_TICKS:

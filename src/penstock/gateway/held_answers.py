@@ -1,51 +1,62 @@
 """Acknowledgements that wait until what they acknowledge is durable.
 
 Rules that hold here:
-- A client hears that its event has arrived when the step that it led to would survive a
-  crash of this gateway, not before.
+- A client hears that its message has arrived when the step that it led to as an event, and
+  its record in the event log where that was asked for, would survive a crash of this gateway.
 - Acknowledgements keep their order: what comes after one that waits, waits.
-- Where the step will never be durable the connection ends, so that the client sends again.
+- Where something will not be durable the connection ends, so that the client sends again.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.gateway.ending import Cause, end
 
 if TYPE_CHECKING:
     from penstock.gateway.downstream import Downstream
-    from penstock.gateway.journal import Journal
+
+
+class Keeper(Protocol):
+    """What makes things durable in the order of their tickets."""
+
+    durable: int
+
+    def wait(self, ticket: int, settled: Callable[[bool], None]) -> None:
+        """Call back when a ticket is durable, or will not be."""
 
 
 class HeldAnswers:
     """What one client is not told yet."""
 
-    __slots__ = ("_client", "_tickets", "_waiting")
+    __slots__ = ("_client", "_open", "_waiting")
 
     def __init__(self, client: Downstream) -> None:
         self._client = client
-        self._tickets: dict[int, int] = {}
+        self._open: dict[int, int] = {}
+        """For how many things the answer to a packet waits."""
         self._waiting: deque[tuple[int, bytes]] = deque()
 
     def __bool__(self) -> bool:
-        return bool(self._tickets)
+        return bool(self._open)
 
-    def expect(self, journal: Journal, packet_id: int, ticket: int) -> None:
-        """Hold the answer to a packet back until its ticket is durable."""
-        if ticket <= journal.durable:
+    def expect(self, keeper: Keeper, packet_id: int, ticket: int) -> None:
+        """Hold the answer to a packet back until its ticket is durable, too."""
+        if ticket <= keeper.durable:
             return
-        self._tickets[packet_id] = ticket
+        self._open[packet_id] = self._open.get(packet_id, 0) + 1
 
         def settle(durable: bool) -> None:  # noqa: FBT001
-            if self._tickets.get(packet_id) == ticket:
-                del self._tickets[packet_id]
+            self._open[packet_id] -= 1
+            if not self._open[packet_id]:
+                del self._open[packet_id]
             if not durable and not self._client.ended:
                 end(self._client, Cause.BROKER)
             self._release()
 
-        journal.wait(ticket, settle)
+        keeper.wait(ticket, settle)
 
     def hold(self, packet_id: int, data: bytes) -> None:
         """Keep an answer of the broker, and all that follow it, for later."""
@@ -55,7 +66,7 @@ class HeldAnswers:
     def _release(self) -> None:
         out: list[bytes] = []
         waiting = self._waiting
-        while waiting and waiting[0][0] not in self._tickets:
+        while waiting and waiting[0][0] not in self._open:
             out.append(waiting.popleft()[1])
         if out:
             self._client.send(b"".join(out))

@@ -68,6 +68,8 @@ class Publisher:
         self._sent: dict[int, Sending] = {}
         self._number = 0
         self._news = asyncio.Event()
+        self.record: Callable[[str, bytes], None] | None = None
+        """Who is told of each message that is taken, for the event log."""
         self._emptied = asyncio.Event()
 
     def send(
@@ -86,6 +88,8 @@ class Publisher:
         message = Publish.of(topic, payload, qos=1, retain=retain, packet_id=1)
         self._waiting.append(Sending(message, properties, done))
         self._news.set()
+        if self.record is not None:
+            self.record(topic, payload)
         return True
 
     async def run(self) -> None:

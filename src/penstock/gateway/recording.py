@@ -20,15 +20,15 @@ Rules that hold here:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.config.sections.recording import RecordingSettings
-from penstock.gateway.feeds import MAX_VALUE, Feeds
+from penstock.gateway.feeds import MAX_VALUE, Feed, Feeds
 from penstock.gateway.log_writer import Batch, Entry, LogWriter, OpenTopic
-from penstock.gateway.window import cost
 from penstock.mqtt import Publish
 from penstock.telemetry import get_logger, metrics
 
@@ -41,7 +41,8 @@ BATCH_MILLISECONDS: Final = 100
 """Records of a batch have one time: that of its first."""
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 5.0
-_NO_LIMIT: Final = 1 << 62
+_ENTRY_BYTES: Final = 512
+"""About what a message that waits takes, however empty it is."""
 _QOS: Final = 0x06
 
 _log = get_logger("gateway")
@@ -55,8 +56,9 @@ _WRITTEN = metrics.counter(
 _LEFT_OUT = metrics.counter(
     "penstock_recording_left_out",
     "Messages that feed a stream and were not recorded: no room in the buffer (shed), purposes "
-    "of their own (restricted), the log out of reach when the gateway ended (ended).",
-    reason=("shed", "restricted", "ended"),
+    "of their own (restricted), wills and messages of actions that are too long (long), the log "
+    "out of reach when the gateway ended (ended).",
+    reason=("shed", "restricted", "long", "ended"),
 )
 _FAILED = metrics.counter(
     "penstock_recording_failures", "Batches that the event log did not take at the first try."
@@ -85,15 +87,15 @@ class Recording:
         self._writing: Batch | None = None
         self._awaited: deque[tuple[int, float, Settled]] = deque()
         self._room = asyncio.Event()
+        self._hurry = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._trouble = ""
 
-    @property
-    def longest(self) -> int:
-        """The longest payload that can be recorded; no limit where nothing is."""
-        return MAX_VALUE if self.feeds.known is not None else _NO_LIMIT
-
     # --- the way of a message ---
+
+    def is_beyond(self, packet: Publish) -> bool:
+        """Say whether a message feeds a stream and is too long for every event log."""
+        return len(packet.payload) > MAX_VALUE and bool(self.feeds.of(packet.topic))
 
     def record(
         self, client: Downstream, packet: Publish, *, restricted: bool
@@ -111,16 +113,22 @@ class Recording:
         if sheds and self._is_full():
             _LEFT_OUT["shed"].inc()
             return None
-        size = cost(packet)
-        now = time.time_ns() // 1_000_000
-        self._waiting.append(Entry(feeds, packet.topic, packet.payload, now, size))
-        self.buffered += size
-        self.added += 1
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run())
+        self._put(feeds, packet.topic, packet.payload)
         if qos and self._holds_answers:
             client.held_answers.expect(self, packet.packet_id, self.added)
         return self._wait_for_room() if self._is_full() and not sheds else None
+
+    def note(self, topic: str, payload: bytes) -> None:
+        """Record a message that nobody can be made to wait for: the gateway's own, a will."""
+        feeds = self.feeds.of(topic)
+        if not feeds:
+            return
+        if len(payload) > MAX_VALUE:
+            _LEFT_OUT["long"].inc()
+        elif self._settings.overflow != "wait" and self._is_full():
+            _LEFT_OUT["shed"].inc()
+        else:
+            self._put(feeds, topic, payload)
 
     def wait(self, ticket: int, settled: Settled) -> None:
         """Call back when the log has a message, or when that has taken too long."""
@@ -129,6 +137,15 @@ class Recording:
         else:
             deadline = time.monotonic() + self._settings.timeout
             self._awaited.append((ticket, deadline, settled))
+
+    def _put(self, feeds: tuple[Feed, ...], topic: str, payload: bytes) -> None:
+        size = _ENTRY_BYTES + len(topic) + len(payload)
+        now = time.time_ns() // 1_000_000
+        self._waiting.append(Entry(feeds, topic, payload, now, size))
+        self.buffered += size
+        self.added += 1
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
 
     def _is_full(self) -> bool:
         return self.buffered >= self._settings.buffer
@@ -147,7 +164,8 @@ class Recording:
                 fresh = self._waiting[0].milliseconds / 1000 + delay - time.time()
                 if fresh > 0:
                     # The clock may have been set back: never longer than the delay.
-                    await asyncio.sleep(min(fresh, delay))
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._hurry.wait(), min(fresh, delay))
                 batch = self._writing = self._gather()
                 await self._write(batch)
                 self._writing = None
@@ -231,6 +249,7 @@ class Recording:
 
     async def finish(self, seconds: float) -> None:
         """Write what waits; give it up where that takes too long."""
+        self._hurry.set()
         task = self._task
         if task is not None:
             await asyncio.wait([task], timeout=seconds)

@@ -29,6 +29,8 @@ from penstock.gateway.denials import Denials
 from penstock.gateway.gateway import Gateway
 from penstock.gateway.limits import TICK_SECONDS, Limits
 from penstock.gateway.listeners import Listener, open_listener
+from penstock.gateway.logs import Logs
+from penstock.gateway.recording import Recording
 from penstock.gateway.rules import Rules
 from penstock.policy.notation import Notation
 from penstock.policy.purpose_settings import PurposeSettings
@@ -99,6 +101,7 @@ async def run(config: Config, *, shared: bool = False) -> AsyncIterator[Running]
                 f"{socket.gethostname()}, process {os.getpid()}",
                 seconds=settings.emergencies.lease,
             ),
+            recording=Recording(config.recording, Logs(config).topic),
         )
         stack.push_async_callback(gateway.stop)
         await gateway.start()
@@ -180,6 +183,7 @@ def make_health(gateway: Gateway, follower: Follower, writer: AuditWriter) -> He
     health.register("broker", check_broker)
     health.register("audit", writer.check)
     health.register("detection", lambda: gateway.guard.detection.trouble or None)
+    health.register("event_log", gateway.recording.check)
     health.register("loop", beat.check, liveness=True)
     return health
 

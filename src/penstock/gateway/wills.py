@@ -41,6 +41,8 @@ class Wills:
         """Send a will whose client has left without a word; False: the broker does."""
         will = session.will
         if will is None or (session.will_given and not self._gateway.guard.concerns(will.topic)):
+            if will is not None and not will.properties.will_delay:
+                self._gateway.recording.note(will.topic, will.payload)
             return False
         session.will = None
         delay = min(will.properties.will_delay or 0, session.expiry)
