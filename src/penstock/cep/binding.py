@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
 
 from penstock.cep.nodes import Feed, Node, SourceNode
@@ -20,7 +20,9 @@ from penstock.cep.operators import Packet as PacketType
 from penstock.cep.operators import Request, Setting
 from penstock.cep.rows import Shared, Values
 from penstock.cep.topic_index import TopicIndex
+from penstock.lang import BOOL, DOUBLE, INT, STRING, TIMESTAMP, Type
 from penstock.lang.moments import EPOCH, MICROSECOND
+from penstock.lang.tree import find_path
 
 _EMPTY: Final[Mapping[str, Any]] = {}
 
@@ -136,6 +138,23 @@ class RequestType:
         return self._read(s, o, e, request)
 
 
+# What a value of a type usually is. Such a value is taken as it is; any other one is left to
+# the expression, which knows what else counts.
+_USUAL: Final[Mapping[Type, str]] = {
+    BOOL: "{v} is True or {v} is False",
+    INT: "type({v}) is int and -LARGE < {v} < LARGE",
+    DOUBLE: "type({v}) is float and {v} - {v} == 0.0",
+    STRING: "type({v}) is str and {v}.isascii()",
+    TIMESTAMP: "type({v}) is datetime and {v}.tzinfo is UTC",
+}
+_NAMES: Final[Mapping[str, Any]] = {
+    "__builtins__": {"type": type, "int": int, "float": float, "str": str, "dict": dict},
+    "datetime": datetime,
+    "UTC": UTC,
+    "LARGE": 2**63,
+}
+
+
 def make_reader(
     settings: Sequence[Setting], optional: frozenset[str], roots: str
 ) -> Callable[..., Values | None]:
@@ -143,18 +162,37 @@ def make_reader(
 
     Only our own words stand in its source; names and expressions are bound to them.
     """
+    namespace = dict(_NAMES)
     numbers = range(len(settings))
     parameters = ", ".join(roots)
     lines = [f"def read({parameters}):"]
-    lines += [f" v{number} = f{number}({parameters})" for number in numbers]
+    for number, setting in enumerate(settings):
+        namespace[f"f{number}"] = setting.value.function
+        namespace[f"k{number}"] = setting.name
+        lines += _read_setting(number, setting, parameters, namespace)
     needed = [f"v{number} is None" for number in numbers if settings[number].name not in optional]
     if needed:
         lines.append(f" if {' or '.join(needed)}: return None")
     lines.append(" return {" + ", ".join(f"k{number}: v{number}" for number in numbers) + "}")
-    namespace: dict[str, Any] = {"__builtins__": {}}
-    for number, setting in enumerate(settings):
-        namespace[f"f{number}"] = setting.value.function
-        namespace[f"k{number}"] = setting.name
     exec(compile("\n".join(lines), "<event>", "exec"), namespace)  # noqa: S102 - see above
     reader: Callable[..., Values | None] = namespace["read"]
     return reader
+
+
+def _read_setting(
+    number: int, setting: Setting, parameters: str, namespace: dict[str, Any]
+) -> list[str]:
+    """Return the lines that read one value; a plain path is followed on the spot."""
+    path = find_path(setting.value.tree)
+    usual = _USUAL.get(setting.value.type)
+    if path is None or usual is None:
+        return [f" v{number} = f{number}({parameters})"]
+    value = f"v{number}"
+    lines = [f" {value} = {path[0]}"]
+    for place, name in enumerate(path[1:]):
+        namespace[f"n{number}_{place}"] = name
+        lines.append(
+            f" {value} = {value}.get(n{number}_{place}) if type({value}) is dict else None"
+        )
+    lines.append(f" if not ({usual.format(v=value)}): {value} = f{number}({parameters})")
+    return lines
