@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, cast
 from penstock.gateway import admission, opening, requests
 from penstock.gateway.backlog import Backlog
 from penstock.gateway.ending import Cause, end
+from penstock.gateway.feeds import MAX_VALUE
 from penstock.gateway.held_answers import HeldAnswers
 from penstock.mqtt import (
     NO_PROPERTIES,
@@ -212,7 +213,11 @@ class Downstream(asyncio.Protocol):
                             self.aliases.expand(packet)
                         listed = properties.kept + stamp
                         plain = not properties.reserved and properties.response_topic is None
-                    if fed is not None and recording.is_beyond(packet):
+                    if (
+                        fed is not None
+                        and len(packet.payload) > MAX_VALUE
+                        and recording.feeds.of(packet.topic)
+                    ):
                         admission.refuse_long(self, packet)
                         if self.ended or self.backlog.is_unheard(packets):
                             return

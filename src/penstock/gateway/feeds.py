@@ -74,8 +74,7 @@ class Feed:
         held = _read_object(payload)
         value = payload
         if held is not None and said:
-            made = json.dumps({**held, **said}, separators=(",", ":")).encode()
-            value = made if len(made) <= MAX_VALUE else payload
+            value = _write_object({**held, **said}) or payload
         if held is not None and self._enveloped:
             held = held.get("payload")
         fields = {**held, **said} if isinstance(held, dict) else said
@@ -139,10 +138,19 @@ class Feeds:
 def _read_object(payload: bytes) -> dict[str, Any] | None:
     """Read a payload as a JSON object; None where it is none."""
     try:
-        found = json.loads(payload)
+        found = json.loads(payload.decode())
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
+
+
+def _write_object(fields: Mapping[str, Any]) -> bytes:
+    """Write a JSON object; nothing where no log would take it."""
+    try:
+        made = json.dumps(fields, separators=(",", ":")).encode()
+    except RecursionError:
+        return b""
+    return made if len(made) <= MAX_VALUE else b""
 
 
 def _key(person: Any) -> bytes:

@@ -93,10 +93,6 @@ class Recording:
 
     # --- the way of a message ---
 
-    def is_beyond(self, packet: Publish) -> bool:
-        """Say whether a message feeds a stream and is too long for every event log."""
-        return len(packet.payload) > MAX_VALUE and bool(self.feeds.of(packet.topic))
-
     def record(
         self, client: Downstream, packet: Publish, *, restricted: bool
     ) -> Coroutine[Any, Any, None] | None:
