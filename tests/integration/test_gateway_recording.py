@@ -16,13 +16,14 @@ from penstock.components import MosquittoServer
 from penstock.config import Config
 from penstock.eventlog import EventLog, Record
 from penstock.model.document import Document
-from penstock.mqtt import V5, Puback, Publish
+from penstock.mqtt import V5, Properties, Puback, Publish, Will
 from penstock.store.checked import CheckedDefinitions
 from penstock.store.database import Database
 from penstock.store.definitions import Definitions
 from tests.gateway.clients import VERSIONS
 from tests.gateway.harness import GatewayThread, make_process, run_gateway
-from tests.gateway.raw import ClosedError, RawClient
+from tests.gateway.raw import RawClient
+from tests.gateway.resending import WINDOW, Resender
 
 pytestmark = pytest.mark.needs("mosquitto")
 pytest_plugins = ("tests.gateway.fixtures",)
@@ -264,46 +265,21 @@ def test_an_answer_that_would_come_too_late_never_comes(
 def test_a_killed_gateway_loses_nothing_that_it_acknowledged(
     broker: MosquittoServer, tmp_path: Path
 ) -> None:
-    count, window = 1_500, 50
-    sent: dict[int, int] = {}  # packet identifier → number
-    acknowledged: set[int] = set()
+    count = 1_500
     process = make_process(tmp_path, broker.port, recording={"acknowledge": "recorded"})
     apply(process.config, stream())
-    publisher: RawClient | None = None
-
-    def message(packet_id: int, *, again: bool = False) -> Publish:
-        made = Publish.of("home/w7/pulse", payload(sent[packet_id]), qos=1, packet_id=packet_id)
-        made.first |= 0x08 if again else 0
-        return made
-
+    publisher = Resender(process.port, "home/w7/pulse", payload)
     with process:
-        kills, following = [300, 700, 1_100], 0
-        while len(acknowledged) < count:
-            try:
-                if publisher is None:
-                    publisher = RawClient(process.port)
-                    publisher.connect("sender", clean=False, expiry=600)
-                    for packet_id in sent:
-                        publisher.send(message(packet_id, again=True))
-                while len(sent) < window and following < count:
-                    packet_id = following % 10_000 + 1
-                    sent[packet_id] = following
-                    following += 1
-                    publisher.send(message(packet_id))
-                acknowledged.add(sent.pop(publisher.expect(Puback, 10).packet_id))
-            except (ClosedError, OSError):
-                publisher = None
-            if kills and len(acknowledged) >= kills[0]:
-                kills.pop(0)
-                process.kill()
-                # What was acknowledged before the end is there already.
-                assert acknowledged <= set(numbers(process.config))
-                process.start()
-        assert not kills
+        for kill in (300, 700, 1_100):
+            publisher.send_until(kill, count)
+            process.kill()
+            assert publisher.acknowledged <= set(numbers(process.config))
+            process.start()
+        publisher.send_until(count, count)
     held = numbers(process.config)
     assert set(held) == set(range(count))
     # Only what was on its way at a kill can be there twice.
-    assert len(held) <= count + 3 * window
+    assert len(held) <= count + 3 * WINDOW
 
 
 @pytest.mark.parametrize(("overflow", "qos"), [("shed", 0), ("shed-all", 1)])
@@ -384,6 +360,24 @@ def test_what_waits_is_written_before_the_end(broker: MosquittoServer, tmp_path:
             publisher.publish("home/w7/pulse", payload(number), qos=1)
         assert records(gateway.config) == []
     assert numbers(gateway.config) == list(range(20))
+
+
+@pytest.mark.parametrize("delay", [None, 1])
+def test_a_will_is_recorded_when_it_is_sent(
+    broker: MosquittoServer, tmp_path: Path, delay: int | None
+) -> None:
+    will = Will("home/w7/pulse", payload(1), properties=Properties(will_delay=delay))
+    with recording(tmp_path, broker) as gateway, client(gateway.port) as reader:
+        reader.subscribe("home/#", qos=0)
+        with client(gateway.port, will=will, expiry=60):
+            pass  # whoever leaves in order has no will
+        sender = RawClient(gateway.port)
+        sender.connect("sender", will=will, expiry=60)
+        sender.vanish()
+        assert reader.texts(1) == [("home/w7/pulse", payload(1))]
+        wait_for_records(gateway.config, 1)
+        time.sleep(QUIET)
+        assert numbers(gateway.config) == [1]
 
 
 def test_several_gateways_share_a_log(broker: MosquittoServer, tmp_path: Path) -> None:

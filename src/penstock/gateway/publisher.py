@@ -68,8 +68,8 @@ class Publisher:
         self._sent: dict[int, Sending] = {}
         self._number = 0
         self._news = asyncio.Event()
-        self.record: Callable[[str, bytes], None] | None = None
-        """Who is told of each message that is taken, for the event log."""
+        self.record: Callable[[str, bytes, bool], None] | None = None
+        """Called with each message that is taken, and whether it has purposes of its own."""
         self._emptied = asyncio.Event()
 
     def send(
@@ -80,6 +80,7 @@ class Publisher:
         done: Callable[[], None],
         *,
         retain: bool = False,
+        restricted: bool = False,
     ) -> bool:
         """Take a message to be published; False where too many wait."""
         if len(self._waiting) >= WAITING_LIMIT:
@@ -89,7 +90,7 @@ class Publisher:
         self._waiting.append(Sending(message, properties, done))
         self._news.set()
         if self.record is not None:
-            self.record(topic, payload)
+            self.record(topic, payload, restricted)
         return True
 
     async def run(self) -> None:

@@ -114,12 +114,14 @@ class Recording:
             client.held_answers.expect(self, packet.packet_id, self.added)
         return self._wait_for_room() if self._is_full() and not sheds else None
 
-    def note(self, topic: str, payload: bytes) -> None:
+    def note(self, topic: str, payload: bytes, restricted: bool) -> None:  # noqa: FBT001
         """Record a message that nobody can be made to wait for: the gateway's own, a will."""
         feeds = self.feeds.of(topic)
         if not feeds:
             return
-        if len(payload) > MAX_VALUE:
+        if restricted:
+            _LEFT_OUT["restricted"].inc()
+        elif len(payload) > MAX_VALUE:
             _LEFT_OUT["long"].inc()
         elif self._settings.overflow != "wait" and self._is_full():
             _LEFT_OUT["shed"].inc()

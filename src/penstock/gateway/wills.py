@@ -5,8 +5,9 @@
 
 Rules that hold here:
 - A will on a topic that policies or detection look at never lies at the broker, which would
-  send it unseen. One that was given to the broker before they did is taken back when the
-  connection ends, and judged here.
+  send it unseen. Nor does one that feeds a stream and has a delay: it is recorded when it is
+  sent, and only who sends it knows when. One that was given to the broker before that held
+  is taken back when the connection ends, and judged here.
 - A will that waits (its delay) is sent unless the client is back by then.
 - Where this gateway is killed, the wills that it keeps are not sent.
 """
@@ -18,6 +19,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.gateway.session import Session
+from penstock.gateway.translation import MESSAGE_AIP, MESSAGE_PIP
 from penstock.mqtt import Publish, Will
 
 if TYPE_CHECKING:
@@ -34,15 +36,16 @@ class Wills:
     def keep(self, session: Session, will: Will) -> Will | None:
         """Take a will that a client connects with; return what the broker is to know of it."""
         session.will = will
-        session.will_given = not self._gateway.guard.concerns(will.topic)
+        session.will_given = not self._is_ours(will)
         return will if session.will_given else None
 
     def leave(self, session: Session) -> bool:
         """Send a will whose client has left without a word; False: the broker does."""
         will = session.will
-        if will is None or (session.will_given and not self._gateway.guard.concerns(will.topic)):
-            if will is not None and not will.properties.will_delay:
-                self._gateway.recording.note(will.topic, will.payload)
+        if will is None:
+            return False
+        if session.will_given and not self._is_ours(will):
+            self._gateway.recording.note(will.topic, will.payload, _is_restricted(will))
             return False
         session.will = None
         delay = min(will.properties.will_delay or 0, session.expiry)
@@ -57,6 +60,13 @@ class Wills:
         """Send those that wait: nobody can come back any more."""
         for session in list(self._waiting):
             self._fire(session)
+
+    def _is_ours(self, will: Will) -> bool:
+        gateway = self._gateway
+        delayed = bool(will.properties.will_delay)
+        return gateway.guard.concerns(will.topic) or (
+            delayed and bool(gateway.recording.feeds.of(will.topic))
+        )
 
     def _fire(self, session: Session) -> None:
         will, timer = self._waiting.pop(session)
@@ -77,10 +87,20 @@ class Wills:
         def hand_over(durable: bool) -> None:  # noqa: FBT001
             if durable:
                 gateway.publisher.send(
-                    will.topic, will.payload, message.properties.raw, _nothing, retain=will.retain
+                    will.topic,
+                    will.payload,
+                    message.properties.raw,
+                    _nothing,
+                    retain=will.retain,
+                    restricted=_is_restricted(will),
                 )
 
         gateway.guard.detection.journal.wait(written.ticket, hand_over)
+
+
+def _is_restricted(will: Will) -> bool:
+    """Say whether a will carries purposes of its own."""
+    return any(name in {MESSAGE_AIP, MESSAGE_PIP} for name, _ in will.properties.user)
 
 
 def _nothing() -> None:
