@@ -56,7 +56,9 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.needs("mosquitto", "mosquitto-clients")
-@pytest.mark.parametrize("page", ["README.md", "docs/tutorial/first-hour.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/tutorial/first-hour.md", "docs/how-to/emergencies.md"]
+)
 def test_a_page_does_what_it_shows(page: str, folder: Path) -> None:
     printed = ""
     ran = compared = 0

@@ -259,6 +259,8 @@ def _render_grants(out: Console, grants: list[Grant], situation: str | None) -> 
     shown = table("emergency policy", "opens", "to")
     for it in grants:
         people = ", ".join(it.people[:MOST_NAMES]) or "nobody now"
+        if it.subject == "anyone" and it.people:
+            people = f"anyone, such as {people}"
         if len(it.people) > MOST_NAMES:
             people += f" and {len(it.people) - MOST_NAMES} more"
         if it.undecided:

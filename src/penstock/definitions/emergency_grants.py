@@ -2,8 +2,8 @@
 
 Rules that hold here:
 - Whether a policy applies is asked of its compiled form, as a decision would.
-- People are those whom definitions name. A condition that looks at more than the person and
-  the subject cannot be answered without a message: such people are told apart.
+- People are the users and clients whom definitions name. A condition that looks at more than
+  the person and the subject cannot be answered without a message: such people are told apart.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from penstock.policy.access_rules import Rule
 from penstock.policy.emergencies import SituationBoard
 
 _USER = "user:"
+_CLIENT = "client:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Grant:
     description: str
     exclusive: bool
     people: list[str] = field(default_factory=list)
-    """Those to whom it grants now."""
+    """Those to whom it grants now; clients with `client:` before their identifier."""
     undecided: list[str] = field(default_factory=list)
     """Those for whom it depends on the message."""
 
@@ -45,7 +46,7 @@ def list_grants(
     board = SituationBoard([(scenario, subject, situation)])
     access = AccessDefinitions(definitions).access
     known = scenarios_by_plan(definitions)
-    askers = [access.asker(user, None) for user in sorted(_list_users(definitions))]
+    askers = {name: access.asker(*who) for name, who in sorted(_list_askers(definitions).items())}
     found = []
     for policy in definitions.of(kinds.EmergencyPolicy).values():
         rule = compile_rule(policy, definitions, known)
@@ -63,14 +64,14 @@ def list_grants(
             policy.exclusive,
         )
         about = _suppose(policy, subject)
-        for asker in askers:
-            if rule.subject not in asker.subjects or asker.user is None:
+        for name, asker in askers.items():
+            if rule.subject not in asker.subjects:
                 continue
             outcome = rule.condition.function(asker.attributes, about, {}, {})
             if outcome is True:
-                grant.people.append(asker.user)
+                grant.people.append(name)
             elif outcome is None:
-                grant.undecided.append(asker.user)
+                grant.undecided.append(name)
         found.append(grant)
     return found
 
@@ -81,11 +82,21 @@ def _suppose(policy: kinds.EmergencyPolicy, subject: str) -> dict[str, Any]:
     return {name: subject} if root == "o" and name.isidentifier() else {}
 
 
-def _list_users(definitions: DefinitionSet) -> set[str]:
-    return {name.removeprefix(_USER) for name in _list_names(definitions) if name.startswith(_USER)}
+def _list_askers(definitions: DefinitionSet) -> dict[str, tuple[str | None, str | None]]:
+    """Return users and clients by the names they are told by."""
+    found: dict[str, tuple[str | None, str | None]] = {}
+    for name in _list_names(definitions):
+        if name.startswith(_USER):
+            user = name.removeprefix(_USER)
+            found[user] = (user, None)
+        elif name.startswith(_CLIENT):
+            found[name] = (None, name.removeprefix(_CLIENT))
+    return found
 
 
 def _list_names(definitions: DefinitionSet) -> Iterator[str]:
     for group in definitions.of(kinds.Group).values():
         yield from group.members
     yield from definitions.of(kinds.Attributes)
+    for policy in definitions.of(kinds.EmergencyPolicy).values():
+        yield policy.subject

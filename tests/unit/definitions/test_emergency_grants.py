@@ -23,6 +23,24 @@ filter: notice
 allow: read
 plan: pulmonary-issues
 any_object: true
+---
+kind: emergency-policy
+name: pager/notices
+subject: client:pager-7
+filter: notice
+allow: read
+plan: pulmonary-issues
+situations: [DyspneaOxygen]
+about: o.patientId
+---
+kind: emergency-policy
+name: doctor-on-call/notices
+subject: user:doctor-on-call
+filter: notice
+allow: read
+plan: pulmonary-issues
+situations: [DyspneaOxygen]
+about: o.patientId
 """
 
 
@@ -72,3 +90,10 @@ def test_a_policy_about_anybody_grants_to_all_who_are_known(definitions: Definit
     (grant,) = list_grants(definitions, "pulmonary", "patient-1", "Dyspnea")
     assert grant.policy == "everybody/anything"
     assert {"specialist-1", "sensor-3", "relative-2"} <= set(grant.people)
+
+
+def test_users_and_clients_whom_only_a_policy_names_are_told(definitions: DefinitionSet) -> None:
+    found = list_grants(definitions, "pulmonary", "patient-1", "DyspneaOxygen")
+    grants = {it.policy: it.people for it in found}
+    assert grants["pager/notices"] == ["client:pager-7"]
+    assert grants["doctor-on-call/notices"] == ["doctor-on-call"]
