@@ -380,6 +380,33 @@ def test_a_will_is_recorded_when_it_is_sent(
         assert numbers(gateway.config) == [1]
 
 
+def test_a_will_with_purposes_of_its_own_is_left_out(
+    broker: MosquittoServer, tmp_path: Path
+) -> None:
+    own = Properties(user=(("purpose-aip", "treatment"),))
+    with recording(tmp_path, broker) as gateway, client(gateway.port) as publisher:
+        sender = RawClient(gateway.port)
+        sender.connect("sender", will=Will("home/w7/pulse", payload(1), properties=own))
+        sender.vanish()
+        wait_until(lambda: "sender" not in gateway.gateway.clients)
+        publisher.publish("home/w7/pulse", payload(2), qos=1)
+        wait_for_records(gateway.config, 1)
+        time.sleep(QUIET)
+        assert numbers(gateway.config) == [2]
+
+
+def test_messages_of_the_gateway_itself_are_recorded(
+    broker: MosquittoServer, tmp_path: Path
+) -> None:
+    with recording(tmp_path, broker) as gateway, client(gateway.port) as reader:
+        reader.subscribe("home/#", qos=0)
+        send = gateway.gateway.publisher.send
+        assert gateway.do(lambda: send("home/w7/pulse", payload(1), b"", lambda: None))
+        assert reader.texts(1) == [("home/w7/pulse", payload(1))]
+        wait_for_records(gateway.config, 1)
+        assert numbers(gateway.config) == [1]
+
+
 def test_several_gateways_share_a_log(broker: MosquittoServer, tmp_path: Path) -> None:
     shared = {"pipeline": {"event_log": str(tmp_path / "log")}}
     with (
