@@ -107,7 +107,7 @@ def test_a_killed_gateway_continues_the_situation(broker: MosquittoServer, tmp_p
             doctor.subscribe("ward/kept/#", qos=1)
             wait_until(lambda: sensor.publish("ward/x/off", b"{}", qos=1).reason < FAILURE)
             sensor.publish("ward/kept/pulse", reading(70), qos=1)
-            assert doctor.texts(1)[-1] == ("ward/kept/pulse", reading(70))
+            assert ("ward/kept/pulse", reading(70)) in doctor.texts(1)
             sensor.publish("ward/kept/off", b"{}", qos=1)
             process.kill()
         process.start()
@@ -145,11 +145,11 @@ def test_a_crashed_detector_closes_and_recovers(broker: MosquittoServer, tmp_pat
         assert denied.reason == ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
         # Nothing is known of situations until it has begun anew; ordinary rights hold on.
         sensor.publish("ward/crash/note", b"{}", qos=1)
-        assert nurse.texts(1)[0] == ("ward/crash/note", b"{}")
+        assert ("ward/crash/note", b"{}") in nurse.texts(1)
         wait_until(lambda: gateway.do(detection.is_alive))
         assert current(gateway, "crash") == "Alert"
         sensor.publish("ward/crash/pulse", reading(90), qos=1)
-        assert doctor.texts(1)[-1] == ("ward/crash/pulse", reading(90))
+        assert ("ward/crash/pulse", reading(90)) in doctor.texts(1)
 
 
 def test_while_nothing_is_detected_emergencies_grant_nothing(
@@ -217,7 +217,7 @@ def test_another_gateway_takes_over_where_one_ends(broker: MosquittoServer, tmp_
             wait_until(lambda: second.do(detection.is_alive))
             assert current(second, "shared") == "Alert"
             sensor.publish("ward/shared/pulse", reading(91), qos=1)
-            assert doctor.texts(1)[-1] == ("ward/shared/pulse", reading(91))
+            assert ("ward/shared/pulse", reading(91)) in doctor.texts(1)
 
 
 @pytest.mark.parametrize("persons", [1, 2])

@@ -22,6 +22,7 @@ from penstock.gateway.session import ANONYMOUS, Session
 from penstock.policy.emergencies import Applied
 from penstock.store.audit.entry import Detail, Entry, Outcome, allow_detail
 from penstock.store.audit.errors import AuditFullError, AuditStoppedError
+from penstock.store.situations import name_details
 
 if TYPE_CHECKING:
     from penstock.store.audit.pseudonyms import Pseudonyms
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 _KEYS_LIMIT = 4_096
 _RULE_LIMIT = 256
+_EMERGENCY = "emergency"
 
 allow_detail("client", Detail.PSEUDONYM)
 
@@ -64,7 +66,7 @@ class Denials:
         """Count a message that an emergency policy let pass, be it against a preference."""
         user = "" if session.principal == ANONYMOUS else session.principal
         kind = "preference.overridden" if overridden else "emergency.granted"
-        self._add(_Denial(kind, user, session.client_id, "emergency", rule, applied, overridden))
+        self._add(_Denial(kind, user, session.client_id, _EMERGENCY, rule, applied, overridden))
 
     def subscription(self, session: Session, rule: str) -> None:
         """Count a subscription that was refused."""
@@ -125,12 +127,12 @@ def _entry(denial: _Denial, count: int, epoch: int, pseudonyms: Pseudonyms) -> E
     subject = None
     granted = denial.emergency
     if granted is not None:
-        details |= {"scenario": granted.scenario, "situation": granted.situation}
+        details |= name_details(scenario=granted.scenario, situation=granted.situation)
         details["override"] = denial.overridden
         subject = pseudonyms.person(granted.subject) if granted.subject is not None else None
     return Entry.make(
         denial.kind,
-        Outcome.DENIED if granted is None else Outcome.ALLOWED,
+        Outcome.ALLOWED if denial.why == _EMERGENCY else Outcome.DENIED,
         actor=pseudonyms.person(denial.user) if denial.user else client,
         subject=subject,
         rule=_printable(denial.rule),

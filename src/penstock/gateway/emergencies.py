@@ -17,10 +17,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.config.sections.gateway import EmergencySettings
-from penstock.errors import UnavailableError, UsageError
+from penstock.errors import UnavailableError
 from penstock.gateway.actions import Actions
 from penstock.gateway.clock import Clock
 from penstock.gateway.detection import Detection
@@ -30,7 +30,7 @@ from penstock.store.audit.entry import Entry, Outcome
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.definitions import utc_now
 from penstock.store.detection import DetectionStore, Step
-from penstock.store.situations import Request, Situations
+from penstock.store.situations import Request, Situations, name_details
 
 if TYPE_CHECKING:
     from penstock.gateway.gateway import Gateway
@@ -104,7 +104,8 @@ class Emergencies:
             try:
                 for request in await gateway.run_in_thread(self._situations.ready):
                     self.detection.set(request, two_persons=self._settings.two_persons)
-                await self.detection.journal.finish()
+                # Only then the store tells which are still to be carried out.
+                await self.detection.journal.reach(self.detection.journal.added)
                 looks += 1
                 if not looks % _SWEEP_LOOKS:
                     before = utc_now() - timedelta(seconds=self._settings.history)
@@ -120,18 +121,15 @@ class Emergencies:
 
 
 def _entry(step: Step, request: Request | None, people: Pseudonyms, epoch: int) -> Entry:
-    details: dict[str, Any] = {"scenario": step.scenario, "reason": step.cause.value}
-    if step.target is not None:
-        details["situation"] = step.target
-    if step.event is not None:
-        details["event"] = step.event
+    details = name_details(scenario=step.scenario, situation=step.target, event=step.event)
     if request is not None:
         details["request"] = request.request
-    actor = people.person(request.actor) if request is not None else None
-    subject = people.person(step.subject)
-    kind = "situation.changed" if step.target is not None else "situation.ended"
-    try:
-        return Entry.make(kind, Outcome.DONE, actor=actor, subject=subject, epoch=epoch, **details)
-    except UsageError:
-        # A name that the log has no place for: the history in the store has it.
-        return Entry.make(kind, Outcome.DONE, actor=actor, subject=subject, epoch=epoch)
+    return Entry.make(
+        "situation.changed" if step.target is not None else "situation.ended",
+        Outcome.DONE,
+        actor=people.person(request.actor) if request is not None else None,
+        subject=people.person(step.subject),
+        epoch=epoch,
+        reason=step.cause.value,
+        **details,
+    )

@@ -31,27 +31,24 @@ class Keeper(Protocol):
 class HeldAnswers:
     """What one client is not told yet."""
 
-    __slots__ = ("_client", "_open", "_waiting")
+    __slots__ = ("_client", "_waiting", "open")
 
     def __init__(self, client: Downstream) -> None:
         self._client = client
-        self._open: dict[int, int] = {}
-        """For how many things the answer to a packet waits."""
+        self.open: dict[int, int] = {}
+        """For how many things the answer to a packet waits; empty: nothing is held."""
         self._waiting: deque[tuple[int, bytes]] = deque()
-
-    def __bool__(self) -> bool:
-        return bool(self._open)
 
     def expect(self, keeper: Keeper, packet_id: int, ticket: int) -> None:
         """Hold the answer to a packet back until its ticket is durable, too."""
         if ticket <= keeper.durable:
             return
-        self._open[packet_id] = self._open.get(packet_id, 0) + 1
+        self.open[packet_id] = self.open.get(packet_id, 0) + 1
 
         def settle(durable: bool) -> None:  # noqa: FBT001
-            self._open[packet_id] -= 1
-            if not self._open[packet_id]:
-                del self._open[packet_id]
+            self.open[packet_id] -= 1
+            if not self.open[packet_id]:
+                del self.open[packet_id]
             if not durable and not self._client.ended:
                 end(self._client, Cause.BROKER)
             self._release()
@@ -66,7 +63,7 @@ class HeldAnswers:
     def _release(self) -> None:
         out: list[bytes] = []
         waiting = self._waiting
-        while waiting and waiting[0][0] not in self._open:
+        while waiting and waiting[0][0] not in self.open:
             out.append(waiting.popleft()[1])
         if out:
             self._client.send(b"".join(out))

@@ -64,6 +64,7 @@ class Journal:
         """Of the last batch."""
         self.added = 0
         self.durable = 0
+        """The last ticket that is durable, or was given up when its waiters were told."""
         self.snapshot_due = False
         self._keeper = keeper
         self._limit = snapshot_bytes
@@ -104,6 +105,17 @@ class Journal:
         else:
             self._waiting.append((ticket, settled))
 
+    async def reach(self, ticket: int) -> bool:
+        """Wait until a ticket is durable; False where it never will be."""
+        reached: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        def settle(durable: bool) -> None:  # noqa: FBT001
+            if not reached.done():
+                reached.set_result(durable)
+
+        self.wait(ticket, settle)
+        return await reached
+
     async def finish(self) -> None:
         """Wait until all is written, or given up."""
         while self._task is not None:
@@ -132,12 +144,12 @@ class Journal:
             snapshot = self._keeper.snapshot()
             self.snapshot_due = False
             self._size = 0
-        if await self._write(lambda: self._keeper.write(batch, snapshot)):
-            self.durable = ticket
-        else:
-            self.durable = self.added
+        written = await self._write(lambda: self._keeper.write(batch, snapshot))
+        if not written:
+            ticket = self.added
             self._records, self._steps, self._settled = [], [], []
-        self._tell(durable=self.durable == ticket)
+        self.durable = ticket
+        self._tell(durable=written)
 
     async def _write(self, write: Callable[[], Awaitable[None]]) -> bool:
         """Write until it is done; False where it is no longer ours to do."""

@@ -82,9 +82,13 @@ class Policies:
             delete=[key for key in keys if key not in documents],
         )
         access = self._compiled.take(found, keys) or anew
-        program = anew or any(key.kind in _EVENT_KINDS for key in keys)
+        touched = {key.kind for key in keys} & _EVENT_KINDS
+        program = anew or bool(touched)
         if program:
-            self.program = compile_program(found.definitions)
+            made = compile_program(found.definitions)
+            # People come and go: only where they are a scenario's subjects it is another.
+            program = anew or touched != {"group"} or made.scenarios != self.program.scenarios
+            self.program = made if program else self.program
         self._definitions = found
         self.trouble = None
         return Turned(access, program)

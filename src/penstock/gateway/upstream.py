@@ -318,7 +318,7 @@ class Upstream(asyncio.Protocol):
             ):
                 client.acknowledged(packet.packet_id)
                 data = encode_puback(packet.packet_id)
-                if client.held_answers:
+                if client.held_answers.open:
                     client.held_answers.hold(packet.packet_id, data)
                 else:
                     out.append(data)
@@ -378,7 +378,7 @@ class Upstream(asyncio.Protocol):
     def _answer(self, packet: Puback | Pubrec | Pubcomp, out: list[bytes]) -> None:
         """Pass on the broker's answer, or keep it until what it is about is durable."""
         data = self._fit(packet)
-        if self.client.held_answers:
+        if self.client.held_answers.open:
             self.client.held_answers.hold(packet.packet_id, data)
         else:
             out.append(data)

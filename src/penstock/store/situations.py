@@ -15,6 +15,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -40,6 +41,7 @@ STATE_LENGTH: Final = 16
 TROUBLE_LENGTH: Final = 500
 MOST: Final = 1000
 _DIGEST: Final = 16
+_NAME: Final = re.compile(r"\w[\w .:/+*#-]{0,199}")
 
 allow_detail("scenario", Detail.NAME)
 
@@ -330,9 +332,7 @@ class Situations:
         actor: str,
         outcome: Outcome = Outcome.DONE,
     ) -> None:
-        names: dict[str, Any] = {"scenario": request.scenario}
-        if request.situation is not None:
-            names["situation"] = request.situation
+        names = name_details(scenario=request.scenario, situation=request.situation)
         digest = hashlib.sha256(f"{request.request}\0{request.reason}".encode()).hexdigest()
         entry = Entry.make(
             kind,
@@ -344,6 +344,11 @@ class Situations:
             **names,
         )
         self._log.append_within(connection, [entry])
+
+
+def name_details(**names: str | None) -> dict[str, Any]:
+    """Return the names that the audit log has a place for; the history has all of them."""
+    return {key: it for key, it in names.items() if it is not None and _NAME.fullmatch(it)}
 
 
 def as_stored(subject: str) -> str:
