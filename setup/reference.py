@@ -12,6 +12,7 @@ import penstock.cli.reference
 import penstock.config.reference
 import penstock.definitions.reference
 import penstock.gateway.counters
+import penstock.gateway.recording
 import penstock.pipeline.metrics
 import penstock.store.audit
 import penstock.supervisor.metrics
@@ -22,6 +23,7 @@ MARK = "<!-- What follows is written by `make docs`. -->\n"
 # Importing a part is what makes its metrics and log fields known.
 PARTS = (
     penstock.gateway.counters,
+    penstock.gateway.recording,
     penstock.pipeline.metrics,
     penstock.store.audit,
     penstock.supervisor.metrics,
