@@ -28,6 +28,8 @@ FIXED: Final = {
     "spark.sql.streaming.metricsEnabled": "false",
     # What several views share is kept for a moment only: to compress it would cost more.
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
+    # Queries here have no joins to adapt, and planning them once is enough.
+    "spark.sql.adaptive.enabled": "false",
 }
 
 
