@@ -90,6 +90,7 @@ class Recording:
         self._hurry = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._trouble = ""
+        self._ended = False
 
     # --- the way of a message ---
 
@@ -137,11 +138,15 @@ class Recording:
             self._awaited.append((ticket, deadline, settled))
 
     def _put(self, feeds: tuple[Feed, ...], topic: str, payload: bytes) -> None:
+        self.added += 1
+        if self._ended:
+            # Its ticket will never be durable, so that nobody is told that it was recorded.
+            _LEFT_OUT["ended"].inc()
+            return
         size = _ENTRY_BYTES + len(topic) + len(payload)
         now = time.time_ns() // 1_000_000
         self._waiting.append(Entry(feeds, topic, payload, now, size))
         self.buffered += size
-        self.added += 1
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -214,7 +219,7 @@ class Recording:
             self._room.set()
         awaited = self._awaited
         while awaited and awaited[0][0] <= self.durable:
-            awaited.popleft()[2](True)  # noqa: FBT003
+            _tell(awaited.popleft()[2], durable=True)
 
     # --- beside ---
 
@@ -234,7 +239,7 @@ class Recording:
         _LAG.set(self.lag)
         now = time.monotonic()
         while self._awaited and self._awaited[0][1] <= now:
-            self._awaited.popleft()[2](False)  # noqa: FBT003
+            _tell(self._awaited.popleft()[2], durable=False)
 
     def check(self) -> str | None:
         """Say that the log keeps publishers waiting, if it does. Any thread may ask."""
@@ -253,8 +258,17 @@ class Recording:
             await asyncio.wait([task], timeout=seconds)
             if not task.done():
                 task.cancel()
+        self._ended = True
         left = self.added - self.durable
         if left:
             _LEFT_OUT["ended"].inc(left)
             _log.error("messages were not recorded: the event log took none", count=left)
         self._writer.close()
+
+
+def _tell(settled: Settled, *, durable: bool) -> None:
+    """Call back; what goes wrong there concerns one client, and no other message."""
+    try:
+        settled(durable)
+    except Exception as error:  # noqa: BLE001 - see above
+        _log.exception("an acknowledgement could not be passed on", error=error)
