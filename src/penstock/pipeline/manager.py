@@ -30,6 +30,7 @@ from penstock.eventlog import EventLog
 from penstock.masks.vault import KEY_VAULT, Vault, fingerprint
 from penstock.model.kinds import Stream, View
 from penstock.pipeline.blueprint import Blueprint
+from penstock.pipeline.consent import Consent, nobody_opted_out
 from penstock.pipeline.control import PAUSED, RUNNING, STOPPED, Condition, Control
 from penstock.pipeline.metrics import TimedView
 from penstock.pipeline.sinks.opening import Sinks
@@ -53,6 +54,7 @@ class Manager:
         definitions: Callable[[], DefinitionSet],
         vault: Vault | None = None,
         kafka: KafkaSettings | None = None,
+        consent: Consent = nobody_opted_out,
     ) -> None:
         self.control = Control(settings.folder)
         self.runs = threading.Event()
@@ -64,6 +66,7 @@ class Manager:
         self._secret = settings.key.read_or_create(generate_key)
         self._vault = vault
         self._kafka = kafka or KafkaSettings()
+        self._consent = consent
         if vault is not None:
             # Tokens are turned back only by a key that has made some.
             vault.put(KEY_VAULT, {fingerprint(self._secret): b""})
@@ -197,7 +200,13 @@ class Manager:
         at_kafka = self._kafka if source is not None and source.kafka is not None else None
         sinks = Sinks(self._log.topic(blueprint.view.topic), at_kafka)
         return TimedView(
-            self._spark, blueprint, folder, self._secret, sinks=sinks, vault=self._vault
+            self._spark,
+            blueprint,
+            folder,
+            self._secret,
+            sinks=sinks,
+            vault=self._vault,
+            consent=self._consent,
         )
 
     def _stream(self, stream: Stream) -> StreamRunner:

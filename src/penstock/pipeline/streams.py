@@ -202,7 +202,12 @@ class StreamRunner:
                 self._trouble = error
                 raise
 
+    def _ask(self, views: Iterable[ViewRunner]) -> None:
+        for view in list(views):
+            self._guard(view, view.ask)
+
     def _take_batch(self, placed: DataFrame) -> None:
+        self._ask(self._views.values())
         parsed = parse_records(placed, self.stream, self._find_schema)
         passes = _count_passes(self._views.values())
         with _kept(parsed, passes):
@@ -229,6 +234,10 @@ class StreamRunner:
             except PenstockError as error:
                 for view in together:
                     self._fail(view, error)
+                continue
+            self._ask(together)
+            together = [view for view in together if view.name in self._views]
+            if not together:
                 continue
             raw = self.source.read_stretch(self._spark, start, stretch)
             parsed = parse_records(raw, self.stream, self._find_schema)

@@ -26,6 +26,7 @@ from penstock.masks import Chain, Vault
 from penstock.masks.spark import mask_frame
 from penstock.pipeline.blueprint import Blueprint
 from penstock.pipeline.commits import Commit, Totals, ViewWriter
+from penstock.pipeline.consent import Consent, mark_refused, nobody_opted_out
 from penstock.pipeline.joint import Branch, Written, write_together
 from penstock.pipeline.log_source import OFFSET, PROBLEM
 from penstock.pipeline.parsing import PERSON, TIME
@@ -49,6 +50,7 @@ class ViewRunner:
         writer: ViewWriter | None = None,
         sinks: Sinks | None = None,
         vault: Vault | None = None,
+        consent: Consent = nobody_opted_out,
     ) -> None:
         self.blueprint = blueprint
         self.name = blueprint.view.name
@@ -60,6 +62,8 @@ class ViewRunner:
         self._writer = writer or ViewWriter(folder, self._deliver)
         self._plans = folder / "plans"
         self._vault = vault
+        self._consent = consent
+        self._refusing: frozenset[str] = frozenset()
         self._before, self._after = blueprint.chains(secret, vault)
         self._totals = Totals()
         self._step: Step | None = None
@@ -127,7 +131,12 @@ class ViewRunner:
     @property
     def joins(self) -> bool:
         """Whether the view can be written in one pass with others of its stream."""
-        return self._step is None and isinstance(self._sink, ParquetSink)
+        plain = self._step is None and isinstance(self._sink, ParquetSink)
+        return plain and not self._refusing
+
+    def ask(self) -> None:
+        """Ask who wants no part in the view; before each batch."""
+        self._refusing = self._consent().refusing(self.blueprint.view.purposes)
 
     def process(self, frame: DataFrame, end: int, written: Written | None = None) -> Commit:
         """Publish what parsed records become, from `next` to before `end`.
@@ -141,6 +150,7 @@ class ViewRunner:
             return self._commit(found.target.parent, end, found.dead, totals)
         staged = self._writer.stage()
         carry = [OFFSET, PERSON, TIME] if self._step else [OFFSET]
+        frame = mark_refused(frame, self.blueprint.stream, self._refusing)
         identity = F.concat(F.lit(f"{self.blueprint.stream.topic}/"), _named(OFFSET).cast("string"))
         masked = mask_frame(
             frame, self._before, identity=identity, carry=[*carry, PROBLEM], rejection=REJECTED
