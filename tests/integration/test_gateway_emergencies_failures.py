@@ -13,13 +13,16 @@ import pytest
 
 from penstock.components import MosquittoServer
 from penstock.config import Config
+from penstock.definitions import read_text
 from penstock.errors import UnavailableError
 from penstock.mqtt import Publish, ReasonCode
 from penstock.mqtt.reasons import FAILURE
 from penstock.policy.emergencies import SituationsUnknownError
 from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms
+from penstock.store.checked import CheckedDefinitions
 from penstock.store.database import Database
+from penstock.store.definitions import Definitions
 from penstock.store.detection import Batch, DetectionStore
 from penstock.store.situations import Cause, Situations, State
 from tests.gateway.harness import GatewayThread, make_process, run_gateway, share
@@ -27,6 +30,7 @@ from tests.gateway.ward import WARD, define, login, open_ward, reading, settings
 
 pytestmark = pytest.mark.needs("mosquitto")
 pytest_plugins = ("tests.gateway.fixtures",)
+KEPT = {"enforcement", "vocabulary", "object", "policy"}
 
 
 def wait_until(holds: Callable[[], object], seconds: float = 20.0) -> None:
@@ -302,3 +306,32 @@ def test_a_store_that_fails_holds_acknowledgements_back(
         broken = False
         assert sensor.expect_answer(7).reason < FAILURE
         assert sensor.expect_answer(8).reason < FAILURE
+
+
+def test_events_that_are_no_longer_defined_are_no_trouble(
+    broker: MosquittoServer, tmp_path: Path
+) -> None:
+    with (
+        open_ward(tmp_path, broker.port) as gateway,
+        login(gateway.port, "sensor") as sensor,
+        login(gateway.port, "nurse") as nurse,
+    ):
+        nurse.subscribe("ward/#", qos=1)
+        sensor.publish("ward/gone/pulse", reading(120), qos=1)
+        nurse.messages(1)
+        with Database.open(gateway.config.store.connection_url()) as database:
+            checked = CheckedDefinitions(Definitions(database))
+            kept = [it for it in read_text(WARD).documents if it.kind in KEPT]
+            pruned = {"event", "action", "plan", "scenario", "emergency-policy"}
+            checked.apply(kept, actor="test", reason="", prune=pruned)
+        detection = gateway.gateway.guard.detection
+        wait_until(lambda: gateway.do(lambda: detection.engine is None))
+        sensor.publish("ward/gone/pulse", reading(121), qos=1)
+        assert ("ward/gone/pulse", reading(121)) in nurse.texts(1)
+        assert not gateway.do(lambda: detection.trouble)
+        with open_situations(gateway.config) as situations:
+            wait_until(lambda: not situations.current())
+        define(gateway.config, WARD.replace("WINDOW", "2s"))
+        wait_until(lambda: gateway.do(detection.is_alive))
+        sensor.publish("ward/gone/pulse", reading(120), qos=1)
+        assert current(gateway, "gone") == "Alert"

@@ -84,15 +84,19 @@ class Actions:
         outbox = self._guard.detection.outbox
         self._seen = outbox.last
         for number, publication in list(outbox.waiting.items()):
-            self._send(number, publication, _payload(publication))
+            payload = _payload(publication)
+            if payload is not None:
+                self._send(number, publication, payload)
 
     def _carry_out(self, number: int, publication: Publication) -> None:
         why = self._refusal(publication)
         payload = _payload(publication)
-        if not why and not self._guard.detect(publication.topic, payload, publication.depth):
-            why = "event"
         if why:
             self._give_up(number, why)
+        elif payload is None or not self._guard.detect(
+            publication.topic, payload, publication.depth
+        ):
+            self._give_up(number, "event")
         else:
             self._send(number, publication, payload)
 
@@ -144,5 +148,9 @@ class Actions:
             detection.journal.add(detection.outbox.settle([number]))
 
 
-def _payload(publication: Publication) -> bytes:
-    return json.dumps(publication.payload).encode()
+def _payload(publication: Publication) -> bytes | None:
+    """Return the payload as JSON; None where it has values that JSON does not."""
+    try:
+        return json.dumps(publication.payload, allow_nan=False).encode()
+    except (ValueError, TypeError):
+        return None

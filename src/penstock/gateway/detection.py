@@ -96,6 +96,7 @@ class Detection:
         self._bell: asyncio.TimerHandle | None = None
         self._news = asyncio.Event()
         self._started = asyncio.Event()
+        self._stopping = False
 
     # --- questions ---
 
@@ -244,11 +245,11 @@ class Detection:
 
     async def run(self) -> None:
         """Detect whenever there is something to detect and nobody else does."""
-        while True:
+        while not self._stopping:
             self._news.clear()
             try:
                 if not self.wanted:
-                    self._rest()
+                    await self._rest()
                 elif self.engine is None:
                     await self._begin()
                 else:
@@ -275,10 +276,15 @@ class Detection:
             _log.warning("detection has not begun in time")
 
     async def stop(self) -> None:
+        """Detect no longer; another gateway may."""
+        self._stopping = True
+        await self._hand_over()
+
+    async def _hand_over(self) -> None:
         """Write a last snapshot and give the claim back."""
         if self._bell is not None:
             self._bell.cancel()
-        if self.engine is not None and self.is_alive():
+        if self.is_alive():
             self.journal.snapshot_due = True
             self.journal.add()
             try:
@@ -288,8 +294,14 @@ class Detection:
             except (TimeoutError, UnavailableError, ClaimLostError) as error:
                 _log.warning("the last state was not stored", error=error)
 
-    def _rest(self) -> None:
-        if self.trouble:
+    async def _rest(self) -> None:
+        """Do without: there is nothing to detect."""
+        if self.engine is not None:
+            await self._hand_over()
+            self.engine = None
+            self._due = _NEVER
+            _DETECTING.set(0)
+        if not self.wanted:
             self.trouble = ""
             self.board.fill(())
 

@@ -32,10 +32,13 @@ from penstock.mqtt import Publish
 from penstock.mqtt.properties import UserProperties
 from penstock.policy.access_rules import Depends, Verdict
 from penstock.policy.objects import Message
+from penstock.telemetry import get_logger
 
 _STAMPS_LIMIT: Final = 65_536
 _LONGEST: Final = 512
 _NOBODY: Final[Mapping[str, Any]] = {}
+
+_log = get_logger("gateway")
 
 POLICY: Final = "policy"
 DETECTOR: Final = "detector"
@@ -122,7 +125,8 @@ class Guard:
             try:
                 tentative = self.detection.engine.offer(packet, now)
                 record = tentative.record() if tentative.bound else b""
-            except (ValueError, TypeError, ArithmeticError, LookupError, RecursionError):
+            except Exception as error:  # noqa: BLE001 - whatever it is, it was no event
+                _log.warning("a message could not be looked at", error=error)
                 return _NO_EVENT
         verdict = access.decide("write", asker, message, e, self.detection.board)
         if not verdict:
@@ -154,10 +158,8 @@ class Guard:
             tentative = engine.offer(packet, now)
             if tentative.bound:
                 detection.commit(tentative, tentative.record())
-        except (
-            *(ValueError, TypeError, ArithmeticError, LookupError, RecursionError),
-            UnavailableError,
-        ):
+        except Exception as error:  # noqa: BLE001 - as above
+            _log.warning("a message of an action could not be looked at", error=error)
             return False
         return True
 

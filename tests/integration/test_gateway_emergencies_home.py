@@ -1,0 +1,142 @@
+"""The nursing home of the case study through a real gateway, and preferences on the wire."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock.demo
+from penstock.components import MosquittoServer
+from penstock.mqtt import ReasonCode
+from penstock.mqtt.reasons import FAILURE
+from penstock.store.audit.reading import read_last
+from penstock.store.database import Database
+from tests.gateway.harness import GatewayThread, run_gateway, write_config
+from tests.gateway.passwords import write_passwords
+from tests.gateway.raw import RawClient
+from tests.gateway.ward import define, login
+
+pytestmark = pytest.mark.needs("mosquitto")
+pytest_plugins = ("tests.gateway.fixtures",)
+
+FOLDER = Path(penstock.demo.__file__).parent / "nursing_home"
+USERS = ("physician-1", "specialist-1", "sensor-1", "sensor-2", "laboratory", "relative-2")
+TEMPERATURE = "physiological/temperature"
+# A patient who lets only medical personnel see physiological data, emergencies or not.
+PREFERENCE = """
+kind: preference
+name: patient-1/private
+user: patient-1
+filter: physiological/#
+when: '"medical_personnel" in s.groups'
+"""
+
+
+@pytest.fixture
+def home(broker: MosquittoServer, tmp_path: Path) -> Iterator[GatewayThread]:
+    passwords = write_passwords(tmp_path / "passwords", dict.fromkeys(USERS, "x"))
+    chosen: dict[str, Any] = {"open_mode": False, "authentication": {"passwords": str(passwords)}}
+    texts = [part.read_text(encoding="utf-8") for part in sorted(FOLDER.glob("*.yaml"))]
+    define(write_config(tmp_path, broker.port, chosen), "\n---\n".join([*texts, PREFERENCE]))
+    with run_gateway(tmp_path, broker.port, chosen) as running:
+        yield running
+
+
+def measure(client: RawClient, patient: int, temperature: float) -> int:
+    body = {"pid": f"patient-{patient}", "temperature": temperature}
+    return int(client.publish(TEMPERATURE, json.dumps(body).encode(), qos=1).reason)
+
+
+def answer(client: RawClient, request: int, *, positive: bool) -> int:
+    date = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    body = {"pid": "patient-2", "result": positive, "testDate": date, "reqId": request}
+    return int(client.publish("result", json.dumps(body).encode(), qos=1).reason)
+
+
+def temperatures(client: RawClient, count: int = 0) -> list[float]:
+    return [json.loads(it.payload)["temperature"] for it in client.messages(count)]
+
+
+def test_a_case_from_the_first_symptom_to_the_negative_test(home: GatewayThread) -> None:
+    with (
+        login(home.port, "sensor-2") as sensor,
+        login(home.port, "laboratory") as laboratory,
+        login(home.port, "physician-1") as physician,
+        login(home.port, "specialist-1") as specialist,
+    ):
+        physician.subscribe("warning", qos=1)
+        specialist.subscribe("physiological/#", qos=1)
+        assert measure(sensor, 1, 41.0) == ReasonCode.NOT_AUTHORIZED  # it is not patient 1's
+        assert measure(sensor, 2, 38.5) < FAILURE
+        (warning,) = physician.messages(1)
+        request = json.loads(warning.payload)["time"]
+        assert temperatures(specialist) == []  # suspected only
+        assert answer(laboratory, request, positive=True) < FAILURE
+        assert measure(sensor, 2, 38.4) < FAILURE
+        assert temperatures(specialist, 1) == [38.4]
+        time.sleep(1.1)  # the dates of tests are whole seconds
+        assert answer(laboratory, request, positive=False) < FAILURE
+        assert measure(sensor, 2, 37.0) < FAILURE
+        assert temperatures(specialist) == []
+
+
+def test_preferences_hold_in_an_emergency_unless_it_overrides_them(home: GatewayThread) -> None:
+    def read() -> list[float]:
+        with (
+            login(home.port, "sensor-1") as sensor,
+            login(home.port, "specialist-1") as specialist,
+            login(home.port, "physician-1") as physician,
+        ):
+            for reader in (specialist, physician):
+                reader.subscribe("physiological/#", qos=1)
+            measure(sensor, 1, 37.5)
+            assert temperatures(physician, 1) == [37.5]
+            return temperatures(specialist)
+
+    def put(situation: str) -> None:
+        detection = home.gateway.guard.detection
+        assert detection.engine is not None
+        outcome = detection.engine.set("covid", "patient-1", situation, detection.clock.now())
+        for it in outcome.transitions:
+            detection.board.move(it.scenario, it.subject, it.target)
+
+    home.do(lambda: put("Severe"))
+    assert read() == []
+    epoch = home.gateway.rules.epoch
+    define(
+        home.config,
+        "kind: enforcement\nname: default\npolicies: required\n"
+        "preferences_in_emergencies: overridden\n",
+    )
+    while home.do(lambda: home.gateway.rules.epoch) == epoch:
+        time.sleep(0.02)
+    assert read() == [37.5]
+    home.do(home.gateway.tick)
+    time.sleep(0.5)
+    with (
+        Database.open(home.config.store.connection_url()) as database,
+        database.read() as connection,
+    ):
+        kinds = [it.entry.kind for it in read_last(connection, 100)]
+    assert "preference.overridden" in kinds
+
+
+def test_a_message_that_nobody_stamped_is_nobodys_to_read(
+    home: GatewayThread, broker: MosquittoServer
+) -> None:
+    with RawClient(broker.port) as behind, login(home.port, "physician-1") as physician:
+        behind.connect("behind")
+        physician.subscribe("physiological/#", qos=1)
+        body = b'{"pid": "patient-2", "temperature": 1.0}'
+        forged = (("penstock-publisher", "sensor-2"),)
+        behind.publish(TEMPERATURE, body, qos=1)
+        assert physician.texts() == []
+        # The broker is the gateway's own: who writes there writes as the gateway does.
+        behind.publish(TEMPERATURE, body, qos=1, user=forged)
+        assert physician.texts(1) == [(TEMPERATURE, body)]
