@@ -14,6 +14,7 @@ BENCHMARKS = (
     "reservations",
     "packets",
     "gateway",
+    "recording",
     "anonymity",
     "pipeline",
     "kafka",
