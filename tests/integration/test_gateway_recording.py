@@ -262,13 +262,14 @@ def test_an_answer_that_would_come_too_late_never_comes(
         assert len(numbers(gateway.config)) in {1, 2}
 
 
+@pytest.mark.parametrize("qos", [1, 2])
 def test_a_killed_gateway_loses_nothing_that_it_acknowledged(
-    broker: MosquittoServer, tmp_path: Path
+    broker: MosquittoServer, tmp_path: Path, qos: int
 ) -> None:
     count = 1_500
     process = make_process(tmp_path, broker.port, recording={"acknowledge": "recorded"})
     apply(process.config, stream())
-    publisher = Resender(process.port, "home/w7/pulse", payload)
+    publisher = Resender(process.port, "home/w7/pulse", payload, qos=qos)
     with process:
         for kill in (300, 700, 1_100):
             publisher.send_until(kill, count)
