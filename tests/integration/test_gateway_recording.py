@@ -20,6 +20,7 @@ from penstock.mqtt import V5, Properties, Puback, Publish, Will
 from penstock.store.checked import CheckedDefinitions
 from penstock.store.database import Database
 from penstock.store.definitions import Definitions
+from penstock.telemetry import metrics
 from tests.gateway.clients import VERSIONS
 from tests.gateway.harness import GatewayThread, make_process, run_gateway
 from tests.gateway.raw import RawClient
@@ -75,6 +76,14 @@ def wait_for_records(config: Config, count: int, name: str = "vitals") -> list[R
 
 def numbers(config: Config) -> list[int]:
     return [json.loads(it.value)["pulse"] for it in records(config)]
+
+
+def left_out(reason: str) -> float:
+    """Return how many messages were left out so far, as the metrics tell."""
+    return (
+        metrics.REGISTRY.get_sample_value("penstock_recording_left_out_total", {"reason": reason})
+        or 0.0
+    )
 
 
 @contextmanager
@@ -173,12 +182,15 @@ def test_streams_come_and_go_with_the_definitions(broker: MosquittoServer, tmp_p
 def test_what_carries_purposes_of_its_own_is_left_out(
     broker: MosquittoServer, tmp_path: Path
 ) -> None:
+    before = left_out("restricted")
     with recording(tmp_path, broker) as gateway, client(gateway.port) as publisher:
         publisher.publish("home/w7/pulse", payload(1), qos=1, user=(("purpose-aip", "treatment"),))
+        publisher.publish("!AIP/home/w7/pulse{treatment}", payload(3), qos=1)
         publisher.publish("home/w7/pulse", payload(2), qos=1)
         wait_for_records(gateway.config, 1)
         time.sleep(QUIET)
         assert numbers(gateway.config) == [2]
+        assert left_out("restricted") == before + 2
 
 
 def test_what_is_denied_is_not_recorded(broker: MosquittoServer, tmp_path: Path) -> None:
@@ -288,6 +300,7 @@ def test_a_stuck_log_stops_no_delivery_where_it_may_shed(
     broker: MosquittoServer, tmp_path: Path, overflow: str, qos: int
 ) -> None:
     count = 400
+    before = left_out("shed")
     with (
         recording(tmp_path, broker, overflow=overflow, buffer="64KiB") as gateway,
         client(gateway.port) as reader,
@@ -304,6 +317,7 @@ def test_a_stuck_log_stops_no_delivery_where_it_may_shed(
         held = numbers(gateway.config)
         assert held == list(range(len(held)))
         assert 40 < len(held) < 60
+        assert left_out("shed") == before + count - len(held)
         # With room again, all is recorded again.
         publisher.publish("home/w7/pulse", payload(count), qos=qos)
         wait_until(lambda: numbers(gateway.config)[-1] == count)
