@@ -41,6 +41,7 @@ from penstock.eventlog.connection import (
 from penstock.eventlog.lines import MAX_KEY, Record, check_value
 
 POLL_SECONDS: Final = 0.1
+LOOK_SECONDS: Final = 2.0
 # So long a topic that is not there may still come.
 MISSING_MILLISECONDS: Final = 5000
 FETCH: Final = 10_000
@@ -72,6 +73,7 @@ class KafkaLog:
         self.settings = settings
         self.user = settings.user if user is None else user
         self._password = password
+        self._noted: KafkaError | None = None
 
     @property
     def password(self) -> str:
@@ -84,11 +86,16 @@ class KafkaLog:
 
     def topics(self) -> list[str]:
         """Return the names of the topics that the user may know of."""
-        try:
-            found = self.admin.list_topics(timeout=self.settings.timeout).topics
-        except KafkaException as error:
-            raise explain("it did not tell its topics", error) from error
-        return sorted(name for name in found if not name.startswith("__"))
+        deadline = time.monotonic() + self.settings.timeout
+        while True:
+            try:
+                found = self.admin.list_topics(timeout=LOOK_SECONDS).topics
+            except KafkaException as error:
+                # A client goes on trying with a wrong password; there is no use in it.
+                if self.refused() or time.monotonic() > deadline:
+                    raise self.explain("it did not tell its topics", error) from error
+            else:
+                return sorted(name for name in found if not name.startswith("__"))
 
     def make_topic(
         self, name: str, partitions: int | None = None, config: dict[str, str] | None = None
@@ -105,15 +112,33 @@ class KafkaLog:
         except KafkaException as error:
             if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
                 return False
-            raise explain(f"it did not make the topic {quote(name)}", error) from error
+            raise self.explain(f"it did not make the topic {quote(name)}", error) from error
         except TimeoutError as error:
-            raise explain(f"it did not make the topic {quote(name)}", error) from error
+            raise self.explain(f"it did not make the topic {quote(name)}", error) from error
         return True
 
     @cached_property
     def admin(self) -> AdminClient:
         """The client that asks for topics and makes them."""
-        return AdminClient(client_settings(self.settings, self.user, self.password))
+        found = client_settings(self.settings, self.user, self.password)
+        found["error_cb"] = self._note
+        return AdminClient(found)
+
+    def explain(self, what: str, error: BaseException) -> BrokerError:
+        """Say what failed; where nobody let us in, that is why."""
+        if "admin" in self.__dict__:
+            self.admin.poll(0)
+        return explain(what, error if self._noted is None else KafkaException(self._noted))
+
+    def refused(self) -> bool:
+        """Whether the cluster did not take the user's password, as far as it was asked."""
+        if "admin" in self.__dict__:
+            self.admin.poll(0)
+        return self._noted is not None
+
+    def _note(self, error: KafkaError) -> None:
+        if error.code() == KafkaError._AUTHENTICATION:  # noqa: SLF001 - its public name
+            self._noted = error
 
     @cached_property
     def producer(self) -> Producer:
@@ -132,7 +157,7 @@ class KafkaLog:
     def consumer(self, **more: Any) -> Consumer:
         """Return a client that reads; it joins no group."""
         found = consumer_settings(self.settings, self.user, self.password)
-        return Consumer({**found, "enable.partition.eof": True, **more})
+        return Consumer({**found, "error_cb": self._note, "enable.partition.eof": True, **more})
 
 
 class KafkaTopic:
@@ -173,7 +198,7 @@ class KafkaTopic:
         if wrong or left or len(places) < len(values):
             what = f"it did not take {len(values) - len(places)} records for {quote(self.name)}"
             cause = wrong[0] if wrong else "they did not arrive in time"
-            raise explain(what, KafkaException(cause) if wrong else TimeoutError(cause))
+            raise self._log.explain(what, KafkaException(cause) if wrong else TimeoutError(cause))
         return [places[number] for number in range(len(values))]
 
     def _produce(
@@ -185,7 +210,9 @@ class KafkaTopic:
             except BufferError:
                 producer.poll(POLL_SECONDS)
             except KafkaException as error:
-                raise explain(f"it did not take a record for {quote(self.name)}", error) from error
+                raise self._log.explain(
+                    f"it did not take a record for {quote(self.name)}", error
+                ) from error
             else:
                 return
 
@@ -197,7 +224,9 @@ class KafkaTopic:
         try:
             found = asked[self.name].result(self._timeout + 5)
         except (KafkaException, TimeoutError) as error:
-            raise explain(f"the topic {quote(self.name)} cannot be read", error) from error
+            raise self._log.explain(
+                f"the topic {quote(self.name)} cannot be read", error
+            ) from error
         return Description(str(found.topic_id), tuple(sorted(it.id for it in found.partitions)))
 
     def ends(self, partitions: Sequence[int] | None = None) -> dict[int, tuple[int, int]]:
@@ -210,9 +239,11 @@ class KafkaTopic:
                 found[number] = reader.get_watermark_offsets(place, timeout=self._timeout)
             except KafkaException as error:
                 what = f"it did not tell where {quote(self.name)} ends"
-                raise explain(what, error) from error
+                raise self._log.explain(what, error) from error
             if found[number] is None:
-                raise explain(f"it did not tell where {quote(self.name)} ends", TimeoutError())
+                raise self._log.explain(
+                    f"it did not tell where {quote(self.name)} ends", TimeoutError()
+                )
         return found
 
     @property
@@ -247,7 +278,7 @@ class KafkaTopic:
                     ended = error is not None and error.code() == KafkaError._PARTITION_EOF  # noqa: SLF001 - its public name
                     if error is not None and not ended:
                         what = f"it did not give records of {quote(self.name)}"
-                        raise explain(what, KafkaException(error))
+                        raise self._log.explain(what, KafkaException(error))
                     # The end may be a mark of a transaction, which is never given out.
                     if (message.offset() or 0) >= end:
                         return
@@ -261,7 +292,7 @@ class KafkaTopic:
             reader.close()
         if given != limit:
             what = f"records of {quote(self.name)} before {end} did not come"
-            raise explain(what, TimeoutError(f"nothing came in {self._timeout:g} s"))
+            raise self._log.explain(what, TimeoutError(f"nothing came in {self._timeout:g} s"))
 
     @cached_property
     def _reader(self) -> Consumer:

@@ -19,7 +19,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -60,7 +60,7 @@ class TransactionalWriter:
             self._producer.init_transactions(log.settings.timeout)
             self.mark = self._read_mark()
         except KafkaException as error:
-            raise explain(f"the writer {quote(name)} could not begin", error) from error
+            raise log.explain(f"the writer {quote(name)} could not begin", error) from error
 
     def write(
         self, topic: str, values: Iterable[bytes], mark: bytes, *, key: bytes | None = None
@@ -157,3 +157,20 @@ def _commit(producer: Any, seconds: float) -> None:
                 raise
         else:
             return
+
+
+class TransactionalTopic:
+    """One topic that chunks go to, each in a transaction with its mark."""
+
+    def __init__(self, log: KafkaLog, topic: str, name: str) -> None:
+        self._topic = topic
+        self._writer = TransactionalWriter(log, name)
+
+    @property
+    def mark(self) -> bytes | None:
+        """The mark of the newest chunk."""
+        return self._writer.mark
+
+    def write(self, values: Sequence[bytes], mark: bytes) -> None:
+        """Write a chunk and the mark behind it."""
+        self._writer.write(self._topic, values, mark)
