@@ -55,7 +55,7 @@ time: at
   {anonymizer: aggregation, keys: [glucose], aggregationMode: average}]}
 """
 VIEWS = ("noisy", "research", "mean")
-SETTINGS = "pipeline: {batch: 200, interval: 50ms, memory: 1g}\n"
+SETTINGS = "pipeline: {batch: 200, interval: 50ms, memory: 1g, monitor_port: 0}\n"
 
 
 def _penstock(folder: Path, *arguments: str) -> None:
