@@ -335,3 +335,26 @@ def test_events_that_are_no_longer_defined_are_no_trouble(
         wait_until(lambda: gateway.do(detection.is_alive))
         sensor.publish("ward/gone/pulse", reading(120), qos=1)
         assert current(gateway, "gone") == "Alert"
+
+
+def test_snapshots_are_saved_beside_and_the_rest_is_repeated(
+    broker: MosquittoServer, tmp_path: Path
+) -> None:
+    process = make_process(tmp_path, broker.port, settings(tmp_path, snapshot="64KiB"))
+    define(process.config, WARD.replace("WINDOW", "1h"))
+    url = process.config.store.connection_url()
+    with process:
+        with login(process.port, "sensor") as sensor:
+            sensor.publish("ward/first/pulse", reading(120), qos=1)
+            for number in range(600):
+                sensor.publish(f"ward/p{number % 50}/pulse", reading(60), qos=1)
+            sensor.publish("ward/last/pulse", reading(120), qos=1)
+            process.kill()
+        with Database.open(url) as database:
+            data, last, steps = DetectionStore(database, "test", seconds=3).load()
+            assert data is not None
+            assert 0 < len(steps) < 600 < last
+        process.start()
+        with open_situations(process.config) as situations:
+            held = {it.subject for it in situations.current("alert")}
+        assert held == {"first", "last"}

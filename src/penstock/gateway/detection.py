@@ -29,6 +29,7 @@ from penstock.errors import PenstockError, UnavailableError, UsageError
 from penstock.gateway.clock import Clock
 from penstock.gateway.journal import Journal, Snapshot
 from penstock.gateway.outbox import Outbox, pack_state, unpack_state
+from penstock.gateway.saving_beside import Child, save_beside
 from penstock.gateway.watch import Watch
 from penstock.policy.emergencies import SituationBoard
 from penstock.store.detection import Batch, ClaimLostError, DetectionStore, Step
@@ -97,6 +98,7 @@ class Detection:
         self._news = asyncio.Event()
         self._started = asyncio.Event()
         self._stopping = False
+        self._saving: asyncio.Task[None] | None = None
 
     # --- questions ---
 
@@ -284,6 +286,8 @@ class Detection:
         """Write a last snapshot and give the claim back."""
         if self._bell is not None:
             self._bell.cancel()
+        if self._saving is not None:
+            await asyncio.wait([self._saving], timeout=self._lease)
         if self.is_alive():
             self.journal.snapshot_due = True
             self.journal.add()
@@ -307,45 +311,46 @@ class Detection:
 
     async def _begin(self) -> None:
         await self.journal.finish()
-        asked = boot_clock()
-        held = await self._run_in_thread(self._store.claim)
-        if held.holder != self._store.holder:
-            self._lose("claim", f"another gateway detects: {held.place}")
+        if not await self._claim():
             return
         program = self._program
-        engine, outbox, last = await self._run_in_thread(_rebuild, self._store, program)
+        work = asyncio.ensure_future(self._run_in_thread(_rebuild, self._store, program))
+        while not (await asyncio.wait({work}, timeout=self._lease / _RENEWALS))[0]:
+            await self._claim()
+        engine, outbox, last = work.result()
         if program is not self._program:
             self._news.set()
+        if program is not self._program or not await self._claim():
             return
         self.engine = engine
         self.outbox = outbox
         self.journal.number = last
         self.clock.go_on_from(engine.now)
-        self._held_until = asked + self._lease
-        self._renewed = asked
         self.board.fill((name, who, it) for name, who, it, _ in engine.situations())
         self.trouble = ""
         _DETECTING.set(1)
         _log.info("events are detected here", count=len(list(engine.situations())))
-        self.journal.snapshot_due = True
-        self.journal.add()
         self._arm(self.clock.now())
         self.resume()
 
     async def _look_after(self) -> None:
         """Renew the claim while nothing is written."""
-        if not self.is_alive() or boot_clock() - self._renewed < self._lease / _RENEWALS:
-            return
+        if self.is_alive() and boot_clock() - self._renewed >= self._lease / _RENEWALS:
+            await self._claim()
+
+    async def _claim(self) -> bool:
+        """Take or renew the claim; False where another has it."""
         asked = boot_clock()
         held = await self._run_in_thread(self._store.claim)
         if held.holder != self._store.holder:
             self._lose("claim", f"another gateway detects: {held.place}")
-        else:
-            self._renew(asked)
+            return False
+        self._renew(asked)
+        return True
 
     def _renew(self, asked: float) -> None:
-        self._renewed = asked
-        self._held_until = max(self._held_until, asked + self._lease)
+        self._renewed = max(self._renewed, asked)
+        self._held_until = self._renewed + self._lease
 
     def _crash(self, error: Exception) -> None:
         _log.exception("detection has failed and begins anew", error=error)
@@ -383,6 +388,24 @@ class Detection:
             return None
         return Snapshot(state, list(engine.situations()))
 
+    def save_beside(self, number: int, ticket: int) -> None:
+        """Begin to save the state as of a batch, of which this is the last ticket."""
+        engine, outbox = self.engine, self.outbox
+        if engine is None or self._saving is not None:
+            return
+        child = save_beside(lambda: pack_state(engine.save(), outbox))
+        self._saving = asyncio.get_running_loop().create_task(self._keep(child, number, ticket))
+
+    async def _keep(self, child: Child, number: int, ticket: int) -> None:
+        try:
+            data = await self._run_in_thread(child.read)
+            if await self.journal.reach(ticket):
+                await self._run_in_thread(self._store.keep, data, number)
+        except (UnavailableError, ClaimLostError) as error:
+            _log.warning("a snapshot was not stored; the next one will be", error=error)
+        finally:
+            self._saving = None
+
     def written(self) -> None:
         """Take note that the store answers."""
 
@@ -411,6 +434,8 @@ def _rebuild(store: DetectionStore, program: Program) -> tuple[Engine, Outbox, i
         for line in batch.split(b"\n"):
             if line and not outbox.replay(line):
                 outbox.put(engine.replay(line).publications)
+    # The definitions may be others than those that the tables were written under.
+    store.keep(pack_state(engine.save(), outbox), last, engine.situations())
     return engine, outbox, last
 
 

@@ -8,6 +8,7 @@ Rules that hold here:
 - At most one transaction runs at a time, and none begins less than some milliseconds after
   the one before: what comes meanwhile goes into the next. So thousands of steps a second
   cost a hundred transactions.
+- What has become long is cut short by a snapshot, which is saved beside while steps go on.
 - Nothing that was added is given up while the store does not answer. Where another gateway
   has taken over, it is: whoever waits is told.
 """
@@ -48,6 +49,9 @@ class Keeper(Protocol):
 
     def snapshot(self) -> Snapshot | None:
         """Return the state after all that was added; None where there is none to save."""
+
+    def save_beside(self, number: int, ticket: int) -> None:
+        """Begin to save the state as of a batch, of which this is the last ticket."""
 
     def written(self) -> None:
         """Take note that the store answers."""
@@ -139,10 +143,13 @@ class Journal:
         batch = Batch(self.number, b"\n".join(self._records), self._steps, self._settled)
         self._records, self._steps, self._settled = [], [], []
         snapshot = None
-        if self.snapshot_due or self._size > self._limit:
-            # In this very step: the state is the one after this batch.
+        # In this very step: the state is the one after this batch.
+        if self.snapshot_due:
             snapshot = self._keeper.snapshot()
             self.snapshot_due = False
+            self._size = 0
+        elif self._size > self._limit:
+            self._keeper.save_beside(self.number, ticket)
             self._size = 0
         written = await self._write(lambda: self._keeper.write(batch, snapshot))
         if not written:

@@ -185,12 +185,15 @@ class DetectionStore:
                 self._settle(connection, request, trouble)
 
     def keep(
-        self, data: bytes, through: int, standing: Iterable[tuple[str, str, str, int]]
+        self,
+        data: bytes,
+        through: int,
+        standing: Iterable[tuple[str, str, str, int]] | None = None,
     ) -> None:
         """Write a snapshot; the steps up to it are no longer needed.
 
         `standing` are all situations that hold, each with since when: what the tables say
-        otherwise is put right.
+        otherwise is put right. None leaves them: there may be later steps.
         """
         with self._database.write(AREA) as connection:
             self._renew(connection)
@@ -199,6 +202,8 @@ class DetectionStore:
                 sa.insert(snapshots_table).values(name=NAME, through=through, data=data)
             )
             connection.execute(steps_table.delete().where(steps_table.c.number <= through))
+            if standing is None:
+                return
             rows = {
                 (scenario, as_stored(subject)): {
                     "scenario": scenario,

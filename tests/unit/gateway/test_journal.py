@@ -15,6 +15,7 @@ class Desk:
     def __init__(self) -> None:
         self.batches: list[tuple[int, bytes, int]] = []
         self.snapshots: list[int] = []
+        self.beside: list[tuple[int, int]] = []
         self.failures: list[Exception] = []
         self.told: list[str] = []
 
@@ -28,6 +29,9 @@ class Desk:
 
     def snapshot(self) -> Snapshot | None:
         return Snapshot(b"state", [])
+
+    def save_beside(self, number: int, ticket: int) -> None:
+        self.beside.append((number, ticket))
 
     def written(self) -> None:
         self.told.append("written")
@@ -85,8 +89,12 @@ def test_a_snapshot_is_taken_when_enough_was_written() -> None:
     async def run() -> None:
         desk = Desk()
         journal = Journal(desk, 10)
-        for number in range(6):
+        for number in range(1, 7):
             await journal.reach(journal.add(b"12345"))
-            assert desk.snapshots == [it for it in (2, 4, 6) if it <= number + 1]
+            assert desk.beside == [(it, it) for it in (2, 4, 6) if it <= number]
+        assert desk.snapshots == []
+        journal.snapshot_due = True
+        await journal.reach(journal.add())
+        assert desk.snapshots == [7]
 
     asyncio.run(run())
