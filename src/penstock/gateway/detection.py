@@ -26,9 +26,11 @@ from penstock.cep.engine import Engine, Tentative
 from penstock.cep.outcome import Outcome
 from penstock.cep.program import Program
 from penstock.errors import PenstockError, UnavailableError, UsageError
+from penstock.gateway.claim import Claim
 from penstock.gateway.clock import Clock
+from penstock.gateway.detection_state import pack_state, rebuild, write
 from penstock.gateway.journal import Journal, Snapshot
-from penstock.gateway.outbox import Outbox, pack_state, unpack_state
+from penstock.gateway.outbox import Outbox
 from penstock.gateway.saving_beside import Child, save_beside
 from penstock.gateway.watch import Watch
 from penstock.policy.emergencies import SituationBoard
@@ -40,7 +42,6 @@ from penstock.telemetry import get_logger, metrics
 _NEVER: Final = 1 << 62
 _LONGEST_TIMER: Final = 3600.0
 _LOOK_SECONDS: Final = 0.5
-_RENEWALS: Final = 3
 
 _DETECTING = metrics.gauge(
     "penstock_gateway_detecting", "1 while this gateway detects events, 0 while it does not."
@@ -86,12 +87,10 @@ class Detection:
         self.resume: Callable[[], None] = _do_nothing
         """Carries on with what was in the outbox before a restart."""
         self._store = store
-        self._lease = lease
+        self._claim = Claim(store, lease, run_in_thread)
         self._run_in_thread = run_in_thread
         self._tell = tell
         self._program = Program()
-        self._held_until = 0.0
-        self._renewed = 0.0
         self._due = _NEVER
         self._rings_at = _NEVER
         self._bell: asyncio.TimerHandle | None = None
@@ -111,7 +110,7 @@ class Detection:
         """Say whether events are detected now; a claim that ran out is noticed here."""
         if self.engine is None:
             return False
-        if boot_clock() <= self._held_until:
+        if self._claim.is_held:
             return True
         self._lose("stall", "the store has not confirmed the claim in time")
         return False
@@ -287,14 +286,14 @@ class Detection:
         if self._bell is not None:
             self._bell.cancel()
         if self._saving is not None:
-            await asyncio.wait([self._saving], timeout=self._lease)
+            await asyncio.wait([self._saving], timeout=self._claim.lease)
         if self.is_alive():
             self.journal.snapshot_due = True
             self.journal.add()
             try:
-                async with asyncio.timeout(self._lease):
+                async with asyncio.timeout(self._claim.lease):
                     await self.journal.finish()
-                    await self._run_in_thread(self._store.release)
+                    await self._claim.release()
             except (TimeoutError, UnavailableError, ClaimLostError) as error:
                 _log.warning("the last state was not stored", error=error)
 
@@ -311,16 +310,16 @@ class Detection:
 
     async def _begin(self) -> None:
         await self.journal.finish()
-        if not await self._claim():
+        if not await self._take_claim():
             return
         program = self._program
-        work = asyncio.ensure_future(self._run_in_thread(_rebuild, self._store, program))
-        while not (await asyncio.wait({work}, timeout=self._lease / _RENEWALS))[0]:
-            await self._claim()
+        work = asyncio.ensure_future(self._run_in_thread(rebuild, self._store, program))
+        while not (await asyncio.wait({work}, timeout=self._claim.pause))[0]:
+            await self._take_claim()
         engine, outbox, last = work.result()
         if program is not self._program:
             self._news.set()
-        if program is not self._program or not await self._claim():
+        if program is not self._program or not await self._take_claim():
             return
         self.engine = engine
         self.outbox = outbox
@@ -335,22 +334,15 @@ class Detection:
 
     async def _look_after(self) -> None:
         """Renew the claim while nothing is written."""
-        if self.is_alive() and boot_clock() - self._renewed >= self._lease / _RENEWALS:
-            await self._claim()
+        if self.is_alive() and self._claim.is_due:
+            await self._take_claim()
 
-    async def _claim(self) -> bool:
+    async def _take_claim(self) -> bool:
         """Take or renew the claim; False where another has it."""
-        asked = boot_clock()
-        held = await self._run_in_thread(self._store.claim)
-        if held.holder != self._store.holder:
-            self._lose("claim", f"another gateway detects: {held.place}")
-            return False
-        self._renew(asked)
-        return True
-
-    def _renew(self, asked: float) -> None:
-        self._renewed = max(self._renewed, asked)
-        self._held_until = self._renewed + self._lease
+        other = await self._claim.take()
+        if other:
+            self._lose("claim", f"another gateway detects: {other}")
+        return not other
 
     def _crash(self, error: Exception) -> None:
         _log.exception("detection has failed and begins anew", error=error)
@@ -373,8 +365,8 @@ class Detection:
     async def write(self, batch: Batch, snapshot: Snapshot | None) -> None:
         """Write a batch durably, and after it a snapshot."""
         asked = boot_clock()
-        await self._run_in_thread(_write, self._store, batch, snapshot)
-        self._renew(asked)
+        await self._run_in_thread(write, self._store, batch, snapshot)
+        self._claim.renew(asked)
 
     def snapshot(self) -> Snapshot | None:
         """Return the state after all that was added; None where there is none to save."""
@@ -413,34 +405,9 @@ class Detection:
         """Take note that the store does not answer, or that it is another's."""
         if isinstance(error, ClaimLostError):
             self._lose("claim", "another gateway detects")
-        elif boot_clock() > self._held_until:
+        elif not self._claim.is_held:
             self._lose("store", "the store does not answer")
 
 
 def _do_nothing() -> None:
     """Stand in until those are there who carry out actions."""
-
-
-def _rebuild(store: DetectionStore, program: Program) -> tuple[Engine, Outbox, int]:
-    """Make the engine again from its last snapshot and the steps since; in a thread."""
-    data, last, batches = store.load()
-    outbox = Outbox()
-    if data is None:
-        engine = Engine(program)
-    else:
-        state, outbox = unpack_state(data)
-        engine = Engine.load(program, state)
-    for batch in batches:
-        for line in batch.split(b"\n"):
-            if line and not outbox.replay(line):
-                outbox.put(engine.replay(line).publications)
-    # The definitions may be others than those that the tables were written under.
-    store.keep(pack_state(engine.save(), outbox), last, engine.situations())
-    return engine, outbox, last
-
-
-def _write(store: DetectionStore, batch: Batch, snapshot: Snapshot | None) -> None:
-    if batch.data or batch.transitions or batch.settled:
-        store.append(batch)
-    if snapshot is not None:
-        store.keep(snapshot.data, batch.number, snapshot.standing)

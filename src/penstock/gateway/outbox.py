@@ -10,12 +10,10 @@ Rules that hold here:
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 from penstock.cep.outcome import Publication
-from penstock.errors import PenstockError
 
 LIMIT: Final = 10_000
 _DONE: Final = b"#done "
@@ -52,28 +50,3 @@ class Outbox:
         for number in line[len(_DONE) :].split(b","):
             self.waiting.pop(int(number), None)
         return True
-
-
-def pack_state(engine: bytes, outbox: Outbox) -> bytes:
-    """Join the state of an engine and of its outbox."""
-    waiting: list[Any] = [
-        [number, it.topic, it.payload, it.action, it.scenario, it.subject, it.depth]
-        for number, it in outbox.waiting.items()
-    ]
-    head = json.dumps({"last": outbox.last, "waiting": waiting}).encode()
-    return len(head).to_bytes(4, "big") + head + engine
-
-
-def unpack_state(data: bytes) -> tuple[bytes, Outbox]:
-    """Take apart what `pack_state` has joined."""
-    size = int.from_bytes(data[:4], "big")
-    outbox = Outbox()
-    try:
-        head = json.loads(data[4 : 4 + size])
-        outbox.last = head["last"]
-        outbox.waiting = {number: Publication(*rest) for number, *rest in head["waiting"]}
-    except (ValueError, KeyError, TypeError):
-        raise PenstockError(
-            "the stored state of detection is damaged", fix="restore the store from a backup"
-        ) from None
-    return data[4 + size :], outbox

@@ -5,7 +5,8 @@ import pytest
 from penstock.cep.outcome import Publication
 from penstock.errors import PenstockError
 from penstock.gateway import outbox as outboxes
-from penstock.gateway.outbox import Outbox, pack_state, unpack_state
+from penstock.gateway.detection_state import pack_state, unpack_state
+from penstock.gateway.outbox import Outbox
 
 
 def publication(number: int) -> Publication:
