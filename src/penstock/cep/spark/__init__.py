@@ -1,0 +1,28 @@
+"""The form at scale: packets are bound by Spark's columns, and followed part by part.
+
+    program ─ separate ─→ parted: each part of the persons by itself, any number of parts at once
+                       └→ joint: what joins persons, in one place, told of the others' transitions
+    record ─ bind ─→ primitive events ─→ part of its person ─→ engine of that part ─→ results
+
+Rules that hold here:
+- The operators are those of the in-line engine, with their state; only binding has a second
+  form, made of the expressions' columns. So both detect the same.
+- pyspark is imported in this package alone, and nothing else of `cep` imports it.
+"""
+
+from penstock.cep.spark.binding import bind_types, field_name, match_filter
+from penstock.cep.spark.parts import PartEngine, Results, Step, read_steps
+from penstock.cep.spark.separation import Separation, list_packets, separate
+
+__all__ = [
+    "PartEngine",
+    "Results",
+    "Separation",
+    "Step",
+    "bind_types",
+    "field_name",
+    "list_packets",
+    "match_filter",
+    "read_steps",
+    "separate",
+]

@@ -1,0 +1,184 @@
+"""Which operators look at one person at a time, and which join persons.
+
+Rules that hold here:
+- An operator is *parted* where all that it keeps is kept for each value of the key, the
+  attribute that scenarios know their subjects by: then the events of different persons never
+  meet in it, and parts of the persons can be followed apart. All others are *joint*.
+- What is made of joint operators is joint. Where a scenario waits for a joint event, or
+  scenarios know their subjects by different attributes, everything stays in one part.
+- The joint program has all that joint operators are made of; its scenarios never move, it is
+  told of transitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias, assert_never
+
+from penstock.cep.operators import (
+    Aggregate,
+    Iterate,
+    Join,
+    Latest,
+    Meetings,
+    Operator,
+    Packet,
+    Refine,
+    Request,
+    Setting,
+    Union,
+    Visits,
+)
+from penstock.cep.program import Program
+from penstock.lang import STRING
+from penstock.lang.tree import find_path
+
+Carried: TypeAlias = frozenset[str] | None
+"""The attributes of an operator's rows that always are the key; None: it is joint."""
+
+_SUBJECT = ("r", "subject")
+
+
+@dataclass(frozen=True, slots=True)
+class Separation:
+    """A program in two: what can be followed in parts, and what cannot."""
+
+    key: str | None
+    """The attribute that packets are parted by; None: all stay in one part."""
+    parted: Program
+    joint: Program | None
+    results: frozenset[str]
+    """The complex event types of the joint program that the parted one does not have."""
+
+
+def list_packets(program: Program) -> dict[str, Packet]:
+    """Return the types that are bound to packets, in the order in which engines bind them."""
+    found = {name: program.operators[index] for name, index in sorted(program.types.items())}
+    return {name: it for name, it in found.items() if isinstance(it, Packet)}
+
+
+def separate(program: Program) -> Separation:
+    """Separate a program."""
+    keys = {scenario.attribute for scenario in program.scenarios.values()}
+    if len(keys) == 1:
+        (key,) = keys
+        carried = _follow(program.operators, key)
+        if all(key in (carried[index] or ()) for index in _driving(program)):
+            return _split(program, key, carried)
+    return Separation(None, program, None, frozenset())
+
+
+def _driving(program: Program) -> Iterable[int]:
+    """Yield the operators whose events scenarios wait for."""
+    for scenario in program.scenarios.values():
+        for evolution in program.plans[scenario.plan].evolutions:
+            yield program.types[evolution.event]
+
+
+def _follow(operators: Sequence[Operator], key: str) -> list[Carried]:
+    """Return what each operator carries."""
+    met = {index for it in operators if isinstance(it, Meetings) for index in it.inputs}
+    carried: list[Carried] = []
+    for index, operator in enumerate(operators):
+        given = [carried[source] for source in operator.inputs]
+        known = [it for it in given if it is not None]
+        joint = len(known) < len(given) or index in met
+        carried.append(None if joint else _carry(operator, known, key))
+    return carried
+
+
+def _carry(  # noqa: PLR0911 - one case per operator
+    operator: Operator, given: list[frozenset[str]], key: str
+) -> Carried:
+    """Return what an operator carries whose inputs are parted."""
+    common = frozenset.intersection(*given) if given else frozenset()
+    match operator:
+        case Packet(attributes=attributes):
+            return frozenset({key}) if attributes.field(key) == STRING else None
+        case Request(settings=settings):
+            return frozenset(it.name for it in settings if find_path(it.value.tree) == _SUBJECT)
+        case Refine(settings=None) | Union():
+            return common
+        case Refine(settings=settings):
+            return _reshape(settings or (), given)
+        case Aggregate(by=by):
+            return frozenset(by) & common or None
+        case Latest(by=by) | Iterate(by=by):
+            return common if common & set(by) else None
+        case Join(by=by, sides=sides, settings=settings):
+            positive = [it for it, side in zip(given, sides, strict=True) if not side.negated]
+            return _reshape(settings, positive) if common & set(by) else None
+        case Visits(who=who):
+            return frozenset({who}) if who in common else None
+        case Meetings():
+            return None
+        case _:
+            assert_never(operator)
+
+
+def _reshape(settings: Iterable[Setting], given: Sequence[frozenset[str]]) -> frozenset[str]:
+    """Return the attributes that are set to carried ones; roots stand for inputs in order."""
+    found = set()
+    for setting in settings:
+        path = find_path(setting.value.tree)
+        if path is not None and len(path) == len(("root", "attribute")):
+            place = setting.value.scope.names.index(path[0])
+            if path[1] in given[place]:
+                found.add(setting.name)
+    return frozenset(found)
+
+
+def _split(program: Program, key: str, carried: Sequence[Carried]) -> Separation:
+    operators = program.operators
+    driving = set(_driving(program))
+    joint = {index for index, it in enumerate(carried) if it is None}
+    below = _with_inputs(operators, joint)
+    used = {
+        source for index, it in enumerate(operators) if index not in joint for source in it.inputs
+    }
+    parted = {
+        index
+        for index, operator in enumerate(operators)
+        if index not in joint and (not isinstance(operator, Packet) or index in used | driving)
+    }
+    results = {
+        name
+        for name, index in program.types.items()
+        if index in joint and not isinstance(operators[index], Packet)
+    }
+    sources = {
+        name
+        for name, index in program.types.items()
+        if isinstance(operators[index], Packet | Request)
+    }
+    return Separation(
+        key,
+        _take(program, parted, program.types),
+        _take(program, below, [*results, *sources]) if results else None,
+        frozenset(results),
+    )
+
+
+def _with_inputs(operators: Sequence[Operator], chosen: Iterable[int]) -> set[int]:
+    found: set[int] = set()
+    waiting = list(chosen)
+    while waiting:
+        index = waiting.pop()
+        if index not in found:
+            found.add(index)
+            waiting.extend(operators[index].inputs)
+    return found
+
+
+def _take(program: Program, chosen: set[int], names: Iterable[str] | Mapping[str, int]) -> Program:
+    """Return a program of some operators, known by some names."""
+    place = {index: number for number, index in enumerate(sorted(chosen))}
+    moved: list[Operator] = []
+    for index in place:
+        operator = program.operators[index]
+        inputs = tuple(place[source] for source in operator.inputs)
+        # Each kind of operator has its own number of inputs, which stays as it is.
+        moved.append(replace(operator, inputs=inputs))  # type: ignore[arg-type]
+    types = {name: place[it] for name in names if (it := program.types[name]) in place}
+    return replace(program, operators=tuple(moved), types=types)
