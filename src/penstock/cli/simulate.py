@@ -142,7 +142,7 @@ def _run_remotely(
     from penstock.demo.nursing_home.clients import Clients
     from penstock.demo.nursing_home.through_gateway import GatewaySimulation
 
-    host, port = _parse_address(to)
+    host, port = parse_address(to)
     if len(house.people.publishers()) > MOST_CLIENTS:
         raise UsageError(
             f"{len(house.people.publishers())} people and devices are too many clients for one "
@@ -159,7 +159,8 @@ def _run_remotely(
     show(as_json, data, lambda out: _render_remote(out, simulation, seconds))
 
 
-def _parse_address(to: str) -> tuple[str, int]:
+def parse_address(to: str) -> tuple[str, int]:
+    """Return host and port of a gateway."""
     try:
         parts = urlsplit(to)
         if parts.scheme == "mqtt" and parts.hostname:

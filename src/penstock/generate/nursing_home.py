@@ -214,6 +214,19 @@ class House:
             for word, value in signs._asdict().items():
                 yield Sending(at, sensor, f"physiological/{word}", {"pid": name, word: value})
 
+    def signs(self) -> Iterator[tuple[str, int, float, float, float]]:
+        """Yield all vital signs: patient, hour since 1970, temperature, breaths, oxygen."""
+        for day in range(self.days):
+            signs = self._vital_signs(day)
+            for first, second, third in zip(signs, signs, signs, strict=True):
+                yield (
+                    first.payload["pid"],
+                    first.at // HOUR,
+                    first.payload["temperature"],
+                    second.payload["respiratory"],
+                    third.payload["saturation"],
+                )
+
     @staticmethod
     def _minute(name: str) -> int:
         """Return when in the hour a patient is measured: not all at once."""

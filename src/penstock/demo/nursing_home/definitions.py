@@ -17,6 +17,7 @@ from penstock.model.document import Document
 
 RULES: Final = ("events.yaml", "plans.yaml", "policies.yaml")
 PEOPLE: Final = "people.yaml"
+FORECASTS: Final = "forecasts.yaml"
 DAY: Final = 86_400_000
 WINDOW: Final = 2 * DAY
 """How long vital signs count, in milliseconds."""
@@ -34,6 +35,11 @@ def read_rules() -> list[Document]:
 def read_people() -> list[Document]:
     """Return the small population of the files."""
     return _read(PEOPLE)
+
+
+def read_forecasts() -> list[Document]:
+    """Return the policies of forecasts."""
+    return _read(FORECASTS)
 
 
 def _read(name: str) -> list[Document]:
