@@ -234,10 +234,16 @@ def _prepare(house: House, folder: Path, speed: float, *, as_json: bool) -> None
     from argon2 import PasswordHasher
 
     from penstock.components.kafka_files import write_private
-    from penstock.demo.nursing_home.definitions import make_documents, read_rules, set_pace
+    from penstock.demo.nursing_home.definitions import (
+        make_documents,
+        read_forecasts,
+        read_rules,
+        set_pace,
+    )
 
     people = make_documents(house.people.documents())
-    documents = set_pace([*read_rules(), *people], speed=speed, rooms_every=house.rooms_every)
+    rules = [*read_rules(), *read_forecasts(), *people]
+    documents = set_pace(rules, speed=speed, rooms_every=house.rooms_every)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     files = [folder / name for name in ("definitions.json", "passwords", "password")]
     for file in files:
@@ -246,9 +252,11 @@ def _prepare(house: House, folder: Path, speed: float, *, as_json: bool) -> None
     password = secrets.token_urlsafe(24)
     # One hash for all, and a cheap one: the password is random, and the users are made up.
     hashed = PasswordHasher(time_cost=1, memory_cost=64, parallelism=1).hash(password)
-    staff = [*house.people.publishers(), *house.people.specialists, *house.people.relatives]
+    others = [*house.people.specialists, *house.people.relatives, "forecaster"]
     write_private(files[0], json.dumps([it.fields() for it in documents], indent=1))
-    write_private(files[1], "".join(f"{user}:{hashed}\n" for user in staff))
+    write_private(
+        files[1], "".join(f"{user}:{hashed}\n" for user in [*house.people.publishers(), *others])
+    )
     write_private(files[2], password)
     data = {"definitions": str(files[0]), "passwords": str(files[1]), "password": str(files[2])}
 

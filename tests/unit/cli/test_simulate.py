@@ -61,6 +61,13 @@ def test_prepare_writes_valid_definitions_and_private_passwords(tmp_path: Path) 
     for name in ("passwords", "password"):
         assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600
     users = {line.partition(":")[0] for line in (folder / "passwords").read_text().splitlines()}
-    assert {"sensor-20", "dining-2", "physician-4", "laboratory", "specialist-1"} <= users
+    assert {
+        "sensor-20",
+        "dining-2",
+        "physician-4",
+        "laboratory",
+        "specialist-1",
+        "forecaster",
+    } <= users
     with pytest.raises(UsageError, match="is there already"):
         run("--patients", "20", "--prepare", str(folder))
