@@ -1,0 +1,113 @@
+"""`penstock pipeline`: what Spark does beside views: detect events in streams."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import threading
+from typing import Any
+
+import click
+from rich.console import Console
+
+from penstock.cli.output import json_option, show, table
+from penstock.cli.session import configuration, open_definitions
+from penstock.errors import UsageError, quote
+
+COLUMNS = ("kind", "name", "subject", "at", "source", "target", "event", "topic", "said")
+MOST_ROWS = 10_000
+
+
+@click.group("pipeline")
+def command() -> None:
+    """Detect events in streams, at scale and over long windows."""
+
+
+@command.command("detect")
+@click.option("--stream", required=True, help="The stream whose records are looked at.")
+@click.option("--once", is_flag=True, help="Take in the records that there are, and end.")
+@json_option
+def detect(stream: str, once: bool, as_json: bool) -> None:
+    """Detect events in the records of a stream, until Ctrl-C or SIGTERM.
+
+    The definitions are those that the gateway detects by. Complex events, transitions and what
+    actions would publish are reported, each once; access stays as the gateway decides it.
+    """
+    from penstock.pipeline.detection_running import open_detection, run_detection
+    from penstock.pipeline.session import open_session
+    from penstock.telemetry import configure, install_hooks
+
+    config = configuration()
+    configure(level=config.log.level, style=config.log.format)
+    install_hooks()
+    told = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: told.set())
+    with open_definitions() as store:
+        definitions = store.current()[1]
+    spark = open_session(config.pipeline)
+    try:
+        runner = open_detection(config, spark, definitions, stream)
+        try:
+            if once:
+                runner.catch_up()
+            else:
+                run_detection(runner, config.pipeline.interval, told)
+        finally:
+            runner.close()
+    finally:
+        spark.stop()
+    totals = runner.totals
+    figures = {
+        "next": runner.next,
+        "read": totals.read,
+        "results": totals.published,
+        "rejected": totals.rejected,
+    }
+    show(
+        as_json,
+        figures,
+        lambda target: target.print(
+            f"{totals.read:,} records, {totals.published:,} results, {totals.rejected:,} rejected"
+        ),
+    )
+
+
+@command.command("detected")
+@click.option("--stream", required=True, help="The stream whose detection is shown.")
+@click.option(
+    "--kind",
+    type=click.Choice(["event", "transition", "publication"]),
+    default="transition",
+    show_default=True,
+)
+@click.option("--rows", type=click.IntRange(1, MOST_ROWS), default=20, show_default=True)
+@json_option
+def detected(stream: str, kind: str, rows: int, as_json: bool) -> None:
+    """Show what was detected in a stream, the newest batches first."""
+    from penstock.model.kinds import Stream
+    from penstock.pipeline.commits import ViewFolder
+    from penstock.pipeline.detection_running import results_folder
+    from penstock.pipeline.reading import read_published
+
+    config = configuration()
+    with open_definitions() as store:
+        known = store.current()[1].of(Stream)
+    if stream not in known:
+        fix = f"streams are {', '.join(known) or 'none yet'}"
+        raise UsageError(f"there is no stream {quote(stream)}", fix=fix)
+    folder = ViewFolder(results_folder(config.pipeline, stream))
+    chosen = (it for it in read_published(folder) if it["kind"] == kind)
+    found = list(itertools.islice(chosen, rows))
+    show(as_json, found, lambda target: _render(target, found))
+
+
+def _render(target: Console, found: list[dict[str, Any]]) -> None:
+    if not found:
+        target.print("nothing was detected yet")
+        return
+    columns = [name for name in COLUMNS if any(it[name] is not None for it in found)]
+    shown = table(*columns)
+    for it in found:
+        shown.add_row(*("" if it[name] is None else str(it[name]) for name in columns))
+    target.print(shown)
