@@ -55,11 +55,11 @@ class House:
         self.folder = folder
         self.topic = Topic(folder / "log" / "patients")
 
-    def define(self, **views: dict[str, Any]) -> DefinitionSet:
+    def define(self, stream: Document = STREAM, **views: dict[str, Any]) -> DefinitionSet:
         documents = [
             Document("view", name, {"stream": "patients", **body}) for name, body in views.items()
         ]
-        return DefinitionSet.build([STREAM, *documents])
+        return DefinitionSet.build([stream, *documents])
 
     def view(self, definitions: DefinitionSet, name: str) -> ViewRunner:
         from penstock.pipeline.blueprint import Blueprint  # noqa: PLC0415 - loads Spark
@@ -249,6 +249,26 @@ def test_windows_are_published_once_each(house: House) -> None:
     assert house.dead("mean").keys() == {25, 27}
     assert Counter(row["age"] for row in house.published("mean"))[50] == 1
     runner.stop()
+
+
+def test_records_that_were_read_long_after_they_arrived_are_not_late(house: House) -> None:
+    untimed = Document("stream", "patients", {"fields": FIELDS, "subject": "pid"})
+    view = {"anonymizers": [SUPPRESS, AVERAGE], "window": {"size": 10}}
+    definitions = house.define(untimed, mean=view)
+    for number in range(6):
+        value = json.dumps(_patient(number)).encode()
+        house.topic.append([value], milliseconds=1_000_000 + 5 * number)
+    runner = house.stream(definitions, "mean", rows=2)
+    runner.tick()
+    assert house.published("mean") == [], "the clock ends no window before the stream was read"
+    runner.catch_up()
+    house.append([_patient(6)])
+    runner.tick()
+    assert [row["age"] for row in house.published("mean")] == [20.5, 20.5, 22.5, 22.5]
+    runner.catch_up()
+    _wait(lambda: runner.tick() or len(house.published("mean")) == 7)
+    assert house.dead("mean") == {}
+    assert [row["age"] for row in house.published("mean")][4:] == [24.5, 24.5, 26.0]
 
 
 def test_a_failing_view_leaves_the_others_alone(house: House) -> None:

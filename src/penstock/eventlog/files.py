@@ -81,8 +81,9 @@ class Topic:
             check_value(value)
         for key in named:
             check_value(key, MAX_KEY)
-        now = time.time_ns() // 1_000_000 if milliseconds is None else milliseconds
         with self._locked():
+            # Behind the lock, so that who waits for it does not bring records from the past.
+            now = time.time_ns() // 1_000_000 if milliseconds is None else milliseconds
             first = self._repair()
             lines = [
                 format_line(Record(offset, now, key, value))

@@ -20,6 +20,8 @@ from penstock.masks.fields import FieldType, Schema
 from penstock.pipeline.log_source import OFFSET
 
 WINDOW: Final = "penstock:window"
+# Before every time that records can have.
+NO_TIME: Final = -(2**62)
 """When the window began that a row was published with; tells its copies apart."""
 
 ARROW_TYPES: Final = {
@@ -61,7 +63,10 @@ class Step(Protocol):
         """How many rows are held back."""
 
     def feed(self, rows: pa.Table, now: int) -> Outcome:
-        """Take rows in, and return what leaves; `now` is the time of the machine."""
+        """Take rows in, and return what leaves.
+
+        All rows that arrived before `now` are here: NO_TIME, where that is not known.
+        """
 
     def flush(self) -> Outcome:
         """End the stream: everything leaves."""

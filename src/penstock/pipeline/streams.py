@@ -35,6 +35,8 @@ from penstock.pipeline.views import ViewRunner, process_together
 
 LEAST_WAIT: Final = 0.5
 MOST_WAIT: Final = 30.0
+# Milliseconds that a record may take from its time of arrival to where a source shows it.
+SETTLING: Final = 1000
 
 
 # What Spark's own words tell of those that tasks talk to, and what is said of it.
@@ -185,10 +187,20 @@ class StreamRunner:
             self._bring_to(end)
 
     def tick(self) -> None:
-        """Let windows end by the clock."""
+        """Let windows end by the clock, of views that have read all that arrived before."""
         with self._lock:
-            for view in list(self._views.values()):
-                self._guard(view, view.tick)
+            # The clock is read before the source is asked: what comes later is newer.
+            now = time.time_ns() // 1_000_000 - SETTLING
+            due = [view for view in self._views.values() if view.is_due(now)]
+            if not due:
+                return
+            try:
+                end = self.source.take_in()
+            except PenstockError:
+                return  # `catch_up` tells it, and windows wait that long
+            for view in due:
+                if view.next >= end:
+                    self._guard(view, partial(view.tick, now))
 
     def _take(self, frame: DataFrame, _: int) -> None:
         """Take a batch that Spark offers."""

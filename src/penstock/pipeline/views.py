@@ -33,7 +33,7 @@ from penstock.pipeline.parsing import PERSON, TIME
 from penstock.pipeline.risk_persons import write_persons
 from penstock.pipeline.sinks.files import ParquetSink
 from penstock.pipeline.sinks.opening import Sinks
-from penstock.pipeline.steps import WINDOW, DeadLetter, Outcome, Step, arrow_schema
+from penstock.pipeline.steps import NO_TIME, WINDOW, DeadLetter, Outcome, Step, arrow_schema
 
 REJECTED: Final = "penstock:rejected"
 
@@ -166,7 +166,8 @@ class ViewRunner:
             rows, refused = self._collect(masked, [*self._before.output, *carry])
             dead += refused
             count = int(rows.num_rows) + len(refused)
-            outcome = self._step.feed(rows, _now())
+            # The clock says nothing yet: records that arrived before now may still be unread.
+            outcome = self._step.feed(rows, NO_TIME)
             published = self._publish(outcome, staged, dead)
             loss = outcome.loss
         return self._commit(staged, end, dead, Totals(count, published, len(dead), loss))
@@ -186,12 +187,16 @@ class ViewRunner:
         totals = Totals(0, published, len(dead), outcome.loss)
         return self._commit(staged, self.next, dead, totals)
 
-    def tick(self) -> Commit | None:
-        """Let windows end by the clock; commits only if something leaves."""
-        if self._step is None or not self._step.is_due(_now()):
+    def is_due(self, now: int) -> bool:
+        """Whether the clock ends a window, if it is `now`."""
+        return self._step is not None and self._step.is_due(now)
+
+    def tick(self, now: int) -> Commit | None:
+        """Let windows end by the clock; the view has read all that arrived before `now`."""
+        if self._step is None or not self._step.is_due(now):
             return None
         empty = arrow_schema(self._before.output, OFFSET, PERSON, TIME).empty_table()
-        outcome = self._step.feed(empty, _now())
+        outcome = self._step.feed(empty, now)
         staged = self._writer.stage()
         dead: list[DeadLetter] = []
         published = self._publish(outcome, staged, dead)

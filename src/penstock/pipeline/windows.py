@@ -8,7 +8,7 @@ Rules that hold here:
 - Each window is published once, with all its rows; a row is published once for each window
   it lies in. A row all of whose windows are over already is late, and a dead letter.
 - Where the time is that of arrival, the clock moves the watermark too, so that the last
-  window of a silent stream ends.
+  window of a silent stream ends; but only once all that arrived before has been read.
 - Within a window rows keep the order of their offsets.
 - Rows of a window that an anonymizer wants to be held join the next window that has rows;
   a row that lies in it anyway is there once.
