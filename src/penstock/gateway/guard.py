@@ -93,20 +93,14 @@ class Guard:
         """Say whether messages on a topic must be looked at when they are published."""
         return self.policies.access.settings.required or self.detection.watch.sees(topic)
 
-    def publish(self, session: Session, packet: Publish, *, repeated: bool = False) -> Written:
-        """Decide on a message of a client; let the event that it is take effect."""
-        return self.write(session, packet.topic, packet.payload, _rest(packet), repeated=repeated)
-
-    def write(  # noqa: PLR0911 (one per answer)
-        self,
-        session: Session,
-        topic: str,
-        payload: bytes,
-        rest: Mapping[str, Any],
-        *,
-        repeated: bool = False,
+    def publish(  # noqa: PLR0911 (one per answer)
+        self, session: Session, packet: Publish, *, repeated: bool = False
     ) -> Written:
-        """Decide on what a client wants published; let the event that it is take effect."""
+        """Decide on a message of a client; let the event that it is take effect.
+
+        One that is `repeated` took effect before.
+        """
+        topic = packet.topic
         watched = self.detection.watch.sees(topic)
         access = self.policies.access
         if not watched and not access.settings.required:
@@ -114,16 +108,18 @@ class Guard:
         now = self._clock.now()
         user = None if session.principal == ANONYMOUS else session.principal
         asker = access.asker(user, session.client_id)
-        message = Message(topic, payload, user=user, client=session.client_id, rest=rest)
+        message = Message(
+            topic, packet.payload, user=user, client=session.client_id, rest=_rest(packet)
+        )
         e = {"time": datetime.fromtimestamp(now / 1000, UTC)}
         self._catch_up(now)
         tentative = None
         if watched and not repeated:
             if not self.detection.is_alive() or self.detection.engine is None:
                 return _NO_DETECTOR
-            packet = Packet(topic, message.t, asker.attributes, access.about(message), e)
+            seen = Packet(topic, message.t, asker.attributes, access.about(message), e)
             try:
-                tentative = self.detection.engine.offer(packet, now)
+                tentative = self.detection.engine.offer(seen, now)
                 record = tentative.record() if tentative.bound else b""
             except Exception as error:  # noqa: BLE001 - whatever it is, it was no event
                 _log.warning("a message could not be looked at", error=error)

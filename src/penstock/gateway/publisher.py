@@ -7,7 +7,8 @@
 Rules that hold here:
 - Whoever hands a message over has authorised it and gives it its stamp.
 - A message is done with when the broker has confirmed it; before that it is sent again
-  after the connection broke. At most so many wait: beyond that they are refused, counted
+  after the connection broke, some times: one on which the broker chokes must not stop the
+  others for ever. At most so many wait: beyond that they are refused, counted
   and logged.
 - The connection is opened when there is something to send.
 """
@@ -21,23 +22,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from penstock.errors import PenstockError
 from penstock.gateway.broker_address import BrokerAddress
 from penstock.mqtt import (
     V5,
     Connack,
     Connect,
-    MqttError,
     Puback,
     Publish,
     Reader,
     Sender,
 )
 from penstock.mqtt.control import PINGREQ
+from penstock.mqtt.kinds import PACKET_SIZE_LIMIT
 from penstock.mqtt.reasons import FAILURE
 from penstock.telemetry import get_logger, metrics
 
 WAITING_LIMIT: Final = 10_000
 IN_FLIGHT: Final = 20
+TRIES: Final = 10
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 5.0
 _READ_BYTES: Final = 65_536
@@ -57,6 +60,7 @@ class Sending:
     message: Publish
     properties: bytes
     done: Callable[[], None]
+    tries: int = 0
 
 
 class Publisher:
@@ -71,6 +75,8 @@ class Publisher:
         self.record: Callable[[str, bytes, bool], None] | None = None
         """Called with each message that is taken, and whether it has purposes of its own."""
         self._emptied = asyncio.Event()
+        self._accepted = False
+        self._largest = PACKET_SIZE_LIMIT
 
     def send(
         self,
@@ -98,15 +104,26 @@ class Publisher:
         pause = _FIRST_PAUSE
         while True:
             await self._news.wait()
+            self._accepted = False
             try:
                 await self._serve()
-                pause = _FIRST_PAUSE
-            except (OSError, TimeoutError, MqttError, asyncio.IncompleteReadError) as error:
+            except (OSError, TimeoutError, PenstockError) as error:
                 _log.warning("the gateway's own messages wait for the broker", error=error)
-            self._waiting.extendleft(reversed(self._sent.values()))
-            self._sent.clear()
+            self._take_back()
+            pause = _FIRST_PAUSE if self._accepted else min(2 * pause, _LONGEST_PAUSE)
             await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _take_back(self) -> None:
+        """Let what was not confirmed wait again, unless the broker seems to choke on it."""
+        for sending in reversed(self._sent.values()):
+            if sending.tries < TRIES:
+                self._waiting.appendleft(sending)
+            else:
+                _log.error("a message was given up", reason="tries")
+                self._settle(sending, "refused")
+        self._sent.clear()
+        if self._waiting:
+            self._news.set()
 
     async def finish(self, seconds: float) -> None:
         """Give what waits some time to be sent."""
@@ -132,8 +149,8 @@ class Publisher:
                 ).encode(V5)
             )
             async with asyncio.timeout(broker.timeout):
-                while not await self._read(reader, packets):
-                    pass
+                while not self._accepted:
+                    await self._read(reader, packets)
             listening = asyncio.create_task(self._listen(reader, packets))
             try:
                 await self._speak(writer, listening)
@@ -148,10 +165,17 @@ class Publisher:
             self._news.clear()
             while self._waiting and len(self._sent) < IN_FLIGHT:
                 sending = self._waiting.popleft()
+                sending.tries += 1
                 self._number = self._number % 0xFFFF + 1
                 sending.message.packet_id = self._number
                 self._sent[self._number] = sending
-                writer.write(sending.message.to_v5(sending.properties))
+                data = sending.message.to_v5(sending.properties)
+                if len(data) > self._largest:
+                    del self._sent[self._number]
+                    _log.error("a message was given up", reason="size")
+                    self._settle(sending, "refused")
+                    continue
+                writer.write(data)
             await writer.drain()
             news = asyncio.create_task(self._news.wait())
             either: set[asyncio.Task[Any]] = {news, listening}
@@ -166,22 +190,21 @@ class Publisher:
         while True:
             await self._read(reader, packets)
 
-    async def _read(self, reader: asyncio.StreamReader, packets: Reader) -> bool:
-        """Read what the broker says; True where it has accepted the connection."""
+    async def _read(self, reader: asyncio.StreamReader, packets: Reader) -> None:
+        """Read what the broker says."""
         data = await reader.read(_READ_BYTES)
         if not data:
             raise ConnectionResetError("the broker closed")
         packets.feed(data)
-        accepted = False
         while batch := packets.packets():
             for packet in batch:
                 if isinstance(packet, Connack):
                     if packet.reason >= FAILURE:
                         raise ConnectionRefusedError(f"code 0x{packet.reason:02x}")
-                    accepted = True
+                    self._accepted = True
+                    self._largest = packet.properties.maximum_packet_size or PACKET_SIZE_LIMIT
                 elif isinstance(packet, Puback):
                     self._confirm(packet)
-        return accepted
 
     def _confirm(self, packet: Puback) -> None:
         sending = self._sent.pop(packet.packet_id, None)
@@ -189,8 +212,11 @@ class Publisher:
             return
         if packet.reason >= FAILURE:
             _log.warning("the broker refused a message", code=f"0x{packet.reason:02x}")
-        _SENT["refused" if packet.reason >= FAILURE else "sent"].inc()
         self._news.set()
+        self._settle(sending, "refused" if packet.reason >= FAILURE else "sent")
+
+    def _settle(self, sending: Sending, outcome: str) -> None:
+        _SENT[outcome].inc()
         if not self._waiting and not self._sent:
             self._emptied.set()
         sending.done()
