@@ -126,9 +126,13 @@ class KafkaLog:
 
     def explain(self, what: str, error: BaseException) -> BrokerError:
         """Say what failed; where nobody let us in, that is why."""
-        if "admin" in self.__dict__:
-            self.admin.poll(0)
-        return explain(what, error if self._noted is None else KafkaException(self._noted))
+        if not self.refused():
+            return explain(what, error)
+        # The next client asks for the password again: somebody may have mended it.
+        for client in ("admin", "producer", "reader"):
+            self.__dict__.pop(client, None)
+        noted, self._noted = self._noted, None
+        return explain(what, KafkaException(noted))
 
     def refused(self) -> bool:
         """Whether the cluster did not take the user's password, as far as it was asked."""
@@ -153,6 +157,11 @@ class KafkaLog:
                 "topic.metadata.propagation.max.ms": MISSING_MILLISECONDS,
             }
         )
+
+    @cached_property
+    def reader(self) -> Consumer:
+        """The client that asks where partitions end."""
+        return self.consumer()
 
     def consumer(self, **more: Any) -> Consumer:
         """Return a client that reads; it joins no group."""
@@ -231,7 +240,7 @@ class KafkaTopic:
 
     def ends(self, partitions: Sequence[int] | None = None) -> dict[int, tuple[int, int]]:
         """Return where each partition begins, and where what is committed ends."""
-        reader = self._reader
+        reader = self._log.reader
         found = {}
         for number in self.describe().partitions if partitions is None else partitions:
             place = TopicPartition(self.name, number)
@@ -293,10 +302,6 @@ class KafkaTopic:
         if given != limit:
             what = f"records of {quote(self.name)} before {end} did not come"
             raise self._log.explain(what, TimeoutError(f"nothing came in {self._timeout:g} s"))
-
-    @cached_property
-    def _reader(self) -> Consumer:
-        return self._log.consumer()
 
     def _only(self) -> tuple[int, int]:
         ends = self.ends()

@@ -26,7 +26,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from penstock.errors import quote
 from penstock.eventlog.connection import BrokerError, explain, producer_settings
-from penstock.eventlog.kafka import KafkaLog
+from penstock.eventlog.kafka import MISSING_MILLISECONDS, KafkaLog
 
 MARKS: Final = "penstock-marks"
 _KEPT: Final = {
@@ -51,6 +51,7 @@ class TransactionalWriter:
         more = {
             "transaction.timeout.ms": round(TRANSACTION_SECONDS * 1000),
             "linger.ms": 20,
+            "topic.metadata.propagation.max.ms": MISSING_MILLISECONDS,
             "batch.num.messages": 100_000,
             "batch.size": 1 << 20,
             "queue.buffering.max.messages": 200_000,

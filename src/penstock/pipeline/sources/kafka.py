@@ -115,6 +115,7 @@ class KafkaSource:
 def connector_options(log: KafkaLog) -> dict[str, str]:
     """Return how Spark's connector logs in; made when it is needed, and kept nowhere."""
     settings: KafkaSettings = log.settings
+    limit = str(round(settings.timeout * 1000))
     if '"' in log.password or "\\" in log.password or '"' in log.user:
         raise UsageError(
             "Kafka's settings for Java have no place for a password with quotes or backslashes",
@@ -127,8 +128,10 @@ def connector_options(log: KafkaLog) -> dict[str, str]:
         "kafka.sasl.jaas.config": (
             f'{_MODULE} required username="{log.user}" password="{log.password}";'
         ),
-        "kafka.default.api.timeout.ms": str(round(settings.timeout * 1000)),
-        "kafkaConsumer.pollTimeoutMs": str(round(settings.timeout * 1000)),
+        "kafka.default.api.timeout.ms": limit,
+        # Not more than all of it: Kafka's client refuses such settings.
+        "kafka.request.timeout.ms": limit,
+        "kafkaConsumer.pollTimeoutMs": limit,
     }
     if settings.ca is not None:
         found["kafka.ssl.truststore.type"] = "PEM"
