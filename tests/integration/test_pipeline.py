@@ -266,7 +266,12 @@ def test_records_that_were_read_long_after_they_arrived_are_not_late(house: Hous
     runner.tick()
     assert [row["age"] for row in house.published("mean")] == [20.5, 20.5, 22.5, 22.5]
     runner.catch_up()
-    _wait(lambda: runner.tick() or len(house.published("mean")) == 7)
+
+    def is_published() -> bool:
+        runner.tick()
+        return len(house.published("mean")) == 7
+
+    _wait(is_published)
     assert house.dead("mean") == {}
     assert [row["age"] for row in house.published("mean")][4:] == [24.5, 24.5, 26.0]
 
