@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -358,3 +359,35 @@ def test_snapshots_are_saved_beside_and_the_rest_is_repeated(
         with open_situations(process.config) as situations:
             held = {it.subject for it in situations.current("alert")}
         assert held == {"first", "last"}
+
+
+def test_a_gateway_that_slept_grants_nothing_of_what_it_knew(
+    broker: MosquittoServer, tmp_path: Path
+) -> None:
+    """While it slept another took over, and ended the emergency."""
+    shared = share(tmp_path)
+    first = make_process(tmp_path / "first", broker.port, settings(tmp_path / "first"), **shared)
+    define(first.config, WARD.replace("WINDOW", "1h"))
+    chosen = settings(tmp_path / "second")
+    with first, run_gateway(tmp_path / "second", broker.port, chosen, **shared) as second:
+        assert first._process is not None
+        doctor = login(first.port, "doctor")
+        nurse = login(first.port, "nurse")
+        for reader in (doctor, nurse):
+            reader.subscribe("ward/asleep/#", qos=1)
+        with login(first.port, "sensor") as sensor:
+            sensor.publish("ward/asleep/pulse", reading(120), qos=1)
+        doctor.messages(2)
+        first._process.send_signal(signal.SIGSTOP)
+        try:
+            wait_until(lambda: second.do(second.gateway.guard.detection.is_alive))
+            assert current(second, "asleep") == "Alert"
+            with login(second.port, "sensor") as sensor:
+                sensor.publish("ward/asleep/off", b"{}", qos=1)
+                sensor.publish("ward/asleep/note", b"{}", qos=1)
+        finally:
+            first._process.send_signal(signal.SIGCONT)
+        assert ("ward/asleep/note", b"{}") in nurse.texts(2)
+        assert doctor.texts() == []
+        doctor.close()
+        nurse.close()
