@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.config.sections.gateway import EmergencySettings
 from penstock.errors import UnavailableError
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 _START_SECONDS = 30.0
 _LOOK_SECONDS = 0.5
 _SWEEP_LOOKS = 7_200
+_THREADS = 2
 
 
 class Emergencies:
@@ -53,13 +56,15 @@ class Emergencies:
         self._gateway = gateway
         self._settings = settings
         self._situations = situations
+        # Detection waits behind nobody: it fails closed where the store answers too late.
+        self._threads = ThreadPoolExecutor(_THREADS, "penstock-detection")
         clock = Clock()
         self.detection = Detection(
             store,
             clock,
             lease=settings.lease,
             snapshot_bytes=settings.snapshot,
-            run_in_thread=gateway.run_in_thread,
+            run_in_thread=self._run_in_thread,
             tell=self._record,
         )
         self.guard = Guard(gateway.rules.policies, self.detection, clock, gateway.denials)
@@ -92,6 +97,10 @@ class Emergencies:
     async def stop(self) -> None:
         """Save the state, and let another gateway detect."""
         await self.detection.stop()
+        self._threads.shutdown(wait=False)
+
+    async def _run_in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return await self._gateway.loop.run_in_executor(self._threads, function, *arguments)
 
     async def _follow_requests(self) -> None:
         """Carry out what people ask for, and keep the history short."""
@@ -102,14 +111,14 @@ class Emergencies:
             if self.detection.engine is None:
                 continue
             try:
-                for request in await gateway.run_in_thread(self._situations.ready):
+                for request in await self._run_in_thread(self._situations.ready):
                     self.detection.set(request, two_persons=self._settings.two_persons)
                 # Only then the store tells which are still to be carried out.
                 await self.detection.journal.reach(self.detection.journal.added)
                 looks += 1
                 if not looks % _SWEEP_LOOKS:
                     before = utc_now() - timedelta(seconds=self._settings.history)
-                    await gateway.run_in_thread(self._situations.forget, before)
+                    await self._run_in_thread(self._situations.forget, before)
             except UnavailableError as error:
                 gateway.log.warning("requests for situations cannot be read", error=error)
 
