@@ -254,4 +254,9 @@ def test_two_persons_prove_who_they_are_and_differ(
     _carry_out(gateway, asked["request"])
     _, out, _ = run("situation", "history", "--limit", "1")
     assert "by hand of eve, approved by bob" in out
-    assert _audited(run) == ["situation.requested", "situation.approved", "situation.approved"]
+    assert _audited(run) == [
+        "situation.refused",  # a wrong password
+        "situation.requested",
+        "situation.approved",  # denied: by the same person
+        "situation.approved",
+    ]

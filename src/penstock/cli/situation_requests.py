@@ -4,7 +4,8 @@
 
 Rules that hold here:
 - Nothing is set here: the gateway that detects does it, in order with all that happens.
-- Where two persons are needed both prove who they are, and they differ.
+- Where two persons are needed both prove who they are, and they differ. Who fails to is in
+  the audit log.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from rich.console import Console
 from rich.text import Text
 
 from penstock.cli.output import Function, json_option, show, table
-from penstock.cli.situation_session import Desk, find_actor, open_desk
+from penstock.cli.situation_session import Desk, open_desk
 from penstock.errors import PenstockError, UsageError, quote
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def approve(
 ) -> int:
     """Approve what somebody else asked for."""
     with open_desk() as desk:
-        actor = find_actor(desk.config, user, password_file)
+        actor = desk.prove(user, password_file)
         asked = desk.situations.approve(request, actor=actor)
         return _follow(desk, asked, wait, as_json=as_json)
 
@@ -130,7 +131,7 @@ def approve(
 def withdraw(*, request: str, user: str | None, password_file: Path | None, as_json: bool) -> None:
     """Take back a request that was not carried out yet."""
     with open_desk() as desk:
-        actor = find_actor(desk.config, user, password_file)
+        actor = desk.prove(user, password_file)
         asked = desk.situations.withdraw(request, actor=actor)
     show(as_json, _request_data(asked), lambda out: out.print("the request is withdrawn"))
 
@@ -180,7 +181,7 @@ def _ask(
             scenario,
             subject,
             situation,
-            actor=find_actor(desk.config, *who),
+            actor=desk.prove(*who),
             reason=reason,
             two_persons=two_persons,
         )

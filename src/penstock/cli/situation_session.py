@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from penstock.config import Config
     from penstock.definitions import DefinitionSet
     from penstock.model.kinds import Plan, Scenario
+    from penstock.store.audit.log import AuditLog
+    from penstock.store.audit.pseudonyms import Pseudonyms
     from penstock.store.database import Database
     from penstock.store.situations import Situations
 
@@ -28,6 +30,25 @@ class Desk:
     database: Database
     definitions: DefinitionSet
     situations: Situations
+    log: AuditLog
+    people: Pseudonyms
+
+    def prove(self, user: str | None, password_file: Path | None) -> str:
+        """Return who asks. Where two persons are needed, each must prove who they are."""
+        from penstock.store.audit.entry import Entry, Outcome
+
+        if user is None:
+            if self.config.gateway.emergencies.two_persons:
+                raise UsageError(
+                    "two persons are needed, and a login name proves nothing",
+                    fix="say who you are with --as USER, and give your password",
+                )
+            return actor()
+        if not prove(self.config, user, password_file):
+            person = self.people.person(user)
+            self.log.append([Entry.make("situation.refused", Outcome.DENIED, actor=person)])
+            raise DeniedError("wrong user name or password", fix="`penstock password` sets one")
+        return user
 
     def scenario(self, name: str) -> tuple[Scenario, Plan]:
         """Return a scenario and its plan."""
@@ -69,20 +90,7 @@ def open_desk() -> Iterator[Desk]:
         log = AuditLog.open(database, config.audit.signing_key)
         try:
             people = Pseudonyms.open(config.audit.pseudonym_key)
-            yield Desk(config, database, definitions, Situations(database, log, people))
+            situations = Situations(database, log, people)
+            yield Desk(config, database, definitions, situations, log, people)
         finally:
             log.close()
-
-
-def find_actor(config: Config, user: str | None, password_file: Path | None) -> str:
-    """Return who asks. Where two persons are needed, each must prove who they are."""
-    if user is None:
-        if config.gateway.emergencies.two_persons:
-            raise UsageError(
-                "two persons are needed, and a login name proves nothing",
-                fix="say who you are with --as USER, and give your password",
-            )
-        return actor()
-    if not prove(config, user, password_file):
-        raise DeniedError("wrong user name or password", fix="`penstock password` sets one")
-    return user
