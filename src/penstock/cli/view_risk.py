@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,9 +19,12 @@ from penstock.errors import UsageError, quote
 if TYPE_CHECKING:
     from penstock.pipeline.risk import Risk
     from penstock.pipeline.risk_figures import Attack
+    from penstock.pipeline.risk_promise import Promise
 
 THRESHOLD = 0.2
 BAR = 30
+# A budget beyond this promises nothing that a number could tell.
+HOPELESS = 20
 
 
 @click.command("risk")
@@ -65,15 +69,17 @@ def command(
 
     k, l and t, the risk of being re-identified, what generalization lost, and the share of
     records that was suppressed. Persons are counted where that is possible; it is said from
-    what they are known.
+    what they are known. Of a view with differential privacy, which publishes no records, it
+    is said what it promises.
     """
     from penstock.config.secrets import generate_key
     from penstock.eventlog import EventLog
     from penstock.model.kinds import View
     from penstock.pipeline.control import Control
-    from penstock.pipeline.risk import measure_view
+    from penstock.pipeline.risk import measure_view, read_newest
     from penstock.pipeline.risk_plots import check_target, draw
     from penstock.pipeline.risk_population import measure_journalist
+    from penstock.pipeline.risk_promise import Promise
 
     if plot is not None:
         check_target(plot)
@@ -85,6 +91,12 @@ def command(
             f"there is no view {quote(name)}", fix=f"views are {', '.join(known) or 'none yet'}"
         )
     folder = Control(config.pipeline.folder).view(name)
+    blueprint, last = read_newest(folder)
+    promise = Promise.find(blueprint, last)
+    if promise is not None and not (quasi or sensitive or plot):
+        told = {"view": name, "stream": blueprint.stream.name, **promise.to_json()}
+        show(as_json, told, lambda target: _render_promise(target, name, promise))
+        return
     log = EventLog(config.pipeline.event_log)
     meter, risk = measure_view(folder, quasi, sensitive, threshold, log)
     topic = log.topic(meter.blueprint.stream.topic)
@@ -123,6 +135,32 @@ def _render(target: Console, name: str, risk: Risk, plot: Path | None) -> None:
     target.print(_sizes(risk))
     if plot is not None:
         target.print(f"drawn in {plot}")
+
+
+def _render_promise(target: Console, name: str, promise: Promise) -> None:
+    rows = f"{promise.published:,} rows of noisy figures, no records"
+    target.print(Text.assemble((name, "bold"), f"  {rows}"))
+    target.print(
+        "k, l, t and the risk of being re-identified have no meaning here, and are not measured;"
+        "\nwhat bounds the risk is differential privacy, whatever the figures are."
+    )
+    target.print()
+    made = table("figure", "value", "meaning")
+    period = "ever" if promise.renew is None else f"in {_say_period(promise.renew)}"
+    made.add_row("epsilon", f"{promise.epsilon:g}", "what a window tells of a person at most")
+    made.add_row("budget", f"{promise.budget:g}", f"what all windows tell of a person {period}")
+    factor = f"{promise.factor:,.1f}" if promise.budget < HOPELESS else "huge"
+    made.add_row("", factor, "times as likely is any outcome with a person as without: e^budget")
+    made.add_row(
+        "windows", f"{promise.windows_per_person:,}", f"in which a person counts, {period}"
+    )
+    made.add_row("contribution", f"{promise.contribution:,}", "records of a person in a window")
+    made.add_row("rejected", f"{promise.rejected:,}", "records that counted in no figure")
+    target.print(made)
+
+
+def _say_period(milliseconds: int) -> str:
+    return str(timedelta(milliseconds=milliseconds)).removesuffix(", 0:00:00")
 
 
 def _figures(risk: Risk) -> Table:

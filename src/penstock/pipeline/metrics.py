@@ -20,10 +20,11 @@ from typing_extensions import override
 from penstock.definitions import DefinitionSet
 from penstock.eventlog import EventLog
 from penstock.model.kinds import Stream, View
-from penstock.pipeline.commits import COMMITS, Commit, ViewFolder
+from penstock.pipeline.commits import COMMITS, Commit, Totals, ViewFolder
 from penstock.pipeline.control import Control, describe
 from penstock.pipeline.risk import Meter, Risk, read_plan
 from penstock.pipeline.risk_figures import NO_DISTANCE
+from penstock.pipeline.risk_promise import Promise
 from penstock.pipeline.risk_question import Question
 from penstock.pipeline.views import ViewRunner
 from penstock.telemetry import get_logger
@@ -94,6 +95,8 @@ class ViewWatch:
         self.risk: Risk | None = None
         self._place = 0
         self._meter: Meter | None = None
+        self._plan: str | None = None
+        self._seen = Totals()
         self._told = 0.0
         self._fresh = False
 
@@ -119,17 +122,26 @@ class ViewWatch:
             self._told, self._fresh = now, False
 
     def _take(self, commit: Commit) -> None:
-        if self._meter is None or self._meter.blueprint.signature != commit.plan:
-            blueprint = read_plan(self.folder, commit.plan)
-            question = Question.ask(blueprint)
-            made = Meter(self.folder, blueprint, question, log=self._log, limit=GROUPS)
-            if self._meter is not None:
-                made.pass_over(self._meter.last)
-            self._meter = made
-        self._meter.take(commit)
-        # Figures over time are what Prometheus keeps.
-        self._meter.history.clear()
-        self._fresh = True
+        if self._plan != commit.plan:
+            self._open(commit)
+        if self._meter is not None:
+            self._meter.take(commit)
+            # Figures over time are what Prometheus keeps.
+            self._meter.history.clear()
+            self._fresh = True
+        self._seen = commit.totals
+
+    def _open(self, commit: Commit) -> None:
+        """Measure from here on what these definitions publish."""
+        blueprint = read_plan(self.folder, commit.plan)
+        self._plan = commit.plan
+        if Promise.find(blueprint, commit) is not None:
+            # Figures of noisy figures would be taken for something.
+            self._meter = self.risk = None
+            return
+        question = Question.ask(blueprint)
+        self._meter = Meter(self.folder, blueprint, question, log=self._log, limit=GROUPS)
+        self._meter.pass_over(self._seen)
 
     def _new_commits(self) -> Iterator[Commit]:
         """Yield commits that were not taken in, once their files are in place."""

@@ -35,6 +35,7 @@ from penstock.pipeline.risk_figures import (
     measure_sensitive,
 )
 from penstock.pipeline.risk_persons import PERSONS, read_persons
+from penstock.pipeline.risk_promise import Promise
 from penstock.pipeline.risk_question import Knowledge, Question
 from penstock.pipeline.risk_reading import read_columns, read_delivered
 from penstock.pipeline.risk_tally import COMBINATIONS, COUNT, NULL, Codes, Tally
@@ -272,14 +273,24 @@ def open_meter(
     log: EventLog | None = None,
 ) -> Meter:
     """Return a meter for what the newest definitions of a view published."""
+    blueprint, last = read_newest(folder)
+    if Promise.find(blueprint, last) is not None:
+        raise UsageError(
+            f"the view {quote(blueprint.view.name)} publishes noisy figures, no records",
+            fix="ask for what it promises with `penstock views risk`, without other options",
+        )
+    return Meter(folder, blueprint, Question.ask(blueprint, quasi, sensitive), log=log)
+
+
+def read_newest(folder: ViewFolder) -> tuple[Blueprint, Commit]:
+    """Return the newest commit of a view, and the definitions that it was made under."""
     last = folder.last()
     if last is None:
         raise UsageError(
             f"the view {quote(folder.folder.name)} has published nothing yet",
             fix="run it with `penstock views start` and `penstock views run`",
         )
-    blueprint = read_plan(folder, last.plan)
-    return Meter(folder, blueprint, Question.ask(blueprint, quasi, sensitive), log=log)
+    return read_plan(folder, last.plan), last
 
 
 def read_plan(folder: ViewFolder, plan: str) -> Blueprint:

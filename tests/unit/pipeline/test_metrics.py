@@ -143,3 +143,22 @@ def test_a_file_that_cannot_be_read_hides_no_others(
     assert capsys.readouterr().err.count("could not be measured") == 1
     assert house.told("k") == 2
     assert house.told("measured") == pytest.approx(2 / 3)
+
+
+def test_noisy_figures_have_no_figures_of_risk(house: House) -> None:
+    house.publish((1, 20, "flu"), (2, 20, "cold"))
+    assert house.told("k") == 2
+    noisy = {
+        "anonymizer": "differential_privacy",
+        "aggregates": [{"name": "n", "mode": "count"}],
+        "epsilon": 1,
+        "budget": 5,
+    }
+    house.define(anonymizers=[noisy], window={"size": 1000})
+    house.publish((3, 20, "flu"))
+    assert house.told("published_total") == 3
+    assert [house.told(it) for it in ("k", "l", "groups", "prosecutor_risk_most")] == [None] * 4
+    house.define()
+    house.publish((4, 30, "flu"))
+    assert house.told("k") == 1
+    assert house.told("measured") == 1, "what was published before is left out"

@@ -281,3 +281,42 @@ def test_the_command_measures_what_stands_in_the_folder(
     assert (tmp_path / "r.svg").exists()
     with pytest.raises(UsageError, match="no view 'nobody'"):
         command.main(["risk", "nobody"], standalone_mode=False)
+
+
+def test_of_noisy_figures_the_command_tells_the_promise_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NO_COLOR", "1")
+    noisy = {
+        "anonymizer": "differential_privacy",
+        "aggregates": [{"name": "patients", "mode": "count"}],
+        "epsilon": 0.5,
+        "budget": 5,
+        "renew": "30d",
+    }
+    view = {"stream": "patients", "anonymizers": [noisy], "window": {"size": "1h"}}
+    documents = [Document("stream", "patients", STREAM), Document("view", "figures", view)]
+    plan = Blueprint.find(DefinitionSet.build(documents), "figures")
+    files = [{"kind": it.kind, "name": it.name, **it.body} for it in documents]
+    Path("all.yaml").write_text("\n---\n".join(map(json.dumps, files)))
+    penstock.main(["apply", "-f", "all.yaml"], standalone_mode=False)
+    folder = ViewWriter(tmp_path / "penstock-data" / "views" / "figures")
+    folder.open()
+    (folder.folder / "plans").mkdir()
+    (folder.folder / "plans" / f"{plan.signature}.json").write_text(plan.to_json())
+    folder.stage()
+    folder.commit(Commit(0, 9, plan.signature, totals=Totals(9, 4, 1)), None)
+    folder.close()
+    capsys.readouterr()
+    command.main(["risk", "figures", "--json"], standalone_mode=False)
+    told = json.loads(capsys.readouterr().out)
+    assert (told["measure"], told["epsilon"], told["budget"]) == ("differential privacy", 0.5, 5.0)
+    assert (told["windows_per_person"], told["published"], told["rejected"]) == (10, 4, 1)
+    assert not {"k", "prosecutor", "sensitive", "sizes"} & told.keys()
+    command.main(["risk", "figures"], standalone_mode=False)
+    shown = capsys.readouterr().out
+    assert "have no meaning here" in shown
+    assert "in 30 days" in shown
+    with pytest.raises(UsageError, match="publishes noisy figures, no records"):
+        command.main(["risk", "figures", "--plot", "r.svg"], standalone_mode=False)
