@@ -13,6 +13,8 @@ Rules that hold here:
 - What counts is then delivered, where the view's records are read elsewhere than here; the
   newest batch once more on opening, since a crash may have come between.
 - One process at a time writes a view; a second one is refused.
+- What is not for readers (state, commits, dead letters) only its owner can read, wherever
+  the folder is copied to.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from penstock.eventlog.lines import find_end
 
 COMMITS: Final = "commits.jsonl"
 DIGITS: Final = 12
+OWN: Final = 0o600
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,9 +210,11 @@ class ViewWriter(ViewFolder):
         for path, name in zip((*files, *dead), (*whole.files, *whole.dead), strict=True):
             _sync(path)
             path.rename(path.with_name(name))
+        for path in dead:
+            path.with_name(f"{stem}{path.suffix}").chmod(OWN)
         if state is not None:
             _write(self._state(commit.sequence), state)
-        with (self.folder / COMMITS).open("ab") as log:
+        with open(self.folder / COMMITS, "ab", opener=_open_own) as log:
             log.write(whole.to_line())
             log.flush()
             os.fsync(log.fileno())
@@ -272,8 +277,12 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
+def _open_own(path: str, flags: int) -> int:
+    return os.open(path, flags, OWN)
+
+
 def _write(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
+    with open(path, "wb", opener=_open_own) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

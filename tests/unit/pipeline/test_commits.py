@@ -40,6 +40,20 @@ def test_what_is_committed_counts_and_comes_back(tmp_path: Path) -> None:
     assert len(list((tmp_path / "state").iterdir())) == 1
 
 
+def test_what_is_not_for_readers_only_the_owner_can_read(tmp_path: Path) -> None:
+    writer = ViewWriter(tmp_path / "view")
+    writer.open()
+    _publish(writer, "a", state=b"raw values that wait")
+    writer.close()
+    hidden = [
+        tmp_path / "view" / "commits.jsonl",
+        *(tmp_path / "view" / "state").iterdir(),
+        *(tmp_path / "view" / "dead").iterdir(),
+    ]
+    assert len(hidden) == 3
+    assert [path.stat().st_mode & 0o777 for path in hidden] == [0o600] * 3
+
+
 def test_a_second_writer_is_refused(tmp_path: Path) -> None:
     writer = ViewWriter(tmp_path)
     writer.open()
