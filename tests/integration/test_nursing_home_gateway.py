@@ -31,7 +31,8 @@ def read_history(place: Place) -> list[tuple[str, str, str | None, str | None]]:
 
 def test_a_house_lives_through_a_gateway() -> None:
     house = House(10, 2, 1, rooms_every=3_600_000)
-    users = [*house.people.publishers(), *house.people.specialists]
+    others = [*house.people.specialists, *house.people.relatives]
+    users = [*house.people.publishers(), *others]
     documents = [*read_rules(), *make_documents(house.people.documents())]
     with set_up(users, documents) as place:
         with Clients("127.0.0.1", place.port, place.passwords.get) as clients:
@@ -58,3 +59,6 @@ def test_a_house_lives_through_a_gateway() -> None:
     assert ("pulmonary", "patient-9", "BelowThresholdO2", "LowOxygenSaturation") in history
     # The specialist is shown what is published while one of the two is symptomatic.
     assert 0 < told["received"]["specialist physiological/temperature"] < 48
+    # The relative of patient 1 gets the second day's bulletin, not the first.
+    assert told["messages"]["bulletin"] == 20
+    assert told["received"]["relative bulletin"] == 1

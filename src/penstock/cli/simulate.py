@@ -208,11 +208,16 @@ def _render(out: Console, house: House, tally: Tally, seconds: float, active: in
         f"{tally.published['warning']:,} warnings, {tally.published['closecontact']:,} notices to "
         f"close contacts, {tally.messages['result']:,} results of tests"
     )
-    readings = tally.readings_shown + tally.readings_hidden
-    out.print(
-        f"external specialists were shown {tally.readings_shown:,} of {readings:,} vital signs: "
-        "those of patients in Symptomatic or Severe, at that time"
-    )
+    for who, what, when in (
+        ("external specialists", "vital signs", "in Symptomatic or Severe"),
+        ("relatives", "bulletins", "with a case"),
+    ):
+        group = who.split()[-1].removesuffix("s")
+        total = tally.shown[group] + tally.hidden[group]
+        out.print(
+            f"{who} were shown {tally.shown[group]:,} of {total:,} {what}: those of patients "
+            f"{when}, at that time"
+        )
     out.print(f"{active} cases are open at the end; {seconds:.1f} s", style="dim")
 
 

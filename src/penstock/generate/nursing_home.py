@@ -1,6 +1,6 @@
 """A nursing home, made up: who lives and works there, and all that is published in a month.
 
-    courses ──▶ vital signs, once an hour ─┐
+    courses ──▶ vital signs, bulletins ────┐
     living groups ──▶ stays in rooms ──────┼──▶ `House.messages`, in order of time
     warnings ──▶ tests ──▶ results ────────┘
 
@@ -23,7 +23,13 @@ from operator import itemgetter
 from random import Random
 from typing import Any, Final, NamedTuple
 
-from penstock.generate.nursing_home_courses import SCRIPTS, Course, draw_course, measure
+from penstock.generate.nursing_home_courses import (
+    HEALTHY,
+    SCRIPTS,
+    Course,
+    draw_course,
+    measure,
+)
 
 START: Final = int(datetime(2026, 3, 2, tzinfo=UTC).timestamp() * 1000)
 HOUR: Final = 3_600_000
@@ -192,9 +198,8 @@ class House:
     def messages(self) -> Iterator[Sending]:
         """Yield all messages in order of time; answers to warnings among them."""
         for day in range(self.days):
-            for message in heapq.merge(
-                self._vital_signs(day), self._locations(day), key=itemgetter(0)
-            ):
+            parts = (self._vital_signs(day), self._locations(day), self._bulletins(day))
+            for message in heapq.merge(*parts, key=itemgetter(0)):
                 while self._errands and self._errands[0][0] <= message.at:
                     yield self._run_errand()
                 yield message
@@ -269,6 +274,14 @@ class House:
                 payload = {"pid": stay.patient, "location": stay.room}
                 yield Sending(at, stay.room, "location", payload)
             at += every
+
+    def _bulletins(self, day: int) -> Iterator[Sending]:
+        """Yield what physicians write about their patients in the afternoon."""
+        for number, name in enumerate(self.people.patients):
+            at = self.start + day * DAY_MS + 17 * HOUR + number * 1000
+            ill = self._courses[name].signs((at - self.start) / HOUR) != HEALTHY
+            payload = {"pid": name, "condition": "ill" if ill else "well"}
+            yield Sending(at, self._physician[name], "bulletin", payload)
 
     # --- tests ---
 

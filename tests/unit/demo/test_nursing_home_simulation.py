@@ -48,8 +48,15 @@ def test_specialists_are_shown_something_and_not_all(simulation: Simulation) -> 
     tally = simulation.tally
     readings = sum(it for topic, it in tally.messages.items() if topic.startswith("phys"))
     assert readings == 20 * 10 * 24 * 3
-    assert 0 < tally.readings_shown < tally.readings_hidden
-    assert tally.readings_shown + tally.readings_hidden == readings
+    assert 0 < tally.shown["specialist"] < tally.hidden["specialist"]
+    assert tally.shown["specialist"] + tally.hidden["specialist"] == readings
+
+
+def test_relatives_get_bulletins_while_a_case_is_open(simulation: Simulation) -> None:
+    tally = simulation.tally
+    assert tally.messages["bulletin"] == 20 * 10
+    assert 0 < tally.shown["relative"] < tally.hidden["relative"]
+    assert tally.shown["relative"] + tally.hidden["relative"] == 4 * 10
 
 
 def test_the_first_case_warns_the_others_of_its_group(simulation: Simulation) -> None:

@@ -3,8 +3,9 @@
 Rules that hold here:
 - The tally is what was seen, not what was meant: transitions are counted by evolution, and
   those that nobody went along are named.
-- External specialists are asked about at every vital sign: they may read it exactly while
-  the patient's own case allows it. A reading that breaks this ends the simulation.
+- External specialists are asked about at every vital sign, relatives at every bulletin: they
+  may read it exactly while the patient's own case allows it. A message for which that does
+  not hold ends the simulation.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ class Tally:
         self.messages: Counter[str] = Counter()
         self.transitions: Counter[Step] = Counter()
         self.published: Counter[str] = Counter()
-        self.readings_shown = 0
-        self.readings_hidden = 0
+        self.shown: Counter[str] = Counter()
+        self.hidden: Counter[str] = Counter()
 
     def as_dict(self) -> dict[str, Any]:
         """Return all as JSON data."""
@@ -68,10 +69,8 @@ class Tally:
                  "count": count}
                 for it, count in self.transitions.items()
             ],
-            "readings": {
-                "shown_to_specialists": self.readings_shown,
-                "hidden_from_specialists": self.readings_hidden,
-            },
+            "shown": dict(self.shown),
+            "hidden": dict(self.hidden),
         }  # fmt: skip
 
 
@@ -86,6 +85,9 @@ class Simulation:
         for scenario in program.scenarios.values():
             for it in program.plans[scenario.plan].evolutions:
                 self.tally.transitions[Step(scenario.name, it.source, it.event, it.target)] = 0
+        self._relatives: dict[str, list[str]] = {}
+        for relative, patient in house.people.relatives.items():
+            self._relatives.setdefault(patient, []).append(relative)
         carrier.on_transition = self._note
         carrier.on_publication = self._hear
 
@@ -104,23 +106,25 @@ class Simulation:
                 fix="the definitions of the simulation must let its people publish",
             )
         self.tally.messages[topic] += 1
+        patient = payload["pid"]
+        situation = self.carrier.engine.current("covid", patient)
         if topic.startswith("physiological/"):
-            self._show(user, topic, payload)
+            specialist = self.house.people.specialists[0]
+            self._show("specialist", specialist, message, situation in OPEN_TO_SPECIALISTS)
+        elif topic == "bulletin":
+            for relative in self._relatives.get(patient, ()):
+                self._show("relative", relative, message, situation is not None)
 
-    def _show(self, publisher: str, topic: str, payload: dict[str, Any]) -> None:
-        specialist = self.house.people.specialists[0]
-        shown = self.carrier.may_read(specialist, topic, payload, publisher).allowed
-        situation = self.carrier.engine.current("covid", payload["pid"])
-        if shown is not (situation in OPEN_TO_SPECIALISTS):
+    def _show(self, who: str, user: str, message: Sending, opened: bool) -> None:  # noqa: FBT001
+        """Ask whether somebody may read a message, and compare it with what should be."""
+        _, publisher, topic, payload = message
+        shown = self.carrier.may_read(user, topic, payload, publisher).allowed
+        if shown is not opened:
             raise DeniedError(
-                f"a reading of a patient in {situation or 'no situation'} was "
-                f"{'shown to' if shown else 'hidden from'} a specialist",
+                f"a message to {topic} was {'shown to' if shown else 'hidden from'} a {who}",
                 fix="this is a fault of Penstock; please report it",
             )
-        if shown:
-            self.tally.readings_shown += 1
-        else:
-            self.tally.readings_hidden += 1
+        (self.tally.shown if shown else self.tally.hidden)[who] += 1
 
     def _note(self, transition: Transition) -> None:
         if transition.event is not None:

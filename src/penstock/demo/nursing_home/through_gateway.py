@@ -3,8 +3,8 @@
 Rules that hold here:
 - The gateway has its own clock. Days that pass `speed` times as fast need definitions
   whose windows are as much shorter: `set_pace` makes them.
-- Staff hear warnings and answer them; specialists listen to all vital signs, and are
-  shown what their situation lets them see.
+- Staff hear warnings and answer them; specialists listen to all vital signs, relatives to
+  bulletins, and both are shown what situations let them see.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ class GatewaySimulation:
             self.clients.listen(member, "warning", "closecontact")
         for specialist in self.house.people.specialists:
             self.clients.listen(specialist, "physiological/#")
+        for relative in self.house.people.relatives:
+            self.clients.listen(relative, "bulletin")
         for message in paced(self.house, tell, speed):
             allowed = self.clients.publish(message.user, message.topic, message.payload)
             (self.sent if allowed else self.refused)[message.topic] += 1
