@@ -8,7 +8,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,10 +25,11 @@ from penstock.definitions.events import (
     check_plans,
     check_scenarios,
 )
-from penstock.definitions.views import check_hierarchies, check_views
+from penstock.definitions.views import check_hierarchies, check_rest, check_views
 from penstock.errors import Problem
 from penstock.model.definition import Definition, Steps
-from penstock.model.document import Key
+from penstock.model.document import Document, Key
+from penstock.model.kinds import View
 
 Locate = Callable[[Key, Steps], str]
 
@@ -77,6 +78,17 @@ def check_kinds(
                 place = _place(locate, key, problem.place)
                 problems.append(Problem(place, problem.message, problem.fix))
     return problems
+
+
+def check_misshapen(
+    documents: Iterable[Document], definitions: Mapping[Key, Definition], locate: Locate
+) -> Iterator[Problem]:
+    """Yield what else is wrong with documents that have not the shape of their kind."""
+    for document in documents:
+        if document.kind == View.kind:
+            for problem in check_rest(document, definitions):
+                place = _place(locate, document.key, problem.place)
+                yield Problem(place, problem.message, problem.fix)
 
 
 def _place(locate: Locate, key: Key, way: str) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import TypeVar
 
-from penstock.definitions.checks import check_kinds
+from penstock.definitions.checks import check_kinds, check_misshapen
 from penstock.definitions.expressions import check_expressions, scope_of
 from penstock.definitions.references import ReferenceIndex
 from penstock.definitions.shapes import shape
@@ -67,11 +67,11 @@ class DefinitionSet:
         """
         found = list(problems)
         changed: dict[Key, Definition | None] = dict.fromkeys(delete)
-        misshapen: set[Key] = set()
+        misshapen: dict[Key, Document] = {}
         for document in put:
             made = shape(document, locate, found)
             if made is None:
-                misshapen.add(document.key)
+                misshapen[document.key] = document
             else:
                 changed[document.key] = made
         definitions = dict(self.definitions)
@@ -82,7 +82,7 @@ class DefinitionSet:
                 definitions[key] = definition
         references = self._references.change(changed)
         # A reference to a misshapen definition is not dangling: one complaint is enough.
-        found += references.problems(definitions.keys() | misshapen, changed, locate)
+        found += references.problems(definitions.keys() | misshapen.keys(), changed, locate)
         scope = self.scope
         if not any(key.kind == Vocabulary.kind for key in misshapen):
             if any(key.kind == Vocabulary.kind for key in changed):
@@ -91,6 +91,7 @@ class DefinitionSet:
             to_check = changed if scope is self.scope else definitions
             found += check_expressions(to_check, scope, locate)
         found += check_kinds(definitions, changed, locate)
+        found += check_misshapen(misshapen.values(), definitions, locate)
         if found:
             raise InvalidError("definitions", found)
         return DefinitionSet(definitions, references, scope)

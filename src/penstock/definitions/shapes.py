@@ -25,7 +25,7 @@ def shape(document: Document, locate: Locate, problems: list[Problem]) -> Defini
             Problem(
                 locate(document.key, ()),
                 f"there is no kind {quote(document.kind)}",
-                _nearest(document.kind, KINDS) or f"kinds are {', '.join(sorted(KINDS))}",
+                find_nearest(document.kind, KINDS) or f"kinds are {', '.join(sorted(KINDS))}",
             )
         )
         return None
@@ -33,9 +33,37 @@ def shape(document: Document, locate: Locate, problems: list[Problem]) -> Defini
         return model.model_validate({"name": document.name, **document.body})
     except ValidationError as error:
         problems.extend(
-            _problem(detail, model, document, locate) for detail in error.errors(include_url=False)
+            _problem(detail, model, document, locate)
+            for detail in error.errors(include_url=False)
+            if not follows_from_others(detail)
         )
         return None
+
+
+def follows_from_others(detail: ErrorDetails) -> bool:
+    """Whether a list is only too short because its entries are wrong, which is told of each."""
+    given = detail["input"]
+    least = detail.get("ctx", {}).get("min_length", 0)
+    return detail["type"] == "too_short" and isinstance(given, list) and len(given) >= least
+
+
+def word_bound(detail: ErrorDetails) -> tuple[str, str] | None:
+    """Say which bound a value is beyond, and what to write; None where it is something else."""
+    found = _BOUNDS.get(detail["type"])
+    if found is None:
+        return None
+    name, judged, fix = found
+    return f"{quote(detail['input'], 40)} is {judged}", fix.format(detail.get("ctx", {})[name])
+
+
+_BOUNDS = {
+    "greater_than_equal": ("ge", "too small", "write a number of at least {}"),
+    "greater_than": ("gt", "too small", "write a number above {}"),
+    "less_than_equal": ("le", "too large", "write a number of at most {}"),
+    "less_than": ("lt", "too large", "write a number below {}"),
+    "too_short": ("min_length", "too short", "give at least {}"),
+    "too_long": ("max_length", "too long", "give at most {}"),
+}
 
 
 def _problem(
@@ -47,7 +75,7 @@ def _problem(
     match detail["type"]:
         case "extra_forbidden":
             known = _fields_at(model, path)
-            fix = _nearest(str(path[-1]), known) or f"known fields: {', '.join(sorted(known))}"
+            fix = find_nearest(str(path[-1]), known) or f"known fields: {', '.join(sorted(known))}"
             return Problem(place, f"there is no field {quote(path[-1])} here", fix)
         case "missing":
             about = _describe(model, path)
@@ -65,9 +93,8 @@ def _problem(
             )
         case _:
             message = detail["msg"][:1].lower() + detail["msg"][1:]
-            return Problem(
-                place, f"{quote(detail['input'])}: {message}", f"see `penstock schema {model.kind}`"
-            )
+            other = f"{quote(detail['input'])}: {message}", f"see `penstock schema {model.kind}`"
+            return Problem(place, *(word_bound(detail) or other))
 
 
 def _fields_at(model: type[Definition], path: Steps) -> list[str]:
@@ -85,6 +112,7 @@ def _describe(model: type[Definition], path: Steps) -> str:
     return f": {field.description}" if field and field.description else ""
 
 
-def _nearest(word: str, known: Mapping[str, Any] | list[str]) -> str | None:
+def find_nearest(word: str, known: Mapping[str, Any] | list[str]) -> str | None:
+    """Ask whether a known word was meant, if one is much alike."""
     near = difflib.get_close_matches(word, known, n=1)
     return f"did you mean {near[0]!r}?" if near else None

@@ -9,7 +9,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -18,6 +18,7 @@ from pydantic_core import ErrorDetails
 
 from penstock.definitions.anonymizers import COLLECTIVES
 from penstock.definitions.collective import Collective
+from penstock.definitions.shapes import find_nearest, follows_from_others, word_bound
 from penstock.errors import InvalidError, Problem, quote
 from penstock.masks import (
     MASKS,
@@ -37,7 +38,7 @@ from penstock.masks import (
 )
 from penstock.model import kinds
 from penstock.model.definition import Definition
-from penstock.model.document import Key
+from penstock.model.document import Document, Key
 
 Definitions = Mapping[Key, Definition]
 Finding = tuple[Key, Problem]
@@ -136,6 +137,21 @@ def check_views(views: Iterable[kinds.View], definitions: Definitions) -> Iterat
             yield from ((view.key, problem) for problem in problems)
 
 
+def check_rest(document: Document, definitions: Definitions) -> Iterator[Problem]:
+    """Yield what is wrong with the anonymizers of a view that other fields keep from being one."""
+    body = {name: document.body.get(name) for name in ("stream", "anonymizers")}
+    try:
+        view = kinds.View.model_validate({"name": document.name, **body})
+    except ValidationError:
+        return  # told already
+    stream = find(definitions, kinds.Stream, view.stream)
+    if stream is not None:
+        problems: list[Problem] = []
+        _plan(view, stream, hierarchies_of(definitions), problems)
+        # What is wrong with its window is told already.
+        yield from (it for it in problems if it.place.startswith("anonymizers"))
+
+
 def check_hierarchies(
     found: Iterable[kinds.Hierarchy],
     definitions: Definitions,  # noqa: ARG001
@@ -162,12 +178,15 @@ def _plan(
     hierarchies: Mapping[str, Hierarchy],
     problems: list[Problem],
 ) -> ViewPlan | None:
-    steps: list[Step] = []
-    for index, item in enumerate(view.anonymizers):
-        step = _read_step(item, f"anonymizers[{index}]", problems)
-        if step is not None:
-            steps.append(step)
+    read = [
+        _read_step(item, f"anonymizers[{index}]", problems)
+        for index, item in enumerate(view.anonymizers)
+    ]
+    steps = [step for step in read if step is not None]
     if problems:
+        # Which types the others meet is not known, but which fields there are.
+        named = [_keys_of(*both) for both in zip(read, view.anonymizers, strict=True)]
+        problems += _find_unknown(named, schema_of(stream))
         return None
     plan = _arrange(schema_of(stream), steps, problems)
     _check_steps(plan, hierarchies, problems)
@@ -189,14 +208,15 @@ def _read_step(item: object, place: str, problems: list[Problem]) -> Step | None
         if find_mask(name) is None:
             known = sorted([*MASKS, *COLLECTIVES])
             message = f"there is no anonymizer {quote(name)}"
-            problems.append(Problem(place, message, f"anonymizers are {', '.join(known)}"))
+            fix = find_nearest(name, known) or f"anonymizers are {', '.join(known)}"
+            problems.append(Problem(place, message, fix))
             return None
         return read_mask(item, place, problems)
     try:
         return kind.model_validate(parameters)
     except ValidationError as error:
         details = error.errors(include_url=False)
-        problems.extend(_describe(detail, kind, place) for detail in details)
+        problems.extend(_describe(it, kind, place) for it in details if not follows_from_others(it))
         return None
 
 
@@ -213,6 +233,12 @@ def _describe(detail: ErrorDetails, kind: type[Collective], place: str) -> Probl
         case "value_error":
             text, _, hint = detail["msg"].removeprefix("Value error, ").partition(" → ")
             return Problem(place, text, hint or None)
+        case "literal_error":
+            choices = str(detail.get("ctx", {}).get("expected", ""))
+            message = f"{quote(detail['input'], 40)} is not a choice"
+            return Problem(place, message, f"write {choices}")
+        case _ if bound := word_bound(detail):
+            return Problem(place, *bound)
         case _:
             message = detail["msg"][:1].lower() + detail["msg"][1:]
             return Problem(place, f"{quote(detail['input'], 40)}: {message}")
@@ -254,8 +280,29 @@ def _check_steps(
             found = list(step.check(schema, hierarchies))
         problems += [Problem(f"{place}.{it.place}", it.message, it.fix) for it in found]
         if found:
+            named = [_keys_of(it) if number > index else () for number, it in enumerate(steps)]
+            problems += _find_unknown(named, schema)
             return
         schema = derive_schema([step], schema) if isinstance(step, Mask) else step.output(schema)
+
+
+def _keys_of(step: Step | None, item: object = None) -> Sequence[str]:
+    """Return the keys of a step, or those that stand where it could not be read."""
+    if step is not None:
+        return getattr(step, "keys", ())
+    split = split_anonymizer(item, "", [])
+    keys = split[1].get("keys") if split else None
+    return [key for key in keys if isinstance(key, str)] if isinstance(keys, list) else ()
+
+
+def _find_unknown(named: Iterable[Sequence[str]], schema: Schema) -> Iterator[Problem]:
+    """Yield keys that no field has, whatever the steps before make of the fields."""
+    for index, keys in enumerate(named):
+        for number, key in enumerate(keys):
+            if key not in schema:
+                place = f"anonymizers[{index}].keys[{number}]"
+                fix = f"fields are {', '.join(schema)}"
+                yield Problem(place, f"there is no field {quote(key)}", fix)
 
 
 def _check_window(view: kinds.View, plan: ViewPlan, problems: list[Problem]) -> None:

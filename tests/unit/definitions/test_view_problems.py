@@ -1,0 +1,72 @@
+"""All that is wrong with views is told at once, each with its place and a fix."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.definitions import DefinitionSet
+from penstock.errors import InvalidError, Problem
+from penstock.model.document import Document
+
+FIELDS = [{"name": "pid", "type": "int"}, {"name": "ward", "type": "string"}]
+
+
+def _problems(*documents: Document) -> list[Problem]:
+    with pytest.raises(InvalidError) as caught:
+        DefinitionSet.build([Document("stream", "visits", {"fields": FIELDS}), *documents])
+    return list(caught.value.problems)
+
+
+def _of_view(**body: Any) -> dict[str, tuple[str, str | None]]:
+    found = _problems(Document("view", "v", {"stream": "visits", **body}))
+    return {it.place.removeprefix("view/v."): (it.message, it.fix) for it in found}
+
+
+def test_a_wrong_field_of_a_view_hides_no_wrong_anonymizer() -> None:
+    told = _of_view(
+        format="xml",
+        colour="red",
+        window={"size": "soon"},
+        anonymizers=[
+            {"anonymizer": "bucketizing", "keys": ["pit"], "bucketSize": -1},
+            {"anonymizer": "supression", "keys": ["pid"]},
+            {"anonymizer": "k_anonymization", "keys": ["name"], "k": 0, "quasiIdentifiers": []},
+        ],
+    )
+    assert set(told) == {
+        "format",
+        "colour",
+        "window.size",
+        "anonymizers.0.bucketSize",
+        "anonymizers.0.keys.0",
+        "anonymizers.1",
+        "anonymizers.2.k",
+        "anonymizers.2.keys.0",
+        "anonymizers.2.quasiIdentifiers",
+    }
+    assert told["anonymizers.0.keys.0"][0] == "there is no field 'pit'"
+    assert told["anonymizers.1"][1] == "did you mean 'suppression'?"
+    assert told["anonymizers.2.k"] == ("'0' is too small", "write a number of at least 2")
+    assert told["anonymizers.2.quasiIdentifiers"] == ("'[]' is too short", "give at least 1")
+
+
+def test_what_a_wrong_window_leads_to_is_not_told() -> None:
+    shuffled = [{"anonymizer": "shuffling", "keys": ["ward"]}]
+    assert set(_of_view(window={"size": -1}, anonymizers=shuffled)) == {"window.size"}
+
+
+def test_a_field_that_is_missing_is_told_behind_a_step_that_is_wrong() -> None:
+    told = _of_view(
+        anonymizers=[
+            {"anonymizer": "noise", "keys": ["ward"], "noise": 1},
+            {"anonymizer": "blurring", "keys": ["pid", "nobody"]},
+        ]
+    )
+    assert set(told) == {"anonymizers.0.keys.0", "anonymizers.1.keys.1"}
+
+
+def test_entries_that_are_wrong_do_not_make_their_list_too_short() -> None:
+    found = _problems(Document("stream", "w", {"fields": [{"name": "a", "type": "integer"}]}))
+    assert [it.place for it in found] == ["stream/w.fields.0.type"]
