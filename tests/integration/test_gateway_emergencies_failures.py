@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -391,3 +392,28 @@ def test_a_gateway_that_slept_grants_nothing_of_what_it_knew(
         assert doctor.texts() == []
         doctor.close()
         nurse.close()
+
+
+def test_what_was_acknowledged_survives_any_kill(broker: MosquittoServer, tmp_path: Path) -> None:
+    """Against a model of what was acknowledged; a killed process keeps nobody waiting."""
+    draw = random.Random(5)
+    chosen = settings(tmp_path, snapshot="64KiB", lease="5m")
+    process = make_process(tmp_path, broker.port, chosen)
+    define(process.config, WARD.replace("WINDOW", "1h"))
+    model: dict[str, str] = {}
+    with process:
+        for _ in range(4):
+            with login(process.port, "sensor") as sensor:
+                for _ in range(draw.randrange(20, 150)):
+                    patient = f"p{draw.randrange(8)}"
+                    if draw.random() < 0.5:
+                        answer = sensor.publish(f"ward/{patient}/pulse", reading(120), qos=1)
+                        model[patient] = "Alert"
+                    else:
+                        answer = sensor.publish(f"ward/{patient}/off", b"{}", qos=1)
+                        model.pop(patient, None)
+                    assert answer.reason < FAILURE
+                process.kill()
+            process.start()
+            with open_situations(process.config) as situations:
+                assert {it.subject: it.situation for it in situations.current("alert")} == model

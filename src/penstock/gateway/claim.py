@@ -4,17 +4,59 @@ Rules that hold here:
 - It is held until so many seconds after it was last asked for, by a clock that goes on while
   the machine sleeps. Asking, not answering, is when the time begins.
 - It is renewed with everything that is written, and by itself where nothing is.
+- A process that was killed on this machine keeps nobody waiting: that it is gone is looked up.
+  What is known of processes elsewhere is only that they no longer renew.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
+import re
+import secrets
+import socket
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, Final
 
-from penstock.store.detection import DetectionStore, Detector
+import psutil
+
+from penstock.store.detection import HOLDER_BYTES, DetectionStore, Detector
 from penstock.store.follower import boot_clock
 
 _RENEWALS: Final = 3
+_MARK_LENGTH: Final = HOLDER_BYTES  # half of a holder's digits
+_PROCESS: Final = re.compile(r", process ([0-9]{1,9})$")
+
+
+def make_place() -> str:
+    """Say where this process runs, for people."""
+    return f"{socket.gethostname()}, process {os.getpid()}"
+
+
+def make_holder() -> str:
+    """Name this process as a holder: what it runs on first, so that others there know it."""
+    return _machine_mark(os.getpid()) + secrets.token_hex(_MARK_LENGTH // 2)
+
+
+def is_gone(detector: Detector) -> bool:
+    """Say whether a holder was a process of this machine that is no more."""
+    found = _PROCESS.search(detector.place)
+    if found is None:
+        return False
+    pid = int(found[1])
+    return detector.holder.startswith(_machine_mark(pid)) and not psutil.pid_exists(pid)
+
+
+def _machine_mark(pid: int) -> str:
+    """Return a mark of a process number on this machine, since it started, as seen from here."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+        space = Path("/proc/self/ns/pid").readlink()
+    except OSError:
+        # Nothing tells this machine from others: then nobody is known to be gone.
+        return secrets.token_hex(_MARK_LENGTH // 2)
+    return hashlib.sha256(f"{boot} {space} {pid}".encode()).hexdigest()[:_MARK_LENGTH]
 
 
 class Claim:
@@ -44,6 +86,8 @@ class Claim:
         """Take or renew it; return where the gateway runs that has it, if that is another."""
         asked = boot_clock()
         held: Detector = await self._run_in_thread(self._store.claim)
+        if held.holder != self._store.holder and is_gone(held):
+            held = await self._run_in_thread(self._store.claim, held.holder)
         if held.holder != self._store.holder:
             return held.place or "elsewhere"
         self.renew(asked)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import signal
 import socket
 import time
@@ -24,6 +23,7 @@ from dataclasses import dataclass
 from penstock.config import Config
 from penstock.errors import UnavailableError
 from penstock.gateway.broker_address import BrokerAddress
+from penstock.gateway.claim import make_holder, make_place
 from penstock.gateway.credentials import Authenticator, PasswordFile
 from penstock.gateway.denials import Denials
 from penstock.gateway.gateway import Gateway
@@ -98,8 +98,9 @@ async def run(config: Config, *, shared: bool = False) -> AsyncIterator[Running]
             situations=Situations(database, log, pseudonyms),
             detection_store=DetectionStore(
                 database,
-                f"{socket.gethostname()}, process {os.getpid()}",
+                make_place(),
                 seconds=settings.emergencies.lease,
+                holder=make_holder(),
             ),
             recording=Recording(config.recording, Logs(config).topic),
         )

@@ -124,16 +124,20 @@ class DetectionStore:
         place: str,
         *,
         seconds: float,
+        holder: str | None = None,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
-        self.holder = secrets.token_hex(HOLDER_BYTES)
+        self.holder = holder or secrets.token_hex(HOLDER_BYTES)
         self._database = database
         self._place = place[:PLACE_LENGTH]
         self._life = timedelta(seconds=seconds)
         self._clock = clock
 
-    def claim(self) -> Detector:
-        """Take the claim if nobody has it, renew it if it is ours; return who has it."""
+    def claim(self, instead_of: str = "") -> Detector:
+        """Take the claim if nobody has it, renew it if it is ours; return who has it.
+
+        It is also taken from the holder `instead_of`, of whom the caller knows that it is gone.
+        """
         now = self._clock()
         mine = Detector(self.holder, self._place, now, now + self._life, "")
         with self._database.write(AREA) as connection:
@@ -141,7 +145,7 @@ class DetectionStore:
             if held is None:
                 connection.execute(sa.insert(detectors_table).values(name=NAME, **_values(mine)))
                 return mine
-            if held.holder != self.holder and held.is_alive(now):
+            if held.holder not in {self.holder, instead_of} and held.is_alive(now):
                 return held
             since = held.since if held.holder == self.holder else now
             made = Detector(self.holder, self._place, since, now + self._life, held.trouble)
