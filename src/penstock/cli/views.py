@@ -228,14 +228,20 @@ def dead(name: str, as_json: bool) -> None:
     config = configuration()
     with open_definitions() as store:
         (found,) = _choose(store.current()[1], (name,))
-    letters = Control(config.pipeline.folder).view(found).dead_letters()
-    reasons = Counter(letter["reason"] for letter in letters)
+    folder = Control(config.pipeline.folder).view(found)
+    reasons: Counter[str] = Counter()
+    first: dict[str, int] = {}
+    for letter in folder.dead_letters():
+        reasons[letter["reason"]] += 1
+        first.setdefault(letter["reason"], letter["offset"])
 
     def render(target: Console) -> None:
-        shown = table("records", "reason")
+        shown = table("records", "first offset", "reason")
         for reason, count in reasons.most_common():
-            shown.add_row(f"{count:,}", reason)
-        target.print(shown if reasons else "every record was published")
+            shown.add_row(f"{count:,}", f"{first[reason]:,}", reason)
+        last = folder.last()
+        read = last.totals.read if last else 0
+        target.print(shown if reasons else f"no dead letters; {read:,} records were read")
 
     show(as_json, dict(reasons.most_common()), render)
 

@@ -21,8 +21,10 @@ from penstock.eventlog import Topic
 from penstock.model.kinds import Stream
 from penstock.pipeline.avro import avro_names
 from penstock.pipeline.sources.blocks import ENDINGS, Survey, read_block, survey
+from penstock.pipeline.sources.values import NO_TEXT
 
 ROWS: Final = 50_000
+ENCODE: Final = "save the file in UTF-8, such as with `iconv -f latin1 -t utf8`"
 FIXES: Final = {
     "csv": "give every line as many cells as the first",
     "json": "write one object a line",
@@ -58,10 +60,13 @@ def feed(path: Path, stream: Stream, topic: Topic) -> int:
     fed = 0
     for block in found.blocks:
         rows = read_block(path, form, found.header, block, stream.fields)
-        if rows.problems.null_count < len(rows.problems):
+        wrong = rows.problems.drop_null()
+        if len(wrong):
             raise UsageError(
-                f"{quote(path.name)} holds rows that cannot be read; {fed} records were fed",
-                fix="mend the file, and feed the rest",
+                f"{quote(path.name)} holds rows that cannot be read, of {len(wrong)} the first: "
+                f"{wrong[0]}; {fed} records were fed",
+                fix=f"{ENCODE if wrong[0].as_py() == NO_TEXT else 'mend the file'}"
+                f"{', and feed the rest' if fed else ''}",
             )
         fed += _append(topic, rows.values)
     return fed

@@ -114,6 +114,10 @@ def test_what_was_published_and_what_was_not_can_be_read(
     assert _json(capsys, "read", "nurse") == [{"pid": None, "name": "Ott"}]
     assert _json(capsys, "read", "doctor") == []
     assert _json(capsys, "dead", "nurse") == {"no JSON": 1}
+    command.main(["dead", "nurse"], standalone_mode=False)
+    assert capsys.readouterr().out.split()[-4:] == ["1", "1", "no", "JSON"], "count, offset, reason"
+    command.main(["dead", "doctor"], standalone_mode=False)
+    assert capsys.readouterr().out == "no dead letters; 0 records were read\n"
     command.main(["read", "nurse"], standalone_mode=False)
     assert "Ott" in capsys.readouterr().out
     topic = EventLog(Path("penstock-data/eventlog").absolute()).topic("patients-nurse")

@@ -92,6 +92,16 @@ def test_files_that_cannot_be_fed_are_told(
     assert Topic(tmp_path / "log").next_offset == 0
 
 
+def test_a_file_in_another_encoding_is_told_with_the_fix(tmp_path: Path) -> None:
+    path = tmp_path / "p.csv"
+    path.write_bytes("pid,ins. co.\n1,Müller\n".encode("latin-1"))
+    with pytest.raises(UsageError, match="not text in UTF-8; 0 records were fed") as caught:
+        feed(path, STREAM, Topic(tmp_path / "log"))
+    assert "iconv" in (caught.value.fix or "")
+    assert "ller" not in str(caught.value), "no content is told"
+    assert Topic(tmp_path / "log").next_offset == 0
+
+
 def test_a_missing_file_is_told(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read"):
         feed(tmp_path / "no.csv", STREAM, Topic(tmp_path / "log"))
