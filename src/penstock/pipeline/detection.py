@@ -176,16 +176,15 @@ class DetectionRunner:
             self._finish(staged, rows, letters, clock, end)
 
     def _bind(self, parsed: DataFrame) -> DataFrame:
-        """Return the records that are events, and those that are none with the reason."""
+        """Return the events that each record is; records that are none let time pass, too."""
         when = F.col(f"`{TIME}`")
         problem = F.coalesce(F.col(f"`{PROBLEM}`"), F.when(when.isNull(), F.lit(NO_TIME)))
         events = [
             F.when(problem.isNull(), event).alias(name) for name, event in self._bound.items()
         ]
-        bound = parsed.select(
+        return parsed.select(
             F.col(f"`{OFFSET}`").alias(_PLACE), when.alias(_AT), problem.alias(PROBLEM), *events
         )
-        return bound.where(_any([_named(name) for name in (PROBLEM, *self._types)]))
 
     def _place_in_time(self, bound: DataFrame, happened: pa.Table) -> tuple[DataFrame, int]:
         """Let no record happen before an earlier one; return the latest time, too."""

@@ -84,9 +84,14 @@ class PartEngine(Engine):
         wanted = frozenset(self.program.actions[name].event for name in actions)
         raised = self._request(transition, None, wanted)
         outcome.detected += raised
-        publications, _ = self._publisher.publish(actions, raised, transition, 1)
+        # Of the request itself the part has told already what follows.
+        more = [it for it in raised if not self._is_request(it[0])]
+        publications, _ = self._publisher.publish(actions, more, transition, 1)
         outcome.add_publications(publications)
         return outcome
+
+    def _is_request(self, name: str) -> bool:
+        return isinstance(self.program.operators[self.program.types[name]], Request)
 
     def readers(self) -> list[tuple[str, Callable[[pa.StructArray], Iterator[Bound]]]]:
         """Return for each type of packets what makes its events of columns."""
