@@ -12,6 +12,7 @@ import penstock.cli.reference
 import penstock.config.reference
 import penstock.definitions.reference
 import penstock.gateway.counters
+import penstock.gateway.emergencies
 import penstock.gateway.recording
 import penstock.pipeline.metrics
 import penstock.store.audit
@@ -23,6 +24,7 @@ MARK = "<!-- What follows is written by `make docs`. -->\n"
 # Importing a part is what makes its metrics and log fields known.
 PARTS = (
     penstock.gateway.counters,
+    penstock.gateway.emergencies,
     penstock.gateway.recording,
     penstock.pipeline.metrics,
     penstock.store.audit,
