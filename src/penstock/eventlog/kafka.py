@@ -125,14 +125,16 @@ class KafkaLog:
         return AdminClient(found)
 
     def explain(self, what: str, error: BaseException) -> BrokerError:
-        """Say what failed; where nobody let us in, that is why."""
-        if not self.refused():
-            return explain(what, error)
-        # The next client asks for the password again: somebody may have mended it.
+        """Say what failed; where nobody let us in, that is why.
+
+        Clients are made anew for the next try: they look for brokers again, and ask for the
+        password again, which somebody may have mended.
+        """
+        noted = self._noted if self.refused() else None
+        self._noted = None
         for client in ("admin", "producer", "reader"):
             self.__dict__.pop(client, None)
-        noted, self._noted = self._noted, None
-        return explain(what, KafkaException(noted))
+        return explain(what, error if noted is None else KafkaException(noted))
 
     def refused(self) -> bool:
         """Whether the cluster did not take the user's password, as far as it was asked."""
