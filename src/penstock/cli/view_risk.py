@@ -116,6 +116,10 @@ def _render(target: Console, name: str, risk: Risk, plot: Path | None) -> None:
     target.print(Text.assemble((name, "bold"), f"  {head}"))
     target.print(Text.assemble(("quasi-identifiers  ", "dim"), fields))
     target.print(Text.assemble(("persons  ", "dim"), risk.persons))
+    if not risk.quasi_identifiers:
+        words = "no quasi-identifier is declared, so that the figures show no risk of linking"
+        target.print(Text.assemble(("warning: ", "bold yellow"), words))
+        target.print("→ give the stream's fields a category, or name some by --quasi-identifier")
     if risk.exposed:
         words = f"identifiers are published as they are: {', '.join(risk.exposed)}"
         target.print(Text.assemble(("warning: ", "bold yellow"), words))

@@ -1,7 +1,8 @@
 """What is measured of a view: which fields make groups, which are hidden, who is counted.
 
 Which fields are quasi-identifiers and which are sensitive says the stream, unless the asker
-says otherwise; fields that the view does not publish play no part.
+says otherwise; what the view generalizes is a quasi-identifier in any case. Fields that the
+view does not publish play no part.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class Question:
                     f"the view {quote(blueprint.view.name)} has no field {quote(name)}",
                     fix=f"its fields are {', '.join(output)}",
                 )
-        chosen = tuple(dict.fromkeys(quasi)) or stream.named("quasi-identifier")
+        declared = (*stream.named("quasi-identifier"), *_find_generalized(plan))
+        chosen = tuple(dict.fromkeys(quasi or declared))
         keys = tuple(name for name in chosen if name in output)
         hidden = tuple(dict.fromkeys(sensitive)) or stream.named("sensitive")
         masked = {key: name for name, key in _touches(plan)}
@@ -77,13 +79,20 @@ def _touches(plan: ViewPlan) -> list[tuple[str, str]]:
     return found
 
 
-def _are_counted(plan: ViewPlan, keys: tuple[str, ...]) -> bool:
-    """Whether the view's groups are made by generalizing at least these fields."""
+def _find_generalized(plan: ViewPlan) -> tuple[str, ...]:
+    """Return what the view itself takes as quasi-identifiers, whatever the stream says."""
     step = plan.together[0] if plan.together else None
     if not isinstance(step, KAnonymization):
+        return ()
+    return tuple(quasi.key for quasi in step.quasi_identifiers)
+
+
+def _are_counted(plan: ViewPlan, keys: tuple[str, ...]) -> bool:
+    """Whether the view's groups are made by generalizing at least these fields."""
+    if not (generalized := _find_generalized(plan)):
         return False
     changed = {key for mask in plan.after for key in mask.keys}
-    return set(keys) <= {quasi.key for quasi in step.quasi_identifiers} - changed
+    return set(keys) <= set(generalized) - changed
 
 
 def _find_knowledge(blueprint: Blueprint, masked: dict[str, str], *, counted: bool) -> Knowledge:

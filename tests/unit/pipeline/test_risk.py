@@ -29,7 +29,7 @@ from penstock.pipeline.risk_question import Knowledge, Question
 from penstock.pipeline.steps import DeadLetter
 
 SECRET = bytes(32)
-STREAM = {
+STREAM: dict[str, Any] = {
     "subject": "pid",
     "fields": [
         {"name": "pid", "type": "int", "category": "identifier"},
@@ -320,3 +320,34 @@ def test_of_noisy_figures_the_command_tells_the_promise_alone(
     assert "in 30 days" in shown
     with pytest.raises(UsageError, match="publishes noisy figures, no records"):
         command.main(["risk", "figures", "--plot", "r.svg"], standalone_mode=False)
+
+
+def test_where_no_quasi_identifier_is_declared_the_command_warns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NO_COLOR", "1")
+    bare = [{"name": it["name"], "type": it["type"]} for it in STREAM["fields"]]
+    plan = blueprint({**GROUP, "keys": []}, fields=bare)
+    files = [
+        {"kind": it["kind"], "name": it["name"], **it["body"]} for it in json.loads(plan.to_json())
+    ]
+    Path("all.yaml").write_text("\n---\n".join(map(json.dumps, files)))
+    penstock.main(["apply", "-f", "all.yaml"], standalone_mode=False)
+    folder = tmp_path / "penstock-data" / "views" / "research"
+    publish(folder, plan, ROWS)
+    capsys.readouterr()
+    command.main(["risk", "research"], standalone_mode=False)
+    assert "no quasi-identifier is declared" not in capsys.readouterr().out
+    monkeypatch.setattr("penstock.pipeline.risk_question._find_generalized", lambda _: ())
+    command.main(["risk", "research"], standalone_mode=False)
+    assert "no quasi-identifier is declared" in capsys.readouterr().out
+
+
+def test_what_a_view_generalizes_is_a_quasi_identifier_whatever_the_stream_says() -> None:
+    bare = [{"name": it["name"], "type": it["type"]} for it in STREAM["fields"]]
+    assert Question.ask(blueprint(GROUP, fields=bare)).quasi_identifiers == ("age",)
+    assert Question.ask(blueprint(GROUP, fields=bare)).counted
+    assert Question.ask(blueprint(fields=bare)).quasi_identifiers == ()
+    named = Question.ask(blueprint(GROUP, fields=bare), ["diagnosis"])
+    assert named.quasi_identifiers == ("diagnosis",)
