@@ -7,8 +7,14 @@ actions published stands among them.
 from __future__ import annotations
 
 import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
@@ -21,7 +27,7 @@ from penstock.cep.engine import Engine
 from penstock.cep.operators import Packet as PacketType
 from penstock.cep.operators import Request
 from penstock.cep.outcome import Outcome, Publication
-from penstock.definitions import DefinitionSet
+from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.events import compile_program
 from penstock.demo.nursing_home.definitions import make_documents, read_rules, set_pace
 from penstock.demo.nursing_home.in_process import InProcess
@@ -52,6 +58,7 @@ FIELDS = [
     {"name": "testDate", "type": "string", "optional": True},
     {"name": "reqId", "type": "long", "optional": True},
 ]
+RUN = "from penstock.cli import main; main()"
 STREAM = Document("stream", "house", {"fields": FIELDS, "time": "at", "subject": "pid"})
 
 
@@ -96,7 +103,9 @@ def _record() -> tuple[DefinitionSet, tuple[Message, ...], int]:
     return carrier.definitions, tuple(told), house.end
 
 
-def _detect_in_line(definitions: DefinitionSet, messages: Iterator[Message], end: int) -> Detected:
+def _detect_in_line(
+    definitions: DefinitionSet, messages: Iterable[Message], end: int, about: str = "patientId"
+) -> Detected:
     program = compile_program(definitions.definitions)
     engine = Engine(program)
     plain = {
@@ -118,9 +127,9 @@ def _detect_in_line(definitions: DefinitionSet, messages: Iterator[Message], end
             found.publications[made.action, made.subject, made.topic, text] += 1
 
     for at, topic, payload in messages:
-        about = {"patientId": payload["pid"]}
+        o = {about: payload["pid"]}
         e = {"time": EPOCH + timedelta(milliseconds=at)}
-        packet = Packet(topic, {"topic": topic, "payload": payload}, {}, about, e)
+        packet = Packet(topic, {"topic": topic, "payload": payload}, {}, o, e)
         note(engine.offer(packet, at).commit())
     note(engine.advance(end))
     return found
@@ -151,37 +160,37 @@ def _read(folder: Path) -> Detected:
     return found
 
 
-def _append(topic: Topic, messages: tuple[Message, ...]) -> None:
+def _append(topic: Topic, messages: Iterable[Message]) -> None:
     topic.append(
         [json.dumps({**it.payload, "topic": it.topic, "at": it.at}).encode() for it in messages]
     )
 
 
 def _runner(
-    spark: SparkSession, definitions: DefinitionSet, folder: Path, rows: int
+    spark: SparkSession, definitions: DefinitionSet, rows: int, log: Path, found: Path
 ) -> DetectionRunner:
     from penstock.pipeline.detection import DetectionRunner  # noqa: PLC0415 - loads Spark
     from penstock.pipeline.detection_plan import DetectionPlan  # noqa: PLC0415
     from penstock.pipeline.sources.topic import TopicSource  # noqa: PLC0415
 
     plan = DetectionPlan.find(definitions, "house")
-    source = TopicSource(Topic(folder / "log"))
-    return DetectionRunner(spark, plan, source, folder / "found", rows=rows, parts=3)
+    return DetectionRunner(spark, plan, TopicSource(Topic(log)), found, rows=rows, parts=3)
 
 
+@pytest.mark.timeout(300)
 def test_the_same_is_detected_as_in_line(spark: SparkSession, tmp_path: Path) -> None:
     definitions, messages, end = _record()
-    expected = _detect_in_line(definitions, iter(messages), end)
+    expected = _detect_in_line(definitions, messages, end)
     topic = Topic(tmp_path / "log")
     half = len(messages) // 2
     # In batches whose ends fall anywhere; between two of them everything is started anew.
     _append(topic, messages[:half])
-    runner = _runner(spark, definitions, tmp_path, rows=len(messages) // 3)
+    runner = _runner(spark, definitions, len(messages) // 3, topic.folder, tmp_path / "found")
     runner.open()
     runner.catch_up()
     runner.close()
     _append(topic, messages[half:])
-    runner = _runner(spark, definitions, tmp_path, rows=len(messages) // 3)
+    runner = _runner(spark, definitions, len(messages) // 3, topic.folder, tmp_path / "found")
     runner.open()
     assert runner.next == half
     runner.catch_up()
@@ -198,3 +207,207 @@ def test_the_same_is_detected_as_in_line(spark: SparkSession, tmp_path: Path) ->
         "NotifyCloseContact",
         "WarnActivation",
     }
+
+
+ALGEBRA = """
+kind: vocabulary
+name: v
+object: {k: string}
+payload: {pid: string, v: int, other: string, happened: int, id: string}
+---
+{kind: object, name: o, payload: {k: pid}}
+---
+kind: event
+name: A
+attributes: {k: string, v: int}
+packet: {filters: [a/+, both], set: {k: o.k, v: t.payload.v}, time: t.payload.happened,
+         lateness: 5s, id: t.payload.id}
+---
+kind: event
+name: B
+attributes: {k: string, v: int, at: timestamp}
+packet: {filters: [b/#, both], when: t.payload.v != 3, optional: [v],
+         set: {k: t.payload.other, v: t.payload.v, at: e.time}}
+---
+kind: event
+name: Asked
+attributes: {k: string, at: int}
+request: {set: {k: r.subject, at: r.at}}
+---
+kind: event
+name: Then
+attributes: {k: string, a: int, at: timestamp}
+pattern: {sequence: [{event: A, as: a}, {event: B, as: b}], by: [k], within: 10s,
+          set: {k: a.k, a: a.v, at: b.at}}
+---
+kind: event
+name: Unanswered
+attributes: {k: string, a: int}
+pattern: {sequence: [{event: A, as: a}, {not: {event: B}, as: b}], by: [k], within: 10s,
+          set: {k: a.k, a: a.v}}
+---
+kind: event
+name: Thrice
+attributes: {k: string, v: int}
+pattern: {iterate: {event: A}, by: [k], times: 3, within: 10s}
+---
+kind: event
+name: Busy
+attributes: {k: string, n: int}
+pattern: {aggregate: [{event: A, as: a}, {event: B, as: b}], by: [k], window: {last: 15s},
+          values: {n: count()}, where: it.n >= 4, set: {k: it.k, n: it.n}}
+---
+kind: event
+name: Crowd
+description: Joins persons.
+attributes: {n: int}
+pattern: {aggregate: [{event: B}], window: {last: 10s}, values: {n: distinct(it.k)},
+          where: it.n >= 4, set: {n: it.n}}
+---
+kind: event
+name: Load
+description: Joins persons, and is brought about by their scenarios.
+attributes: {n: int}
+pattern: {aggregate: [{event: Asked}], window: {last: 20s}, values: {n: count()},
+          where: it.n >= 2, set: {n: it.n}}
+---
+{kind: action, name: tell, event: Asked, topic: "told/{k}", payload: {when: it.at}}
+---
+{kind: action, name: cry, event: Load, topic: load, payload: {n: it.n}}
+---
+kind: plan
+name: p
+situations: [{id: On, level: 1}, {id: Over, level: 2}]
+evolutions:
+  - {event: Thrice, to: On}
+  - {event: Busy, from: On, to: Over, actions: [tell, cry]}
+  - {event: Unanswered, from: Over, actions: [tell]}
+  - {event: Then, from: On}
+---
+{kind: scenario, name: s, plan: p, attribute: k}
+"""
+ODD = Document(
+    "stream",
+    "house",
+    {
+        "fields": [
+            {"name": "topic", "type": "string"},
+            {"name": "at", "type": "long"},
+            {"name": "pid", "type": "string"},
+            {"name": "v", "type": "int", "optional": True},
+            {"name": "other", "type": "string", "optional": True},
+            {"name": "happened", "type": "long", "optional": True},
+            {"name": "id", "type": "string", "optional": True},
+        ],
+        "time": "at",
+    },
+)
+
+
+def _draw(draw: random.Random, count: int) -> Iterable[Message]:
+    """Yield messages of few persons: late and repeated ones, clocks that go back."""
+    now = 1_800_000_000_000
+    for _ in range(count):
+        now += draw.choice([0, 100, 700, 2500])
+        pid = f"p{draw.randrange(6)}"
+        payload: dict[str, Any] = {
+            "pid": pid,
+            "v": draw.choice([None, 1, 2, 3, 4]),
+            "other": draw.choice([pid, pid, f"p{draw.randrange(6)}", None]),
+            "happened": now - draw.choice([-500, 0, 0, 1000, 4000, 9000]),
+            "id": f"{pid}/{draw.randrange(400)}",
+        }
+        topic = draw.choice(["a/x", "a/x", "a/x/y", "b", "b/z/z", "both", "$b", "c"])
+        yield Message(now - draw.choice([0, 0, 0, 3000]), topic, payload)
+
+
+def test_every_operator_late_events_and_clocks_that_go_back(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    definitions = DefinitionSet.build([*read_text(ALGEBRA).documents, ODD])
+    messages = list(_draw(random.Random(11), 1500))
+    end = max(it.at for it in messages) + 60_000
+    expected = _detect_in_line(definitions, messages, end, "k")
+    topic = Topic(tmp_path / "log")
+    _append(topic, messages)
+    topic.append([b"nonsense", b'{"topic": "b", "at": 1, "pid": 7, "v": "high"}'])
+    runner = _runner(spark, definitions, 900, topic.folder, tmp_path / "found")
+    assert runner.plan.separation.results == {"Crowd", "Load"}
+    runner.open()
+    runner.catch_up()
+    runner.advance(end)
+    runner.advance(end)  # nothing is due any more
+    runner.close()
+    last = ViewFolder(tmp_path / "found").last()
+    assert last is not None
+    assert last.sequence == 2
+    assert (last.totals.read, last.totals.rejected) == (1502, 2)
+    found = _read(tmp_path / "found")
+    assert found.transitions == expected.transitions
+    assert found.publications == expected.publications
+    assert found.events == expected.events
+    assert {name for name, *_ in expected.events} == {
+        "Then", "Unanswered", "Thrice", "Busy", "Crowd", "Load",
+    }  # fmt: skip
+    assert {it[0] for it in expected.publications} == {"tell", "cry"}
+    dead = list(ViewFolder(tmp_path / "found").dead_letters())
+    assert [it["offset"] for it in dead] == [1500, 1501]
+
+
+@pytest.mark.timeout(500)
+def test_a_kill_in_the_middle_changes_nothing(tmp_path: Path) -> None:
+    definitions = DefinitionSet.build([*read_text(ALGEBRA).documents, ODD])
+    messages = list(_draw(random.Random(12), 4000))
+    expected = _detect_in_line(definitions, messages, 0, "k")
+    (tmp_path / "penstock.yaml").write_text("pipeline: {batch: 100, memory: 1g}\n")
+    (tmp_path / "d.yaml").write_text(ALGEBRA + "---\n" + json.dumps(_text_of(ODD)))
+    _penstock(tmp_path, "apply", "-f", "d.yaml").check_returncode()
+    log = tmp_path / "penstock-data" / "eventlog" / "house"
+    _append(Topic(log), messages)
+    folder = tmp_path / "penstock-data" / "views" / ".detection" / "house"
+    process = subprocess.Popen(
+        [sys.executable, "-c", RUN, "pipeline", "detect", "--stream", "house"],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        until = time.monotonic() + 240
+        while ((last := ViewFolder(folder).last()) is None or last.sequence < 2) and (
+            time.monotonic() < until
+        ):
+            assert process.poll() is None, "the detection ended by itself"
+            time.sleep(0.05)
+        time.sleep(random.Random(3).random())
+    finally:
+        # The whole session at once: the Java process that Spark started goes with its driver.
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert last is not None
+    assert last.next < len(messages), "all was done before the kill"
+    seen = list(read_published(ViewFolder(folder)))
+    (tmp_path / "penstock.yaml").write_text("pipeline: {batch: 2500, memory: 1g}\n")
+    done = _penstock(tmp_path, "pipeline", "detect", "--stream", "house", "--once", "--json")
+    assert json.loads(done.stdout)["next"] == len(messages)
+    found = _read(folder)
+    assert found.transitions == expected.transitions
+    assert found.publications == expected.publications
+    assert found.events == expected.events
+    told = _penstock(
+        tmp_path, "pipeline", "detected", "--stream", "house", "--rows", "10000", "--json"
+    )
+    assert len(json.loads(told.stdout)) == sum(map(len, expected.transitions.values()))
+    # What readers saw before the kill is still there as it was.
+    now = {tuple(it.values()) for it in read_published(ViewFolder(folder))}
+    assert {tuple(it.values()) for it in seen} <= now
+
+
+def _text_of(document: Document) -> dict[str, Any]:
+    return {"kind": document.kind, "name": document.name, **document.body}
+
+
+def _penstock(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-c", RUN, *arguments], cwd=folder, check=False, capture_output=True
+    )
