@@ -25,8 +25,14 @@ DEMOS = {
 @click.command("demo")
 @click.argument("name", required=False, type=click.Choice(list(DEMOS)))
 @click.option("--once", is_flag=True, help="End when the story is told.")
+@click.option(
+    "--log",
+    type=click.Choice(["files", "kafka"]),
+    default="files",
+    help="Where the hospital keeps its events: in files, or at a Kafka broker with four readers.",
+)
 @json_option
-def command(name: str | None, once: bool, as_json: bool) -> None:
+def command(name: str | None, once: bool, log: str, as_json: bool) -> None:
     """Run a demonstration: the one named, or all, and then a gateway to try by hand.
 
     Everything runs on this machine, in temporary folders. The exit code is 0 if the
@@ -37,6 +43,8 @@ def command(name: str | None, once: bool, as_json: bool) -> None:
     checked = 0
     for key in [name] if name else DEMOS:
         module, about = DEMOS[key]
+        if key == "hospital" and log == "kafka":
+            module = "hospital_kafka"
         target.print(f"\n{key}: {about}", style="bold")
         story = Story(target)
         importlib.import_module(f"penstock.demo.{module}").run(story)

@@ -45,7 +45,7 @@ def run(story: Story) -> None:
         control = Control(settings.folder)
         views = {name: list(read_published(control.view(name))) for name in AUDIENCES}
         dead = sum(1 for _ in control.view("research").dead_letters())
-        _compare(story, views, dead)
+        compare(story, views, dead)
 
 
 def _define(story: Story) -> DefinitionSet:
@@ -90,7 +90,8 @@ def _run_views(story: Story, settings: PipelineSettings, definitions: Definition
         story.expect(f"{name} has seen {read:,} records", actual=read, wanted=PATIENTS)
 
 
-def _compare(story: Story, views: dict[str, list[Record]], dead: int) -> None:
+def compare(story: Story, views: dict[str, list[Record]], dead: int) -> None:
+    """Show a patient in all views, and check what each of them hides."""
     story.step("The same patient, as four audiences see her or him")
     doctor, research = views["doctor"], views["research"]
     # The demonstration knows what links the two; a researcher does not.
