@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-PARTS = ("reconcile",)
+PARTS = ("reconcile", "copy", "latency")
 
 
 def run(*, quick: bool = False) -> dict[str, Any]:

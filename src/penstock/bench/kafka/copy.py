@@ -1,0 +1,166 @@
+"""Kafka → one value-based view → Kafka, beside a plain copy from topic to topic by Spark.
+
+Method:
+- One broker and Spark on two cores of this machine, on loopback. A topic of one partition is
+  filled with patients as JSON, about 200 bytes each.
+- `copy`: Spark's connector reads the topic in batches and writes keys and values to another,
+  untouched: no parsing, no exactly-once.
+- `view`: the pipeline as it runs, with one view that suppresses, blurs and buckets; every
+  record once for readers of committed records, checked by counting.
+- Both take the same batches of the same records, in turns in one run, since machines are
+  noisy; the ratio is that of the medians. Each is timed in its stride: the first two batches
+  of a round, with which a view opens and Spark compiles its plan, do not count.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+
+from penstock.components import KafkaCluster
+from penstock.config import defaults
+from penstock.config.sections.kafka import KafkaSettings
+from penstock.config.settings import folders
+from penstock.definitions import DefinitionSet
+from penstock.eventlog.kafka import KafkaLog
+from penstock.model.document import Document
+from penstock.pipeline.manager import Manager
+from penstock.pipeline.session import open_session
+from penstock.pipeline.sources.kafka import connector_options
+
+RECORDS: Final = 700_000
+QUICK: Final = 300_000
+ROUNDS: Final = 5
+BATCH: Final = 100_000
+SKIPPED: Final = 2 * BATCH
+GOAL: Final = 0.8
+FIELDS: Final = [
+    {"name": "pid", "type": "int", "category": "identifier"},
+    {"name": "name", "type": "string", "category": "identifier"},
+    {"name": "zip", "type": "string", "category": "quasi-identifier"},
+    {"name": "age", "type": "int", "category": "quasi-identifier"},
+    {"name": "glucose", "type": "double", "category": "sensitive"},
+    {"name": "diagnosis", "type": "string", "category": "sensitive"},
+    {"name": "note", "type": "string"},
+]
+MASKS: Final = [
+    {"anonymizer": "suppression", "keys": ["pid", "name"]},
+    {"anonymizer": "blurring", "keys": ["zip"], "nFields": 3},
+    {"anonymizer": "bucketizing", "keys": ["age"], "bucketSize": 10},
+]
+
+
+def measure(*, quick: bool = False) -> dict[str, Any]:
+    """Measure both, in turns."""
+    count, rounds = (QUICK, 2) if quick else (RECORDS, ROUNDS)
+    with KafkaCluster(heap="512m") as cluster, tempfile.TemporaryDirectory() as folder:
+        settings = settings_for(cluster)
+        config = defaults(Path(folder), {}).pipeline
+        spark = open_session(config)
+        try:
+            log = KafkaLog(settings)
+            fill(log, "patients", count)
+            seconds: dict[str, list[float]] = {"copy": [], "view": []}
+            # The first round of each warms up, and does not count.
+            for number in range(rounds + 1):
+                copied = _copy(spark, log, count, f"copy-{number}")
+                viewed = _view(spark, Path(folder), log, number)
+                if number:
+                    seconds["copy"].append(copied)
+                    seconds["view"].append(viewed)
+                found = log.topic(f"patients-v{number}").read()
+                if sum(1 for _ in found) != count:
+                    raise AssertionError("the view did not publish each record once")
+        finally:
+            spark.stop()
+    timed = count - SKIPPED
+    rates = {name: timed / statistics.median(values) for name, values in seconds.items()}
+    return {
+        "records": count,
+        "rounds": rounds,
+        "plain_copy_per_second": round(rates["copy"]),
+        "view_per_second": round(rates["view"]),
+        "ratio": round(rates["view"] / rates["copy"], 3),
+        "ratio_goal": GOAL,
+        "seconds": {name: [round(it, 2) for it in values] for name, values in seconds.items()},
+    }
+
+
+def settings_for(cluster: KafkaCluster) -> KafkaSettings:
+    """Return the settings of Penstock's own user at a cluster of ours."""
+    return KafkaSettings.model_validate(
+        {
+            "bootstrap": cluster.bootstrap,
+            "security": "sasl_plaintext",
+            "password": {"file": str(cluster.admin_password_file)},
+        },
+        context=folders(cluster.folder),
+    )
+
+
+def fill(log: KafkaLog, topic: str, count: int) -> None:
+    """Put records into a topic."""
+    log.make_topic(topic)
+    for start in range(0, count, BATCH):
+        numbers = range(start, min(count, start + BATCH))
+        log.topic(topic).append([make_value(number) for number in numbers])
+
+
+def make_value(number: int, **more: Any) -> bytes:
+    """Return a record."""
+    record = {
+        "pid": number,
+        "name": f"Patient {number}",
+        "zip": f"{number * 7919 % 100_000:05}",
+        "age": number * 31 % 100,
+        "glucose": 70 + number % 1300 / 10,
+        "diagnosis": "Typ-2-Diabetes mit Komplikationen",
+        "note": "taken by the night shift",
+        **more,
+    }
+    return json.dumps(record, separators=(",", ":")).encode()
+
+
+def _copy(spark: SparkSession, log: KafkaLog, count: int, target: str) -> float:
+    """Copy the topic batch by batch; return the seconds from the third batch on."""
+    log.make_topic(target)
+    options = connector_options(log)
+    began = 0.0
+    for start in range(0, count, BATCH):
+        if start == SKIPPED:
+            began = time.perf_counter()
+        stretch = {
+            "assign": json.dumps({"patients": [0]}),
+            "startingOffsets": json.dumps({"patients": {"0": start}}),
+            "endingOffsets": json.dumps({"patients": {"0": min(count, start + BATCH)}}),
+            "minPartitions": str(spark.sparkContext.defaultParallelism),
+        }
+        frame = spark.read.format("kafka").options(**options, **stretch).load()
+        writer = frame.select("key", "value").write.format("kafka").options(**options)
+        writer.option("topic", target).save()
+    return time.perf_counter() - began
+
+
+def _view(spark: SparkSession, folder: Path, log: KafkaLog, number: int) -> float:
+    """Make a view of the topic; return the seconds from its second commit on."""
+    name = f"v{number}"
+    documents = [
+        Document("stream", "patients", {"fields": FIELDS, "subject": "pid", "source": "kafka"}),
+        Document("view", name, {"stream": "patients", "format": "topic", "anonymizers": MASKS}),
+    ]
+    definitions = DefinitionSet.build(documents)
+    settings = defaults(folder, {}).pipeline.model_copy(update={"batch": BATCH})
+    manager = Manager(spark, settings, lambda: definitions, kafka=log.settings)
+    manager.control.change(name, "start")
+    manager.run_once()
+    ended = time.time()
+    second = list(manager.control.view(name).commits())[1]
+    # A commit is noted just before its records are delivered: those of the second batch are
+    # delivered in the time that counts, which is to the view's disadvantage.
+    return ended - second.at / 1000
