@@ -6,6 +6,7 @@ it a nightly one of more than 100,000 steps.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import time
@@ -58,8 +59,11 @@ MODES = {
 }
 
 
+Running = tuple[GatewayThread, frozenset[asyncio.Task[Any]]]
+
+
 @pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayThread]:
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     with (
         MosquittoServer(tmp_path_factory.mktemp("broker"), persistent=False) as broker,
         run_gateway(
@@ -68,20 +72,22 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayThread]
             {"limits": {"commands": 100_000}},
         ) as running,
     ):
-        yield running
+        # What runs as long as the gateway does: the clock, the lease, detection and more.
+        lasting = running.do(lambda: frozenset(running.gateway._tasks))
+        yield running, lasting
 
 
 class Walk:
     """One walk: the real thing and the model, step by step."""
 
-    def __init__(self, gateway: GatewayThread, seed: int) -> None:
+    def __init__(self, running: Running, seed: int) -> None:
         self.choice = random.Random(seed)
-        self.gateway = gateway
+        self.gateway, self.lasting = running
         self.root = f"w{seed}"
         self.trace: list[Any] = []
         self.world = World()
         self.real: dict[str, RawClient] = {}
-        self.admin = RawClient(gateway.port)
+        self.admin = RawClient(self.gateway.port)
         self.admin.connect(f"{self.root}-admin")
         self.payload = 0
         for command in ("CLEAR", "RESET"):
@@ -106,15 +112,11 @@ class Walk:
 
         def idle() -> bool:
             gateway = self.gateway.gateway
-            return len(gateway._tasks) <= self.lasting and gateway.saver._running is None
+            return gateway._tasks <= self.lasting and gateway.saver._running is None
 
         deadline = time.monotonic() + 10
         while not self.gateway.do(idle):
             assert time.monotonic() < deadline, self.trace
-
-    @property
-    def lasting(self) -> int:
-        return 3  # the clock, the lease, the heartbeat
 
     # --- steps ---
 
@@ -277,7 +279,7 @@ class Walk:
 
 
 @pytest.mark.timeout(60 + 30 * SCALE)
-def test_walks(gateway: GatewayThread) -> None:
+def test_walks(gateway: Running) -> None:
     first = int(os.environ.get("PENSTOCK_PROPERTY_SEED", "0"))
     for seed in range(first, first + WALKS):
         walk = Walk(gateway, seed)

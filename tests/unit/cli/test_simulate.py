@@ -26,7 +26,10 @@ def test_a_short_simulation_tells_its_tally(capsys: pytest.CaptureFixture[str]) 
     assert told["active_at_the_end"] > 0
 
 
-def test_the_table_names_every_evolution(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_names_every_evolution(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")  # in fewer, long names are folded
     assert run("--patients", "10", "--days", "1", "--rooms-every", "600") == 0
     shown = capsys.readouterr().out
     assert "PositiveWithoutSymptoms" in shown

@@ -93,7 +93,7 @@ def test_a_k_anonymous_view_is_valid() -> None:
             "aggregation does not take 'name'",
         ),
         ([K, {"anonymizer": "shuffling", "keys": ["age"]}], {"window": TUMBLING}, "a second step"),
-        ([{**K, "k": 1}], {}, "greater than or equal to 2"),
+        ([{**K, "k": 1}], {}, "at least 2"),
         ([{**K, "delta": 3}], {}, "no group is ever full"),
         (
             [{**K, "quasiIdentifiers": [{"key": "age", "hierarchy": "sex"}]}],
