@@ -74,7 +74,7 @@ def officer(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> It
 def library(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Give kcat a librdkafka that brokers still let in, where its own is too old.
 
-    Before 2.6.1 it repeated the nonce in SCRAM, which brokers refuse since 3.7.2.
+    Before 2.6.1 it repeated the nonce in SCRAM, which brokers of Kafka 4 refuse.
     """
     program = find("kcat").path
     said = subprocess.run([str(program), "-V"], capture_output=True, text=True, check=True).stdout
