@@ -33,8 +33,8 @@ GOALS = {
 def run(*, quick: bool = False) -> dict[str, Any]:
     """Measure everything; with `quick` only to see that it runs."""
     raise_descriptor_limit(DESCRIPTORS)
-    effort = Effort(1, 0.7, 0.3) if quick else Effort(5, 3.0, 0.7)
-    some = Effort(1, 0.7, 0.3) if quick else Effort(3, 3.0, 0.7)
+    effort = Effort(1, 0.7, 0.3) if quick else Effort(3, 2.0, 0.5)
+    some = Effort(1, 0.7, 0.3) if quick else Effort(2, 2.0, 0.5)
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as name:
         folder = Path(name)
         with MosquittoServer(folder / "broker", persistent=False) as broker:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import statistics
+import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -51,6 +52,8 @@ def climb(
     for number in range(effort.rounds):
         for rung in rungs:
             place = folder / f"{rung.name}-{rung.qos}-{number}"
+            said = f"round {number + 1} of {effort.rounds}: {rung.name}, QoS {rung.qos}"
+            print(said, file=sys.stderr, flush=True)
             found[rung.name].append(_measure(rung, place, broker, effort))
         _add_ratios([found[rung.name][-1] for rung in rungs])
     return {name: _medians(rounds) for name, rounds in found.items()}
