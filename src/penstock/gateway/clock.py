@@ -48,18 +48,18 @@ class Clock:
         """Return the time, in milliseconds since 1970."""
         wall, boot = int(self._wall() * 1000), self._steady()
         passed = int((boot - self._boot) * 1000)
-        if wall >= self._held:
+        # At the least: how far we go on our own, however seldom we are asked.
+        least = self._held + (passed - passed // _SLOWER if passed >= _SLOWER else 0)
+        if wall >= least:
             if wall - self._held - passed > _JUMP_MS and not self._behind:
                 self._tell("forward", wall - self._held - passed)
             self._behind = False
             self._held, self._boot = wall, boot
-            return wall
-        if passed >= _SLOWER:
+        elif passed >= _SLOWER:
             if self._held - wall > _JUMP_MS and not self._behind:
                 self._behind = True
                 self._tell("back", self._held - wall)
-            self._held += passed - passed // _SLOWER
-            self._boot = boot
+            self._held, self._boot = least, boot
         return self._held
 
     def go_on_from(self, at: int) -> None:

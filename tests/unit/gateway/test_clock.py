@@ -61,6 +61,16 @@ def test_it_goes_on_from_a_time_that_was_told_before() -> None:
     assert clock.now() == START * 1000 + 7_000
 
 
+def test_it_goes_on_as_fast_whether_it_is_asked_often_or_seldom() -> None:
+    hands = Hands()
+    clock = hands.make()
+    before = clock.now()
+    hands.wall -= 621
+    clock.now()
+    hands.pass_by(3_600)
+    assert clock.now() == before + 3_600_000 * 15 // 16
+
+
 @given(st.lists(st.tuples(st.floats(0, 100), st.floats(-1e6, 1e6)), max_size=50))
 def test_it_never_goes_back_and_never_stops(moves: list[tuple[float, float]]) -> None:
     hands = Hands()
