@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 from rich.console import Console
+from rich.text import Text
 
 from penstock.cli.keys import parse_kind
 from penstock.cli.output import json_option, show, table
@@ -11,6 +14,11 @@ from penstock.cli.session import open_definitions
 from penstock.definitions import write_yaml
 from penstock.errors import UsageError, quote
 from penstock.model.document import Document
+
+SUMMARY = 120
+MOST_WORDS = 6
+NAMING = ("name", "key", "anonymizer", "field", "event", "id")
+"""The fields that tell what an item of a list is, the best first."""
 
 
 @click.command("get")
@@ -55,16 +63,46 @@ def _render_list(console: Console, documents: list[Document], epoch: int) -> Non
         return
     shown = table("kind", "name", "says")
     for document in documents:
-        shown.add_row(document.kind, document.name, _summary(document))
+        shown.add_row(document.kind, Text(document.name, "bold"), Text(_summary(document)))
     console.print(shown)
     console.print(f"{len(documents)} definitions at epoch {epoch}", style="dim")
 
 
 def _summary(document: Document) -> str:
-    parts = []
-    for field, value in document.body.items():
-        shown = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-        parts.append(shown if field == "description" else f"{field}: {shown}")
-    text = "; ".join(parts)
-    limit = 160
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    """Say in one short line what a definition is; `get KIND NAME` shows all of it."""
+    about = document.body.get("description")
+    text = (
+        str(about)
+        if about
+        else "; ".join(
+            f"{field}: {_shorten(value)}"
+            for field, value in document.body.items()
+            if value not in (None, "", [], {})
+        )
+    )
+    return text if len(text) <= SUMMARY else text[: SUMMARY - 1] + "…"
+
+
+def _shorten(value: Any) -> str:
+    """Write a value in a few words: names of what is in a list, never its whole content."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return _join(list(value))
+    if isinstance(value, list):
+        return _join([_find_name(item) for item in value])
+    return str(value)
+
+
+def _find_name(item: Any) -> str:
+    """Return what an item of a list is known by."""
+    if isinstance(item, dict):
+        named = (item[it] for it in NAMING if isinstance(item.get(it), str))
+        return next(named, next(iter(item), ""))
+    return _shorten(item)
+
+
+def _join(words: list[str]) -> str:
+    left = len(words) - MOST_WORDS
+    shown = ", ".join(words[:MOST_WORDS])
+    return f"{shown} and {left} more" if left > 0 else shown

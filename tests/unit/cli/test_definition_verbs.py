@@ -114,6 +114,45 @@ def test_an_invalid_file_changes_nothing(capsys: pytest.CaptureFixture[str]) -> 
     assert _json(capsys, "get")[1] == []
 
 
+STREAM = """
+kind: stream
+name: patients
+subject: pid
+fields: [{name: pid, type: int}, {name: age, type: int}]
+---
+kind: view
+name: research
+stream: patients
+anonymizers: [{anonymizer: suppression, keys: [pid]}]
+---
+kind: view
+name: all
+description: For those who treat patients.
+stream: patients
+---
+kind: hierarchy
+name: letters
+values: {a: [x], b: [x], c: [x], d: [x], e: [x], f: [x], g: [x], h: [x]}
+"""
+
+
+def test_get_lists_kinds_and_names_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("s.yaml").write_text(STREAM)
+    assert _run(capsys, "apply", "-f", "s.yaml")[0] == 0
+    code, out, _ = _run(capsys, "get")
+    assert code == 0
+    lines = [line.rstrip().split(maxsplit=2) for line in out.splitlines()]
+    assert lines == [
+        ["kind", "name", "says"],
+        ["hierarchy", "letters", "values: a, b, c, d, e, f and 2 more"],
+        ["stream", "patients", "fields: pid, age; subject: pid"],
+        ["view", "all", "For those who treat patients."],
+        ["view", "research", "anonymizers: suppression; stream: patients"],
+        ["4", "definitions", "at epoch 1"],
+    ]
+    assert [it["name"] for it in _json(capsys, "get", "views")[1]] == ["all", "research"]
+
+
 def test_errors_are_json_too(capsys: pytest.CaptureFixture[str]) -> None:
     Path("bad.yaml").write_text("kind: nothing\nname: a\n")
     code, out, errors = _run(capsys, "apply", "-f", "bad.yaml", "--json")
