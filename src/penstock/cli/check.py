@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,10 +12,19 @@ from rich.console import Console
 from rich.text import Text
 
 from penstock.cli.output import json_option, show, table
-from penstock.cli.session import open_definitions
+from penstock.cli.supposing import (
+    Known,
+    know,
+    open_questions,
+    render_seen,
+    situation_option,
+    tell_seen,
+)
 from penstock.definitions.decisions import Decider, Question
 from penstock.errors import UsageError, quote
 from penstock.policy.decision import Decision
+from penstock.policy.emergencies import Witness
+from penstock.policy.objects import parse_payload
 
 
 def parse_values(given: tuple[str, ...], option: str) -> dict[str, Any]:
@@ -47,12 +57,7 @@ def parse_values(given: tuple[str, ...], option: str) -> dict[str, Any]:
 )
 @click.option("--environment", "-e", multiple=True, metavar="NAME=JSON", help="An attribute of e.")
 @click.option("--publisher", metavar="USER", help="The user who published what is read.")
-@click.option(
-    "--situation",
-    multiple=True,
-    metavar="SCENARIO/SUBJECT=SITUATION",
-    help="Suppose that an emergency scenario's subject is in this situation.",
-)
+@situation_option
 @click.option("--payload", default="{}", metavar="JSON", help="The payload of the message.")
 @click.option("--epoch", type=int, help="Ask under the definitions of an earlier epoch.")
 @json_option
@@ -75,8 +80,9 @@ def command(
     """Ask whether a subject may read or write a topic, and why.
 
     The subject may be a real or a hypothetical one: attributes given with -a go before
-    those that are defined, and so do those of the object. No emergency is supposed but
-    those given with --situation. The exit code is 0 if it is allowed, 1 if it is denied.
+    those that are defined, and so do those of the object. Emergencies are those that hold
+    now, as the gateway that detects knows them; --situation supposes others. The exit code
+    is 0 if it is allowed, 1 if it is denied.
     """
     question = Question(
         topic=topic,
@@ -89,24 +95,33 @@ def command(
         environment=parse_values(environment, "--environment"),
         payload=_parse_payload(payload),
         publisher=publisher,
-        situations=_parse_situations(situation),
     )
-    with open_definitions() as checked:
+    with open_questions() as (checked, database):
         if epoch is None:
             snapshot, meaning = checked.current()
         else:
             snapshot = checked.definitions.snapshot_at(epoch)
             meaning = checked.meaning(snapshot)
-    decision = Decider(meaning).decide(question, now=datetime.now(UTC))
-    data = {**decision.as_dict(), "epoch": snapshot.epoch}
-    show(as_json, data, lambda console: render_decision(console, decision, snapshot.epoch))
+        decider = Decider(meaning)
+        known = know(situation, decider, database)
+    witness = Witness(known.situations)
+    decision = decider.decide(question, now=datetime.now(UTC), situations=witness)
+    data = {
+        **decision.as_dict(),
+        "epoch": snapshot.epoch,
+        "situations": tell_seen(known, witness),
+    }
+    show(as_json, data, lambda console: _render(console, decision, snapshot.epoch, known, witness))
     return 0 if decision.allowed else 1
 
 
-def render_decision(console: Console, decision: Decision, epoch: int) -> None:
-    """Draw a decision: the outcome, the deciding rule, every rule considered."""
+def _render(
+    console: Console, decision: Decision, epoch: int, known: Known, witness: Witness
+) -> None:
+    """Draw a decision: the outcome, the deciding rule, every rule and situation considered."""
     word = ("allowed", "bold green") if decision.allowed else ("denied", "bold red")
     console.print(Text.assemble(word, f" by {decision.rule}: {decision.reason}"))
+    render_seen(console, known, witness)
     if decision.considered:
         shown = table("rule considered", "what it says")
         for item in decision.considered:
@@ -117,27 +132,12 @@ def render_decision(console: Console, decision: Decision, epoch: int) -> None:
     console.print(f"decided under epoch {epoch}", style="dim")
 
 
-def _parse_situations(given: tuple[str, ...]) -> dict[str, str]:
-    situations: dict[str, str] = {}
-    for text in given:
-        instance, equals, situation = text.rpartition("=")
-        if not equals or not instance or not situation:
-            raise UsageError(
-                f"--situation {quote(text)} names no situation",
-                fix="write --situation SCENARIO/SUBJECT=SITUATION",
-            )
-        situations[instance] = situation
-    return situations
-
-
-def _parse_payload(text: str) -> dict[str, Any]:
-    try:
-        payload = json.loads(text)
-    except ValueError:
-        payload = None
-    if not isinstance(payload, dict):
+def _parse_payload(text: str) -> Mapping[str, Any]:
+    """Read a payload as the gateway does: what it would not look into is refused here."""
+    payload = parse_payload(text.encode("utf-8", "surrogateescape"))
+    if payload is None:
         raise UsageError(
-            f"the payload {quote(text)} is no JSON object",
+            f"the payload {quote(text)} is no JSON object, or a name occurs twice in it",
             fix="""write --payload '{"pulse": 80}'""",
         )
     return payload

@@ -9,26 +9,36 @@ from rich.console import Console
 from rich.text import Text
 
 from penstock.cli.output import json_option, show, table
-from penstock.cli.session import open_definitions
+from penstock.cli.supposing import Held, Known, know, open_questions, situation_option
 from penstock.definitions.decisions import Decider
 from penstock.model.kinds import PurposeSettings
 from penstock.model.topics import check_topic
 from penstock.policy.attributes import ACTIONS
+from penstock.policy.emergencies import Emergency
+from penstock.policy.objects import Place
+
+MOST_NAMES = 12
 
 
 @click.command("explain")
 @click.argument("topic")
+@situation_option
 @json_option
-def command(topic: str, as_json: bool) -> None:
-    """Say which rules apply to TOPIC: who can see it, for which purposes, and why."""
+def command(topic: str, situation: tuple[str, ...], as_json: bool) -> None:
+    """Say which rules apply to TOPIC: who can see it, for which purposes, and why.
+
+    Of emergency policies it is said which situations that they need hold now.
+    """
     check_topic(topic)
-    with open_definitions() as checked:
+    with open_questions() as (checked, database):
         snapshot, meaning = checked.current()
-    decider = Decider(meaning)
+        decider = Decider(meaning)
+        known = know(situation, decider, database)
     settings = meaning.get(PurposeSettings, "default") or PurposeSettings()
     effective = decider.reservations.effective(topic)
     reservations = sorted(decider.reservations.affected(topic))
     rules = [(action, it) for action in ACTIONS for it in decider.access.considered(action, topic)]
+    place = decider.access.place(topic)
     policies = [
         {
             "policy": rule.name.partition(" ")[2],
@@ -36,6 +46,7 @@ def command(topic: str, as_json: bool) -> None:
             "subject": rule.subject,
             "when": rule.condition.text,
             "emergency": str(rule.emergency) if rule.emergency else None,
+            "applies": [it.as_dict() for it in _find_applying(rule.emergency, known, topic, place)],
         }
         for action, rule in rules
     ]
@@ -47,7 +58,6 @@ def command(topic: str, as_json: bool) -> None:
         }
         for it in decider.access.preferences(topic)
     ]
-    place = decider.access.place(topic)
     about = {name: f"the topic's level {value}" for name, value in place.levels.items()}
     about |= {name: f"the payload's {'.'.join(path)}" for name, path in place.paths}
     data: dict[str, Any] = {
@@ -62,8 +72,40 @@ def command(topic: str, as_json: bool) -> None:
         "policies_required": decider.policies_required,
         "policies": policies,
         "preferences": preferences,
+        "situations": {"source": known.source, "trouble": known.trouble or None},
     }
     show(as_json, data, lambda console: _render(console, data))
+
+
+def _find_applying(
+    emergency: Emergency | None, known: Known, topic: str, place: Place
+) -> list[Held]:
+    """Return the situations in which an emergency policy applies to messages of the topic.
+
+    Where the topic does not tell whose situation counts, they are those of everybody.
+    """
+    from penstock.store.situations import as_stored
+
+    if emergency is None:
+        return []
+    subject = None
+    if emergency.about is not None:
+        outcome = emergency.about.evaluate(s={}, o=place.levels, e={}, t={"topic": topic})
+        subject = None if outcome.missing else as_stored(outcome.value)
+    return [
+        it
+        for it in known.held
+        if it.scenario in emergency.scenarios
+        and (emergency.situations is None or it.situation in emergency.situations)
+        and subject in {None, it.subject}
+    ]
+
+
+def _tell_applying(held: list[dict[str, Any]]) -> str:
+    shown = [f"{it['situation']} of {it['subject']}" for it in held[:MOST_NAMES]]
+    if len(held) > MOST_NAMES:
+        shown.append(f"{len(held) - MOST_NAMES} more")
+    return ", ".join(shown)
 
 
 def _render(console: Console, data: dict[str, Any]) -> None:
@@ -81,9 +123,13 @@ def _render(console: Console, data: dict[str, Any]) -> None:
     elif not data["policies"]:
         console.print("policies are required and none is about this topic: nobody may use it")
     else:
-        shown = table("policy", "grants", "to", "when", "in emergencies")
+        when = "now" if data["situations"]["source"] == "live" else "as supposed"
+        shown = table("policy", "grants", "to", "when", "in emergencies", when)
         for item in data["policies"]:
-            texts = (item["subject"], item["when"], item["emergency"] or "")
+            told = _tell_applying(item["applies"])
+            if item["emergency"] and not told:
+                told = "unknown" if data["situations"]["trouble"] else "none"
+            texts = (item["subject"], item["when"], item["emergency"] or "", told)
             shown.add_row(item["policy"], item["action"], *map(Text, texts))
         console.print(shown)
     if data["preferences"]:
@@ -91,6 +137,9 @@ def _render(console: Console, data: dict[str, Any]) -> None:
         for item in data["preferences"]:
             shown.add_row(item["preference"], Text(item["publisher"]), Text(item["when"]))
         console.print(shown)
+    if data["situations"]["trouble"]:
+        trouble = f"situations are not known: {data['situations']['trouble']}"
+        console.print(Text(trouble, "yellow"))
     console.print(f"under epoch {data['epoch']}", style="dim")
 
 

@@ -206,15 +206,11 @@ def _find_trouble(desk: Desk) -> str | None:
     """Say where what is shown may be out of date: nobody detects."""
     from penstock.model.kinds import Scenario
     from penstock.store.detection import find_detector
+    from penstock.store.live_situations import find_trouble
 
     if not desk.definitions.of(Scenario):
         return "no scenario is defined"
-    detector = find_detector(desk.database)
-    if detector is None:
-        return "no gateway has detected anything yet"
-    if not detector.is_alive(datetime.now(UTC)):
-        return f"no gateway detects since {detector.held_until:%Y-%m-%d %H:%M:%S}"
-    return detector.trouble or None
+    return find_trouble(find_detector(desk.database), datetime.now(UTC)) or None
 
 
 def _list_levels(desk: Desk) -> dict[tuple[str, str], int]:

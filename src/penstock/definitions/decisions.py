@@ -6,7 +6,8 @@ Rules that hold here:
   policy only.
 - The first part that denies decides; the explanation lists what all parts considered.
 - Questions may be hypothetical: attributes that are given go before those that are known,
-  and no emergency is there but those that are given.
+  and so do the situations that a question supposes, all of them. Where it supposes none, those
+  count that the asker hands over; without them no emergency is there.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from penstock.model.purposes import check_purpose
 from penstock.model.topics import check_topic
 from penstock.policy.attributes import Action
 from penstock.policy.decision import Decision
-from penstock.policy.emergencies import SituationBoard
+from penstock.policy.emergencies import SituationBoard, Situations
 from penstock.policy.objects import Message
 from penstock.policy.purpose_explanations import explain_topic
 from penstock.policy.reservations import Reservations
@@ -47,7 +48,7 @@ class Question:
     publisher: str | None = None
     """The user who published the message that is read."""
     situations: Mapping[str, str] = field(default_factory=dict)
-    """Situations by scenario and subject, `covid/patient-17`."""
+    """Supposed situations by scenario and subject, `covid/patient-17`."""
 
 
 class Decider:
@@ -73,8 +74,18 @@ class Decider:
         """Whether policies are looked at."""
         return self.access.settings.required
 
-    def decide(self, question: Question, *, now: datetime) -> Decision:
-        """Decide one question, with the reason and all rules considered."""
+    @property
+    def scenarios(self) -> frozenset[str]:
+        """The names of all emergency scenarios."""
+        return frozenset(self._situations)
+
+    def decide(
+        self, question: Question, *, now: datetime, situations: Situations | None = None
+    ) -> Decision:
+        """Decide one question, with the reason and all rules considered.
+
+        `situations` are those that hold; a question that supposes some sets them aside.
+        """
         check_topic(question.topic)
         if question.purpose is not None:
             self._check_declared(check_purpose(question.purpose))
@@ -93,7 +104,9 @@ class Decider:
                 "a purpose belongs to reading; writing has none", fix="leave out the purpose"
             )
         if self.policies_required or (question.action == "read" and self.access.limited):
-            parts.append(self._decide_by_policies(question, now))
+            if situations is None or question.situations:
+                situations = SituationBoard(self.suppose(question.situations))
+            parts.append(self._decide_by_policies(question, now, situations))
         return join(parts)
 
     def _check_declared(self, purpose: str) -> None:
@@ -105,7 +118,9 @@ class Decider:
                 fix=f"did you mean {near[0]!r}?" if near else "`penstock get purpose` lists them",
             )
 
-    def _decide_by_policies(self, question: Question, now: datetime) -> Decision:
+    def _decide_by_policies(
+        self, question: Question, now: datetime, situations: Situations
+    ) -> Decision:
         environment = {"time": now, **question.environment}
         if question.purpose is not None:
             environment["purpose"] = question.purpose
@@ -122,12 +137,12 @@ class Decider:
             self.access.asker(question.user, question.client, question.attributes),
             message,
             environment,
-            self._suppose(question.situations),
+            situations,
         )
 
-    def _suppose(self, situations: Mapping[str, str]) -> SituationBoard:
-        """Return the situations of a question, all of which must exist."""
-        board = SituationBoard()
+    def suppose(self, situations: Mapping[str, str]) -> list[tuple[str, str, str]]:
+        """Return supposed situations as scenario, subject, situation; all must exist."""
+        found = []
         for instance, situation in situations.items():
             # Names and subjects may have slashes: the longest name that is known counts.
             fitting = [it for it in self._situations if instance.startswith(f"{it}/")]
@@ -142,8 +157,8 @@ class Decider:
                     f"the scenario {scenario!r} has no situation {quote(situation)}",
                     fix=f"name one of {_list(self._situations[scenario])}",
                 )
-            board.move(scenario, instance.removeprefix(f"{scenario}/"), situation)
-        return board
+            found.append((scenario, instance.removeprefix(f"{scenario}/"), situation))
+        return found
 
 
 def _list(names: Iterable[str]) -> str:

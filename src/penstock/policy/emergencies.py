@@ -105,6 +105,30 @@ NO_SITUATIONS = SituationBoard()
 """No scenario is active."""
 
 
+class Witness:
+    """Passes questions on to who knows the situations, and remembers the answers.
+
+    So an explanation can name the situations that a decision looked at.
+    """
+
+    def __init__(self, situations: Situations) -> None:
+        self._situations = situations
+        self.seen: dict[tuple[str, str | None], tuple[str, ...]] = {}
+        """The situations found, by scenario and subject; None: of anybody."""
+
+    def current(self, scenario: str, subject: str) -> str | None:
+        """Return the situation of a scenario's subject, None where it is inactive."""
+        found = self._situations.current(scenario, subject)
+        self.seen[scenario, subject] = () if found is None else (found,)
+        return found
+
+    def occupied(self, scenario: str) -> AbstractSet[str]:
+        """Return the situations that some subject of a scenario is in."""
+        found = self._situations.occupied(scenario)
+        self.seen[scenario, None] = tuple(sorted(found))
+        return found
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Emergency:
     """When an emergency policy applies; a plan that sets ordinary policies aside is one too."""

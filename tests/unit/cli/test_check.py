@@ -94,3 +94,28 @@ def test_explain_tells_emergency_policies_and_preferences(
     assert answer["object"] == {"patientId": "the payload's pid"}
     out = _run(capsys, "explain", "physiological/respiratory")[1]
     assert "readers need" in out
+    assert "situations are not known: no gateway has detected anything yet" in out
+
+
+def test_check_tells_people_which_situations_it_looked_at(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    specialist = (*TEMPERATURE, "--subject", "specialist-1")
+    code, out, _ = _run(capsys, *specialist, "--situation", "covid/patient-1=Severe")
+    assert code == 0
+    assert "covid of patient-1: Severe (supposed)" in out
+    code, out, _ = _run(capsys, *specialist)
+    assert code == 1
+    assert "situations are not known: no gateway has detected anything yet" in out
+    code, out, _ = _run(capsys, *specialist, "--situation", "none")
+    assert code == 1
+    assert "not known" not in out
+
+
+def test_a_payload_that_the_gateway_would_not_look_into_is_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    twice = """{"pid": "patient-1", "pid": "patient-2"}"""
+    code, _, errors = _run(capsys, *TEMPERATURE[:3], "--payload", twice)
+    assert code == 2
+    assert "a name occurs twice" in errors.replace("\n", " ")

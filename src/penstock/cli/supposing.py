@@ -1,0 +1,157 @@
+"""The situations that questions are asked under: those that hold now, or supposed ones.
+
+Rules that hold here:
+- Without `--situation` the answer is the one that the gateway gives that detects. With it the
+  question is hypothetical: no situation is there but those that are given.
+- The answer says which of the two it was, and which situations it looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from penstock.cli.output import Function
+from penstock.cli.session import configuration, open_database, refuse_missing_store
+from penstock.errors import UsageError, quote
+from penstock.policy.emergencies import SituationBoard, Situations, Witness
+
+if TYPE_CHECKING:
+    from penstock.definitions.decisions import Decider
+    from penstock.store.checked import CheckedDefinitions
+    from penstock.store.database import Database
+
+NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A situation that holds, or is supposed to; then nobody knows since when."""
+
+    scenario: str
+    subject: str
+    """As the store has it."""
+    situation: str
+    since: datetime | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as JSON data."""
+        since = self.since.isoformat() if self.since else None
+        return {
+            "scenario": self.scenario,
+            "subject": self.subject,
+            "situation": self.situation,
+            "since": since,
+        }
+
+    def __str__(self) -> str:
+        since = f", since {self.since:%Y-%m-%d %H:%M:%S}" if self.since else ""
+        return f"{self.scenario} of {self.subject}: {self.situation}{since}"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a question is asked under."""
+
+    source: str
+    """`live` or `supposed`."""
+    held: Sequence[Held]
+    situations: Situations
+    trouble: str = ""
+    """Why no situation is known, where none is."""
+
+
+@contextmanager
+def open_questions() -> Iterator[tuple[CheckedDefinitions, Database]]:
+    """Open definitions and situations, to ask about them."""
+    from penstock.store.checked import CheckedDefinitions
+    from penstock.store.definitions import Definitions
+
+    settings = configuration()
+    refuse_missing_store(settings)
+    with open_database(settings) as database:
+        yield CheckedDefinitions(Definitions(database)), database
+
+
+def situation_option(function: Function) -> Function:
+    """Add `--situation`; it arrives as the parameter `situation`, to `know` with."""
+    return click.option(
+        "--situation",
+        multiple=True,
+        metavar="SCENARIO/SUBJECT=SITUATION",
+        help="Suppose that an emergency scenario's subject is in this situation, and nobody else "
+        "in any; `none`: that nobody is. Else those count that hold now.",
+    )(function)
+
+
+def know(given: tuple[str, ...], decider: Decider, database: Database) -> Known:
+    """Return the situations that are supposed, or else those that hold now."""
+    from penstock.store.live_situations import read_live
+    from penstock.store.situations import as_stored
+
+    supposed = parse_situations(given)
+    if supposed is not None:
+        rows = decider.suppose(supposed)
+        held = [Held(scenario, as_stored(subject), it) for scenario, subject, it in rows]
+        return Known("supposed", held, SituationBoard(rows))
+    live = read_live(database, datetime.now(UTC))
+    held = [Held(it.scenario, it.subject, it.situation, it.since) for it in live.standing]
+    # Where no scenario is defined, nobody has anything to detect.
+    trouble = live.trouble if decider.scenarios else ""
+    return Known("live", [] if trouble else held, live, trouble)
+
+
+def parse_situations(given: tuple[str, ...]) -> dict[str, str] | None:
+    """Read the option; None where it was not given."""
+    if not given:
+        return None
+    if given == (NONE,):
+        return {}
+    situations: dict[str, str] = {}
+    for text in given:
+        instance, equals, situation = text.rpartition("=")
+        if not equals or not instance or not situation:
+            raise UsageError(
+                f"--situation {quote(text)} names no situation",
+                fix="write --situation SCENARIO/SUBJECT=SITUATION, or `none` alone",
+            )
+        situations[instance] = situation
+    return situations
+
+
+def tell_seen(known: Known, witness: Witness) -> dict[str, Any]:
+    """Return as JSON data which situations a decision looked at."""
+    seen = witness.seen
+    looked = [it for it in known.held if _is_seen(it, seen)]
+    return {
+        "source": known.source,
+        "trouble": known.trouble or None,
+        "looked_at": [it.as_dict() for it in looked],
+    }
+
+
+def render_seen(console: Console, known: Known, witness: Witness) -> None:
+    """Tell which situations a decision looked at."""
+    for it in known.held:
+        if _is_seen(it, witness.seen):
+            console.print(Text(f"{it} ({known.source})"))
+    if known.trouble:
+        console.print(Text(f"situations are not known: {known.trouble}", "yellow"))
+
+
+def _is_seen(held: Held, seen: Mapping[tuple[str, str | None], tuple[str, ...]]) -> bool:
+    from penstock.store.situations import as_stored
+
+    if held.situation in seen.get((held.scenario, None), ()):
+        return True
+    return any(
+        scenario == held.scenario and subject is not None and as_stored(subject) == held.subject
+        for scenario, subject in seen
+    )
