@@ -76,15 +76,17 @@ def test_contacts_of_exactly_900_seconds_are_not_close() -> None:
         assert engine.current("covid", "bob") == expected
 
 
-def test_visits_are_looked_up_where_an_action_needs_them() -> None:
+def test_contacts_are_looked_up_where_an_action_needs_them() -> None:
     engine = Engine(NURSING_HOME)
-    offer(engine, "location", START, pid="ann", location="hall")
-    told = engine.offer(make_packet("closecontact", {"pid": "ann"}, START), START).commit()
+    for second in range(1000):
+        for pid in ("ann", "bob"):
+            offer(engine, "location", START + second * 1000, pid=pid, location="hall")
+    at = START + HOUR
+    told = engine.offer(make_packet("closecontact", {"pid": "ann"}, at), at).commit()
     assert [it.target for it in told.transitions] == ["Possible"]
-    assert "VisitedRoom" not in dict(told.detected)
-    offer(engine, "location", START, pid="bob", location="hall")
-    fever = make_packet("temperature", {"pid": "bob", "temperature": 39}, START)
-    assert "VisitedRoom" in dict(engine.offer(fever, START).commit().detected)
+    assert "CloseContact" not in dict(told.detected)
+    fever = make_packet("temperature", {"pid": "bob", "temperature": 39}, at)
+    assert "CloseContact" in dict(engine.offer(fever, at).commit().detected)
 
 
 def test_a_negative_result_of_an_earlier_request_does_not_close_a_newer_case() -> None:
