@@ -5,8 +5,8 @@ Rules that hold here:
   the wave visits, inputs first.
 - Sums of meetings by day and person take nothing from the meetings: who keeps the stays
   knows them.
-- State is saved under the text of its operator, views included: it is taken back by an
-  operator that does the same, whatever else has changed.
+- State is saved under the text of its operator: it is taken back by an operator that does
+  the same, whatever else has changed.
 """
 
 from __future__ import annotations
@@ -59,13 +59,11 @@ class Network:
         """Which node passes on an operator's rows."""
         self.nodes: list[Node] = []
         """The nodes in order, each at the index of its operator."""
-        self._texts: list[str] = []
         found = {it: find_daily_sums(it, self._operators) for it in range(len(self._operators))}
         self._sums = {it: sums for it, sums in found.items() if sums is not None}
         for index, operator in enumerate(self._operators):
             node = self._make(index, operator)
             self.nodes.append(node)
-            self._texts.append(operator.text)
         self._name_outputs(program)
         self._connect()
         self._mark_looked_at()
@@ -77,8 +75,8 @@ class Network:
     def states(self) -> list[tuple[str, Node]]:
         """Return the nodes with state, and the texts under which it is saved."""
         return [
-            (text, node)
-            for text, node in zip(self._texts, self.nodes, strict=True)
+            (operator.text, node)
+            for operator, node in zip(self._operators, self.nodes, strict=True)
             if not isinstance(node, SourceNode | ViewNode)
         ]
 
@@ -168,13 +166,11 @@ class Network:
 
     def _connect(self) -> None:
         views: dict[int, list[ViewNode]] = {}
-        texts: dict[int, list[str]] = {}
         for index, operator in enumerate(self._operators):
             node = self.nodes[index]
             if isinstance(node, ViewNode):
                 (source,) = operator.inputs
                 views.setdefault(source, []).append(node)
-                texts.setdefault(source, []).append(operator.text)
                 continue
             if index not in self._sums:
                 for slot, source in enumerate(operator.inputs):
@@ -185,8 +181,6 @@ class Network:
                 assert isinstance(plain, ViewNode)  # noqa: S101 - made above
                 own = [plain] if plain.consumers or plain.names else []
                 self._replace(index, self._gather(index, operator, [*own, *views.get(index, [])]))
-                kept = ["itself"] if own else []
-                self._texts[index] += " | " + " | ".join(kept + texts.get(index, []))
 
     def _gather(self, index: int, operator: Aggregate, views: list[ViewNode]) -> Node:
         """Return the node of an aggregate with its views."""
