@@ -20,8 +20,9 @@ from penstock.model.document import Document
 from penstock.pipeline.consent import REFUSED, SUBJECT, OptOuts, mark_subjects, objects
 from penstock.pipeline.control import Control
 from penstock.pipeline.reading import read_published
-from penstock.store.consent import Choice, ConsentBook, SubjectMarks, number_of
+from penstock.store.consent import Choice, ConsentBook
 from penstock.store.database import Database
+from penstock.store.opt_outs import SubjectMarks, number_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

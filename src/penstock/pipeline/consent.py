@@ -29,7 +29,7 @@ from penstock.masks.spark.types import write_text
 from penstock.masks.spark.workbench import Workbench
 from penstock.model.kinds import Stream
 from penstock.pipeline.log_source import PROBLEM
-from penstock.store.consent import (
+from penstock.store.opt_outs import (
     NUMBER_BITS,
     Consent,
     Objectors,

@@ -3,7 +3,7 @@
     opt out, opt in ──▶ consent_changes: one row for each change of mind, in order
                               │ what is new since the epoch in hand
                               ▼
-    enforcement point ──▶ opt_outs() ──▶ OptOuts ──▶ refusing(purposes) ──▶ Objectors
+    enforcement point ──▶ opt_outs() ──▶ OptOuts
 
 Rules that hold here:
 - No name is in the database: a subject is marked by HMAC-SHA-256 under a key that is not in
@@ -12,38 +12,30 @@ Rules that hold here:
 - History is never rewritten. The newest row of a subject and a purpose says what holds.
 - `opt_outs` holds every change that was committed before it was called, or it raises: who
   does not know what people want publishes nothing.
-- An opt-out of a purpose covers what lies below it. It also covers what lies above: who may
-  use data for `care` may use it for `care/research`.
 """
 
 from __future__ import annotations
 
-import hmac
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, Connection, Index, Integer, String, Table
 
 from penstock.config.secrets import SecretFile, generate_key
-from penstock.errors import UnavailableError, UsageError, quote
-from penstock.model.purposes import check_purpose, lineage
+from penstock.errors import UnavailableError
+from penstock.model.purposes import check_purpose
 from penstock.store.database import Database
 from penstock.store.definitions import utc_now
+from penstock.store.opt_outs import DIGITS, OptOuts, SubjectMarks
 from penstock.store.schema import MARK_LENGTH, NAME_LENGTH, Moment, metadata
 
 AREA: Final = "consent"
-SUBJECT_LIMIT: Final = 1000
-KEY_LEAST: Final = 32
-NUMBER_BITS: Final = 60
-"""Bits of a mark that stand for a person in records. Who shares them with somebody who opted out
-is left out too; for one among ten million, with a million opt-outs, the odds are 1 : 100,000."""
-_DIGITS: Final = 32
 _ONLY: Final = 1
 
 changes_table = Table(
@@ -52,7 +44,7 @@ changes_table = Table(
     Column("epoch", BigInteger, primary_key=True, autoincrement=False),
     Column("mark", String(MARK_LENGTH), nullable=False),
     Column("at", Moment, nullable=False),
-    Column("subject", String(_DIGITS), nullable=False),
+    Column("subject", String(DIGITS), nullable=False),
     Column("purpose", String(NAME_LENGTH), nullable=False),
     Column("choice", String(8), nullable=False),
     Index("ix_consent_changes_subject_purpose", "subject", "purpose"),
@@ -61,7 +53,7 @@ key_table = Table(
     "consent_key",
     metadata,
     Column("id", Integer, primary_key=True, autoincrement=False),
-    Column("fingerprint", String(_DIGITS), nullable=False),
+    Column("fingerprint", String(DIGITS), nullable=False),
 )
 
 _NEWEST: Final = sa.select(sa.func.max(changes_table.c.epoch)).scalar_subquery()
@@ -87,89 +79,6 @@ class Choice(StrEnum):
     OPT_IN = "opt-in"
 
 
-class SubjectMarks:
-    """Marks people under one key: the same person the same way, and no way back."""
-
-    __slots__ = ("fingerprint", "key")
-
-    def __init__(self, secret: bytes) -> None:
-        if len(secret) < KEY_LEAST:
-            raise UnavailableError(
-                f"the key of consent has {len(secret)} bytes, too few to resist guessing",
-                fix=f"use at least {KEY_LEAST} random bytes",
-            )
-        self.key = hmac.digest(secret, b"penstock consent subjects", "sha256")
-        self.fingerprint = hmac.digest(secret, b"penstock consent key", "sha256").hex()[:_DIGITS]
-
-    def of(self, subject: str) -> str:
-        """Return the mark of a person, named as the records of streams name them."""
-        return hmac.digest(self.key, _encode(subject), "sha256").hex()[:_DIGITS]
-
-
-def number_of(mark: str) -> int:
-    """Return the number that stands for a mark in records."""
-    return int(mark[: NUMBER_BITS // 4], 16)
-
-
-class Objectors(frozenset[str]):
-    """The marks of people who want no part in something, and what marks people so."""
-
-    marks: SubjectMarks | None
-
-    def __new__(cls, who: Iterable[str] = (), marks: SubjectMarks | None = None) -> Self:
-        """Gather marks that were all made by the same key."""
-        made = super().__new__(cls, who)
-        made.marks = marks
-        return made
-
-
-@dataclass(frozen=True, slots=True)
-class OptOuts:
-    """All opt-outs of an epoch: purpose → the marks of people who opted out of it."""
-
-    epoch: int = 0
-    by_purpose: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    marks: SubjectMarks | None = None
-    _known: dict[tuple[str, ...], Objectors] = field(
-        default_factory=dict, compare=False, repr=False
-    )
-
-    @classmethod
-    def of(cls, epoch: int, pairs: Iterable[tuple[str, str]], marks: SubjectMarks) -> OptOuts:
-        """Gather pairs of subject, by name, and purpose."""
-        found: dict[str, set[str]] = {}
-        for subject, purpose in pairs:
-            found.setdefault(purpose, set()).add(marks.of(subject))
-        return cls(epoch, {purpose: frozenset(who) for purpose, who in found.items()}, marks)
-
-    def refusing(self, purposes: Iterable[str]) -> Objectors:
-        """Return who opted out of one of the purposes, of what it is a part of, or has."""
-        served = tuple(purposes)
-        known = self._known.get(served)
-        if known is None:
-            who = (it for refused, it in self.by_purpose.items() if touches(refused, served))
-            known = self._known[served] = Objectors(frozenset().union(*who), self.marks)
-        return known
-
-
-def touches(refused: str, purposes: Iterable[str]) -> bool:
-    """Whether an opt-out of a purpose concerns data that is used for others."""
-    above = lineage(refused)
-    return any(refused in lineage(purpose) or purpose in above for purpose in purposes)
-
-
-class Consent(Protocol):
-    """Tells the opt-outs of now: the one question that enforcement points ask."""
-
-    def __call__(self) -> OptOuts:
-        """Return them; raise where they cannot be known, and nothing is published."""
-
-
-def nobody_opted_out() -> OptOuts:
-    """Return no opt-outs: for installations where nobody can."""
-    return OptOuts()
-
-
 @dataclass(frozen=True, slots=True)
 class Standing:
     """What a person chose for a purpose last, and when."""
@@ -179,8 +88,8 @@ class Standing:
     at: datetime
 
 
-Then = Callable[[Connection, int], None]
-"""Writes further rows within the transaction of changes, given how many there are."""
+Then = Callable[[Connection, list[str]], None]
+"""Writes further rows within the transaction of changes, given whose choice changed."""
 
 
 class ConsentBook:
@@ -229,7 +138,7 @@ class ConsentBook:
         with self._database.write(AREA) as connection:
             changed = self.choose_within(connection, choice, subjects, purpose)
             if then is not None:
-                then(connection, len(changed))
+                then(connection, changed)
         return changed
 
     def choose_within(
@@ -327,17 +236,3 @@ class ConsentBook:
                 "the key of consent is another than the one that people were marked with",
                 fix="bring the file back that consent.key names, from where people opt out",
             )
-
-
-def _encode(subject: str) -> bytes:
-    """Return the bytes of a name; refuse what no record can say."""
-    try:
-        found = subject.encode()
-    except UnicodeEncodeError:
-        found = b""
-    if not 0 < len(found) <= SUBJECT_LIMIT:
-        raise UsageError(
-            f"a person cannot be called {quote(ascii(subject), 20)}",
-            fix=f"give 1 to {SUBJECT_LIMIT} bytes of text, as the subject of the stream says it",
-        )
-    return found

@@ -12,17 +12,9 @@ from hypothesis import strategies as st
 
 from penstock.config.secrets import SecretFile
 from penstock.errors import PenstockError, UnavailableError, UsageError
-from penstock.store.consent import (
-    SUBJECT_LIMIT,
-    Choice,
-    ConsentBook,
-    ConsentUnknownError,
-    OptOuts,
-    SubjectMarks,
-    changes_table,
-    number_of,
-)
+from penstock.store.consent import Choice, ConsentBook, ConsentUnknownError, changes_table
 from penstock.store.database import Database
+from penstock.store.opt_outs import SUBJECT_LIMIT, OptOuts, SubjectMarks, number_of
 
 MARKS = SubjectMarks(bytes(32))
 SUBJECTS = st.sampled_from(["p", "q", "Jörg Müller"])
@@ -89,12 +81,12 @@ def test_no_name_is_in_the_database(database: Database) -> None:
 
 def test_a_choice_and_what_belongs_to_it_come_together_or_not_at_all(database: Database) -> None:
     book = ConsentBook(database, MARKS)
-    told: list[int] = []
-    book.choose(Choice.OPT_OUT, ["p", "p", "q"], "a", then=lambda _, count: told.append(count))
-    book.choose(Choice.OPT_OUT, ["p"], "a", then=lambda _, count: told.append(count))
-    assert told == [2, 0]
+    told: list[list[str]] = []
+    book.choose(Choice.OPT_OUT, ["p", "p", "q"], "a", then=lambda _, who: told.append(who))
+    book.choose(Choice.OPT_OUT, ["p"], "a", then=lambda _, who: told.append(who))
+    assert told == [["p", "q"], []]
 
-    def fail(connection: object, count: int) -> None:
+    def fail(connection: object, who: list[str]) -> None:
         raise UsageError("the record cannot be written")
 
     with pytest.raises(UsageError):
