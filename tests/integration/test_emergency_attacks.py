@@ -47,6 +47,20 @@ name: house
 topics: "house/#"
 payload: {patientId: pid}
 ---
+kind: object
+name: rooms
+topics: "house/room/+patientId"
+---
+kind: purpose
+name: care
+---
+kind: purpose
+name: research
+---
+kind: reservation
+name: house/reserved
+allow: [care]
+---
 kind: event
 name: Reading
 attributes: {pid: string, value: double}
@@ -115,6 +129,20 @@ name: patient/private
 user: patient
 filter: house/#
 when: '"nurse" == s.uid || "stranger" == s.uid'
+---
+kind: preference
+name: patient/calls
+user: patient
+filter: calls/#
+when: '"nurse" == s.uid'
+---
+kind: emergency-policy
+name: stranger/calls
+subject: user:stranger
+filter: calls/#
+allow: read
+plan: alert
+about: t.payload.pid
 ---
 kind: policy
 name: patient
@@ -354,3 +382,59 @@ def test_what_is_about_nobody_opens_and_starts_nothing(
     assert gateway.do(lambda: gateway.gateway.guard.detection.board.changes) == before
     assert len(nurse.messages(1)) >= 1
     assert doctor.messages() == []
+
+
+@pytest.mark.parametrize("patient", ["patient", "ann"])
+def test_the_patients_wishes_hold_for_what_actions_publish(enter: Login, patient: str) -> None:
+    """A call is about a patient, and published for them: `patient` wants nurses to hear it."""
+    sensor, nurse, stranger = enter("sensor"), enter("nurse"), enter("stranger")
+    for reader in (nurse, stranger):
+        reader.subscribe("calls/#", qos=1)
+    sensor.publish("house/pulse", about(patient, 120), qos=1)
+    assert [it.topic for it in nurse.messages(1)] == [f"calls/{patient}"]
+    heard = [it.topic for it in stranger.messages(0 if patient == "patient" else 1)]
+    assert heard == ([] if patient == "patient" else ["calls/ann"])
+    sensor.publish("house/pulse", about(patient, 10), qos=1)
+
+
+def test_purposes_hold_in_an_emergency(enter: Login) -> None:
+    sensor, plain, doctor = enter("sensor"), enter("doctor"), enter("doctor")
+    wrong = enter("doctor")
+    plain.subscribe("house/reserved", qos=1)
+    doctor.subscribe("!AP/house/reserved{care}", qos=1)
+    wrong.subscribe("!AP/house/reserved{research}", qos=1)
+    sensor.publish("house/pulse", about("purpose", 120), qos=1)
+    sensor.publish("house/reserved", about("purpose", 0, 1), qos=1)
+    assert numbers(doctor, 1) == [1]
+    assert numbers(plain) == numbers(wrong) == []
+    sensor.publish("house/pulse", about("purpose", 10), qos=1)
+
+
+def test_a_message_that_contradicts_its_topic_is_about_nobody(enter: Login) -> None:
+    sensor, doctor, nurse = enter("sensor"), enter("doctor"), enter("nurse")
+    for reader in (doctor, nurse):
+        reader.subscribe("house/room/+", qos=1)
+    sensor.publish("house/pulse", about("here", 120), qos=1)
+    sensor.publish("house/room/here", about("here", 0, 1), qos=1)
+    sensor.publish("house/room/there", about("here", 0, 2), qos=1)
+    sensor.publish("house/room/here", about("there", 0, 3), qos=1)
+    assert numbers(nurse, 3) == [1, 2, 3]
+    assert numbers(doctor, 1) == [1]
+    sensor.publish("house/pulse", about("here", 10), qos=1)
+
+
+def test_no_detour_lets_a_stranger_start_an_emergency(gateway: GatewayThread, enter: Login) -> None:
+    """An alias, a message with purposes, a forged stamp: the same decision."""
+    stranger = enter("stranger")
+    alias = stranger.publish("house/pulse", about("way", 120), qos=1, topic_alias=1)
+    again = stranger.publish("", about("way", 120), qos=1, topic_alias=1)
+    for_care = stranger.publish("!AIP/house/pulse{care}", about("way", 120), qos=1)
+    forged = (("penstock-publisher", "sensor"), ("penstock-client", "sensor"))
+    stamped = stranger.publish("house/pulse", about("way", 120), qos=2, user=forged)
+    answers = [it.reason for it in (alias, again, for_care, stamped)]
+    assert answers == [ReasonCode.NOT_AUTHORIZED] * 4
+    assert situation(gateway, "way") is None
+    sensor = enter("sensor")
+    assert sensor.publish("!AIP/house/pulse{care}", about("way", 120), qos=1).reason < FAILURE
+    assert situation(gateway, "way") == "Alert"
+    sensor.publish("house/pulse", about("way", 10), qos=1)
