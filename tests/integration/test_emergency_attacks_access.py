@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock.components import MosquittoServer
 from penstock.mqtt import ReasonCode
 from penstock.mqtt.reasons import FAILURE
+from penstock.store.audit.pseudonyms import Pseudonyms
+from penstock.store.audit.reading import read_last
+from penstock.store.database import Database
 from tests.gateway.harness import GatewayThread
 from tests.gateway.house import (
     HOUSE,
@@ -24,7 +29,7 @@ from tests.gateway.house import (
     open_house,
     open_situations,
 )
-from tests.gateway.ward import login
+from tests.gateway.ward import define, login
 
 pytestmark = pytest.mark.needs("mosquitto")
 pytest_plugins = ("tests.gateway.fixtures",)
@@ -202,3 +207,85 @@ def test_an_exclusive_plan_sets_ordinary_rights_aside(
             gateway.do(lambda: detection.board.lose("on purpose"))
             assert publish("house/other", about("bob", 0, 6)) == ReasonCode.NOT_AUTHORIZED
         assert numbers(nurse) == numbers(doctor) == []
+
+
+def test_who_is_no_longer_followed_or_in_the_group_loses_access_at_once(
+    broker: MosquittoServer, tmp_path: Path
+) -> None:
+    """A scenario for a list of patients, opened to a group: both lists change meanwhile."""
+    group = "kind: group\nname: doctors\nmembers: [MEMBERS]\n---\n"
+    text = (group + HOUSE).replace("subject: user:doctor", "subject: group:doctors")
+    text = text.replace(
+        "plan: alert\nattribute: pid", "plan: alert\nattribute: pid\nsubjects: [WHO]"
+    )
+
+    def fill(members: str, who: str) -> str:
+        return text.replace("MEMBERS", members).replace("WHO", who)
+
+    with (
+        open_house(tmp_path, broker.port, fill("user:doctor, user:echo", "ann, bob")) as gateway,
+        open_doors(gateway) as enter,
+    ):
+        doctor, echo, sensor = enter("doctor"), enter("echo"), enter("sensor")
+        for reader in (doctor, echo):
+            reader.subscribe("house/list", qos=1)
+        for patient in ("ann", "bob", "cid"):
+            sensor.publish("house/pulse", about(patient, 120), qos=1)
+
+        def ask() -> tuple[list[int], list[int]]:
+            for number, patient in enumerate(("ann", "bob", "cid"), 1):
+                sensor.publish("house/list", about(patient, 0, number), qos=1)
+            for reader in (doctor, echo):
+                reader.settle()
+            return numbers(doctor), numbers(echo)
+
+        assert ask() == ([1, 2], [1, 2])
+        follow(gateway, fill("user:doctor", "ann, bob"))
+        assert ask() == ([1, 2], [])
+        follow(gateway, fill("user:doctor", "bob, cid"))
+        assert ask() == ([2], [])
+        # Being on the list again brings back no emergency of old.
+        follow(gateway, fill("user:doctor, user:echo", "ann, bob, cid"))
+        assert ask() == ([2], [2])
+
+
+def follow(gateway: GatewayThread, text: str) -> None:
+    """Change the definitions, and wait until the gateway goes by them."""
+    epoch = gateway.do(lambda: gateway.gateway.rules.epoch)
+    define(gateway.config, text)
+    deadline = time.monotonic() + 60
+    while gateway.do(lambda: gateway.gateway.rules.epoch) == epoch:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_what_an_emergency_granted_is_on_record(broker: MosquittoServer, tmp_path: Path) -> None:
+    """By whom, about whom, in which situation; not what nurses may read anyway."""
+    with open_house(tmp_path, broker.port) as gateway, open_doors(gateway) as enter:
+        doctor, nurse, sensor = enter("doctor"), enter("nurse"), enter("sensor")
+        for reader in (doctor, nurse):
+            reader.subscribe("house/record", qos=1)
+        sensor.publish("house/pulse", about("ann", 120), qos=1)
+        for number in range(3):
+            sensor.publish("house/record", about("ann", 0, number), qos=1)
+        assert numbers(doctor, 3) == numbers(nurse, 3) == [0, 1, 2]
+        people = Pseudonyms.open(gateway.config.audit.pseudonym_key)
+        deadline = time.monotonic() + 60
+        granted: list[Any] = []
+        while sum(json.loads(it.details)["count"] for it in granted) < 3:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+            with (
+                Database.open(gateway.config.store.connection_url()) as database,
+                database.read() as connection,
+            ):
+                entries = [it.entry for it in read_last(connection, 1000)]
+            granted = [it for it in entries if it.kind == "emergency.granted"]
+        for entry in granted:
+            assert entry.actor == people.person("doctor")
+            assert entry.subject == people.person("ann")
+            assert entry.rule == "emergency-policy doctor"
+            details = json.loads(entry.details)
+            assert (details["scenario"], details["situation"]) == ("alert", "Alert")
+        changed = [it for it in entries if it.kind == "situation.changed"]
+        assert [it.subject for it in changed] == [people.person("ann")]
