@@ -33,6 +33,7 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from penstock.definitions.differential_privacy import END, START, Aggregate, DifferentialPrivacy
 from penstock.masks.fields import Schema
 from penstock.model.kinds.view import Window
+from penstock.pipeline.forgetting import split_off
 from penstock.pipeline.laplace import LaplaceNoise, MakeNoise, Noise
 from penstock.pipeline.ledger import Ledger
 from penstock.pipeline.log_source import OFFSET
@@ -169,12 +170,17 @@ class DifferentialPrivacyStep:
         self._newest = max(self._newest, newest)
         return self._let_go(max(self._watermark, newest - self._grace), dead)
 
-    def is_due(self, now: int) -> bool:
-        """Whether the clock has ended a window."""
-        if not self._by_arrival:
-            return False
-        reached = max(self._watermark, now - self._grace)
-        return self._next is not None and self._next + self._size <= reached
+    def forget(self, persons: Integers, reason: str) -> list[DeadLetter]:
+        """Let the rows of some persons not count; what was published with them stays."""
+        self._rows, dead = split_off(self._rows, persons, reason)
+        return dead
+
+    @property
+    def due(self) -> int | None:
+        """When the clock ends the window to be published next."""
+        if not self._by_arrival or self._next is None:
+            return None
+        return self._next + self._size + self._grace
 
     def flush(self) -> Outcome:
         """End all windows up to that of the newest time; later ones may still come."""

@@ -37,6 +37,7 @@ from penstock.masks.anonymity.rules import Rule
 from penstock.masks.anonymity.stream import StreamAnonymizer
 from penstock.masks.fields import Schema
 from penstock.masks.suppression import SYMBOL
+from penstock.pipeline.forgetting import split_off
 from penstock.pipeline.log_source import OFFSET
 from penstock.pipeline.parsing import PERSON, TIME
 from penstock.pipeline.risk_persons import HIGH, LOW, PERSONS, RECORDS, count_persons
@@ -99,9 +100,16 @@ class KAnonymityStep:
         state = self._stream.to_bytes()
         return len(state).to_bytes(8) + state + write_table(self._rows)
 
-    def is_due(self, now: int) -> bool:  # noqa: ARG002 - time plays no part
+    def forget(self, persons: npt.NDArray[np.int64], reason: str) -> list[DeadLetter]:
+        """Let the rows of some persons go unpublished; groups are made without them."""
+        self._rows, dead = split_off(self._rows, persons, reason)
+        self._stream.forget(persons)
+        return dead
+
+    @property
+    def due(self) -> int | None:
         """Nothing leaves by the clock."""
-        return False
+        return None
 
     def feed(self, rows: pa.Table, now: int) -> Outcome:  # noqa: ARG002 - time plays no part
         """Take rows in; those outside a domain become dead letters at once."""

@@ -14,10 +14,14 @@ import io
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from penstock.masks.fields import FieldType, Schema
 from penstock.pipeline.log_source import OFFSET
+
+Integers = npt.NDArray[np.int64]
 
 WINDOW: Final = "penstock:window"
 # Before every time that records can have.
@@ -71,11 +75,15 @@ class Step(Protocol):
     def flush(self) -> Outcome:
         """End the stream: everything leaves."""
 
+    def forget(self, persons: Integers, reason: str) -> list[DeadLetter]:
+        """Let the rows of some persons go unpublished, of those that are held back."""
+
     def save(self) -> bytes:
         """Return everything the step knows."""
 
-    def is_due(self, now: int) -> bool:
-        """Whether something would leave by the clock alone."""
+    @property
+    def due(self) -> int | None:
+        """The time of the clock from which on something leaves by it alone, if ever."""
 
 
 def arrow_schema(schema: Schema, *more: str) -> pa.Schema:

@@ -95,6 +95,16 @@ class StreamAnonymizer:
         """End the stream: everything still held leaves."""
         return self._release(final=True)
 
+    def forget(self, persons: Integers) -> None:
+        """Hold the tuples of some persons no longer, as if they had never come."""
+        held = self._held
+        gone = np.isin(self._persons[:held], persons)
+        if not gone.any():
+            return
+        for column, line in enumerate(self._sensitive[:, :held]):
+            self._seen[column] -= np.bincount(line[gone], minlength=self._seen[column].size)
+        self._keep(np.flatnonzero(~gone))
+
     def _check(self, codes: Floats, sensitive: Integers, count: int) -> None:
         """Refuse arrays that do not fit the parameters."""
         spaces = (len(self.parameters.space), len(self.parameters.sensitive))
