@@ -116,11 +116,10 @@ def test_the_clock_ends_windows_of_arrival() -> None:
         secret=bytes(32),
     )
     assert step.feed(_table([(3, 1, "a")], 0), 3).rows.num_rows == 0
-    assert not step.is_due(14)
-    assert step.is_due(15)
+    assert step.due == 15
     empty = arrow_schema(SCHEMA, OFFSET, PERSON, TIME).empty_table()
     assert step.feed(empty, 15).rows.num_rows == 1
-    assert not step.is_due(1000)
+    assert step.due is None
 
 
 @given(window=windows, batches=st.lists(rows, max_size=4))

@@ -68,20 +68,18 @@ def _counts(outcome: Outcome) -> dict[int, int]:
 
 def test_the_clock_ends_windows_of_arrival_also_empty_ones() -> None:
     step = _step(by_arrival=True, grace=5)
-    assert not step.is_due(10**6), "before the first record there is nothing to publish"
+    assert step.due is None, "before the first record there is nothing to publish"
     assert _counts(step.feed(_rows((3, 1)), 3)) == {}
-    assert not step.is_due(14)
-    assert step.is_due(15)
+    assert step.due == 15
     assert _counts(step.feed(_rows(), 15)) == {0: 1}
-    assert not step.is_due(24)
-    assert step.is_due(25)
+    assert step.due == 25
     assert _counts(step.feed(_rows(), 47)) == {10: 0, 20: 0, 30: 0}
 
 
 def test_times_of_events_wait_for_events() -> None:
     step = _step()
     step.feed(_rows((3, 1)), 3)
-    assert not step.is_due(10**6)
+    assert step.due is None
 
 
 def test_a_long_silence_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
