@@ -12,7 +12,7 @@ Rules that hold here:
   so does a window without records that lies between others.
 - Values become whole numbers on a grid and are cut to their bounds there, so that the bound
   of a sum is exact.
-- The ledger is saved with the commit that publishes the figures: either both count or none,
+- The ledger counts with the commit that publishes the figures: either both count or none,
   and a window is never published twice with different noise.
 """
 
