@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,15 +17,20 @@ from penstock.definitions import DefinitionSet
 from penstock.errors import UnavailableError
 from penstock.eventlog import EventLog
 from penstock.model.document import Document
-from penstock.pipeline.consent import REFUSED, OptOuts
+from penstock.pipeline.consent import REFUSED, SUBJECT, OptOuts, mark_subjects, objects
 from penstock.pipeline.control import Control
 from penstock.pipeline.reading import read_published
+from penstock.store.consent import Choice, ConsentBook
+from penstock.store.database import Database
+from penstock.store.opt_outs import SubjectMarks, number_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.needs("java")
 
+MARKS = SubjectMarks(bytes(32))
+SOON = 120.0
 STREAM = {
     "fields": [{"name": "pid", "type": "int"}, {"name": "age", "type": "int"}],
     "subject": "pid",
@@ -73,7 +82,7 @@ def test_who_opted_out_is_left_out_from_then_on(spark: SparkSession, tmp_path: P
 
     feed_and_run(1, 2, 3)
     assert {name: published(name) for name in VIEWS} == {it: [1, 2, 3] for it in VIEWS}
-    now = OptOuts.of(7, [("2", "research"), ("3", "marketing")])
+    now = OptOuts.of(7, [("2", "research"), ("3", "marketing")], MARKS)
     feed_and_run(1, 2, 3)
     assert published("care") == [1, 1, 2, 2, 3, 3]
     for name in ("research", "lines", "grouped"):
@@ -101,3 +110,86 @@ def test_nothing_is_published_while_opt_outs_are_not_known(
     condition = manager.control.condition("care")
     assert condition is not None
     assert "the store is away" in (condition.error or "")
+
+
+@contextmanager
+def running(spark: SparkSession, folder: Path, book: ConsentBook) -> Iterator[Control]:
+    """Run the views of opt-outs that a store holds, as `penstock views run` does."""
+    from penstock.pipeline.manager import Manager  # noqa: PLC0415 - loads Spark
+
+    settings = defaults(folder, {}).pipeline.model_copy(update={"interval": 0.1})
+    manager = Manager(spark, settings, lambda: DEFINITIONS, consent=book.opt_outs)
+    for name in ("care", "research"):
+        manager.control.change(name, "start")
+    told = threading.Event()
+    thread = threading.Thread(target=manager.run, args=(told,), daemon=True)
+    thread.start()
+    try:
+        yield manager.control
+    finally:
+        told.set()
+        thread.join(SOON)
+    assert not thread.is_alive()
+
+
+def wait_for(done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SOON
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_running_view_follows_the_store(spark: SparkSession, tmp_path: Path) -> None:
+    settings = defaults(tmp_path, {}).pipeline
+    topic = EventLog(settings.event_log).topic("s")
+
+    with Database.open(f"sqlite:///{tmp_path}/penstock.db") as database:
+        book = ConsentBook(database, MARKS)
+        officer = ConsentBook(database, MARKS)
+        with running(spark, tmp_path, book) as control:
+
+            def admit(*pids: int) -> None:
+                topic.append([json.dumps({"pid": it, "age": it}).encode() for it in pids])
+                wait_for(lambda: count_read() == [topic.next_offset] * 2)
+
+            def count_read() -> list[int]:
+                commits = [control.view(name).last() for name in ("care", "research")]
+                return [it.totals.read if it else 0 for it in commits]
+
+            admit(1, 2)
+            officer.choose(Choice.OPT_OUT, ["2"], "research")
+            admit(1, 2)
+            officer.choose(Choice.OPT_IN, ["2"], "research")
+            admit(1, 2)
+            found = {
+                name: [row["pid"] for row in read_published(control.view(name))]
+                for name in ("care", "research")
+            }
+    assert sorted(found["care"]) == [1, 1, 1, 2, 2, 2]
+    assert sorted(found["research"]) == [1, 1, 1, 2, 2]
+
+
+def test_records_tell_whom_they_are_about_by_marks_alone(spark: SparkSession) -> None:
+    from penstock.model.kinds import Stream  # noqa: PLC0415
+
+    fields = [{"name": "who", "type": "string"}, {"name": "n", "type": "long"}]
+    names = ["Ada", "Bj\u00f6rn", "", None, "\u6f22"]
+    for subject, values in (("who", names), ("n", [1, -7, 2**40, None, 0])):
+        stream = Stream.model_validate({"name": "s", "fields": fields, "subject": subject})
+        kind = "string" if subject == "who" else "long"
+        frame = spark.createDataFrame([(it,) for it in values], f"{subject} {kind}")
+        marked = mark_subjects(frame, stream, MARKS)
+        found = [row[SUBJECT] for row in marked.collect()]
+        # An empty text names nobody who could opt out, and is marked all the same.
+        for value, number in zip(values, found, strict=True):
+            if value not in {None, ""}:
+                assert number == number_of(MARKS.of(str(value)))
+        assert found[3] is None
+        shown = marked._jdf.queryExecution().toString()
+        assert MARKS.key.hex() not in shown.lower()
+        out = OptOuts.of(1, [(str(values[1]), "research")], MARKS).refusing(["research"])
+        mask = objects(marked.select(SUBJECT).toArrow()[SUBJECT], out)
+        assert mask.tolist() == [False, True, False, False, False]
+        assert not objects(marked.select(SUBJECT).toArrow()[SUBJECT], frozenset()).any()
+    nobody = mark_subjects(frame, Stream.model_validate({"name": "s", "fields": fields}), MARKS)
+    assert {row[SUBJECT] for row in nobody.collect()} == {None}

@@ -22,8 +22,24 @@ from penstock.store.situations import Cause
 Run = Callable[..., tuple[int, str, str]]
 FOLDER = Path(penstock.demo.__file__).parent / "nursing_home"
 AT = int(datetime(2026, 3, 1, 8, tzinfo=UTC).timestamp() * 1000)
+ANN, BOB, EVE, CARL = (("--as", it, "--password-file", it) for it in ("ann", "bob", "eve", "carl"))
 WHY = ("--reason", "collapsed in the garden")
 START = ("situation", "start", "covid", "patient-1", "Severe", *WHY, "--wait", "0")
+RIGHTS = """
+kind: group
+name: on-duty
+members: [user:bob, user:eve]
+---
+kind: right
+name: emergencies/covid
+subjects: [user:ann, group:on-duty]
+break_glass: [covid]
+---
+kind: right
+name: emergencies/pulmonary
+subjects: [user:carl]
+break_glass: [pulmonary]
+"""
 
 
 @pytest.fixture
@@ -41,11 +57,23 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
         assert isinstance(ended.value.code, int)
         return ended.value.code, printed.out, printed.err
 
-    (tmp_path / "penstock.yaml").write_text(
-        "gateway: {authentication: {passwords: keys/passwords}}\n"
-    )
-    assert call("apply", "-f", str(FOLDER))[0] == 0
+    _configure(tmp_path)
+    (tmp_path / "rights.yaml").write_text(RIGHTS)
+    assert call("apply", "-f", str(FOLDER), "-f", "rights.yaml")[0] == 0
+    for user in ("ann", "bob", "eve", "carl"):
+        assert call("password", user, told=f"{user}'s word\n")[0] == 0
+        (tmp_path / user).touch(0o600)
+        (tmp_path / user).write_text(f"{user}'s word\n")
     return call
+
+
+def _configure(folder: Path, *, two_persons: bool = False, open_mode: bool = False) -> None:
+    gateway = {
+        "open_mode": open_mode,
+        "authentication": {"passwords": "keys/passwords"},
+        "emergencies": {"two_persons": two_persons},
+    }
+    (folder / "penstock.yaml").write_text(json.dumps({"gateway": gateway}))
 
 
 @pytest.fixture
@@ -171,7 +199,7 @@ def test_the_diagram_marks_what_holds(run: Run, tmp_path: Path) -> None:
 def test_a_start_by_hand_is_carried_out_by_the_gateway_and_kept_with_its_reason(
     run: Run, gateway: DetectionStore
 ) -> None:
-    code, _, err = run(*START)
+    code, _, err = run(*START, *ANN)
     assert code == 1
     assert "no gateway has carried it out yet: it has not answered in time" in err
     (asked,) = _json(run, "requests")
@@ -187,7 +215,7 @@ def test_a_start_by_hand_is_carried_out_by_the_gateway_and_kept_with_its_reason(
 
 
 def test_what_the_gateway_refuses_is_told(run: Run, gateway: DetectionStore) -> None:
-    run("situation", "end", "covid", "patient-1", *WHY, "--wait", "0")
+    run("situation", "end", "covid", "patient-1", *WHY, "--wait", "0", *ANN)
     (asked,) = _json(run, "requests")
     assert asked["situation"] is None
     _carry_out(gateway, asked["request"], trouble="there is no such scenario any more")
@@ -200,10 +228,11 @@ def test_what_the_gateway_refuses_is_told(run: Run, gateway: DetectionStore) -> 
 
 @pytest.mark.usefixtures("gateway")
 def test_a_request_can_be_withdrawn(run: Run) -> None:
-    run(*START)
+    run(*START, *ANN)
     (asked,) = _json(run, "requests")
-    assert _json(run, "withdraw", asked["request"])["state"] == "withdrawn"
-    code, _, err = run("situation", "withdraw", asked["request"])
+    assert run("situation", "withdraw", asked["request"], *CARL)[0] == 1
+    assert _json(run, "withdraw", asked["request"], *ANN)["state"] == "withdrawn"
+    code, _, err = run("situation", "withdraw", asked["request"], *ANN)
     assert code == 2
     assert "is withdrawn" in err
 
@@ -216,41 +245,69 @@ def test_a_request_can_be_withdrawn(run: Run) -> None:
     ],
 )
 def test_what_cannot_be_is_refused_at_once(run: Run, arguments: tuple[str, ...], told: str) -> None:
-    code, _, err = run("situation", "start", *arguments, *WHY)
+    code, _, err = run("situation", "start", *arguments, *WHY, *ANN)
     assert code == 2
     assert told in err
     assert _json(run, "requests", "--all") == []
 
 
+def test_who_has_no_right_is_refused_and_on_record(run: Run, tmp_path: Path) -> None:
+    for how in (("start", "covid", "patient-1", "Severe"), ("end", "covid", "patient-1")):
+        code, _, err = run("situation", *how, *WHY, *CARL)
+        assert code == 1
+        told = err.replace("\n", " ")
+        assert "'carl' has no right to set situations of 'covid' by hand" in told
+        assert "whose `break_glass` names the scenario" in told
+    code, _, err = run(*START)
+    assert code == 2
+    assert "a login name proves nothing" in err
+    assert _json(run, "requests", "--all") == []
+    code, out, _ = run("audit", "tail", "--json", "-n", "1000", "--kind", "situation.refused")
+    first, second = (json.loads(line) for line in out.splitlines())
+    assert first["outcome"] == second["outcome"] == "denied"
+    assert first["details"] == {"reason": "right", "scenario": "covid", "situation": "Severe"}
+    assert first["subject"] == second["subject"]
+    assert first["actor"] is not None
+    # For trials nobody needs a right, and nobody is asked who they are.
+    _configure(tmp_path, open_mode=True)
+    assert "no gateway has carried it out yet" in run(*START)[2]
+
+
+def test_a_right_is_needed_to_approve_and_still_held_by_who_asked(
+    run: Run, gateway: DetectionStore, tmp_path: Path
+) -> None:
+    _configure(tmp_path, two_persons=True)
+    assert run(*START, *ANN)[0] == 0
+    (asked,) = _json(run, "requests")
+    approve = ("situation", "approve", asked["request"], "--wait", "0")
+    assert "'carl' has no right" in run(*approve, *CARL)[2]
+    (tmp_path / "rights.yaml").write_text(RIGHTS.replace("user:ann, ", ""))
+    assert run("apply", "-f", "rights.yaml")[0] == 0
+    assert "'ann' has no right" in run(*approve, *BOB)[2]
+    assert _json(run, "requests")[0]["state"] == "open"
+    assert gateway.load()[1] == 0
+
+
 def test_two_persons_prove_who_they_are_and_differ(
     run: Run, gateway: DetectionStore, tmp_path: Path
 ) -> None:
-    (tmp_path / "penstock.yaml").write_text(
-        "gateway:\n"
-        "  authentication: {passwords: keys/passwords}\n"
-        "  emergencies: {two_persons: true}\n"
-    )
-    for user in ("eve", "bob"):
-        assert run("password", user, told=f"{user}'s word\n")[0] == 0
-        (tmp_path / user).touch(0o600)
-        (tmp_path / user).write_text(f"{user}'s word\n")
-    eve, bob = (("--as", user, "--password-file", user) for user in ("eve", "bob"))
+    _configure(tmp_path, two_persons=True)
     code, _, err = run(*START)
     assert code == 2
     assert "a login name proves nothing" in err
     code, _, err = run(*START, "--as", "eve", "--password-file", "bob")
     assert code == 1
     assert "wrong user name or password" in err
-    code, out, _ = run(*START, *eve)
+    code, out, _ = run(*START, *EVE)
     assert code == 0
     assert "a second person must approve it" in out
     (asked,) = _json(run, "requests")
     assert asked["state"] == "open"
     approve = ("situation", "approve", asked["request"], "--wait", "0")
-    code, _, err = run(*approve, *eve)
+    code, _, err = run(*approve, *EVE)
     assert code == 1
     assert "whoever made a request cannot approve it" in err
-    assert "carried it out yet" in run(*approve, *bob)[2]
+    assert "carried it out yet" in run(*approve, *BOB)[2]
     _carry_out(gateway, asked["request"])
     _, out, _ = run("situation", "history", "--limit", "1")
     assert "by hand of eve, approved by bob" in out

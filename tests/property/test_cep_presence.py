@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,12 +25,12 @@ samples = st.lists(
 
 
 @settings(max_examples=600, deadline=None)
-@given(samples, st.integers(0, 80), st.integers(0, 40))
+@given(samples, st.integers(0, 80), st.integers(0, 40), st.sampled_from([10_000, 3, 0]))
 def test_stays_are_exactly_the_samples(
-    given_samples: list[tuple[str, str, int]], later: int, split: int
+    given_samples: list[tuple[str, str, int]], later: int, split: int, pairs: int
 ) -> None:
     start = 20_000 * DAY
-    presence = Presence(1000, WITHIN, 10_000)
+    presence = Presence(1000, WITHIN, 10_000, pairs)
     naive: set[tuple[str, str, int]] = set()
     now = start
     for number, (who, place, tick) in enumerate(given_samples):
@@ -37,8 +40,8 @@ def test_stays_are_exactly_the_samples(
         naive.add((who, place, at // 1000))
         if number == split:
             saved = presence.save()
-            presence = Presence(1000, WITHIN, 10_000)
-            presence.load(saved)
+            presence = Presence(1000, WITHIN, 10_000, pairs)
+            presence.load(json.loads(json.dumps(saved)))
     now += later * 3_600_000
     counted = {spot for spot in naive if spot[2] * 1000 > now - WITHIN}
     for who in ("ann", "bob", "cid"):
@@ -55,10 +58,18 @@ def test_stays_are_exactly_the_samples(
         assert {
             (it.other, it.place, it.day): (it.ticks, it.first) for it in presence.meetings(who, now)
         } == {key: (len(found), min(found)) for key, found in met.items()}
+        together: Counter[tuple[str, int]] = Counter()
+        for (other, _, day), found in met.items():
+            together[other, day] += len(found)
+        assert {
+            (other, first // 86_400): ticks
+            for first, company in presence.company(who, now)
+            for other, ticks in company
+        } == together
 
 
 def test_what_is_too_much_costs_the_oldest_day() -> None:
-    presence = Presence(1000, 10 * DAY, 5)
+    presence = Presence(1000, 10 * DAY, 5, 5)
     for day in range(3):
         for visit in range(4):
             presence.add("ann", f"room-{visit}", day * DAY + visit * 60_000)
@@ -67,7 +78,7 @@ def test_what_is_too_much_costs_the_oldest_day() -> None:
 
 
 def test_samples_without_a_person_or_place_do_not_count() -> None:
-    presence = Presence(1000, DAY, 5)
+    presence = Presence(1000, DAY, 5, 5)
     presence.add(None, "hall", 0)
     presence.add("ann", None, 0)
     assert presence.visits("ann", 0) == []

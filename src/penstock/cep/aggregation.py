@@ -44,6 +44,7 @@ class ViewNode(Node):
 
     def __init__(self, index: int, shared: Shared, spec: Aggregate, refine: Refine | None) -> None:
         super().__init__(index, shared)
+        self.text = "" if refine is None else refine.text
         where = None if refine is None else refine.where
         settings = None if refine is None else refine.settings
         self.where = None if where is None else evaluator(where)
@@ -393,7 +394,7 @@ class AggregateNode(Node):
 
     def save(self) -> Any:
         """Return what is kept of each group."""
-        return [
+        groups = [
             [
                 pack_key(key),
                 pack_key(tuple(group.it[name] for name in self._spec.by)),
@@ -404,21 +405,31 @@ class AggregateNode(Node):
                 group.wake,
             ]
             for key, group in self._groups.items()
-        ] or None
+        ]
+        return [[view.text for view in self._views], groups] if groups else None
 
     def load(self, state: Any) -> None:
-        """Take the groups back, and set their timers."""
-        for key, by, saved, rows, period, expiry, wake in state:
+        """Take the groups back, and set their timers.
+
+        Views may have come and gone: what is new is looked at in the next step.
+        """
+        texts, groups = state
+        new = any(view.text not in texts for view in self._views)
+        for key, by, saved, rows, period, expiry, wake in groups:
             it = dict(zip(self._spec.by, unpack_key(by), strict=True))
             group = _Group(it, self._accumulators(), len(self._views))
             for accumulator, part in zip(group.accumulators, saved, strict=True):
                 accumulator.load(part)
             for name, accumulator in zip(self._names, group.accumulators, strict=True):
                 it[name] = accumulator.result()
-            group.rows = [row and unpack_row(row) for row in rows]
-            group.period, group.expiry, group.wake = period, expiry, wake
+            held = {text: row for text, row in zip(texts, rows, strict=True) if row is not None}
+            group.rows = [
+                unpack_row(held[view.text]) if view.text in held else None for view in self._views
+            ]
+            group.period, group.expiry = period, expiry
+            group.wake = min(wake, self.shared.now) if new else wake
             self._note_raised(group)
             made = unpack_key(key)
             self._groups[made] = group
-            if wake < NEVER:
-                self.shared.schedule(wake, self.index, made)
+            if group.wake < NEVER:
+                self.shared.schedule(group.wake, self.index, made)

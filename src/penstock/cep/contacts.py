@@ -5,21 +5,42 @@ Rules that hold here:
   that they led to, where somebody waits for what is made of them: a plan, an operator that
   remembers, or an action that this request is for. Looking them up for nobody would cost
   the more the more contacts a case has.
+- How long one person was with another on one day (`DailySums`) is known without them. Where
+  nobody waits for stays and meetings but those sums, neither is raised.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from typing_extensions import override
 
-from penstock.cep.nodes import NONE, Detections, Feed, Node
-from penstock.cep.operators import Visits
+from penstock.cep.aggregation import ViewNode
+from penstock.cep.nodes import NONE, Detections, Feed, Node, Rows
+from penstock.cep.operators import Aggregate, Meetings, Operator, Refine, Visits
 from penstock.cep.presence import Presence
-from penstock.cep.rows import Row, Shared
+from penstock.cep.rows import FIELD_OF_ROOT, Row, Shared, Values
+from penstock.lang.tree import Node as Tree
+from penstock.lang.tree import find_path
 
 SAMPLES = 0
 """The input that brings samples; the other brings requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interest:
+    """Who waits for what is made of stays."""
+
+    awaited: bool = False
+    """Whether somebody waits with every request."""
+    answers: frozenset[str] = frozenset()
+    """The event types that are made of it: actions may wait for them."""
+
+    def has(self, wanted: frozenset[str]) -> bool:
+        """Tell whether anybody does, where actions want some event types."""
+        return self.awaited or not self.answers.isdisjoint(wanted)
 
 
 class VisitsNode(Node):
@@ -29,11 +50,10 @@ class VisitsNode(Node):
         super().__init__(index, shared)
         self.who = spec.who
         self.place = spec.place
-        self.presence = Presence(spec.every, spec.within, shared.limits.stays)
-        self.awaited = True
-        """Whether somebody waits for visits with every request."""
-        self.answers: frozenset[str] = frozenset()
-        """The event types that are made of visits."""
+        self.presence = Presence(spec.every, spec.within, shared.limits.stays, shared.limits.pairs)
+        self.interest = Interest(awaited=True)
+        """Who waits for stays, and for what is made of them by looking at each."""
+        self.sums: list[DailySumsNode] = []
         self.asked_for: frozenset[str] = frozenset()
         """The event types that the actions of the present request need."""
 
@@ -42,19 +62,24 @@ class VisitsNode(Node):
         inbox, self.inbox = self.inbox, []
         who, place = self.who, self.place
         add = self.presence.add
-        asked = []
+        asked: Rows = []
         for slot, added, _, again in inbox:
             if slot == SAMPLES:
                 for row in added:
                     values = row.values
                     add(values[who], values[place], row.at)
-            elif self.awaited or self.answers & self.asked_for:
-                asked += [(row.values[who], row.at) for row in (*added, *again)]
+            else:
+                asked += [*added, *again]
         if self.presence.dropped:
             self.shared.counts["dropped_days"] += self.presence.dropped
             self.presence.dropped = 0
-        if asked:
-            rows = [row for person, at in asked for row in self._rows(person, at)]
+        if not asked:
+            return
+        for node in self.sums:
+            if node.interest.has(self.asked_for):
+                node.inbox.append((0, asked, NONE, NONE))
+        if self.interest.has(self.asked_for):
+            rows = [row for it in asked for row in self._rows(it.values[who], it.at)]
             if rows:
                 self.emit(detected, rows, NONE, NONE)
 
@@ -129,3 +154,100 @@ class MeetingsNode(Node):
             for meeting in presence.meetings(person, self.shared.now)
         ]
         self.emit(detected, rows, NONE, NONE)
+
+
+@dataclass(frozen=True, slots=True)
+class DailySums:
+    """How the attributes of a sum are called: of whom, with whom, which day, as of when."""
+
+    visits: int
+    who: str
+    other: str
+    date: str
+    at: str
+    sums: tuple[str, ...]
+    order: tuple[str, ...]
+
+
+class DailySumsNode(Node):
+    """Raises how long the person of a request was with each other one, day by day."""
+
+    def __init__(
+        self,
+        index: int,
+        shared: Shared,
+        spec: DailySums,
+        visits: VisitsNode,
+        views: Sequence[ViewNode],
+    ) -> None:
+        super().__init__(index, shared)
+        self._spec = spec
+        self._visits = visits
+        self._views = views
+        self.interest = Interest(awaited=True)
+
+    def run(self, detected: list[tuple[str, Row]]) -> None:
+        """Find the company of those whom the requests of this step are about."""
+        inbox, self.inbox = self.inbox, []
+        who = self._visits.who
+        asked = {(row.values[who], row.at): None for _, rows, _, _ in inbox for row in rows}
+        sums = [it for person, at in asked for it in self._sums(person, at)]
+        now, make = self.shared.now, self.shared.row
+        for view in self._views:
+            where, shape = view.where, view.shape
+            held = sums if where is None else [it for it in sums if where(it) is True]
+            shaped = held if shape is None else map(shape, held)
+            view.emit(detected, [make(now, values) for values in shaped], NONE, NONE)
+
+    def _sums(self, person: str, at: int) -> Iterator[Values]:
+        spec, presence = self._spec, self._visits.presence
+        blank: Values = dict.fromkeys(spec.order)
+        blank |= {spec.who: person, spec.at: at}
+        other, seconds = spec.other, presence.every / 1000
+        for first, company in presence.company(person, self.shared.now):
+            blank[spec.date] = presence.date_of(first)
+            for name, ticks in company:
+                values = blank.copy()
+                values[other] = name
+                for it in spec.sums:
+                    values[it] = ticks * seconds
+                yield values
+
+
+def find_daily_sums(index: int, operators: Sequence[Operator]) -> DailySums | None:
+    """Return what an operator sums up, if it is the meetings of each day with each person.
+
+    Sums of whole seconds only: others would not be the sum of rounded parts.
+    """
+    spec = operators[index]
+    if not isinstance(spec, Aggregate) or spec.window.kind != "step" or len(spec.inputs) != 1:
+        return None
+    source = operators[spec.inputs[0]]
+    names = {name: name for name, _ in source.attributes.fields}
+    while isinstance(source, Refine) and source.where is None:
+        if source.settings is not None:
+            plain = {it.name: _attribute(it.value.tree) for it in source.settings}
+            names = {name: plain.get(it, "") for name, it in names.items()}
+        source = operators[source.inputs[0]]
+    if not isinstance(source, Meetings):
+        return None
+    visits = operators[source.inputs[0]]
+    if not isinstance(visits, Visits) or visits.every % 1000:
+        return None
+    told = {names.get(name, ""): name for name in spec.by}
+    wanted = (visits.who, "other", "date", "at")
+    if set(told) != set(wanted) or len(spec.by) != len(wanted) or not spec.values:
+        return None
+    for value in spec.values:
+        argument = "" if value.argument is None else _attribute(value.argument.tree)
+        if value.function != "sum" or names.get(argument) != "duration":
+            return None
+    sums = tuple(value.name for value in spec.values)
+    who, other, date, at = (told[it] for it in wanted)
+    return DailySums(source.inputs[0], who, other, date, at, sums, (*spec.by, *sums))
+
+
+def _attribute(tree: Tree) -> str:
+    """Return the attribute that an expression is; none where it is more than that."""
+    path = find_path(tree)
+    return path[1] if path is not None and len(path) == FIELD_OF_ROOT else ""

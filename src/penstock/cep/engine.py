@@ -29,6 +29,7 @@ from penstock.cep.nodes import NONE, Node, SourceNode
 from penstock.cep.operators import Packet as PacketType
 from penstock.cep.operators import Request
 from penstock.cep.outcome import Detection, Outcome, Transition
+from penstock.cep.presence import Presence
 from penstock.cep.program import Program
 from penstock.cep.publishing import Publisher
 from penstock.cep.rows import Limits, Row, Shared, Values
@@ -36,7 +37,7 @@ from penstock.cep.situations import Course
 from penstock.errors import UsageError, quote
 from penstock.lang.moments import EPOCH
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 
 class Tentative:
@@ -115,6 +116,11 @@ class Engine:
     def counts(self) -> dict[str, int]:
         """How often something was ignored or dropped, by reason."""
         return dict(self._shared.counts)
+
+    @property
+    def presences(self) -> tuple[Presence, ...]:
+        """Who was where, as far as visits keep it."""
+        return tuple(node.presence for node in self._visits)
 
     def current(self, scenario: str, subject: str) -> str | None:
         """Return the situation of a subject; None where the scenario is inactive."""

@@ -3,8 +3,10 @@
 Rules that hold here:
 - Conditions directly on an aggregate become its views; everything else is a node that
   the wave visits, inputs first.
-- State is saved under the text of its operator, views included: it is taken back by an
-  operator that does the same, whatever else has changed.
+- Sums of meetings by day and person take nothing from the meetings: who keeps the stays
+  knows them.
+- State is saved under the text of its operator: it is taken back by an operator that does
+  the same, whatever else has changed.
 """
 
 from __future__ import annotations
@@ -12,7 +14,13 @@ from __future__ import annotations
 from typing import assert_never
 
 from penstock.cep.aggregation import AggregateNode, ViewNode
-from penstock.cep.contacts import MeetingsNode, VisitsNode
+from penstock.cep.contacts import (
+    DailySumsNode,
+    Interest,
+    MeetingsNode,
+    VisitsNode,
+    find_daily_sums,
+)
 from penstock.cep.joining import JoinNode
 from penstock.cep.nodes import (
     Feed,
@@ -51,11 +59,11 @@ class Network:
         """Which node passes on an operator's rows."""
         self.nodes: list[Node] = []
         """The nodes in order, each at the index of its operator."""
-        self._texts: list[str] = []
+        found = {it: find_daily_sums(it, self._operators) for it in range(len(self._operators))}
+        self._sums = {it: sums for it, sums in found.items() if sums is not None}
         for index, operator in enumerate(self._operators):
             node = self._make(index, operator)
             self.nodes.append(node)
-            self._texts.append(operator.text)
         self._name_outputs(program)
         self._connect()
         self._mark_looked_at()
@@ -67,8 +75,8 @@ class Network:
     def states(self) -> list[tuple[str, Node]]:
         """Return the nodes with state, and the texts under which it is saved."""
         return [
-            (text, node)
-            for text, node in zip(self._texts, self.nodes, strict=True)
+            (operator.text, node)
+            for operator, node in zip(self._operators, self.nodes, strict=True)
             if not isinstance(node, SourceNode | ViewNode)
         ]
 
@@ -88,16 +96,20 @@ class Network:
         """Return the nodes of visits, and let them know who waits for what they find."""
         found = [node for node in self.nodes if isinstance(node, VisitsNode)]
         for node in found:
-            below = {node.index}
-            for index, operator in enumerate(self._operators):
-                if below & set(operator.inputs):
-                    below.add(index)
-            names = {name for index in below for name in self._outputs[index].names}
-            node.answers = frozenset(names)
-            node.awaited = not driving.isdisjoint(names) or any(
-                _remembers(self._operators[index]) for index in below - {node.index}
-            )
+            node.interest = self._find_interest(node.index, driving)
+            for sums in node.sums:
+                sums.interest = self._find_interest(sums.index, driving)
         return found
+
+    def _find_interest(self, start: int, driving: frozenset[str]) -> Interest:
+        """Return who waits for what is made of an operator's rows, but for sums by day."""
+        below = {start}
+        for index, operator in enumerate(self._operators):
+            if index not in self._sums and below & set(operator.inputs):
+                below.add(index)
+        names = frozenset(name for index in below for name in self._outputs[index].names)
+        remembers = any(_remembers(self._operators[index]) for index in below - {start})
+        return Interest(remembers or not driving.isdisjoint(names), names)
 
     def feeders(self, start: int) -> tuple[Feed, ...]:
         """Return what takes a source's rows, if all who do take them directly only."""
@@ -154,25 +166,32 @@ class Network:
 
     def _connect(self) -> None:
         views: dict[int, list[ViewNode]] = {}
-        texts: dict[int, list[str]] = {}
         for index, operator in enumerate(self._operators):
             node = self.nodes[index]
             if isinstance(node, ViewNode):
                 (source,) = operator.inputs
                 views.setdefault(source, []).append(node)
-                texts.setdefault(source, []).append(operator.text)
                 continue
-            for slot, source in enumerate(operator.inputs):
-                self._outputs[source].consumers.append((node, slot))
+            if index not in self._sums:
+                for slot, source in enumerate(operator.inputs):
+                    self._outputs[source].consumers.append((node, slot))
         for index, operator in enumerate(self._operators):
             if isinstance(operator, Aggregate):
                 plain = self._outputs[index]
                 assert isinstance(plain, ViewNode)  # noqa: S101 - made above
                 own = [plain] if plain.consumers or plain.names else []
-                made = AggregateNode(index, self._shared, operator, [*own, *views.get(index, [])])
-                self._replace(index, made)
-                kept = ["itself"] if own else []
-                self._texts[index] += " | " + " | ".join(kept + texts.get(index, []))
+                self._replace(index, self._gather(index, operator, [*own, *views.get(index, [])]))
+
+    def _gather(self, index: int, operator: Aggregate, views: list[ViewNode]) -> Node:
+        """Return the node of an aggregate with its views."""
+        sums = self._sums.get(index)
+        if sums is None:
+            return AggregateNode(index, self._shared, operator, views)
+        visits = self.nodes[sums.visits]
+        assert isinstance(visits, VisitsNode)  # noqa: S101 - the sums say so
+        made = DailySumsNode(index, self._shared, sums, visits, views)
+        visits.sums.append(made)
+        return made
 
     def _replace(self, index: int, made: Node) -> None:
         """Put an aggregate where its place was held, for whoever feeds it."""

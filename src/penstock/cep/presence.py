@@ -6,6 +6,9 @@ sample that prolongs the present stay changes one number.
 
     day → place → who → [first, last, first, last, …]
 
+How long each two people were together on a day is kept up to date beside them, stay by stay
+(see `company`): a sum over ten days of meals with everybody is looked up, not computed.
+
 Rules that hold here:
 - A stay lies within one day (UTC) and holds every tick from its first to its last. Stays
   of one person at one place stand in order, with a gap between them.
@@ -16,22 +19,29 @@ Rules that hold here:
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left, bisect_right, insort
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from penstock.cep.company import Company
+from penstock.cep.stays import (
+    Spells,
+    count_common,
+    count_shared,
+    find_gaps,
+    find_overlaps,
+    insert_stay,
+    pairs,
+)
 from penstock.lang.moments import EPOCH
 
 DAY: Final = 86_400_000
 _LAST: Final = 2
 _END: Final = 3
-_FOREVER: Final = 1 << 62
 _DATES: Final = 1000
 
-
-_Spell: TypeAlias = tuple[int, int, str]
-"""A stay of somebody at a known place: first tick, last tick, who."""
+_Present: TypeAlias = dict[tuple[int, str], dict[str, None]]
+"""Whose open stays are at a place on a day."""
 
 
 class Stay(NamedTuple):
@@ -55,7 +65,7 @@ class Meeting(NamedTuple):
 class Presence:
     """The stays of everybody within a window."""
 
-    def __init__(self, every: int, within: int, limit: int) -> None:
+    def __init__(self, every: int, within: int, limit: int, most_pairs: int) -> None:
         self.every = every
         self.within = within
         self.dropped = 0
@@ -67,7 +77,9 @@ class Presence:
         self._open: dict[str, list[Any]] = {}
         self._dates: dict[int, int] = {}
         # (day, place) → the same stays, of everybody in order.
-        self._order: dict[tuple[int, str], list[_Spell]] = {}
+        self._order: dict[tuple[int, str], Spells] = {}
+        # How long each two were together, as far as stays are stored.
+        self._company = Company(most_pairs)
 
     def add(self, who: Any, place: Any, at: int) -> None:
         """Take a sample."""
@@ -99,24 +111,28 @@ class Presence:
         stays = people.get(who)
         if stays is None:
             stays = people[who] = array("q")
-        order = self._order.setdefault((day, place), [])
+        order = self._order.get((day, place))
+        if order is None:
+            order = self._order[day, place] = Spells([])
         if not stays or first > stays[-1] + 1:
+            self._company.add(day, who, count_shared([(first, last)], order, who))
             stays.extend((first, last))
-            insort(order, (first, last, who))
+            order.add(first, last, who)
             self._count += 1
         else:
+            self._company.add(day, who, count_shared(find_gaps(stays, first, last), order, who))
             before = len(stays)
-            _insert(stays, first, last)
+            insert_stay(stays, first, last)
             self._count += (len(stays) - before) // 2
-            order[:] = sorted(
-                [spell for spell in order if spell[2] != who]
-                + [(begin, end, who) for begin, end in _pairs(stays)]
-            )
+            others = [spell for spell in order.spells if spell[2] != who]
+            mine = [(begin, end, who) for begin, end in pairs(stays)]
+            self._order[day, place] = Spells(sorted(others + mine))
         while self._count > self._limit:
             self._forget(min(self._days))
             self.dropped += 1
 
     def _forget(self, day: int) -> None:
+        self._company.forget(day)
         for place, people in self._days.pop(day).items():
             self._order.pop((day, place), None)
             self._count -= sum(len(stays) for stays in people.values()) // 2
@@ -134,7 +150,7 @@ class Presence:
         found = [
             Stay(place, max(first, since), last)
             for (_, place), stays in self._whereabouts(who).items()
-            for first, last in _pairs(stays)
+            for first, last in pairs(stays)
             if last >= since
         ]
         return sorted(found, key=lambda stay: (stay.first, stay.place))
@@ -142,31 +158,85 @@ class Presence:
     def meetings(self, who: str, now: int) -> list[Meeting]:
         """Return whom one person met within the window: each place and day apart."""
         since = self._settle(now)
-        present: dict[tuple[int, str], set[str]] = {}
-        for other, (place, first, _, _) in self._open.items():
-            present.setdefault((first // self._per_day, place), set()).add(other)
-        found = []
-        for (day, place), mine in self._whereabouts(who).items():
-            others = self._others(day, place, present.get((day, place), ()))
-            found += [
-                Meeting(other, place, day, first, ticks)
-                for other, (first, ticks) in _overlaps(mine, others, since).items()
-                if other != who
-            ]
-        return sorted(found)
+        present = self._present()
+        return sorted(
+            meeting
+            for (day, place), mine in self._whereabouts(who).items()
+            for meeting in self._meetings(who, day, place, mine, present, since)
+        )
 
-    def _others(self, day: int, place: str, here: Collection[str]) -> list[_Spell]:
+    def company(self, who: str, now: int) -> Iterator[tuple[int, Iterable[tuple[str, int]]]]:
+        """Yield the first tick of each day, and with whom one person was for how many ticks."""
+        since = self._settle(now)
+        present = self._present()
+        days: dict[int, dict[str, array[int]]] = {}
+        for (day, place), mine in self._whereabouts(who).items():
+            days.setdefault(day, {})[place] = mine
+        for day, places in sorted(days.items()):
+            if day * self._per_day >= since and self._company.has(day):
+                known = dict(self._company.of(day, who))
+                for place, mine in places.items():
+                    self._add_open(known, who, day, place, mine, present)
+            else:
+                # The window begins within the day, or there are no sums.
+                known = {}
+                for place, mine in places.items():
+                    for it in self._meetings(who, day, place, mine, present, since):
+                        known[it.other] = known.get(it.other, 0) + it.ticks
+            yield day * self._per_day, known.items()
+
+    def _add_open(
+        self,
+        known: dict[str, int],
+        who: str,
+        day: int,
+        place: str,
+        mine: array[int],
+        present: _Present,
+    ) -> None:
+        """Add what the sums do not know yet: ticks of stays that are still open."""
+        here = present.get((day, place), ())
+        order = self._order.get((day, place))
+        if who in here and order is not None:
+            for other, ticks in count_shared(self._unstored(who, day, place), order, who).items():
+                known[other] = known.get(other, 0) + ticks
+        for other in here:
+            ticks = 0 if other == who else count_common(self._unstored(other, day, place), mine)
+            if ticks:
+                known[other] = known.get(other, 0) + ticks
+
+    def _unstored(self, who: str, day: int, place: str) -> list[tuple[int, int]]:
+        """Return the ticks of a person's open stay that no stored one has."""
+        _, first, last, _ = self._open[who]
+        stored = self._days.get(day, {}).get(place, {}).get(who)
+        return [(first, last)] if stored is None else find_gaps(stored, first, last)
+
+    def _present(self) -> _Present:
+        """Return whose open stays are where."""
+        present: _Present = {}
+        for other, (place, first, _, _) in self._open.items():
+            present.setdefault((first // self._per_day, place), {})[other] = None
+        return present
+
+    def _meetings(
+        self, who: str, day: int, place: str, mine: array[int], present: _Present, since: int
+    ) -> Iterator[Meeting]:
+        others = self._others(day, place, present.get((day, place), ()))
+        for other, (first, ticks) in find_overlaps(mine, others, since).items():
+            if other != who:
+                yield Meeting(other, place, day, first, ticks)
+
+    def _others(self, day: int, place: str, here: Collection[str]) -> Spells:
         """Return all stays at a place on a day in order; `here` are those whose is open."""
-        gathered = self._order.get((day, place), [])
+        gathered = self._order.get((day, place)) or Spells([])
         if not here:
             return gathered
         # Who is there now may have been there before: their stays are joined first.
-        spells = [spell for spell in gathered if spell[2] not in here]
+        spells = [spell for spell in gathered.spells if spell[2] not in here]
         for who in here:
             stays = self._stays(who, day, place)
-            spells += [(first, last, who) for first, last in _pairs(stays)]
-        spells.sort()
-        return spells
+            spells += [(first, last, who) for first, last in pairs(stays)]
+        return Spells(sorted(spells))
 
     def _whereabouts(self, who: str) -> dict[tuple[int, str], array[int]]:
         """Return the stays of one person by day and place, the open one too."""
@@ -187,7 +257,7 @@ class Presence:
         stays = array("q", self._days.get(day, {}).get(place, {}).get(who, ()))
         run = self._open.get(who)
         if run is not None and run[0] == place and run[1] // self._per_day == day:
-            _insert(stays, run[1], run[_LAST])
+            insert_stay(stays, run[1], run[_LAST])
         return stays
 
     def date_of(self, tick: int) -> int:
@@ -213,60 +283,29 @@ class Presence:
                    for place, people in places.items()]]
             for day, places in self._days.items()
         ]  # fmt: skip
-        return [days, [[who, *run] for who, run in self._open.items()]]
+        return [days, [[who, *run] for who, run in self._open.items()], self._company.save()]
 
     def load(self, state: Any) -> None:
         """Take all stays back."""
-        days, runs = state
+        days, runs, company = state
         self._days = {
             day: {place: {who: array("q", it) for who, it in people} for place, people in places}
             for day, places in days
         }
         self._order = {
-            (day, place): sorted(
-                (first, last, who) for who, it in people.items() for first, last in _pairs(it)
+            (day, place): Spells(
+                sorted(
+                    (first, last, who) for who, it in people.items() for first, last in pairs(it)
+                )
             )
             for day, places in self._days.items()
             for place, people in places.items()
         }
         self._open = {who: run for who, *run in runs}
+        self._company.load(company)
         self._count = sum(
             len(stays) // 2
             for places in self._days.values()
             for people in places.values()
             for stays in people.values()
         )
-
-
-def _pairs(stays: array[int]) -> Iterator[tuple[int, int]]:
-    return zip(stays[::2], stays[1::2], strict=True)
-
-
-def _insert(stays: array[int], first: int, last: int) -> None:
-    """Add ticks to stays: those that overlap or touch become one."""
-    if not stays or first > stays[-1] + 1:
-        stays.extend((first, last))
-        return
-    firsts, lasts = stays[::2], stays[1::2]
-    start = bisect_left(lasts, first - 1)  # the first stay that ends late enough to touch
-    end = start
-    while end < len(firsts) and firsts[end] <= last + 1:
-        first, last = min(first, firsts[end]), max(last, lasts[end])
-        end += 1
-    stays[2 * start : 2 * end] = array("q", (first, last))
-
-
-def _overlaps(mine: array[int], others: list[_Spell], since: int) -> dict[str, tuple[int, int]]:
-    """Return for each of the others the first tick and the number of ticks shared."""
-    found: dict[str, tuple[int, int]] = {}
-    for first, last in _pairs(mine):
-        begin = max(first, since)
-        if last < begin:
-            continue
-        end = bisect_right(others, (last, _FOREVER))
-        for their_first, their_last, who in [it for it in others[:end] if it[1] >= begin]:
-            start = max(begin, their_first)
-            ticks = min(last, their_last) - start + 1
-            known = found.get(who)
-            found[who] = (start, ticks) if known is None else (known[0], known[1] + ticks)
-    return found

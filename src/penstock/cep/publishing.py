@@ -4,7 +4,7 @@ Rules that hold here:
 - An action turns each event of its type into a message: of the event that brought the
   evolution about, and of those that its request brought about.
 - Events that make the same message make it once: who met somebody on three days is told
-  once.
+  once. What of an event a message is made of tells so before the message is made.
 - What stands in a topic's braces becomes a part of one level: a value that would add
   levels or wildcards is refused.
 """
@@ -12,7 +12,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -33,6 +33,7 @@ class Publisher:
     def __init__(self, actions: Mapping[str, Action]) -> None:
         self._actions = actions
         self._shapes = {name: shaper(action.payload) for name, action in actions.items()}
+        self._sources = {name: _source(action) for name, action in actions.items()}
 
     def publish(
         self, names: tuple[str, ...], events: list[Detection], transition: Transition, depth: int
@@ -41,11 +42,16 @@ class Publisher:
         made = []
         refused = 0
         for name in names:
-            action = self._actions[name]
+            action, source = self._actions[name], self._sources[name]
+            seen: set[Hashable] = set()
             said: set[tuple[str, str]] = set()
             for event, row in events:
                 if event != action.event or not row.alive:
                     continue
+                made_of = source(row.values)
+                if made_of in seen:
+                    continue
+                seen.add(made_of)
                 topic = _topic(action.topic, row.values)
                 if topic is None:
                     refused += 1
@@ -63,6 +69,27 @@ class Publisher:
                     )
                 )
         return made, refused
+
+
+def _source(action: Action) -> Callable[[Values], Hashable]:
+    """Return what reads all that an action's message is made of."""
+    names = set(PLACE.findall(action.topic))
+    for setting in action.payload:
+        for path in setting.value.references:
+            rest = path.partition(".")[2]
+            if not rest:
+                return repr  # all of the event
+            names.add(rest.partition(".")[0])
+    if len(names) == 1:
+        (only,) = names
+
+        def read(values: Values) -> Hashable:
+            value = values.get(only)
+            return value if type(value) is str else (repr(value),)
+
+        return read
+    ordered = sorted(names)
+    return lambda values: repr([values.get(name) for name in ordered])
 
 
 def _topic(template: str, values: Values) -> str | None:

@@ -37,6 +37,7 @@ class Limits:
     samples: int = 200_000  # values of a group that one aggregate keeps
     matches: int = 1_000  # matches of a group that a join holds or finds at once
     stays: int = 4_000_000  # stays that visits keep
+    pairs: int = 25_000_000  # sums of what two people share on a day (8 bytes each)
     subjects: int = 1_000_000  # subjects of a scenario in some situation
     ids: int = 100_000  # identifiers that tell repeated packets and events
     topics: int = 50_000  # topics whose event types are remembered

@@ -35,6 +35,7 @@ VERBS: dict[str, str] = {
     "tail": "Subscribe through the gateway for a purpose, and print what comes.",
     "views": "Make anonymized versions of streams, each for its audience.",
     "pipeline": "Detect events in streams, at scale and over long windows.",
+    "consent": "Take people's opt-outs of purposes, and show what holds.",
     "detokenize": "Turn tokens back into originals, for those with the right.",
     "connect": "Feed streams from files of a folder, each row once.",
     "consume": "Read a view at Kafka as one of its readers, as tables.",

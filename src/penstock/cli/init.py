@@ -89,6 +89,7 @@ def _make_data(config: Config) -> list[str]:
     missing = [key.path for key in keys if not key.path.exists()]
     Signer.open(config.audit.signing_key)
     Pseudonyms.open(config.audit.pseudonym_key)
+    config.consent.key.read_or_create(generate_key)
     config.broker.key.read_or_create(generate_password)
     config.kafka.key.read_or_create(generate_key)
     config.pipeline.key.read_or_create(generate_key)

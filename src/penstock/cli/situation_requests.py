@@ -4,8 +4,10 @@
 
 Rules that hold here:
 - Nothing is set here: the gateway that detects does it, in order with all that happens.
-- Where two persons are needed both prove who they are, and they differ. Who fails to is in
-  the audit log.
+- Who asks and who approves prove who they are, and have the right to. Where two persons are
+  needed they differ, and the right of who asked is looked up again when it is approved. Who
+  fails to is in the audit log.
+- To take back a request of one's own needs no right.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ def _proof_options(function: Function) -> Function:
         "--as",
         "user",
         metavar="USER",
-        help="Who asks, proved by the password; else the login name.",
+        help="Who asks, proved by the password; in open mode else the login name.",
     )
     file = click.option(
         "--password-file",
@@ -120,6 +122,9 @@ def approve(
     """Approve what somebody else asked for."""
     with open_desk() as desk:
         actor = desk.prove(user, password_file)
+        held = desk.situations.find(request)
+        for person in (actor, held.actor):
+            desk.check_right(person, held.scenario, held.subject, held.situation)
         asked = desk.situations.approve(request, actor=actor)
         return _follow(desk, asked, wait, as_json=as_json)
 
@@ -132,6 +137,9 @@ def withdraw(*, request: str, user: str | None, password_file: Path | None, as_j
     """Take back a request that was not carried out yet."""
     with open_desk() as desk:
         actor = desk.prove(user, password_file)
+        held = desk.situations.find(request)
+        if actor != held.actor:
+            desk.check_right(actor, held.scenario, held.subject, held.situation)
         asked = desk.situations.withdraw(request, actor=actor)
     show(as_json, _request_data(asked), lambda out: out.print("the request is withdrawn"))
 
@@ -175,13 +183,15 @@ def _ask(
     as_json: bool,
 ) -> int:
     with open_desk() as desk:
+        actor = desk.prove(*who)
         _check(desk, scenario, subject, situation)
+        desk.check_right(actor, scenario, subject, situation)
         two_persons = desk.config.gateway.emergencies.two_persons
         asked = desk.situations.request(
             scenario,
             subject,
             situation,
-            actor=desk.prove(*who),
+            actor=actor,
             reason=reason,
             two_persons=two_persons,
         )

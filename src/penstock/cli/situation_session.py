@@ -1,4 +1,10 @@
-"""What the verbs of situations work with: definitions, the store's tables, who asks."""
+"""What the verbs of situations work with: definitions, the store's tables, who asks.
+
+Rules that hold here:
+- Who sets a situation by hand proves who they are and has a `right` to it (`break_glass`). Both
+  are left out in open mode only, which is for trials; and two persons are always proved.
+- Who is refused is in the audit log.
+"""
 
 from __future__ import annotations
 
@@ -28,27 +34,64 @@ class Desk:
 
     config: Config
     database: Database
+    epoch: int
     definitions: DefinitionSet
     situations: Situations
     log: AuditLog
     people: Pseudonyms
 
     def prove(self, user: str | None, password_file: Path | None) -> str:
-        """Return who asks. Where two persons are needed, each must prove who they are."""
-        from penstock.store.audit.entry import Entry, Outcome
-
+        """Return who asks, proved by the password; in open mode a login name will do."""
         if user is None:
-            if self.config.gateway.emergencies.two_persons:
+            gateway = self.config.gateway
+            if gateway.emergencies.two_persons or not gateway.open_mode:
                 raise UsageError(
-                    "two persons are needed, and a login name proves nothing",
+                    "a login name proves nothing",
                     fix="say who you are with --as USER, and give your password",
                 )
             return actor()
         if not prove(self.config, user, password_file):
-            person = self.people.person(user)
-            self.log.append([Entry.make("situation.refused", Outcome.DENIED, actor=person)])
+            self._refuse(user, "password")
             raise DeniedError("wrong user name or password", fix="`penstock password` sets one")
         return user
+
+    def check_right(
+        self, user: str, scenario: str, subject: str | None = None, situation: str | None = None
+    ) -> None:
+        """Refuse who has no right to set situations of a scenario by hand; keep a record."""
+        from penstock.definitions.rights import find_right
+
+        if self.config.gateway.open_mode:
+            return
+        if find_right(self.definitions, user, lambda it: scenario in it.break_glass) is None:
+            self._refuse(user, "right", scenario, subject, situation)
+            raise DeniedError(
+                f"{quote(user)} has no right to set situations of {quote(scenario)} by hand",
+                fix="ask the data officer for a `right` whose `break_glass` names the scenario",
+            )
+
+    def _refuse(
+        self,
+        user: str,
+        code: str,
+        scenario: str | None = None,
+        subject: str | None = None,
+        situation: str | None = None,
+    ) -> None:
+        """Put on record that somebody was refused, and over what."""
+        from penstock.store.audit.entry import Entry, Outcome
+        from penstock.store.situations import name_details
+
+        entry = Entry.make(
+            "situation.refused",
+            Outcome.DENIED,
+            actor=self.people.person(user),
+            subject=None if subject is None else self.people.person(subject),
+            epoch=self.epoch,
+            reason=code,
+            **name_details(scenario=scenario, situation=situation),
+        )
+        self.log.append([entry])
 
     def scenario(self, name: str) -> tuple[Scenario, Plan]:
         """Return a scenario and its plan."""
@@ -86,11 +129,11 @@ def open_desk() -> Iterator[Desk]:
     # Keys that are made at the first use are told of in words, not as JSON.
     configure(level=config.log.level, style="console")
     with open_database(config) as database:
-        _, definitions = CheckedDefinitions(Definitions(database)).current()
+        snapshot, definitions = CheckedDefinitions(Definitions(database)).current()
         log = AuditLog.open(database, config.audit.signing_key)
         try:
             people = Pseudonyms.open(config.audit.pseudonym_key)
             situations = Situations(database, log, people)
-            yield Desk(config, database, definitions, situations, log, people)
+            yield Desk(config, database, snapshot.epoch, definitions, situations, log, people)
         finally:
             log.close()

@@ -15,7 +15,14 @@ from rich.text import Text
 
 from penstock.cli.changes import change_data, render_change
 from penstock.cli.output import json_option, show, table
-from penstock.cli.session import actor, change_definitions, configuration, open_definitions
+from penstock.cli.session import (
+    actor,
+    change_definitions,
+    configuration,
+    open_database,
+    open_definitions,
+    refuse_missing_store,
+)
 from penstock.cli.view_risk import command as risk
 from penstock.errors import UsageError, quote
 
@@ -143,10 +150,14 @@ def run(once: bool) -> None:
     from penstock.pipeline.manager import Manager
     from penstock.pipeline.running import run_until_told
     from penstock.pipeline.session import open_session
+    from penstock.store.checked import CheckedDefinitions
+    from penstock.store.consent import ConsentBook
+    from penstock.store.definitions import Definitions
     from penstock.store.vault import VaultAddress
     from penstock.telemetry import configure, install_hooks
 
     config = configuration()
+    refuse_missing_store(config)
     configure(level=config.log.level, style=config.log.format)
     install_hooks()
     told = threading.Event()
@@ -154,10 +165,12 @@ def run(once: bool) -> None:
         signal.signal(number, lambda *_: told.set())
     spark = open_session(config.pipeline)
     try:
-        with open_definitions() as store:
+        with open_database(config) as database:
+            store = CheckedDefinitions(Definitions(database))
             vault = VaultAddress(config.store.connection_url())
+            consent = ConsentBook.open(database, config.consent.key).opt_outs
             definitions = lambda: store.current()[1]  # noqa: E731 - asked for again and again
-            manager = Manager(spark, config.pipeline, definitions, vault, config.kafka)
+            manager = Manager(spark, config.pipeline, definitions, vault, config.kafka, consent)
             if once:
                 manager.run_once()
             else:

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, Field, PrivateAttr
 from penstock.config.secrets import Secret
 from penstock.config.sections.audit import AuditSettings
 from penstock.config.sections.broker import BrokerSettings
+from penstock.config.sections.consent import ConsentSettings
 from penstock.config.sections.gateway import GatewaySettings
 from penstock.config.sections.kafka import KafkaSettings
 from penstock.config.sections.log import LogSettings
@@ -49,6 +50,7 @@ class Config(Settings):
     )
     store: StoreSettings = Field(default_factory=StoreSettings)
     audit: AuditSettings = Field(default_factory=AuditSettings)
+    consent: ConsentSettings = Field(default_factory=ConsentSettings)
     log: LogSettings = Field(default_factory=LogSettings)
     monitor: MonitorSettings = Field(default_factory=MonitorSettings)
     broker: BrokerSettings = Field(default_factory=BrokerSettings)

@@ -11,10 +11,11 @@ import json
 import secrets
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from argon2 import PasswordHasher
 
@@ -38,8 +39,12 @@ class Place:
 
 
 @contextmanager
-def set_up(users: Iterable[str], documents: Sequence[Document]) -> Iterator[Place]:
-    """Run a broker and a gateway with these users and definitions."""
+def set_up(
+    users: Iterable[str],
+    documents: Sequence[Document],
+    sections: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Iterator[Place]:
+    """Run a broker and a gateway with these users and definitions, and further settings."""
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as name, ExitStack() as stack:
         folder = Path(name)
         broker = stack.enter_context(MosquittoServer(folder / "broker", persistent=False))
@@ -50,7 +55,7 @@ def set_up(users: Iterable[str], documents: Sequence[Document]) -> Iterator[Plac
         passwords = {user: secrets.token_urlsafe(12) for user in users}
         _write_passwords(folder / "passwords", passwords)
         port = processes.free_port()
-        configuration = _configure(folder, broker, port)
+        configuration = _configure(folder, broker, port, sections or {})
         process = processes.start(
             [sys.executable, "-c", _RUN, "--config", str(configuration), "gateway"],
             log=folder / "gateway.log",
@@ -67,7 +72,9 @@ def _write_passwords(path: Path, passwords: dict[str, str]) -> None:
     path.write_text("".join(f"{user}:{hasher.hash(word)}\n" for user, word in passwords.items()))
 
 
-def _configure(folder: Path, broker: MosquittoServer, port: int) -> Path:
+def _configure(
+    folder: Path, broker: MosquittoServer, port: int, sections: Mapping[str, Mapping[str, Any]]
+) -> Path:
     settings = {
         "data": str(folder),
         "log": {"level": "warning"},
@@ -78,6 +85,7 @@ def _configure(folder: Path, broker: MosquittoServer, port: int) -> Path:
             "listeners": {"mqtt": {"port": port}},
             "authentication": {"passwords": str(folder / "passwords")},
         },
+        **sections,
     }
     path = folder / "penstock.yaml"
     path.write_text(json.dumps(settings))

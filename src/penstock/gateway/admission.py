@@ -2,7 +2,7 @@
 
 Rules that hold here:
 - The answer is the stamp to send the message with, None where it was dealt with here, or
-  what must be awaited: a command.
+  what must be awaited: a command, or what other gateways have to say about an event.
 - Everything that begins with the prefix of commands is a command or malformed; it never
   reaches the broker.
 - What may be an event is detected, decided and forwarded in one step; a message that is
@@ -12,14 +12,16 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import PenstockError, UsageError
 from penstock.gateway import commanding
 from penstock.gateway.answers import deny
-from penstock.gateway.guard import DETECTOR, EVENT, POLICY
+from penstock.gateway.ending import Cause, end
 from penstock.gateway.message_purposes import as_properties, narrow, read_purposes
+from penstock.gateway.written import DETECTOR, EVENT, POLICY, UNTOLD, Keeper, Written
+from penstock.model.purposes import PurposeSet
 from penstock.mqtt import Publish, ReasonCode, encode_user_properties
 from penstock.policy.commands import SendFor, parse_publish
 from penstock.store.follower import boot_clock
@@ -32,6 +34,7 @@ _LATER = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
 _NO_TOPIC = ReasonCode.TOPIC_NAME_INVALID
 _NOT_ALLOWED = ReasonCode.NOT_AUTHORIZED
 _QOS = 0x06
+_EXACTLY_ONCE = 0x04
 _REFUSALS = {
     POLICY: ("not allowed to write here", _NOT_ALLOWED),
     DETECTOR: ("events are not detected now", _LATER),
@@ -74,16 +77,51 @@ def admit(client: Downstream, packet: Publish) -> Outcome:  # noqa: PLR0911 (one
         gateway.denials.publication(client.session, "right")
         deny(client, packet, "right", "not allowed to write here", _NOT_ALLOWED)
         return None
-    lasting = _authorise(client, packet)
-    if lasting is None:
+    written = gateway.guard.publish(
+        client.session, packet, repeated=gateway.repeats.has(client.session, packet)
+    )
+    if written.waits is not None:
+        return _admit_later(client, packet, written.waits, purposes)
+    return _settle(client, packet, written, purposes)
+
+
+def _settle(
+    client: Downstream, packet: Publish, written: Written, purposes: PurposeSet | None
+) -> bytes | None:
+    """Return the stamp of a message that may pass, or refuse it."""
+    if not _authorise(client, packet, written):
         return None
     if purposes is not None:
         return client.stamp + encode_user_properties(as_properties(purposes))
-    if lasting:
+    if written.lasting:
         if len(client.writes) >= _KNOWN_LIMIT:
             client.writes.clear()
         client.writes.add(packet.topic)
     return client.stamp
+
+
+async def _admit_later(
+    client: Downstream,
+    packet: Publish,
+    waits: Awaitable[Written],
+    purposes: PurposeSet | None,
+) -> None:
+    """Pass a message on when other gateways have said what they have to say."""
+    written = await waits
+    if client.ended:
+        return
+    gateway = client.gateway
+    if client.generation != gateway.rules.generation:
+        client.renew()
+    stamp = _settle(client, packet, written, purposes)
+    if stamp is None:
+        client.unacked.discard(packet.packet_id)
+        return
+    client.broker().write([packet.to_v5(packet.properties.kept + stamp)])
+    gateway.counters.messages_in += 1
+    recorded = gateway.recording.record(client, packet, restricted=purposes is not None)
+    if recorded is not None:
+        await recorded
 
 
 def refuse_long(client: Downstream, packet: Publish) -> None:
@@ -92,23 +130,33 @@ def refuse_long(client: Downstream, packet: Publish) -> None:
     deny(client, packet, "size", text, ReasonCode.QUOTA_EXCEEDED)
 
 
-def _authorise(client: Downstream, packet: Publish) -> bool | None:
-    """Let policies decide, and events take effect; None where the message is denied.
-
-    True says that the same holds for all messages of this client on this topic.
-    """
+def _authorise(client: Downstream, packet: Publish, written: Written) -> bool:
+    """Carry out what was decided on a message; False where it is denied."""
     gateway = client.gateway
-    written = gateway.guard.publish(
-        client.session, packet, repeated=gateway.repeats.has(client.session, packet)
-    )
+    if written.why == UNTOLD:
+        # It may have taken effect: who sends it again will know.
+        end(client, Cause.BROKER)
+        return False
     if written.why:
         gateway.denials.publication(client.session, written.why, written.rule)
         text, reason = _REFUSALS[written.why]
         deny(client, packet, written.why, text, reason)
-        return None
+        return False
     if written.ticket and packet.first & _QOS:
-        gateway.repeats.note(client.session, packet)
-        client.held_answers.expect(
-            gateway.guard.detection.journal, packet.packet_id, written.ticket
-        )
-    return written.lasting
+        keeper = written.keeper or gateway.guard.detection.journal
+        if packet.first & _EXACTLY_ONCE:
+            _remember(client, packet, keeper, written.ticket)
+        client.held_answers.expect(keeper, packet.packet_id, written.ticket)
+    return True
+
+
+def _remember(client: Downstream, packet: Publish, keeper: Keeper, ticket: int) -> None:
+    """Know a message of QoS 2 when it is sent again, unless its event is lost."""
+    repeats, session = client.gateway.repeats, client.session
+    repeats.note(session, packet)
+
+    def settle(durable: bool) -> None:  # noqa: FBT001
+        if not durable:
+            repeats.forget(session, packet)
+
+    keeper.wait(ticket, settle)

@@ -6,6 +6,7 @@ Rules that hold here:
 - It is renewed with everything that is written, and by itself where nothing is.
 - A process that was killed on this machine keeps nobody waiting: that it is gone is looked up.
   What is known of processes elsewhere is only that they no longer renew.
+- Who finds it in somebody else's hands has written nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +46,17 @@ def is_gone(detector: Detector) -> bool:
     if found is None:
         return False
     pid = int(found[1])
-    return detector.holder.startswith(_machine_mark(pid)) and not psutil.pid_exists(pid)
+    return detector.holder.startswith(_machine_mark(pid)) and not _runs(pid)
+
+
+def _runs(pid: int) -> bool:
+    """Say whether a process runs; one that was killed and only waits to be counted does not."""
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.Error:
+        return psutil.pid_exists(pid)
 
 
 def _machine_mark(pid: int) -> str:
@@ -71,6 +82,8 @@ class Claim:
         self._store = store
         self._run_in_thread = run_in_thread
         self._renewed = float("-inf")
+        self.another_until = 0.0
+        """Until when another may have had it, by `boot_clock`; long ago, if nobody had."""
 
     @property
     def is_held(self) -> bool:
@@ -82,16 +95,26 @@ class Claim:
         """Whether it is time to renew it."""
         return boot_clock() >= self._renewed + self.pause
 
-    async def take(self) -> str:
-        """Take or renew it; return where the gateway runs that has it, if that is another."""
+    async def take(self) -> Detector | None:
+        """Take or renew it; return the gateway that has it, if that is another."""
+        mine = self._store.holder
+        instead_of = ""
+        if not self.is_held:
+            held: Detector | None = await self._run_in_thread(self._store.find)
+            if held is not None and held.holder != mine:
+                gone = is_gone(held)
+                if not gone and not self._store.is_free(held):
+                    return held
+                instead_of = held.holder if gone else ""
+                # Beyond a lease after its end nobody goes by what it told.
+                long_ago = self._store.is_free(held, self.lease)
+                self.another_until = 0.0 if long_ago else boot_clock()
         asked = boot_clock()
-        held: Detector = await self._run_in_thread(self._store.claim)
-        if held.holder != self._store.holder and is_gone(held):
-            held = await self._run_in_thread(self._store.claim, held.holder)
-        if held.holder != self._store.holder:
-            return held.place or "elsewhere"
+        held = await self._run_in_thread(self._store.claim, instead_of)
+        if held is not None and held.holder != mine:
+            return held
         self.renew(asked)
-        return ""
+        return None
 
     def renew(self, asked: float) -> None:
         """Take note that it was renewed with something that was begun then."""

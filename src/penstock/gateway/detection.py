@@ -1,14 +1,16 @@
 """Detection of events at this gateway: the engine, its timers, and what it knows durably.
 
     idle ──▶ claims ──▶ loads ──▶ detects ──▶ crashed, stalled, claimed by another ──▶ claims
-                                     │
-        offer ──▶ authorised? ──▶ commit ──▶ board, journal, actions
-        timers ───────────────────────┘
+               │ ▲                   │
+               │ └── that is gone    offer ──▶ authorised? ──▶ commit ──▶ board, journal, actions
+               └──▶ another has it   timers ──────────────────────┘  └──▶ neighbours
+                    └──▶ joins it: the board is what it tells
 
 Rules that hold here:
-- One process detects for all that share a store: the one that holds the claim. Whoever
-  does not detect knows no situations: the board is lost, and a message that could be an
-  event is refused, because an event that nobody detects might be the end of an emergency.
+- One process detects for all that share a store: the one that holds the claim. The others
+  ask it, and know the situations from it (`sharing`). Whoever does neither knows no
+  situations: the board is lost, and a message that could be an event is refused, because an
+  event that nobody detects might be the end of an emergency.
 - A step and all that follows from it happens at once; its record is in the journal before
   the loop turns. What was in the journal is there again after a restart.
 - Timers that are due come before everything that is decided later.
@@ -32,9 +34,13 @@ from penstock.gateway.detection_state import pack_state, rebuild, write
 from penstock.gateway.journal import Journal, Snapshot
 from penstock.gateway.outbox import Outbox
 from penstock.gateway.saving_beside import Child, save_beside
+from penstock.gateway.sharing.elsewhere import Elsewhere
+from penstock.gateway.sharing.messages import Row
+from penstock.gateway.sharing.neighbours import Neighbours
+from penstock.gateway.sharing.receipts import Receipt, Receipts
 from penstock.gateway.watch import Watch
 from penstock.policy.emergencies import SituationBoard
-from penstock.store.detection import Batch, ClaimLostError, DetectionStore, Step
+from penstock.store.detection import Batch, ClaimLostError, DetectionStore, Detector, Step
 from penstock.store.follower import boot_clock
 from penstock.store.situations import Cause, Request
 from penstock.telemetry import get_logger, metrics
@@ -42,6 +48,8 @@ from penstock.telemetry import get_logger, metrics
 _NEVER: Final = 1 << 62
 _LONGEST_TIMER: Final = 3600.0
 _LOOK_SECONDS: Final = 0.5
+_SEARCH_SECONDS: Final = 0.1
+"""How often it is looked for who detects, while messages may wait for that."""
 
 _DETECTING = metrics.gauge(
     "penstock_gateway_detecting", "1 while this gateway detects events, 0 while it does not."
@@ -49,7 +57,7 @@ _DETECTING = metrics.gauge(
 _FAILURES = metrics.counter(
     "penstock_gateway_detection_failures",
     "Times that detection ended or could not begin, by cause.",
-    cause=("crash", "store", "claim", "stall", "state"),
+    cause=("crash", "store", "claim", "stall", "state", "link"),
 )
 _TRANSITIONS = metrics.counter(
     "penstock_gateway_transitions",
@@ -82,6 +90,11 @@ class Detection:
         self.watch = Watch(Program())
         self.journal = Journal(self, snapshot_bytes)
         self.outbox = Outbox()
+        self.receipts = Receipts()
+        self.neighbours = Neighbours(
+            is_alive=self.is_alive, situations=self._rows, journal=self.journal
+        )
+        self.elsewhere = Elsewhere(self.board, self._lose_sight)
         self.act: Callable[[], None] = _do_nothing
         """Carries out what is new in the outbox, in the step in which it came up."""
         self.resume: Callable[[], None] = _do_nothing
@@ -116,19 +129,24 @@ class Detection:
         return False
 
     def catch_up(self, now: int) -> None:
-        """Let the timers take effect that are due."""
-        if now >= self._due and self.engine is not None:
+        """Let the timers take effect that are due; notice what is not known any more."""
+        if self.engine is None:
+            self.elsewhere.keep_current()
+        elif self.is_alive() and now >= self._due:
             self._ring()
 
     # --- steps ---
 
-    def commit(self, tentative: Tentative, record: bytes) -> int:
+    def commit(self, tentative: Tentative, record: bytes, receipt: Receipt | None = None) -> int:
         """Let an authorised packet take effect; return its ticket in the journal."""
         try:
             outcome = tentative.commit()
         except Exception as error:
             self._crash(error)
             raise UnavailableError("an event could not be processed") from error
+        if receipt is not None:
+            self.receipts.put(receipt)
+            record += b"\n" + receipt.line()
         ticket = self._take(outcome, record)
         if outcome.publications:
             self.act()
@@ -189,6 +207,8 @@ class Detection:
             )
             steps.append(step)
             self._note(step, request if by_hand else None)
+        if steps:
+            self.neighbours.tell([(it.scenario, it.subject, it.target) for it in steps])
         self.outbox.put(outcome.publications)
         self._arm(outcome.at)
         return self.journal.add(record, steps, [(request.request, "")] if request else ())
@@ -218,7 +238,7 @@ class Detection:
         self._news.set()
         engine = self.engine
         if engine is None:
-            if self.wanted and not self.trouble:
+            if self.wanted and not self.trouble and not self.elsewhere.joined:
                 self._lose("", "detection has not begun yet")
             return
         before = {(name, who): it for name, who, it, _ in engine.situations()}
@@ -230,6 +250,7 @@ class Detection:
         held = list(engine.situations())
         kept = {(name, who) for name, who, _, _ in held}
         self.board.fill((name, who, it) for name, who, it, _ in held)
+        self.neighbours.tell(self._rows(), whole=True)
         now = self.clock.now()
         gone = [
             Step(now, name, who, it, None, None, Cause.DEFINITIONS)
@@ -261,12 +282,16 @@ class Detection:
                 _log.exception("detection could not begin", error=error)
                 self._lose("state", "its state cannot be taken up")
             self._started.set()
-            seconds = _LOOK_SECONDS if self.wanted else _LONGEST_TIMER
             try:
-                async with asyncio.timeout(seconds):
+                async with asyncio.timeout(self._pause()):
                     await self._news.wait()
             except TimeoutError:
                 continue
+
+    def _pause(self) -> float:
+        if not self.wanted:
+            return _LONGEST_TIMER
+        return _SEARCH_SECONDS if self.engine is None and self.trouble else _LOOK_SECONDS
 
     async def wait_started(self, seconds: float) -> None:
         """Wait until it was tried to begin."""
@@ -279,6 +304,9 @@ class Detection:
     async def stop(self) -> None:
         """Detect no longer; another gateway may."""
         self._stopping = True
+        self.neighbours.close()
+        self.elsewhere.leave("the gateway ends")
+        self.elsewhere.give_up()
         await self._hand_over()
 
     async def _hand_over(self) -> None:
@@ -300,15 +328,20 @@ class Detection:
     async def _rest(self) -> None:
         """Do without: there is nothing to detect."""
         if self.engine is not None:
+            self.neighbours.dismiss("nothing is to be detected")
             await self._hand_over()
             self.engine = None
             self._due = _NEVER
             _DETECTING.set(0)
         if not self.wanted:
+            self.elsewhere.leave("nothing is to be detected")
             self.trouble = ""
             self.board.fill(())
 
     async def _begin(self) -> None:
+        """Detect, or join who does."""
+        if self.elsewhere.joined:
+            return
         await self.journal.finish()
         if not await self._take_claim():
             return
@@ -316,21 +349,48 @@ class Detection:
         work = asyncio.ensure_future(self._run_in_thread(rebuild, self._store, program))
         while not (await asyncio.wait({work}, timeout=self._claim.pause))[0]:
             await self._take_claim()
-        engine, outbox, last = work.result()
+        rebuilt = work.result()
         if program is not self._program:
             self._news.set()
         if program is not self._program or not await self._take_claim():
             return
-        self.engine = engine
-        self.outbox = outbox
-        self.journal.number = last
-        self.clock.go_on_from(engine.now)
-        self.board.fill((name, who, it) for name, who, it, _ in engine.situations())
+        self.engine = rebuilt.engine
+        self.outbox = rebuilt.outbox
+        self.receipts = rebuilt.receipts
+        self.journal.number = rebuilt.last
+        self.clock.go_on_from(self.engine.now)
+        self.board.fill((name, who, it) for name, who, it, _ in self.engine.situations())
         self.trouble = ""
         _DETECTING.set(1)
-        _log.info("events are detected here", count=len(list(engine.situations())))
+        _log.info("events are detected here", count=len(self._rows()))
         self._arm(self.clock.now())
         self.resume()
+        self.neighbours.begin(self._claim.another_until)
+        self.elsewhere.take_home(self.neighbours.decide, self.neighbours.when_known, self.journal)
+
+    def _rows(self) -> list[Row]:
+        held = () if self.engine is None else self.engine.situations()
+        return [(name, who, it) for name, who, it, _ in held]
+
+    async def _join(self, other: Detector) -> None:
+        """Know what another gateway detects."""
+        where = f"another gateway detects: {other.place or 'elsewhere'}"
+        if not other.address:
+            self.elsewhere.give_up()
+            self._lose("claim", where)
+            return
+        trouble = await self.elsewhere.join(other.address, self._claim.lease)
+        if trouble:
+            self._lose("link", f"{where}; {trouble}")
+        elif self.elsewhere.joined:
+            self.trouble = ""
+            _log.info("events are detected by another gateway")
+
+    def _lose_sight(self, why: str) -> None:
+        """Take note that the gateway that detects cannot be heard any more."""
+        if self.engine is None and not self._stopping:
+            self._lose("link", f"another gateway detects; {why}")
+            self._news.set()
 
     async def _look_after(self) -> None:
         """Renew the claim while nothing is written."""
@@ -340,9 +400,12 @@ class Detection:
     async def _take_claim(self) -> bool:
         """Take or renew the claim; False where another has it."""
         other = await self._claim.take()
-        if other:
-            self._lose("claim", f"another gateway detects: {other}")
-        return not other
+        if other is None:
+            return True
+        if self.engine is not None:
+            self._lose("claim", f"another gateway detects: {other.place or 'elsewhere'}")
+        await self._join(other)
+        return False
 
     def _crash(self, error: Exception) -> None:
         _log.exception("detection has failed and begins anew", error=error)
@@ -359,11 +422,13 @@ class Detection:
         self.trouble = trouble
         self._due = _NEVER
         _DETECTING.set(0)
+        self.neighbours.dismiss("events are not detected here")
 
     # --- the journal's keeper ---
 
     async def write(self, batch: Batch, snapshot: Snapshot | None) -> None:
-        """Write a batch durably, and after it a snapshot."""
+        """Write a batch durably, and after it a snapshot, when all gateways know of it."""
+        await self.neighbours.reach()
         asked = boot_clock()
         await self._run_in_thread(write, self._store, batch, snapshot)
         self._claim.renew(asked)
@@ -374,7 +439,7 @@ class Detection:
         if engine is None:
             return None
         try:
-            state = pack_state(engine.save(), self.outbox)
+            state = pack_state(engine.save(), self.outbox, self.receipts)
         except Exception as error:  # noqa: BLE001 - as above
             self._crash(error)
             return None
@@ -382,10 +447,10 @@ class Detection:
 
     def save_beside(self, number: int, ticket: int) -> None:
         """Begin to save the state as of a batch, of which this is the last ticket."""
-        engine, outbox = self.engine, self.outbox
+        engine, outbox, receipts = self.engine, self.outbox, self.receipts
         if engine is None or self._saving is not None:
             return
-        child = save_beside(lambda: pack_state(engine.save(), outbox))
+        child = save_beside(lambda: pack_state(engine.save(), outbox, receipts))
         self._saving = asyncio.get_running_loop().create_task(self._keep(child, number, ticket))
 
     async def _keep(self, child: Child, number: int, ticket: int) -> None:

@@ -1,15 +1,15 @@
 """The state of detection as the store has it, and how an engine is made from it again.
 
 Rules that hold here:
-- A snapshot is the engine's, with the outbox before it. Records of steps follow it in the
-  order in which they were made; repeated, they give the state that was lost.
+- A snapshot is the engine's, with the outbox and the receipts before it. Records of steps
+  follow it in the order in which they were made; repeated, they give the state that was lost.
 - All of this takes its time and waits for the store: it belongs into a thread.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from penstock.cep.engine import Engine
 from penstock.cep.outcome import Publication
@@ -17,27 +17,38 @@ from penstock.cep.program import Program
 from penstock.errors import PenstockError
 from penstock.gateway.journal import Snapshot
 from penstock.gateway.outbox import Outbox
+from penstock.gateway.sharing.receipts import Receipts
 from penstock.store.detection import Batch, DetectionStore
 
 _SIZE: Final = 4
 
 
-def rebuild(store: DetectionStore, program: Program) -> tuple[Engine, Outbox, int]:
-    """Make the engine again; return it with its outbox and the number of the last batch."""
+class Rebuilt(NamedTuple):
+    """What detection goes on with."""
+
+    engine: Engine
+    outbox: Outbox
+    receipts: Receipts
+    last: int
+    """The number of the last batch."""
+
+
+def rebuild(store: DetectionStore, program: Program) -> Rebuilt:
+    """Make again what was lost, from what is durable."""
     data, last, batches = store.load()
-    outbox = Outbox()
+    outbox, receipts = Outbox(), Receipts()
     if data is None:
         engine = Engine(program)
     else:
-        state, outbox = unpack_state(data)
+        state, outbox, receipts = unpack_state(data)
         engine = Engine.load(program, state)
     for batch in batches:
         for line in batch.split(b"\n"):
-            if line and not outbox.replay(line):
+            if line and not outbox.replay(line) and not receipts.replay(line):
                 outbox.put(engine.replay(line).publications)
     # The definitions may be others than those that the tables were written under.
-    store.keep(pack_state(engine.save(), outbox), last, engine.situations())
-    return engine, outbox, last
+    store.keep(pack_state(engine.save(), outbox, receipts), last, engine.situations())
+    return Rebuilt(engine, outbox, receipts, last)
 
 
 def write(store: DetectionStore, batch: Batch, snapshot: Snapshot | None) -> None:
@@ -48,17 +59,19 @@ def write(store: DetectionStore, batch: Batch, snapshot: Snapshot | None) -> Non
         store.keep(snapshot.data, batch.number, snapshot.standing)
 
 
-def pack_state(engine: bytes, outbox: Outbox) -> bytes:
-    """Join the state of an engine and of its outbox."""
+def pack_state(engine: bytes, outbox: Outbox, receipts: Receipts) -> bytes:
+    """Join the state of an engine, of its outbox, and of receipts."""
     waiting: list[Any] = [
         [number, it.topic, it.payload, it.action, it.scenario, it.subject, it.depth]
         for number, it in outbox.waiting.items()
     ]
-    head = json.dumps({"last": outbox.last, "waiting": waiting}).encode()
+    head = json.dumps(
+        {"last": outbox.last, "waiting": waiting, "receipts": receipts.as_data()}
+    ).encode()
     return len(head).to_bytes(_SIZE, "big") + head + engine
 
 
-def unpack_state(data: bytes) -> tuple[bytes, Outbox]:
+def unpack_state(data: bytes) -> tuple[bytes, Outbox, Receipts]:
     """Take apart what `pack_state` has joined."""
     size = int.from_bytes(data[:_SIZE], "big")
     outbox = Outbox()
@@ -66,8 +79,9 @@ def unpack_state(data: bytes) -> tuple[bytes, Outbox]:
         head = json.loads(data[_SIZE : _SIZE + size])
         outbox.last = head["last"]
         outbox.waiting = {number: Publication(*rest) for number, *rest in head["waiting"]}
+        receipts = Receipts(head.get("receipts"))
     except (ValueError, KeyError, TypeError):
         raise PenstockError(
             "the stored state of detection is damaged", fix="restore the store from a backup"
         ) from None
-    return data[_SIZE + size :], outbox
+    return data[_SIZE + size :], outbox, receipts

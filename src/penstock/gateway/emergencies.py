@@ -5,10 +5,12 @@
                Actions ◀── outbox ─┘ └── requests by hand, from the store
                   └──▶ Publisher ──▶ broker
 
+    other gateways ──▶ Neighbours ──▶ Detection here │ Elsewhere ──▶ Detection at another
+
 Rules that hold here:
-- Who detects is one question with one answer (`Detection.is_alive`). Today that is this
-  gateway or nobody it could ask: with several gateways on one store the one that holds the
-  claim detects, and the others refuse what could be an event.
+- Who detects is one question with one answer (`Detection.is_alive`): of several gateways on
+  one store the one that holds the claim. The others ask it about what could be an event, and
+  know the situations from it (`sharing`).
 - Every transition and everything set by hand is in the audit log.
 """
 
@@ -18,6 +20,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -28,10 +31,15 @@ from penstock.gateway.clock import Clock
 from penstock.gateway.detection import Detection
 from penstock.gateway.guard import Guard
 from penstock.gateway.publisher import Publisher
+from penstock.gateway.sharing.link import Terms
+from penstock.gateway.sharing.messages import Asked
+from penstock.gateway.sharing.receipts import Receipt
+from penstock.gateway.written import NO_DETECTOR, Written
 from penstock.store.audit.entry import Entry, Outcome
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.definitions import utc_now
 from penstock.store.detection import DetectionStore, Step
+from penstock.store.follower import boot_clock
 from penstock.store.situations import Request, Situations, name_details
 
 if TYPE_CHECKING:
@@ -41,6 +49,20 @@ _START_SECONDS = 30.0
 _LOOK_SECONDS = 0.5
 _SWEEP_LOOKS = 7_200
 _THREADS = 2
+_LEASE_SHARE = 10
+_SHORTEST_LEASE, _LONGEST_LEASE = 1.0, 3.0
+_PATIENCE = 1.5
+_HEAD_BYTES = 1 << 20
+_LARGEST = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """How gateways of one store reach each other."""
+
+    secret: bytes
+    host: str
+    port: int
 
 
 class Emergencies:
@@ -52,7 +74,10 @@ class Emergencies:
         settings: EmergencySettings,
         situations: Situations,
         store: DetectionStore,
+        sharing: Sharing | None = None,
     ) -> None:
+        self._store = store
+        self._sharing = sharing
         self._gateway = gateway
         self._settings = settings
         self._situations = situations
@@ -79,9 +104,14 @@ class Emergencies:
         )
         self.detection.act = self.actions.carry_out
         self.detection.resume = self.actions.resume
+        self.detection.neighbours.decide = self._decide_for
+        for side in (self.detection.neighbours, self.detection.elsewhere):
+            side.epoch = self._tell_epoch
 
     async def start(self) -> None:
         """Begin to detect, where there is something to detect."""
+        if self._sharing is not None:
+            await self._share(self._sharing)
         self._gateway.start_task(self.publisher.run())
         self._gateway.start_task(self.detection.run())
         self._gateway.start_task(self._follow_requests())
@@ -98,6 +128,29 @@ class Emergencies:
         """Save the state, and let another gateway detect."""
         await self.detection.stop()
         self._threads.shutdown(wait=False)
+
+    async def _share(self, sharing: Sharing) -> None:
+        """Let other gateways come, and be told by them."""
+        lease = self._settings.lease
+        terms = Terms(
+            sharing.secret,
+            largest=max(self._gateway.limits.packet + _HEAD_BYTES, _LARGEST),
+            lease=min(max(lease / _LEASE_SHARE, _SHORTEST_LEASE), _LONGEST_LEASE),
+            patience=_PATIENCE * lease,
+        )
+        port = await self.detection.neighbours.listen(terms, sharing.host, sharing.port)
+        self.detection.elsewhere.terms = terms
+        self._store.address = f"{sharing.host}:{port}"
+
+    def _tell_epoch(self) -> int:
+        return self._gateway.rules.epoch
+
+    def _decide_for(self, asked: Asked, receipt: Receipt) -> Written:
+        """Decide on a message of another gateway's client, while the definitions are known."""
+        rules = self._gateway.rules
+        if boot_clock() > rules.fresh_until or not rules.enforceable:
+            return NO_DETECTOR
+        return self.guard.publish_for(asked, receipt)
 
     async def _run_in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
         return await self._gateway.loop.run_in_executor(self._threads, function, *arguments)

@@ -6,11 +6,12 @@
 Rules that hold here:
 - A message is recorded once in a stream, by the first of its patterns that fits; it may feed
   several streams.
-- The value is the payload as it came. Only where a pattern names levels it is written anew,
-  with these as fields: what the topic says goes before what the payload says, for the topic
-  is what was authorised.
+- The value is the payload as it came. Only where a pattern names levels, or the stream asks
+  for the topic or the publisher, it is written anew with these as fields: what the gateway
+  knows goes before what the payload says, for it is what was authorised.
 - A payload that is no JSON object is recorded as it is: the pipeline sets it aside with the
-  reason, and nothing is lost on the way there.
+  reason, and nothing is lost on the way there. One that nothing can be added to is made so: a
+  payload is never taken for what the gateway knows.
 - The key is the person that the record is about, where the stream says which field that is.
 """
 
@@ -46,7 +47,16 @@ class Target(NamedTuple):
 class Feed:
     """One pattern of a stream."""
 
-    __slots__ = ("_enveloped", "_levels", "_plain", "_subject", "rank", "target")
+    __slots__ = (
+        "_enveloped",
+        "_levels",
+        "_plain",
+        "_publisher",
+        "_subject",
+        "_topic",
+        "rank",
+        "target",
+    )
 
     def __init__(self, stream: Stream, rank: int, pattern: str) -> None:
         types = {field.name: field.type for field in stream.fields}
@@ -58,23 +68,31 @@ class Feed:
         )
         self._subject = stream.subject if stream.format != "avro" else None
         self._enveloped = stream.format == "connect"
-        self._plain = not self._levels and self._subject is None
+        self._topic = stream.adds.topic if stream.adds else None
+        self._publisher = stream.adds.publisher if stream.adds else None
+        self._plain = not self._levels and self._subject is None and stream.adds is None
 
-    def record(self, topic: str, payload: bytes) -> tuple[bytes, bytes]:
+    def record(
+        self, topic: str, payload: bytes, publisher: str | None = None
+    ) -> tuple[bytes, bytes]:
         """Return the key and the value of the record that a message becomes."""
         if self._plain:
             return b"", payload
         levels = topic.split("/") if self._levels else []
-        said = {
+        said: dict[str, Any] = {
             name: int(levels[place])
             if number and _NUMBER.fullmatch(levels[place])
             else levels[place]
             for place, name, number in self._levels
         }
+        if self._topic is not None:
+            said[self._topic] = topic
+        if self._publisher is not None:
+            said[self._publisher] = publisher
         held = _read_object(payload)
         value = payload
         if held is not None and said:
-            value = _write_object({**held, **said}) or payload
+            value = _write_object({**held, **said}) or _spoil(payload)
         if held is not None and self._enveloped:
             held = held.get("payload")
         fields = {**held, **said} if isinstance(held, dict) else said
@@ -151,6 +169,11 @@ def _write_object(fields: Mapping[str, Any]) -> bytes:
     except RecursionError:
         return b""
     return made if len(made) <= MAX_VALUE else b""
+
+
+def _spoil(payload: bytes) -> bytes:
+    """Take the last brace from an object: it is kept, and no reader takes it for a record."""
+    return payload.rstrip()[:-1]
 
 
 def _key(person: Any) -> bytes:

@@ -26,7 +26,7 @@ from penstock.gateway.counters import Counters
 from penstock.gateway.credentials import Authenticator, RefusedError
 from penstock.gateway.denials import Denials
 from penstock.gateway.downstream import Downstream
-from penstock.gateway.emergencies import Emergencies
+from penstock.gateway.emergencies import Emergencies, Sharing
 from penstock.gateway.ending import Cause, end
 from penstock.gateway.following import Following
 from penstock.gateway.limits import TICK_SECONDS, Limits
@@ -73,6 +73,7 @@ class Gateway:
         emergencies: EmergencySettings | None = None,
         situations: Situations,
         detection_store: DetectionStore,
+        sharing: Sharing | None = None,
         recording: Recording,
     ) -> None:
         self.loop = asyncio.get_running_loop()
@@ -100,7 +101,7 @@ class Gateway:
         self._addresses: dict[str, int] = {}
         self._threads = ThreadPoolExecutor(_THREADS, "penstock-store")
         self.emergencies = Emergencies(
-            self, emergencies or EmergencySettings(), situations, detection_store
+            self, emergencies or EmergencySettings(), situations, detection_store, sharing
         )
         self.guard = self.emergencies.guard
         self.publisher = self.emergencies.publisher

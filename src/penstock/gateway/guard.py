@@ -1,11 +1,14 @@
 """Policies, preferences and emergencies on the way of messages.
 
     publish:  offer ──▶ may write? ──▶ commit: situations move ──▶ to the broker
-                            └── no: nothing has happened
+       │                    └── no: nothing has happened
+       └──▶ another gateway detects ──▶ it does all of this, and says what came of it
     deliver:  purposes allow ──▶ may read, in the situations of now?
 
 Rules that hold here:
 - Each is one synchronous step: nothing comes between reading situations and acting on them.
+  Where several gateways share detection a publication is decided in one step at the one that
+  detects, and goes to the broker when all of them know what it has changed.
 - A message that could be an event is refused while events are not detected, and so is one
   whose event cannot be put on record.
 - What depends on situations, on the time, or on what is in a message is decided for each
@@ -27,12 +30,17 @@ from penstock.gateway.denials import Denials
 from penstock.gateway.detection import Detection
 from penstock.gateway.policies import Policies
 from penstock.gateway.session import ANONYMOUS, Session
+from penstock.gateway.sharing.messages import Asked
+from penstock.gateway.sharing.receipts import Receipt
 from penstock.gateway.translation import ACTIONS, CLIENT, FOR, PUBLISHER
+from penstock.gateway.written import DETECTOR, NO_DETECTOR, NO_EVENT, PASSES, POLICY, Written
 from penstock.mqtt import Publish
 from penstock.mqtt.properties import UserProperties
 from penstock.policy.access_rules import Depends, Verdict
 from penstock.policy.objects import Message
 from penstock.telemetry import get_logger
+
+__all__ = ["DETECTOR", "Guard", "Judge"]
 
 _STAMPS_LIMIT: Final = 65_536
 _LONGEST: Final = 512
@@ -40,23 +48,8 @@ _NOBODY: Final[Mapping[str, Any]] = {}
 
 _log = get_logger("gateway")
 
-POLICY: Final = "policy"
-DETECTOR: Final = "detector"
-EVENT: Final = "event"
 UNSTAMPED: Final = "unstamped"
 """The rule that denies a message of which nobody knows who published it."""
-
-
-class Written(NamedTuple):
-    """What became of a message that was to be published."""
-
-    why: str = ""
-    """What stands in the way; nothing, where it may pass."""
-    rule: str = ""
-    ticket: int = 0
-    """In the journal, where it was an event."""
-    lasting: bool = False
-    """Whether the same holds for each message of this client on this topic."""
 
 
 class Stamp(NamedTuple):
@@ -65,11 +58,6 @@ class Stamp(NamedTuple):
     user: str | None
     client: str | None
     behalf: str | None
-
-
-_PASSES: Final = Written(lasting=True)
-_NO_DETECTOR: Final = Written(DETECTOR)
-_NO_EVENT: Final = Written(EVENT)
 
 
 class Guard:
@@ -93,50 +81,78 @@ class Guard:
         """Say whether messages on a topic must be looked at when they are published."""
         return self.policies.access.settings.required or self.detection.watch.sees(topic)
 
-    def publish(  # noqa: PLR0911 (one per answer)
-        self, session: Session, packet: Publish, *, repeated: bool = False
-    ) -> Written:
+    def publish(self, session: Session, packet: Publish, *, repeated: bool = False) -> Written:
         """Decide on a message of a client; let the event that it is take effect.
 
         One that is `repeated` took effect before.
         """
         topic = packet.topic
-        watched = self.detection.watch.sees(topic)
-        access = self.policies.access
-        if not watched and not access.settings.required:
-            return _PASSES
-        now = self._clock.now()
+        detection = self.detection
+        watched = detection.watch.sees(topic)
+        if not watched and not self.policies.access.settings.required:
+            return PASSES
         user = None if session.principal == ANONYMOUS else session.principal
-        asker = access.asker(user, session.client_id)
+        asked = Asked(user, session.client_id, topic, packet.payload, _rest(packet))
+        offered = watched and not repeated
+        if offered and not detection.is_alive():
+            elsewhere = detection.elsewhere
+            return Written(waits=elsewhere.submit(asked)) if elsewhere.asks else NO_DETECTOR
+        written = self._decide(asked, watched=watched, offered=offered)
+        if detection.neighbours.pending and not written.why:
+            return Written(waits=self._when_known(written))
+        return written
+
+    def publish_for(self, asked: Asked, receipt: Receipt) -> Written:
+        """Decide on a message of another gateway's client, once."""
+        detection = self.detection
+        if not detection.is_alive():
+            return NO_DETECTOR
+        if detection.receipts.has(receipt):
+            # It took effect and nobody was told; what is on record up to now holds it.
+            return Written(ticket=detection.journal.added)
+        watched = detection.watch.sees(asked.topic)
+        return self._decide(asked, watched=watched, offered=watched, receipt=receipt)
+
+    def _decide(
+        self, asked: Asked, *, watched: bool, offered: bool, receipt: Receipt | None = None
+    ) -> Written:
+        """Decide on a message, and let the event that it is take effect, in one step."""
+        detection, access = self.detection, self.policies.access
+        topic = asked.topic
+        now = self._clock.now()
+        asker = access.asker(asked.user, asked.client)
         message = Message(
-            topic, packet.payload, user=user, client=session.client_id, rest=_rest(packet)
+            topic, asked.payload, user=asked.user, client=asked.client, rest=asked.rest
         )
         e = {"time": datetime.fromtimestamp(now / 1000, UTC)}
-        self._catch_up(now)
+        detection.catch_up(now)
         tentative = None
-        if watched and not repeated:
-            if not self.detection.is_alive() or self.detection.engine is None:
-                return _NO_DETECTOR
+        if offered:
+            if detection.engine is None:
+                return NO_DETECTOR
             seen = Packet(topic, message.t, asker.attributes, access.about(message), e)
             try:
-                tentative = self.detection.engine.offer(seen, now)
+                tentative = detection.engine.offer(seen, now)
                 record = tentative.record() if tentative.bound else b""
             except Exception as error:  # noqa: BLE001 - whatever it is, it was no event
                 _log.warning("a message could not be looked at", error=error)
-                return _NO_EVENT
-        verdict = access.decide("write", asker, message, e, self.detection.board)
+                return NO_EVENT
+        verdict = access.decide("write", asker, message, e, detection.board)
         if not verdict:
             return Written(POLICY, verdict.rule)
         if verdict.applied is not None:
-            self.tell_emergency(session, verdict)
+            self.tell_emergency(Session(asked.client, asked.user or ANONYMOUS, 0), verdict)
         if tentative is None or not tentative.bound:
             lasting = not watched and self._lasts(verdict.depends, topic)
             return Written(lasting=lasting)
         try:
-            ticket = self.detection.commit(tentative, record)
+            return Written(ticket=detection.commit(tentative, record, receipt))
         except UnavailableError:
-            return _NO_DETECTOR
-        return Written(ticket=ticket)
+            return NO_DETECTOR
+
+    async def _when_known(self, written: Written) -> Written:
+        """Wait until all gateways know what was changed up to a decision."""
+        return written if await self.detection.neighbours.reach() else NO_DETECTOR
 
     def detect(self, topic: str, payload: bytes, depth: int) -> bool:
         """Let a message of an action take effect as an event, if it is one."""
@@ -182,7 +198,7 @@ class Guard:
     def read(self, session: Session, message: Message, purpose: str | None) -> Verdict:
         """Decide whether a message may be delivered for a purpose, now."""
         now = self._clock.now()
-        self._catch_up(now)
+        self.detection.catch_up(now)
         user = None if session.principal == ANONYMOUS else session.principal
         access = self.policies.access
         asker = access.asker(user, session.client_id)
@@ -212,11 +228,6 @@ class Guard:
             self._denials.emergency(
                 session, verdict.rule, verdict.applied, overridden=verdict.overridden
             )
-
-    def _catch_up(self, now: int) -> None:
-        detection = self.detection
-        if detection.engine is not None and detection.is_alive():
-            detection.catch_up(now)
 
     def _lasts(self, depends: Depends, topic: str) -> bool:
         if depends & Depends.OBJECT and not self.policies.access.place(topic).paths:

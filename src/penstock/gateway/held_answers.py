@@ -10,22 +10,13 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from penstock.gateway.ending import Cause, end
+from penstock.gateway.written import Keeper
 
 if TYPE_CHECKING:
     from penstock.gateway.downstream import Downstream
-
-
-class Keeper(Protocol):
-    """What makes things durable in the order of their tickets."""
-
-    durable: int
-
-    def wait(self, ticket: int, settled: Callable[[bool], None]) -> None:
-        """Call back when a ticket is durable, or will not be."""
 
 
 class HeldAnswers:

@@ -44,6 +44,7 @@ class Entry(NamedTuple):
     payload: bytes
     milliseconds: int
     size: int
+    publisher: str | None = None
 
 
 class Batch:
@@ -69,7 +70,7 @@ class Batch:
         for entry in self.entries:
             for feed in entry.feeds:
                 keys, values = made.setdefault(feed.target, ([], []))
-                key, value = feed.record(entry.topic, entry.payload)
+                key, value = feed.record(entry.topic, entry.payload, entry.publisher)
                 keys.append(key)
                 values.append(value)
         return made

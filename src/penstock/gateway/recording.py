@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.config.sections.recording import RecordingSettings
 from penstock.gateway.feeds import MAX_VALUE, Feed, Feeds
 from penstock.gateway.log_writer import Batch, Entry, LogWriter, OpenTopic
+from penstock.gateway.session import ANONYMOUS
 from penstock.mqtt import Publish
 from penstock.telemetry import get_logger, metrics
 
@@ -110,7 +111,8 @@ class Recording:
         if sheds and self._is_full():
             _LEFT_OUT["shed"].inc()
             return None
-        self._put(feeds, packet.topic, packet.payload)
+        who = client.session.principal
+        self._put(feeds, packet.topic, packet.payload, None if who == ANONYMOUS else who)
         if qos and self._holds_answers:
             client.held_answers.expect(self, packet.packet_id, self.added)
         return self._wait_for_room() if self._is_full() and not sheds else None
@@ -137,7 +139,9 @@ class Recording:
             deadline = time.monotonic() + self._settings.timeout
             self._awaited.append((ticket, deadline, settled))
 
-    def _put(self, feeds: tuple[Feed, ...], topic: str, payload: bytes) -> None:
+    def _put(
+        self, feeds: tuple[Feed, ...], topic: str, payload: bytes, publisher: str | None = None
+    ) -> None:
         self.added += 1
         if self._ended:
             # Its ticket will never be durable, so that nobody is told that it was recorded.
@@ -145,7 +149,7 @@ class Recording:
             return
         size = _ENTRY_BYTES + len(topic) + len(payload)
         now = time.time_ns() // 1_000_000
-        self._waiting.append(Entry(feeds, topic, payload, now, size))
+        self._waiting.append(Entry(feeds, topic, payload, now, size, publisher))
         self.buffered += size
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())

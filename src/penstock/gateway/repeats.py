@@ -46,6 +46,10 @@ class Repeats:
         if len(self._known) > _LIMIT:
             del self._known[next(iter(self._known))]
 
+    def forget(self, session: Session, packet: Publish) -> None:
+        """Take note that a message was no event after all: it did not become durable."""
+        self._known.pop((session.principal, session.client_id, packet.packet_id), None)
+
 
 def _digest(packet: Publish) -> bytes:
     made = hashlib.blake2b(packet.topic_field, digest_size=16)

@@ -6,7 +6,8 @@
 Rules that hold here:
 - The gateway listens only when it knows the definitions.
 - Ready means: the lease holds, the broker accepts connections, the audit log can be
-  written, and events are detected here where any are defined. Alive means: the loop turns.
+  written, and events are detected where any are defined, here or by a gateway that tells
+  us what it knows. Alive means: the loop turns.
 """
 
 from __future__ import annotations
@@ -26,12 +27,14 @@ from penstock.gateway.broker_address import BrokerAddress
 from penstock.gateway.claim import make_holder, make_place
 from penstock.gateway.credentials import Authenticator, PasswordFile
 from penstock.gateway.denials import Denials
+from penstock.gateway.emergencies import Sharing
 from penstock.gateway.gateway import Gateway
 from penstock.gateway.limits import TICK_SECONDS, Limits
 from penstock.gateway.listeners import Listener, open_listener
 from penstock.gateway.logs import Logs
 from penstock.gateway.recording import Recording
 from penstock.gateway.rules import Rules
+from penstock.gateway.sharing.channel import derive_secret
 from penstock.policy.notation import Notation
 from penstock.policy.purpose_settings import PurposeSettings
 from penstock.store.audit.log import AuditLog
@@ -69,7 +72,7 @@ class Running:
 
 
 @asynccontextmanager
-async def run(config: Config, *, shared: bool = False) -> AsyncIterator[Running]:
+async def run(config: Config, *, shared: bool = False, worker: int = 0) -> AsyncIterator[Running]:
     """Run a gateway on this loop for as long as the block lasts."""
     async with AsyncExitStack() as stack:
         settings = config.gateway
@@ -102,6 +105,7 @@ async def run(config: Config, *, shared: bool = False) -> AsyncIterator[Running]
                 seconds=settings.emergencies.lease,
                 holder=make_holder(),
             ),
+            sharing=make_sharing(config, worker),
             recording=Recording(config.recording, Logs(config).topic),
         )
         stack.push_async_callback(gateway.stop)
@@ -123,7 +127,7 @@ async def run_until_told(config: Config, *, worker: int = 0) -> None:
     told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)
-    async with run(config, shared=config.gateway.workers > 1) as running:
+    async with run(config, shared=config.gateway.workers > 1, worker=worker) as running:
         # What is here now stays; the collector need not look at it, nor often at the rest:
         # messages are freed by their counts.
         gc.collect()
@@ -145,6 +149,14 @@ def purpose_settings(config: Config) -> PurposeSettings:
         filter_hybrid=filtering.mode == "hybrid",
         auto_persist=True,
     )
+
+
+def make_sharing(config: Config, worker: int) -> Sharing:
+    """Say where other gateways reach this one, and what proves that they are ours."""
+    settings = config.gateway.emergencies
+    port = settings.link_port
+    secret = derive_secret(config.audit.pseudonym_key.read().strip())
+    return Sharing(secret, settings.link_host, port + worker if port else 0)
 
 
 def make_authenticator(config: Config) -> Authenticator:

@@ -1,4 +1,4 @@
-"""Saves sessions: many clients' changes in one transaction, each told when it is durable.
+"""Saves what clients change: many changes in one transaction, each told when it is durable.
 
 Rules that hold here:
 - Changes reach the store in the order in which they were given.
@@ -11,31 +11,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
 
 from penstock.errors import PenstockError
-from penstock.store.sessions import SessionChange
 from penstock.telemetry import get_logger
 
 BATCH = 1_000
 _log = get_logger("gateway")
 
-Waiting = tuple[SessionChange, "asyncio.Future[None]"]
-Store = Callable[[list[SessionChange]], Awaitable[None]]
+Change = TypeVar("Change")
 
 
-class Saver:
-    """A queue in front of the store of sessions."""
+class Saver(Generic[Change]):
+    """A queue in front of the store of sessions, or of wills."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Callable[[list[Change]], Awaitable[None]]) -> None:
         self._store = store
-        self._waiting: list[Waiting] = []
+        self._waiting: list[tuple[Change, asyncio.Future[None]]] = []
         self._running: asyncio.Task[None] | None = None
 
-    async def save(self, change: SessionChange) -> None:
+    async def save(self, change: Change) -> None:
         """Save a change; return when it is durable."""
         await self._add(change)
 
-    def later(self, change: SessionChange) -> None:
+    def later(self, change: Change) -> None:
         """Save a change that nobody waits for."""
         self._add(change).add_done_callback(_report)
 
@@ -44,7 +43,7 @@ class Saver:
         while self._running is not None:
             await asyncio.wait([self._running])
 
-    def _add(self, change: SessionChange) -> asyncio.Future[None]:
+    def _add(self, change: Change) -> asyncio.Future[None]:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
         self._waiting.append((change, done))
@@ -64,7 +63,7 @@ class Saver:
                 _settle(batch, error)
         self._running = None
 
-    async def _try(self, batch: list[Waiting]) -> BaseException | None:
+    async def _try(self, batch: list[tuple[Change, asyncio.Future[None]]]) -> BaseException | None:
         try:
             await self._store([change for change, _ in batch])
         except Exception as raised:  # noqa: BLE001 (told to every client that waits)
@@ -72,7 +71,7 @@ class Saver:
         return None
 
 
-def _settle(batch: list[Waiting], error: BaseException | None) -> None:
+def _settle(batch: list[tuple[Change, asyncio.Future[None]]], error: BaseException | None) -> None:
     for _, done in batch:
         if done.done():
             continue
@@ -88,4 +87,4 @@ def _report(done: asyncio.Future[None]) -> None:
     error = done.exception()
     if error is not None:
         kind = "store" if isinstance(error, PenstockError) else "unexpected"
-        _log.warning("the end of a session was not stored", error=error, kind=kind)
+        _log.warning("a change that nobody waits for was not stored", error=error, kind=kind)

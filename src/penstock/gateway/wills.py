@@ -15,11 +15,13 @@ Rules that hold here:
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.gateway.session import Session
 from penstock.gateway.translation import MESSAGE_AIP, MESSAGE_PIP
+from penstock.gateway.written import Written
 from penstock.mqtt import Publish, Will
 
 if TYPE_CHECKING:
@@ -79,6 +81,18 @@ class Wills:
         properties = replace(will.properties, will_delay=None)
         message = Publish.of(will.topic, will.payload, retain=will.retain, properties=properties)
         written = gateway.guard.publish(session, message)
+        if written.waits is not None:
+            gateway.start_task(self._hand_over_later(session, will, message, written.waits))
+        else:
+            self._hand_over(session, will, message, written)
+
+    async def _hand_over_later(
+        self, session: Session, will: Will, message: Publish, waits: Awaitable[Written]
+    ) -> None:
+        self._hand_over(session, will, message, await waits)
+
+    def _hand_over(self, session: Session, will: Will, message: Publish, written: Written) -> None:
+        gateway = self._gateway
         if written.why:
             gateway.counters.denied("publish", written.why)
             gateway.denials.will(session, written.why, written.rule)
@@ -95,7 +109,8 @@ class Wills:
                     restricted=_is_restricted(will),
                 )
 
-        gateway.guard.detection.journal.wait(written.ticket, hand_over)
+        keeper = written.keeper or gateway.guard.detection.journal
+        keeper.wait(written.ticket, hand_over)
 
 
 def _is_restricted(will: Will) -> bool:

@@ -1,19 +1,25 @@
 """Draws from distributions that give the same bits in Python and in Spark.
 
-    word (52 bits of a keyed hash) → u = (word + ½) / 2⁵², never 0 or 1 ┬→ uniform: 2u - 1
-                                                                        ├→ Laplace: ± -ln 2p
-                                                                        └→ normal:  ± -Φ⁻¹(p)
+    key, identity → word: 52 bits of a keyed hash ┬→ uniform: evenly between -1 and 1
+                                                  └→ normal, Laplace: a line of the table
 
-where p is the smaller of u and 1 - u, and the half of u gives the sign.
+    word:  half (1 bit) · cell (7 bits) · rest (44 bits, their zeros at the end: the octave)
 
 Rules that hold here:
+- The hash is SHA-256 of the key and the message, cut to 52 bits. The key has a fixed
+  length, and what is cut off is never shown, so that no hash can be continued to that of a
+  longer message; HMAC would guard against that with a second hash, and cost twice.
+- A quantile is that of p, the share of what lies farther out on its side. An octave is from
+  a power of two to the next: p falls into the first below ½ with probability ½, into the
+  one below that with ¼, and so on; so often has the rest that many zeros at its end. The
+  half gives the sign.
 - Logarithms differ in their last bits between C and Java, so quantiles come from a table,
-  with straight lines between its entries: each octave of p has 256 cells of equal width.
-  What is left is arithmetic that IEEE 754 defines to the last bit.
+  with a straight line for each cell: each octave of p has 128 cells of equal width. What is
+  left is arithmetic that IEEE 754 defines to the last bit.
 - Entries are rounded to nine decimals, so that no library's last bit shows in them. The
-  lines are off by less than 3e-6.
-- Each distribution is drawn with scale 1; the largest normal draw is 8.2, the largest of
-  Laplace 36. This is noise against recognition, no mechanism of differential privacy.
+  lines are off by less than 1.2e-5.
+- Each distribution is drawn with scale 1; the largest normal draw is 6.4, the largest of
+  Laplace 22.2. This is noise against recognition, no mechanism of differential privacy.
 """
 
 from __future__ import annotations
@@ -21,19 +27,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from hashlib import sha256
+from itertools import pairwise
 from statistics import NormalDist
 from typing import Final
 
 WORD: Final = 52
 HALF: Final = 1 << (WORD - 1)
-LAST: Final = (1 << WORD) - 1
 UNIT: Final = 2.0**-WORD
 
-CELL_BITS: Final = 8
-CELLS: Final = 1 << CELL_BITS
-REST_BITS: Final = WORD - 1 - CELL_BITS
+OCTAVES: Final = 32
+LAST_OCTAVE: Final = 1 << (OCTAVES - 1)
+"""A bit that every word is given, to end the zeros at its end."""
+CELLS: Final = 128
+LINES: Final = 2 * CELLS
+"""Lines in an octave: the cells of the negative half, then those of the positive."""
+REST_BITS: Final = WORD - 8
 REST: Final = (1 << REST_BITS) - 1
-REST_UNIT: Final = 2.0**-REST_BITS
 
 _QUANTILES: Final[Mapping[str, Callable[[float], float]]] = {
     "laplace": lambda p: -math.log(2.0 * p),
@@ -41,16 +51,24 @@ _QUANTILES: Final[Mapping[str, Callable[[float], float]]] = {
 }
 
 
+def draw_word(key: bytes, message: str) -> int:
+    """Return the word that a key of 32 bytes draws for a message."""
+    return int.from_bytes(sha256(key + message.encode()).digest()[:8]) >> (64 - WORD)
+
+
 @lru_cache(maxsize=len(_QUANTILES))
 def quantile_table(distribution: str) -> tuple[float, ...]:
-    """Return the quantiles of p at the bounds of all cells, from 2⁻⁵³ to ½."""
+    """Return the lines of all octaves: where each starts, and its slope per unit of the rest."""
     quantile = _QUANTILES[distribution]
-    bounds = [
-        (CELLS + cell) / (2 * CELLS) * 2.0 ** (octave - WORD)
-        for octave in range(WORD)
-        for cell in range(CELLS)
-    ]
-    return tuple(round(quantile(p), 9) for p in (*bounds, 0.5))
+    table: list[float] = []
+    for octave in range(OCTAVES):
+        width = 2.0 ** -(octave + 2)
+        bounds = [width * (1 + cell / CELLS) for cell in range(CELLS + 1)]
+        sizes = [round(quantile(p), 9) for p in bounds]
+        for sign in (-1.0, 1.0):
+            for start, end in pairwise(sizes):
+                table += (sign * start, sign * (end - start) * 2.0**-REST_BITS)
+    return tuple(table)
 
 
 def draw_uniform(word: int) -> float:
@@ -59,10 +77,8 @@ def draw_uniform(word: int) -> float:
 
 
 def draw_quantile(word: int, table: tuple[float, ...]) -> float:
-    """Return the quantile of a word in a table, with the sign of its half."""
-    odd = 2 * min(word, LAST - word) + 1  # p is odd / 2⁵³
-    bits = odd.bit_length()
-    shifted = odd << (WORD - bits)
-    index = (bits - 1) * CELLS + (shifted >> REST_BITS) - CELLS
-    size = table[index] + (table[index + 1] - table[index]) * ((shifted & REST) * REST_UNIT)
-    return size if word >= HALF else -size
+    """Return what a word draws from the distribution of a table."""
+    ended = word | LAST_OCTAVE
+    zeros = (ended ^ (ended - 1)).bit_count() - 1
+    line = 2 * (zeros * LINES + (word >> REST_BITS))
+    return table[line] + table[line + 1] * float(word & REST)

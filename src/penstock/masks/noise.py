@@ -17,7 +17,7 @@ from pydantic import AfterValidator
 from pydantic import Field as Parameter
 
 from penstock.masks.constants import Number
-from penstock.masks.draws import WORD, draw_quantile, draw_uniform, quantile_table
+from penstock.masks.draws import draw_quantile, draw_uniform, draw_word, quantile_table
 from penstock.masks.fields import (
     INTEGERS,
     LEAST,
@@ -29,7 +29,6 @@ from penstock.masks.fields import (
     FieldType,
     to_single,
 )
-from penstock.masks.keys import draw
 from penstock.masks.mask import Mask, Target, Transform
 
 MAX_NOISE: Final = 1e9
@@ -94,7 +93,7 @@ class Noise(Mask):
         def blur(value: float, identity: str) -> float | None:
             if not -MAX_DOUBLE <= value <= MAX_DOUBLE:  # also for NaN
                 return None
-            amount = distribute(draw(key, identity, WORD)) * scale
+            amount = distribute(draw_word(key, identity)) * scale
             return move(value, float(value) * amount if share else amount)
 
         return blur

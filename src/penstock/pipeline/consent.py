@@ -1,82 +1,109 @@
-"""Who does not want to be in which views: opt-outs of purposes, as of an epoch.
+"""People who opted out of a view's purposes: found among records, on the way in and while held.
 
 Rules that hold here:
 - A record of a person who opted out of one of a view's purposes does not get into the view.
   It becomes a dead letter, so that what was read is still accounted for; the reason names
   nobody.
-- An opt-out of a purpose covers what lies below it. It also covers what lies above: who may
-  use a view for `care` may use it for `care/research`.
-- People are known by the subject of the stream, as text. A stream without one says that its
-  records are about nobody.
-- What a view took in before an opt-out and still holds back is published as promised then.
+- People are known by the subject of the stream, as text, and found by its mark: no name of
+  somebody who opted out comes to Spark. A stream without a subject says that its records are
+  about nobody.
+- For records that are held back: `mark_subjects` lets each carry the mark of its person, and
+  `objects` says of them, before they are let go, who opted out meanwhile.
+- Neither marks nor their key show in plans.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Final, Protocol
+from functools import lru_cache
+from typing import Final
 
-from pyspark.sql import DataFrame, types
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
+from penstock.definitions.views import schema_of
+from penstock.masks.spark.types import write_text
+from penstock.masks.spark.workbench import Workbench
 from penstock.model.kinds import Stream
-from penstock.model.purposes import lineage
 from penstock.pipeline.log_source import PROBLEM
+from penstock.store.opt_outs import (
+    NUMBER_BITS,
+    Consent,
+    Objectors,
+    OptOuts,
+    SubjectMarks,
+    nobody_opted_out,
+    number_of,
+)
 
 REFUSED: Final = "the person opted out of a purpose of the view"
+SUBJECT: Final = "penstock:subject"
+"""The column of numbers that stand for the people whom records are about."""
 _WHO: Final = "penstock:refused"
+_KEPT: Final = 16
+
+__all__ = (
+    "REFUSED",
+    "SUBJECT",
+    "Consent",
+    "Objectors",
+    "OptOuts",
+    "mark_refused",
+    "mark_subjects",
+    "nobody_opted_out",
+    "objects",
+)
 
 
-@dataclass(frozen=True, slots=True)
-class OptOuts:
-    """All opt-outs of an epoch: purpose → the subjects who do not want their data used for it."""
-
-    epoch: int = 0
-    by_purpose: Mapping[str, frozenset[str]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, epoch: int, pairs: Iterable[tuple[str, str]]) -> OptOuts:
-        """Gather pairs of subject and purpose."""
-        found: dict[str, set[str]] = {}
-        for subject, purpose in pairs:
-            found.setdefault(purpose, set()).add(subject)
-        return cls(epoch, {purpose: frozenset(who) for purpose, who in found.items()})
-
-    def refusing(self, purposes: Iterable[str]) -> frozenset[str]:
-        """Return who opted out of one of the purposes, or of what it is a part of, or has."""
-        served = [set(lineage(purpose)) for purpose in purposes]
-        ends = set(purposes)
-        return frozenset().union(
-            *(
-                who
-                for refused, who in self.by_purpose.items()
-                if any(refused in above for above in served)
-                or not ends.isdisjoint(lineage(refused))
-            )
-        )
-
-
-class Consent(Protocol):
-    """Tells the opt-outs of now; the pipeline asks before each batch."""
-
-    def __call__(self) -> OptOuts:
-        """Return them; raise where they cannot be known, and nothing is published."""
-
-
-def nobody_opted_out() -> OptOuts:
-    """Return no opt-outs: for installations where nobody can."""
-    return OptOuts()
+def mark_subjects(frame: DataFrame, stream: Stream, marks: SubjectMarks | None) -> DataFrame:
+    """Return parsed records with the number of whom they are about; null where they say nobody."""
+    if stream.subject is None or marks is None:
+        return frame.withColumn(SUBJECT, F.lit(None).cast("bigint"))
+    kind = schema_of(stream)[stream.subject].type
+    return frame.withColumn(
+        SUBJECT, _number(frame, marks, write_text(kind, _named(stream.subject)))
+    )
 
 
 def mark_refused(frame: DataFrame, stream: Stream, refusing: frozenset[str]) -> DataFrame:
     """Return parsed records; those of people who refuse have a problem."""
     if stream.subject is None or not refusing:
         return frame
-    schema = types.StructType([types.StructField(_WHO, types.StringType())])
-    people = frame.sparkSession.createDataFrame([(who,) for who in sorted(refusing)], schema)
-    who, problem = F.col(f"`{_WHO}`"), F.col(f"`{PROBLEM}`")
-    subject = F.col(f"`{stream.subject}`").cast("string")
-    joined = frame.join(F.broadcast(people), subject == who, "left")
-    found = F.coalesce(problem, F.when(who.isNotNull(), F.lit(REFUSED)))
+    if not isinstance(refusing, Objectors):
+        raise TypeError("people who refuse are told as Objectors, with what marks people")
+    people = _list_people(frame.sparkSession, refusing)
+    marked = frame if SUBJECT in frame.columns else mark_subjects(frame, stream, refusing.marks)
+    joined = marked.join(F.broadcast(people), _named(SUBJECT) == _named(_WHO), "left")
+    found = F.coalesce(_named(PROBLEM), F.when(_named(_WHO).isNotNull(), F.lit(REFUSED)))
     return joined.withColumn(PROBLEM, found).select(*(f"`{name}`" for name in frame.columns))
+
+
+def objects(subjects: pa.ChunkedArray, refusing: frozenset[str]) -> npt.NDArray[np.bool_]:
+    """Say which of the people behind records want no part in a view; null is nobody."""
+    found = pc.is_in(subjects, value_set=_numbers(refusing), skip_nulls=True)
+    answer: npt.NDArray[np.bool_] = found.to_numpy(zero_copy_only=False).astype(np.bool_)
+    return answer
+
+
+def _number(frame: DataFrame, marks: SubjectMarks, text: Column) -> Column:
+    bench = Workbench(frame.sparkSession, {}, None)
+    return bench.draw(marks.key, text, NUMBER_BITS)
+
+
+@lru_cache(maxsize=_KEPT)
+def _list_people(session: SparkSession, refusing: Objectors) -> DataFrame:
+    """Return those who refuse as a frame; kept, as the next batch is likely to ask the same."""
+    return session.createDataFrame(pa.table({_WHO: _numbers(refusing)}))
+
+
+@lru_cache(maxsize=_KEPT)
+def _numbers(refusing: frozenset[str]) -> pa.Array:
+    # Two people may share a number: each number once, or a join would double records.
+    return pa.array(sorted({number_of(mark) for mark in refusing}), pa.int64())
+
+
+def _named(name: str) -> Column:
+    return F.col(f"`{name}`")

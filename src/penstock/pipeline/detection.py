@@ -38,7 +38,7 @@ from penstock.errors import UsageError, quote
 from penstock.model.kinds import ObjectShape
 from penstock.pipeline.commits import Commit, Totals, ViewWriter
 from penstock.pipeline.decoding import FindSchema
-from penstock.pipeline.detection_inputs import make_inputs
+from penstock.pipeline.detection_inputs import list_told, make_inputs
 from penstock.pipeline.detection_joint import Joint
 from penstock.pipeline.detection_plan import DetectionPlan
 from penstock.pipeline.detection_tasks import PART, find_timer, make_task
@@ -104,7 +104,7 @@ class DetectionRunner:
         shapes = plan.definitions.of(ObjectShape).values()
         self._types = list_packets(plan.program)
         inputs = make_inputs(plan.stream, plan.definitions.scope, shapes)
-        self._bound = bind_types(self._types, inputs)
+        self._bound = bind_types(self._types, inputs, list_told(plan.stream))
 
     def open(self) -> None:
         """Take the detection, and go on where its newest commit ended."""

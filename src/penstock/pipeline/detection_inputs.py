@@ -2,11 +2,12 @@
 
 Rules that hold here:
 - The topic is what was authorised, so that it must not come from a payload: it is told by the
-  stream's only pattern (`from`), whose levels all are fixed or named, or, where no gateway
-  feeds the stream, by its field `topic`.
+  field that the gateway writes it to (`adds`), or by the stream's only pattern (`from`), whose
+  levels all are fixed or named, or, where no gateway feeds the stream, by its field `topic`.
 - A payload's field is a column of its declared type. One that the stream does not have is
   missing; one that it has with another type is refused.
-- Who published a message is not recorded: `s` has no values.
+- Of who published a message `s.uid` is known, and that only where the gateway writes it down
+  (`adds`): attributes of users change, and records do not tell which they were.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from penstock.model.kinds import ObjectShape, Stream
 from penstock.pipeline.parsing import TIME
 
 TOPIC: Final = "topic"
+USER: Final = "uid"
+"""The attribute of `s` that names who published."""
 _HELD: Final[Mapping[str, Type]] = {
     "string": STRING,
     "int": INT,
@@ -50,8 +53,12 @@ def make_inputs(stream: Stream, scope: Scope, shapes: Iterable[ObjectShape]) -> 
     held = [value.alias(name) for name, value in fields.items()]
     told = {it.name: dict(payload).get(it.name) for it in stream.fields}
     found = [(shape, _find_in(shape, topic, fields, told)) for shape in shapes]
+    s = {name: _missing(kind) for name, kind in _record(scope, "s").fields}
+    publisher = stream.adds.publisher if stream.adds else None
+    if publisher is not None:
+        s[USER] = F.col(f"`{publisher}`")
     return {
-        "s": {name: _missing(kind) for name, kind in _record(scope, "s").fields},
+        "s": s,
         "o": {
             name: _agree(
                 [
@@ -68,8 +75,16 @@ def make_inputs(stream: Stream, scope: Scope, shapes: Iterable[ObjectShape]) -> 
     }
 
 
+def list_told(stream: Stream) -> frozenset[str]:
+    """Return what the records of a stream tell beyond topic, payload and time."""
+    publisher = stream.adds.publisher if stream.adds else None
+    return frozenset() if publisher is None else frozenset({f"s.{USER}"})
+
+
 def find_topic(stream: Stream) -> Column:
     """Return the topic of the message that a record was."""
+    if stream.adds is not None and stream.adds.topic is not None:
+        return F.col(f"`{stream.adds.topic}`")
     if not stream.patterns:
         if any(it.name == TOPIC and it.type == "string" for it in stream.fields):
             return F.col(TOPIC)
@@ -81,7 +96,8 @@ def find_topic(stream: Stream) -> Column:
     if len(stream.patterns) > 1 or any(it in {"+", "#"} for it in levels):
         raise UsageError(
             f"what topic a record of the stream {quote(stream.name)} comes from is not certain",
-            fix="write one pattern under `from`, with a name for each wildcard, such as +ward",
+            fix="let the gateway add the topic (`adds: {topic: FIELD}`), or write one pattern "
+            "under `from` with a name for each wildcard, such as +ward",
         )
     parts = [
         F.col(f"`{it[1:]}`").cast("string") if it.startswith("+") else F.lit(it) for it in levels

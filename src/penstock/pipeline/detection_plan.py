@@ -3,6 +3,8 @@
 Rules that hold here:
 - Workers get the definitions as text and compile them for themselves: what is compiled holds
   generated functions, which do not travel.
+- The text has one form, however definitions were ordered when somebody wrote them, and all
+  compile that: state is kept under what operators do, as they are written.
 """
 
 from __future__ import annotations
@@ -56,6 +58,7 @@ class DetectionPlan:
         return json.dumps(
             [{"kind": it.kind, "name": it.name, "body": it.body} for it in documents],
             ensure_ascii=False,
+            sort_keys=True,
         )
 
     @cached_property
@@ -66,7 +69,7 @@ class DetectionPlan:
     @cached_property
     def program(self) -> Program:
         """All that is detected."""
-        return compile_program(self.definitions.definitions)
+        return _compile(self.text)
 
     @cached_property
     def separation(self) -> Separation:
@@ -77,8 +80,12 @@ class DetectionPlan:
 @lru_cache(maxsize=4)
 def load_separation(text: str) -> Separation:
     """Compile the definitions that `text` wrote down."""
+    return separate(_compile(text))
+
+
+def _compile(text: str) -> Program:
     documents = [Document(it["kind"], it["name"], it["body"]) for it in json.loads(text)]
-    return separate(compile_program(DefinitionSet.build(documents).definitions))
+    return compile_program(DefinitionSet.build(documents).definitions)
 
 
 def _check_requests(program: Program) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -40,6 +40,7 @@ from penstock.store.situations import (
 NAME: Final = "default"
 HOLDER_BYTES: Final = 16
 PLACE_LENGTH: Final = 256
+ADDRESS_LENGTH: Final = 300
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 detectors_table = Table(
@@ -51,6 +52,7 @@ detectors_table = Table(
     Column("since", Moment, nullable=False),
     Column("held_until", Moment, nullable=False),
     Column("trouble", String(TROUBLE_LENGTH), nullable=False),
+    Column("address", String(ADDRESS_LENGTH), nullable=False),
 )
 
 snapshots_table = Table(
@@ -83,6 +85,8 @@ class Detector:
     since: datetime
     held_until: datetime
     trouble: str
+    address: str = ""
+    """Where other gateways reach it, as `host:port`; empty where they cannot."""
 
     def is_alive(self, now: datetime) -> bool:
         """Say whether it still holds the claim."""
@@ -128,10 +132,20 @@ class DetectionStore:
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
         self.holder = holder or secrets.token_hex(HOLDER_BYTES)
+        self.address = ""
+        """Where other gateways reach this one; told with the claim."""
         self._database = database
         self._place = place[:PLACE_LENGTH]
         self._life = timedelta(seconds=seconds)
         self._clock = clock
+
+    def find(self) -> Detector | None:
+        """Return who has the claim, or had it last; nothing is written."""
+        return find_detector(self._database)
+
+    def is_free(self, held: Detector, seconds: float = 0.0) -> bool:
+        """Say whether a claim has run out, and so many seconds ago."""
+        return not held.is_alive(self._clock() - timedelta(seconds=seconds))
 
     def claim(self, instead_of: str = "") -> Detector:
         """Take the claim if nobody has it, renew it if it is ours; return who has it.
@@ -139,7 +153,7 @@ class DetectionStore:
         It is also taken from the holder `instead_of`, of whom the caller knows that it is gone.
         """
         now = self._clock()
-        mine = Detector(self.holder, self._place, now, now + self._life, "")
+        mine = Detector(self.holder, self._place, now, now + self._life, "", self.address)
         with self._database.write(AREA) as connection:
             held = read_detector(connection)
             if held is None:
@@ -148,7 +162,7 @@ class DetectionStore:
             if held.holder not in {self.holder, instead_of} and held.is_alive(now):
                 return held
             since = held.since if held.holder == self.holder else now
-            made = Detector(self.holder, self._place, since, now + self._life, held.trouble)
+            made = replace(mine, since=since, trouble=held.trouble)
             connection.execute(_own_row().values(**_values(made)))
             return made
 

@@ -4,7 +4,6 @@ import random
 
 from penstock.bench.emergencies import contacts, engine
 from penstock.cep.engine import Engine
-from penstock.cep.presence import DAY, Presence
 
 
 def test_every_packet_of_the_benchmark_is_an_event() -> None:
@@ -18,11 +17,12 @@ def test_every_packet_of_the_benchmark_is_an_event() -> None:
 
 
 def test_a_minute_of_samples_is_one_stay_each() -> None:
-    presence = Presence(1000, 10 * DAY, contacts.LIMIT)
+    (presence,) = Engine(engine.load_program()).presences
     names = [f"patient-{number}" for number in range(contacts.PATIENTS)]
     rooms = [f"room-{number % contacts.ROOMS}" for number in range(contacts.PATIENTS)]
     assert contacts._move(random.Random(1), rooms, contacts.MEALS[0], 0)
-    contacts._sample(presence, names, rooms, contacts.START)
+    contacts._sample_first(presence, names, rooms, contacts.START)
+    contacts._sample_rest(presence, names, rooms, contacts.START)
     now = contacts.START + 60_000
     assert [stay.last - stay.first for stay in presence.visits("patient-0", now)] == [59]
     assert len(presence.meetings("patient-0", now)) == contacts.PATIENTS - 1

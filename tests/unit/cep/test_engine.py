@@ -76,15 +76,17 @@ def test_contacts_of_exactly_900_seconds_are_not_close() -> None:
         assert engine.current("covid", "bob") == expected
 
 
-def test_visits_are_looked_up_where_an_action_needs_them() -> None:
+def test_contacts_are_looked_up_where_an_action_needs_them() -> None:
     engine = Engine(NURSING_HOME)
-    offer(engine, "location", START, pid="ann", location="hall")
-    told = engine.offer(make_packet("closecontact", {"pid": "ann"}, START), START).commit()
+    for second in range(1000):
+        for pid in ("ann", "bob"):
+            offer(engine, "location", START + second * 1000, pid=pid, location="hall")
+    at = START + HOUR
+    told = engine.offer(make_packet("closecontact", {"pid": "ann"}, at), at).commit()
     assert [it.target for it in told.transitions] == ["Possible"]
-    assert "VisitedRoom" not in dict(told.detected)
-    offer(engine, "location", START, pid="bob", location="hall")
-    fever = make_packet("temperature", {"pid": "bob", "temperature": 39}, START)
-    assert "VisitedRoom" in dict(engine.offer(fever, START).commit().detected)
+    assert "CloseContact" not in dict(told.detected)
+    fever = make_packet("temperature", {"pid": "bob", "temperature": 39}, at)
+    assert "CloseContact" in dict(engine.offer(fever, at).commit().detected)
 
 
 def test_a_negative_result_of_an_earlier_request_does_not_close_a_newer_case() -> None:
@@ -343,3 +345,47 @@ def test_requests_that_bring_about_each_other_come_to_an_end() -> None:
         "Off",
         "On",
     ]
+
+
+WINDOW = """
+kind: vocabulary
+name: v
+object: {k: string}
+payload: {v: double}
+---
+kind: event
+name: A
+attributes: {k: string, v: double}
+packet: {filters: [a], set: {k: o.k, v: t.payload.v}}
+"""
+ABOVE = """
+---
+kind: event
+name: %s
+attributes: {k: string}
+pattern: {aggregate: [{event: A}], by: [k], window: {last: 1h}, values: {high: max(it.v)},
+          where: it.high > %s, set: {k: it.k}}
+"""
+
+
+def test_what_a_window_knows_outlives_conditions_that_come_and_go() -> None:
+    def load(**levels: float) -> Engine:
+        text = WINDOW + "".join(ABOVE % (name, level) for name, level in levels.items())
+        documents = read_text(text).documents
+        return Engine(compile_program(DefinitionSet.build(documents).definitions))
+
+    def offer(engine: Engine, value: float, at: int) -> list[str]:
+        message = {"topic": "a", "payload": {"v": value}}
+        outcome = engine.offer(Packet("a", message, {}, {"k": "ann"}, {}), at).commit()
+        return [name for name, _ in outcome.detected]
+
+    engine = load(Hot=38.0, Low=30.0)
+    assert offer(engine, 40.0, START) == ["A", "Hot", "Low"]
+    # Another name comes first now, one condition is gone, and two are new.
+    later = load(Boiling=39.0, Warm=38.0, Cooking=90.0).program
+    engine = Engine.load(later, engine.save())
+    # What is new holds without a further event, and is raised at once; what held is not.
+    outcome = engine.advance(START + 1000)
+    assert [name for name, _ in outcome.detected] == ["Boiling"]
+    assert offer(engine, 20.0, START + 2000) == ["A", "Boiling", "Warm"]
+    assert offer(engine, 20.0, START + HOUR + 2000) == ["A"]

@@ -39,6 +39,7 @@ def test_it_writes_the_defaults_the_folder_and_private_keys(tmp_path: Path) -> N
             f"{data}/",
             f"{data}/keys/audit-signing.key",
             f"{data}/keys/pseudonym.key",
+            f"{data}/keys/consent.key",
             f"{data}/keys/broker.key",
             f"{data}/keys/kafka-credentials.key",
             f"{data}/keys/masks.key",

@@ -158,6 +158,7 @@ def test_secrets_are_places() -> None:
         ("broker", "password"): config.broker.password,
         ("audit", "signing_key"): config.audit.signing_key,
         ("audit", "pseudonym_key"): config.audit.pseudonym_key,
+        ("consent", "key"): config.consent.key,
         ("broker", "key"): config.broker.key,
         ("kafka", "key"): config.kafka.key,
         ("pipeline", "key"): config.pipeline.key,

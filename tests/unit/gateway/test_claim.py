@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -44,14 +45,51 @@ def test_who_is_gone_keeps_nobody_waiting(tmp_path: Path) -> None:
 
     async def run(database: Database) -> None:
         DetectionStore(database, place, seconds=600, holder=holder).claim()
-        mine = Claim(DetectionStore(database, "here", seconds=600), 600, call)
-        assert await mine.take() == ""
+        store = DetectionStore(database, "here", seconds=600)
+        store.address = "127.0.0.1:4711"
+        mine = Claim(store, 600, call)
+        assert await mine.take() is None
         assert mine.is_held
         other = Claim(DetectionStore(database, "there", seconds=600), 600, call)
-        assert await other.take() == "here"
+        held = await other.take()
+        assert held is not None
+        assert (held.place, held.address) == ("here", "127.0.0.1:4711")
         assert not other.is_held
+        assert mine.another_until
         await mine.release()
-        assert await other.take() == ""
+        assert await other.take() is None
+
+    with Database.open(f"sqlite:///{tmp_path}/penstock.db") as database:
+        asyncio.run(run(database))
+
+
+def test_who_was_killed_and_is_not_counted_yet_is_gone() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"{TELL}; import sys; sys.stdout.flush(); input()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    holder, place = (process.stdout.readline().strip() for _ in range(2))
+    assert not is_gone(detector(holder, place))
+    process.kill()
+    # Nobody has asked for its end: it stays on the list of processes until then.
+    deadline = time.monotonic() + 60
+    while not is_gone(detector(holder, place)):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert process.returncode is None
+    process.communicate()
+
+
+def test_who_had_it_long_ago_told_nobody_anything_that_still_holds(tmp_path: Path) -> None:
+    async def run(database: Database) -> None:
+        past = DetectionStore(database, "past", seconds=2, clock=lambda: NOW)
+        past.claim()
+        claim = Claim(DetectionStore(database, "here", seconds=600), 600, call)
+        assert await claim.take() is None
+        assert not claim.another_until
 
     with Database.open(f"sqlite:///{tmp_path}/penstock.db") as database:
         asyncio.run(run(database))

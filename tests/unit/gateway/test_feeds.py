@@ -130,6 +130,44 @@ def test_what_record_a_message_becomes(
     assert Feed(made, 0, made.patterns[0]).record("w/7", payload) == (key, value)
 
 
+NAMED = [
+    {"name": "topic", "type": "string"},
+    {"name": "who", "type": "string", "category": "identifier", "optional": True},
+]
+BOTH = {"topic": "topic", "publisher": "who"}
+
+
+@pytest.mark.parametrize(
+    ("adds", "payload", "publisher", "value"),
+    [
+        ({"topic": "topic"}, b'{"a":1}', "ann", b'{"a":1,"topic":"w/7"}'),
+        (BOTH, b"{}", "ann", b'{"topic":"w/7","who":"ann"}'),
+        # What the payload says of itself does not count, even where nobody published.
+        (BOTH, b'{"topic":"x","who":"bob"}', "ann", b'{"topic":"w/7","who":"ann"}'),
+        (BOTH, b'{"who":"bob"}', None, b'{"who":null,"topic":"w/7"}'),
+        # What nothing can be added to is kept, and is no record.
+        (BOTH, b"[1]", "ann", b"[1]"),
+        (
+            {"topic": "topic"},
+            b'{"topic":"x","a":"' + b"b" * (MAX_VALUE - 20) + b'"} \n',
+            "ann",
+            b'{"topic":"x","a":"' + b"b" * (MAX_VALUE - 20) + b'"',
+        ),
+    ],
+)
+def test_a_stream_gets_topic_and_publisher_where_it_asks_for_them(
+    adds: dict[str, str], payload: bytes, publisher: str | None, value: bytes
+) -> None:
+    made = make_stream("s", "+/+", fields=NAMED, adds=adds)
+    feed = Feed(made, 0, made.patterns[0])
+    assert feed.record("w/7", payload, publisher) == (b"", value)
+
+
+def test_nobody_is_told_who_published_unasked() -> None:
+    made = make_stream("s", "+/+", fields=NAMED, adds={"topic": "topic"})
+    assert b"ann" not in Feed(made, 0, made.patterns[0]).record("w/7", b"{}", "ann")[1]
+
+
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),

@@ -7,6 +7,7 @@ from penstock.errors import PenstockError
 from penstock.gateway import outbox as outboxes
 from penstock.gateway.detection_state import pack_state, unpack_state
 from penstock.gateway.outbox import Outbox
+from penstock.gateway.sharing.receipts import Receipts
 
 
 def publication(number: int) -> Publication:
@@ -28,8 +29,10 @@ def test_it_is_saved_beside_the_engine() -> None:
     outbox = Outbox()
     outbox.put(map(publication, range(3)))
     outbox.settle([1])
-    engine, loaded = unpack_state(pack_state(b"engine", outbox))
+    receipts = Receipts({"neighbour": [3, 5]})
+    engine, loaded, known = unpack_state(pack_state(b"engine", outbox, receipts))
     assert engine == b"engine"
+    assert known.as_data() == {"neighbour": [3, 5]}
     assert (loaded.waiting, loaded.last) == (outbox.waiting, 3)
     with pytest.raises(PenstockError, match="damaged"):
         unpack_state(b"\0\0\0\5nonsense")

@@ -1,15 +1,23 @@
 from __future__ import annotations
 
+import hashlib
 import math
 import statistics
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from penstock.errors import InvalidError
-from penstock.masks import Rejected, read_masks
-from penstock.masks.draws import LAST, draw_quantile, draw_uniform, quantile_table
+from penstock.masks import Chain, Field, Rejected, read_masks
+from penstock.masks.draws import draw_quantile, draw_uniform, draw_word, quantile_table
 from tests.unit.masks.single import chain_of, mask_one, problems_of, supply
+
+# Words with many zeros at their end are rare by chance, and those reach the last octaves.
+words = st.integers(0, 2**52 - 1) | st.builds(
+    lambda word, zeros: word >> zeros << zeros, st.integers(0, 2**52 - 1), st.integers(0, 52)
+)
 
 
 def noise(amount: float = 1, **more: Any) -> dict[str, Any]:
@@ -22,14 +30,41 @@ def draw(spec: dict[str, Any], count: int = 4000, value: float = 100.0) -> list[
     return [float(it["x"]) for it in drawn if isinstance(it, dict)]
 
 
-def test_quantiles_are_those_of_the_distributions() -> None:
-    normal, laplace = quantile_table("normal"), quantile_table("laplace")
-    for word in [*range(0, LAST, LAST // 997), *(1 << bit for bit in range(52)), LAST]:
-        u = (word + 0.5) / 2**52
-        p = min(u, 1 - u)
-        assert abs(draw_quantile(word, normal) - statistics.NormalDist().inv_cdf(u)) < 3e-6
-        assert abs(draw_quantile(word, laplace) - math.copysign(math.log(2 * p), u - 0.5)) < 3e-6
-        assert draw_uniform(word) == pytest.approx(2 * u - 1, abs=1e-15)
+def share_beyond(word: int) -> float:
+    """Return p as the bits of a word tell it, read from a text of them."""
+    bits = f"{word:052b}"
+    cell, rest = bits[1:8], bits[8:]
+    zeros = min(len(rest) - len(rest.rstrip("0")), 31)
+    return 0.5 ** (zeros + 2) * (1 + int(cell + rest, 2) / 2**51)
+
+
+@given(words)
+@example(0)
+@example(2**51)
+@example(2**52 - 1)
+@example(2**51 - 2**31)
+def test_quantiles_are_those_of_the_distributions(word: int) -> None:
+    p = share_beyond(word)
+    sign = 1 if word >> 51 else -1
+    normal = draw_quantile(word, quantile_table("normal"))
+    assert normal == pytest.approx(-sign * statistics.NormalDist().inv_cdf(p), abs=1.2e-5)
+    laplace = draw_quantile(word, quantile_table("laplace"))
+    assert laplace == pytest.approx(-sign * math.log(2 * p), abs=1.2e-5)
+    assert draw_uniform(word) == pytest.approx(2 * (word + 0.5) / 2**52 - 1, abs=1e-15)
+
+
+def test_shares_are_even() -> None:
+    # Twice p is even between 0 and 1: as many words on each side of every bound.
+    counted = 40_000
+    drawn = sorted(2 * share_beyond(draw_word(bytes(32), f"t/0/{n}")) for n in range(counted))
+    farthest = max(abs(share - place / counted) for place, share in enumerate(drawn))
+    assert farthest < 1.63 / counted**0.5, "Kolmogorov and Smirnov, at one in a hundred"
+
+
+def test_words_are_those_of_the_hash() -> None:
+    key = bytes(range(32))
+    digest = hashlib.sha256(key + b"t/0/7").hexdigest()
+    assert draw_word(key, "t/0/7") == int(digest[:13], 16)
 
 
 @pytest.mark.parametrize(
@@ -63,6 +98,19 @@ def test_the_record_the_field_the_view_and_the_seed_choose_the_amount() -> None:
     twice = chain_of("double", noise(), noise()).apply({"x": 1.0}, "t/0/1")
     assert isinstance(twice, dict)
     assert twice["x"] != pytest.approx(2 * first - 1.0), "a second mask draws anew"
+
+
+def test_fields_draw_independently() -> None:
+    spec = {**noise(), "keys": ["x", "y"]}
+    fields = {"x": Field.of("double"), "y": Field.of("double")}
+    chain = Chain(read_masks([spec]), fields, supply())
+    drawn = [chain.apply({"x": 0.0, "y": 0.0}, f"t/0/{offset}") for offset in range(4000)]
+    pairs = [(it["x"], it["y"]) for it in drawn if isinstance(it, dict)]
+    assert len(pairs) == len(drawn)
+    xs, ys = zip(*pairs, strict=True)
+    assert abs(statistics.correlation(xs, ys)) < 0.06
+    sizes = [abs(x) for x in xs], [abs(y) for y in ys]
+    assert abs(statistics.correlation(*sizes)) < 0.06
 
 
 def test_whole_numbers_stay_whole_and_within_their_type() -> None:

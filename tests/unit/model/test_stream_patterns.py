@@ -46,3 +46,41 @@ def test_what_cannot_feed_a_stream_is_refused(
 ) -> None:
     with pytest.raises(ValidationError, match=said):
         _stream(*patterns, **more)
+
+
+ADDED = [
+    *FIELDS,
+    {"name": "channel", "type": "string"},
+    {"name": "who", "type": "string", "category": "identifier", "optional": True},
+    {"name": "open", "type": "string", "optional": True},
+    {"name": "must", "type": "string", "category": "identifier"},
+]
+
+
+def test_topic_and_publisher_are_added_where_a_stream_asks() -> None:
+    adds = {"topic": "channel", "publisher": "who"}
+    made = _stream("home/+ward", fields=ADDED, adds=adds)
+    assert made.document().body["adds"] == adds
+    assert made.adds is not None
+    assert made.adds.names() == adds
+    assert "adds" not in _stream("home/+ward").document().body
+
+
+@pytest.mark.parametrize(
+    ("patterns", "more", "said"),
+    [
+        ([], {"adds": {"topic": "channel"}}, "no messages feed the stream"),
+        (["a"], {"adds": {"topic": "channel"}, "format": "avro"}, "nothing can be added"),
+        (["a"], {"adds": {"topic": "bed"}}, "'bed' is no field of type string"),
+        (["a"], {"adds": {"topic": "pulse"}}, "'pulse' is no field of type string"),
+        (["+ward"], {"adds": {"topic": "ward"}}, "'ward' is filled twice"),
+        (["a"], {"adds": {"topic": "who", "publisher": "who"}}, "'who' is filled twice"),
+        (["a"], {"adds": {"publisher": "open"}}, "'open' names a person"),
+        (["a"], {"adds": {"publisher": "must"}}, "'must' names a person"),
+    ],
+)
+def test_what_cannot_be_added_is_refused(
+    patterns: list[str], more: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ValidationError, match=said):
+        _stream(*patterns, fields=ADDED, **more)

@@ -9,7 +9,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import reduce
 from operator import and_, or_
 from typing import Final
@@ -25,15 +25,20 @@ from penstock.lang.spark import Inputs, column
 HAPPENED: Final = "happened"
 OWN: Final = "own"
 _TOLD: Final = ("t.topic", "t.payload", "o.", "e.time")
-"""What a record tells; who published it is not among it."""
+"""What every record tells."""
 
 
-def bind_types(types: Mapping[str, Packet], inputs: Inputs) -> dict[str, Column]:
+def bind_types(
+    types: Mapping[str, Packet], inputs: Inputs, told: Collection[str] = frozenset()
+) -> dict[str, Column]:
     """Return for each type a struct of what the event says, NULL where there is none.
 
-    Its fields are the attributes, by `field_name`; `happened`, the event's own time in
-    milliseconds; and `own`, its own identifier.
+    `told` is what records tell beyond the usual, such as `s.uid`. The fields are the
+    attributes, by `field_name`; `happened`, the event's own time in milliseconds;
+    and `own`, its own identifier.
     """
+    for name, spec in types.items():
+        _check(name, spec, told)
     return {name: _bind(name, spec, inputs) for name, spec in types.items()}
 
 
@@ -43,7 +48,6 @@ def field_name(attribute: str) -> str:
 
 
 def _bind(name: str, spec: Packet, inputs: Inputs) -> Column:
-    _check(name, spec)
     given = inputs["t"]
     topic = given.getField("topic") if isinstance(given, Column) else given["topic"]
     matched = reduce(or_, (match_filter(topic, filter_) for filter_ in spec.filters))
@@ -92,16 +96,17 @@ def match_filter(topic: Column, filter_: str) -> Column:
     return found & ~topic.startswith("$") if levels[0] == "+" else found
 
 
-def _check(name: str, spec: Packet) -> None:
+def _check(name: str, spec: Packet, told: Collection[str]) -> None:
     """Refuse a type that looks at what no record tells."""
     needed = [it for it in (spec.when, spec.time, spec.id) if it is not None]
     needed += [it.value for it in _required(spec)]
     for expression in needed:
         for path in sorted(expression.references):
-            if not path.startswith(_TOLD):
+            if not path.startswith(_TOLD) and path not in told:
                 raise UsageError(
                     f"the event {quote(name)} looks at {path}, which records do not tell",
-                    fix="look at the topic, the payload, o or e.time; or detect it at the gateway",
+                    fix="look at the topic, the payload, o or e.time, and at s.uid where the "
+                    "stream adds the publisher; or detect it at the gateway",
                 )
 
 

@@ -184,6 +184,25 @@ class EmergencySettings(Settings):
     action_rate: Annotated[int, Field(ge=1, le=100_000)] = setting(
         100, "The most messages of actions per second, over ten seconds."
     )
+    link_host: Host = setting(
+        "127.0.0.1",
+        "The address of this host at which other gateways of the same store reach this one: one "
+        "of them detects events, the others ask it. They know each other by the pseudonym key.",
+        examples=("10.0.0.12",),
+    )
+    link_port: Port = setting(
+        0,
+        "The port at `link_host`; further workers take the ports after it. 0 takes a free one.",
+    )
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Yield an address that nobody else can go to."""
+        if self.link_host in {"0.0.0.0", "::"}:  # noqa: S104 - it is refused here
+            yield Conflict(
+                "link_host",
+                "other gateways cannot go to every address",
+                "name the address of this host that they reach",
+            )
 
 
 NotationWord = Annotated[

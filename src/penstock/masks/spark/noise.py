@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from typing import Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
 from penstock.masks.draws import (
-    CELLS,
     HALF,
-    LAST,
+    LAST_OCTAVE,
+    LINES,
     REST,
     REST_BITS,
-    REST_UNIT,
     UNIT,
     WORD,
     quantile_table,
@@ -35,26 +35,21 @@ from penstock.masks.spark.workbench import Workbench
 
 def add_noise(mask: Noise, stage: Stage, bench: Workbench) -> dict[str, Column]:
     """Return moved numbers; null where a number is not finite."""
-    # A column that is never null takes half the code, and small code is compiled. A record
-    # without an identity is rejected whatever it draws.
-    words = bench.keep(
-        *(
-            F.coalesce(bench.draw(mask.key(stage.target(key)), bench.identity, WORD), _bigint(0))
-            for key in mask.keys
-        )
-    )
-    draws = _draw_uniform(words)
-    if mask.distribution != "uniform":
-        draws = _draw_quantiles(words, mask.distribution, bench)
-    amounts = [draw * mask.noise for draw in draws]
-    values = [bench.columns[key] for key in mask.keys]
-    if mask.mode == "multiplicative":
-        amounts = [_number(value) * amount for value, amount in zip(values, amounts, strict=True)]
-    kept = bench.keep(*amounts)
-    return {
-        key: _move(value, amount, stage.schema[key].type)
-        for key, value, amount in zip(mask.keys, values, kept, strict=True)
-    }
+    # One step for what is used several times: Spark plans every step with every batch, and
+    # finds by itself what stands twice within one.
+    words = bench.keep(*(_draw_word(mask.key(stage.target(key)), bench) for key in mask.keys))
+    if mask.distribution == "uniform":
+        draws = [_draw_uniform(word) for word in words]
+    else:
+        table = bench.constant(quantile_table(mask.distribution), pa.float64())
+        draws = [_draw_quantile(word, table) for word in words]
+    moved = {}
+    for key, draw in zip(mask.keys, draws, strict=True):
+        value, amount = bench.columns[key], draw * mask.noise
+        if mask.mode == "multiplicative":
+            amount = _number(value) * amount
+        moved[key] = _move(value, amount, stage.schema[key].type)
+    return moved
 
 
 def _bigint(number: int) -> Column:
@@ -65,58 +60,54 @@ def _number(value: Column) -> Column:
     return F.coalesce(value.cast("double"), F.lit(0.0))
 
 
-def _draw_uniform(words: Sequence[Column]) -> list[Column]:
-    return [((word - _bigint(HALF)).cast("double") + 0.5) * UNIT * 2.0 for word in words]
+def _draw_word(key: bytes, bench: Workbench) -> Column:
+    secret = F.get(bench.constant([key], pa.binary()), F.lit(0))
+    digits = F.sha2(F.concat(secret, bench.identity.cast("binary")), 256)
+    word = F.conv(F.substring(digits, 1, WORD // 4), 16, 10).cast("bigint")
+    # A column that is never null takes half the code, and small code is compiled. A record
+    # without an identity is rejected whatever it draws.
+    return F.coalesce(word, _bigint(0))
 
 
-def _draw_quantiles(words: Sequence[Column], distribution: str, bench: Workbench) -> list[Column]:
-    table = bench.constant(quantile_table(distribution), pa.float64())
-    odd = bench.keep(*(F.least(word, _bigint(LAST) - word) * 2 + 1 for word in words))
-    bits = bench.keep(*(F.length(F.bin(it)) for it in odd))
-    shifted = bench.keep(
-        *(
-            F.call_function("shiftleft", number, F.lit(WORD) - count)
-            for number, count in zip(odd, bits, strict=True)
-        )
-    )
-    cells = bench.keep(
-        *(
-            (count - 1) * CELLS + F.shiftright(it, REST_BITS).cast("int") - CELLS
-            for it, count in zip(shifted, bits, strict=True)
-        )
-    )
-    lows = bench.keep(*(F.coalesce(F.get(table, cell), F.lit(0.0)) for cell in cells))
-    highs = [F.coalesce(F.get(table, cell + 1), F.lit(0.0)) for cell in cells]
-    sizes = bench.keep(
-        *(
-            low + (high - low) * (it.bitwiseAND(_bigint(REST)).cast("double") * REST_UNIT)
-            for it, low, high in zip(shifted, lows, highs, strict=True)
-        )
-    )
-    return [
-        F.when(word >= HALF, size).otherwise(-size) for word, size in zip(words, sizes, strict=True)
-    ]
+def _draw_uniform(word: Column) -> Column:
+    return ((word - _bigint(HALF)).cast("double") + 0.5) * UNIT * 2.0
+
+
+def _draw_quantile(word: Column, table: Column) -> Column:
+    ended = word.bitwiseOR(_bigint(LAST_OCTAVE))
+    zeros = F.bit_count(ended.bitwiseXOR(ended - _bigint(1))) - 1
+    line = (zeros * LINES + F.shiftright(word, REST_BITS).cast("int")) * 2
+    start, slope = (F.coalesce(F.get(table, at), F.lit(0.0)) for at in (line, line + 1))
+    return start + slope * word.bitwiseAND(_bigint(REST)).cast("double")
 
 
 def _move(value: Column, amount: Column, kind: FieldType) -> Column:
+    if kind is FieldType.LONG:
+        return _move_long(value, amount)
     if kind in INTEGERS:
-        return _move_integer(value, amount, kind)
-    most = MAX_FLOAT if kind is FieldType.FLOAT else MAX_DOUBLE
-    moved = F.least(F.greatest(_number(value) + amount, F.lit(-most)), F.lit(most))
+        amount = F.rint(amount)
+    # A double holds every sum of whole numbers that does not leave an int.
+    least, most = _BOUNDS[kind]
+    moved = F.least(F.greatest(_number(value) + amount, F.lit(least)), F.lit(most))
     finite = F.abs(value.cast("double")) <= MAX_DOUBLE  # false for NaN too
-    return F.when(finite, moved.cast("float") if kind is FieldType.FLOAT else moved)
+    return F.when(finite, moved.cast(spark_type(kind)))
 
 
-def _move_integer(value: Column, amount: Column, kind: FieldType) -> Column:
-    first, last = LEAST[FieldType.LONG], MOST[FieldType.LONG]
+def _move_long(value: Column, amount: Column) -> Column:
+    least, most = LEAST[FieldType.LONG], MOST[FieldType.LONG]
     rounded = F.rint(amount)
     whole = (
-        F.when(rounded >= -float(first), _bigint(last))
-        .when(rounded < float(first), _bigint(first))
+        F.when(rounded >= -float(least), _bigint(most))
+        .when(rounded < float(least), _bigint(least))
         .otherwise(rounded.try_cast("bigint"))
     )
-    beyond = F.when(amount > 0.0, _bigint(last)).otherwise(_bigint(first))
-    moved = F.coalesce(F.try_add(value.cast("bigint"), whole), beyond)
-    least, most = _bigint(LEAST[kind]), _bigint(MOST[kind])
-    bounded = F.least(F.greatest(moved, least), most)
-    return F.when(value.isNotNull(), bounded.cast(spark_type(kind)))
+    beyond = F.when(amount > 0.0, _bigint(most)).otherwise(_bigint(least))
+    moved = F.coalesce(F.try_add(value, whole), beyond)
+    return F.when(value.isNotNull(), moved)
+
+
+_BOUNDS: Final[Mapping[FieldType, tuple[float, float]]] = {
+    FieldType.INT: (float(LEAST[FieldType.INT]), float(MOST[FieldType.INT])),
+    FieldType.FLOAT: (-MAX_FLOAT, MAX_FLOAT),
+    FieldType.DOUBLE: (-MAX_DOUBLE, MAX_DOUBLE),
+}

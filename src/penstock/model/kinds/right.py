@@ -1,4 +1,4 @@
-"""Rights: who may give purpose commands, and who may turn tokens back."""
+"""Rights: who may give purpose commands, turn tokens back, and set situations by hand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LIST_LIMIT = 10_000
 
 @register
 class Right(Definition):
-    """Who may reserve topics, presubscribe others, administer purposes, or turn tokens back."""
+    """Who may command purposes, turn tokens back, or start and end emergencies by hand."""
 
     kind: ClassVar[str] = "right"
 
@@ -43,14 +43,21 @@ class Right(Definition):
         strict=False,
         description="Views whose tokens these users and groups may turn back into originals.",
     )
+    break_glass: tuple[Annotated[PlainName, Reference("scenario")], ...] = Field(
+        default=(),
+        max_length=LIST_LIMIT,
+        strict=False,
+        description="Scenarios whose situations these users and groups may start and end by hand, "
+        "and approve where a second person is needed.",
+    )
 
     @model_validator(mode="after")
     def _check_people(self) -> Self:
-        if self.detokenize:
-            for subject in self.subjects:
+        for name in ("detokenize", "break_glass"):
+            for subject in self.subjects if getattr(self, name) else ():
                 if not subject.startswith(("user:", "group:")):
                     raise ValueError(
-                        f"detokenize is for people who prove who they are, not for "
+                        f"{name} is for people who prove who they are, not for "
                         f"{quote(subject)} → name user:NAME or group:NAME"
                     )
         return self

@@ -182,6 +182,26 @@ class StreamSource(Part):
         return self
 
 
+class AddedFields(Part):
+    """What the gateway writes into the record of a message, beside its payload."""
+
+    topic: FieldName | None = Field(
+        default=None,
+        description="The field that gets the topic of the message: a string. So records of "
+        "several topics can be told apart, as detection at scale needs it.",
+    )
+    publisher: FieldName | None = Field(
+        default=None,
+        description="The field that gets who published: an optional string of category "
+        "identifier. It is null where nobody did, as in messages of actions. Left out: not "
+        "recorded.",
+    )
+
+    def names(self) -> dict[str, str]:
+        """Return the fields by what they get."""
+        return {what: name for what, name in self.model_dump().items() if name is not None}
+
+
 @register
 class Stream(Definition):
     """A stream of records: its topic, its fields and who its records are about."""
@@ -220,6 +240,11 @@ class Stream(Definition):
         strict=False,
         description="The MQTT topics whose messages the gateway writes to the stream. Levels "
         "with a name become fields: `home/+ward/pulse`.",
+    )
+    adds: AddedFields | None = Field(
+        default=None,
+        description="What the gateway adds to each record of a message that feeds the stream; "
+        "what a payload says under these names does not count.",
     )
 
     @property
@@ -288,6 +313,32 @@ class Stream(Definition):
                         f"from: the level {quote(name)} is no field of type string, int or long → "
                         "name one of fields"
                     )
+        return self
+
+    @model_validator(mode="after")
+    def _check_added(self) -> Self:
+        added = self.adds.names() if self.adds else {}
+        if self.adds is not None and not self.patterns:
+            raise ValueError("adds: no messages feed the stream → add from, or leave it out")
+        if added and self.format != "json":
+            raise ValueError(
+                f"adds: nothing can be added to values of {self.format} → leave out adds, or format"
+            )
+        fields = {field.name: field for field in self.fields}
+        levels = {name for pattern in self.patterns for name in named_levels(pattern).values()}
+        for what, name in added.items():
+            field = fields.get(name)
+            if field is None or field.type != "string":
+                raise ValueError(
+                    f"adds: {quote(name)} is no field of type string → add it to fields"
+                )
+            if name in levels or list(added.values()).count(name) > 1:
+                raise ValueError(f"adds: the field {quote(name)} is filled twice → name another")
+            if what == "publisher" and not (field.optional and field.category == "identifier"):
+                raise ValueError(
+                    f"adds: {quote(name)} names a person, or nobody → "
+                    "set category: identifier and optional: true"
+                )
         return self
 
     def named(self, category: str) -> tuple[str, ...]:

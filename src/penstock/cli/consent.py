@@ -1,0 +1,211 @@
+"""`penstock consent`: what people have opted out of.
+
+Rules that hold here:
+- Who enters or looks at choices of a person proves who they are with the password that the
+  gateway knows them by, and needs the right to.
+- A choice holds when the command has ended: running views ask before each batch.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from penstock.cli.output import json_option, show, table
+from penstock.cli.proof import prove
+from penstock.cli.session import configuration, open_database, refuse_missing_store
+from penstock.errors import UsageError
+
+if TYPE_CHECKING:
+    from penstock.store.consent_desk import ConsentDesk
+
+LONGEST_INPUT = 16 * 1024 * 1024
+LINES = "-"
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def _asking(function: Function) -> Function:
+    """Add the options that say who asks."""
+    named = click.option(
+        "--as", "user", required=True, metavar="USER", help="Who asks: a user with the right."
+    )
+    proved = click.option(
+        "--password-file",
+        type=click.Path(path_type=Path),
+        help="The file that holds the user's password, of mode 0600; else it is asked for.",
+    )
+    return named(proved(function))
+
+
+@click.group("consent")
+def command() -> None:
+    """Take people's opt-outs of purposes, and show what holds.
+
+    A person who opted out of a purpose is left out of every view that serves it, what lies
+    below it or what it is a part of. USER needs a `right` with `administer: true`; every
+    choice is recorded in the audit log. The store keeps no names.
+    """
+
+
+def _make_verb(name: str, about: str) -> None:
+    @command.command(name, help=about)
+    @click.argument("subject")
+    @click.argument("purpose")
+    @_asking
+    @json_option
+    def choose(
+        subject: str, purpose: str, user: str, password_file: Path | None, as_json: bool
+    ) -> None:
+        from penstock.store.consent import Choice
+
+        people = _read_people() if subject == LINES else [subject]
+        with _open_desk() as desk:
+            _prove(desk, user, password_file)
+            changed = desk.enter(user, Choice(name), people, purpose)
+            views, unable = desk.views_of(purpose)
+        data = {
+            "choice": name,
+            "purpose": purpose,
+            "people": len(set(people)),
+            "changed": len(changed),
+            "views": views,
+            "views_without_subject": unable,
+        }
+        show(as_json, data, lambda target: _render_choice(target, data))
+
+
+for _name, _about in {
+    "opt-out": "Leave SUBJECT out of what serves PURPOSE, from now on.\n\nSUBJECT is as the "
+    "subject field of streams names a person; with - one per line is read.",
+    "opt-in": "Take back that SUBJECT opted out of PURPOSE.\n\nOnly this choice is taken back, "
+    "none for purposes above or below. With - one SUBJECT per line is read.",
+}.items():
+    _make_verb(_name, _about)
+
+
+@command.command("show")
+@click.argument("subject")
+@_asking
+@json_option
+def show_subject(subject: str, user: str, password_file: Path | None, as_json: bool) -> None:
+    """Show what SUBJECT chose, and which views leave them out."""
+    from penstock.store.consent import Choice
+
+    with _open_desk() as desk:
+        _prove(desk, user, password_file)
+        rows: list[dict[str, Any]] = [
+            {
+                "purpose": it.purpose,
+                "choice": it.choice.value,
+                "since": it.at.isoformat(timespec="seconds"),
+                "views": desk.views_of(it.purpose)[0] if it.choice is Choice.OPT_OUT else [],
+            }
+            for it in desk.show(user, subject)
+        ]
+
+    def render(target: Console) -> None:
+        if not rows:
+            target.print("this person has chosen nothing: all views have their records")
+            return
+        shown = table("purpose", "choice", "since", "left out of")
+        for row in rows:
+            out = row["choice"] == Choice.OPT_OUT
+            shown.add_row(
+                Text(row["purpose"], "bold"),
+                Text(row["choice"], "red" if out else "green"),
+                row["since"],
+                Text(", ".join(row["views"]) or "no view"),
+            )
+        target.print(shown)
+
+    show(as_json, rows, render)
+
+
+@command.command("list")
+@json_option
+def list_purposes(as_json: bool) -> None:
+    """Show the purposes that people opted out of, how many did, and what leaves them out."""
+    with _open_desk() as desk:
+        found = desk.book.opt_outs()
+        rows: list[dict[str, Any]] = [
+            {"purpose": purpose, "people": len(who), "views": desk.views_of(purpose)[0]}
+            for purpose, who in sorted(found.by_purpose.items())
+        ]
+
+    def render(target: Console) -> None:
+        if not rows:
+            target.print("nobody has opted out of anything")
+            return
+        shown = table("purpose", "people", "left out of")
+        shown.columns[1].justify = "right"
+        for row in rows:
+            views = ", ".join(row["views"]) or "no view"
+            shown.add_row(Text(row["purpose"], "bold"), f"{row['people']:,}", Text(views))
+        target.print(shown)
+
+    show(as_json, rows, render)
+
+
+@contextmanager
+def _open_desk() -> Iterator[ConsentDesk]:
+    """Open the choices with their audit log, for as long as the block lasts."""
+    from penstock.store.audit.log import AuditLog
+    from penstock.store.audit.pseudonyms import Pseudonyms
+    from penstock.store.checked import CheckedDefinitions
+    from penstock.store.consent import ConsentBook
+    from penstock.store.consent_desk import ConsentDesk
+    from penstock.store.definitions import Definitions
+    from penstock.telemetry import configure
+
+    config = configuration()
+    refuse_missing_store(config)
+    # Keys that are made at the first use are told of in words, not as JSON.
+    configure(level=config.log.level, style="console")
+    with open_database(config) as database:
+        snapshot, definitions = CheckedDefinitions(Definitions(database)).current()
+        book = ConsentBook.open(database, config.consent.key)
+        log = AuditLog.open(database, config.audit.signing_key)
+        try:
+            people = Pseudonyms.open(config.audit.pseudonym_key)
+            yield ConsentDesk(book, log, people, definitions, snapshot.epoch)
+        finally:
+            log.close()
+
+
+def _prove(desk: ConsentDesk, user: str, password_file: Path | None) -> None:
+    if not prove(configuration(), user, password_file):
+        message = "wrong user name or password"
+        raise desk.deny(user, "password", message, "`penstock password` sets one")
+
+
+def _read_people() -> list[str]:
+    """Read one person per line from standard input."""
+    text = sys.stdin.read(LONGEST_INPUT + 1)
+    if len(text) > LONGEST_INPUT:
+        raise UsageError("there are too many people", fix="give fewer at a time")
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def _render_choice(target: Console, data: dict[str, Any]) -> None:
+    changed, people = data["changed"], data["people"]
+    did = "opted out of" if data["choice"] == "opt-out" else "opted in again to"
+    noun = "person" if changed == 1 else "people"
+    words = Text.assemble(f"{changed:,} {noun} {did} ", (data["purpose"], "bold"))
+    if people > changed:
+        words.append(f"; for {people - changed:,} nothing changed")
+    target.print(words)
+    views = ", ".join(data["views"])
+    target.print(Text(f"it holds from the next batch on, in {views or 'no view as yet'}", "dim"))
+    if data["views_without_subject"]:
+        blind = ", ".join(data["views_without_subject"])
+        target.print(
+            Text(f"the streams of these views do not say whom records are about: {blind}", "yellow")
+        )

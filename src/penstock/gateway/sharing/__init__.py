@@ -1,0 +1,1 @@
+"""Detection that several gateways share: one detects, the others ask it and know what it knows."""

@@ -1,0 +1,43 @@
+"""What becomes of a message that is to be published, and who makes its event durable."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple, Protocol
+
+POLICY: Final = "policy"
+DETECTOR: Final = "detector"
+EVENT: Final = "event"
+UNTOLD: Final = "untold"
+"""The gateway that detects was asked and did not say what became of it."""
+
+
+class Keeper(Protocol):
+    """What makes things durable in the order of their tickets."""
+
+    durable: int
+
+    def wait(self, ticket: int, settled: Callable[[bool], None]) -> None:
+        """Call back when a ticket is durable, or will not be."""
+
+
+class Written(NamedTuple):
+    """What became of a message that was to be published."""
+
+    why: str = ""
+    """What stands in the way; nothing, where it may pass."""
+    rule: str = ""
+    ticket: int = 0
+    """Where it was an event: the keeper's number for it."""
+    lasting: bool = False
+    """Whether the same holds for each message of this client on this topic."""
+    keeper: Keeper | None = None
+    """Who makes the event durable; None: the journal of this gateway."""
+    waits: Awaitable[Written] | None = None
+    """Gives the answer, where it takes until other gateways have said something."""
+
+
+PASSES: Final = Written(lasting=True)
+NO_DETECTOR: Final = Written(DETECTOR)
+NO_EVENT: Final = Written(EVENT)
+NOT_TOLD: Final = Written(UNTOLD)

@@ -1,0 +1,238 @@
+"""Consent: who opted out of which purposes, kept under keyed hashes of people.
+
+    opt out, opt in ──▶ consent_changes: one row for each change of mind, in order
+                              │ what is new since the epoch in hand
+                              ▼
+    enforcement point ──▶ opt_outs() ──▶ OptOuts
+
+Rules that hold here:
+- No name is in the database: a subject is marked by HMAC-SHA-256 under a key that is not in
+  it. Another key would find nobody and let everybody through; so the database knows the key
+  by a fingerprint, and refuses any other.
+- History is never rewritten. The newest row of a subject and a purpose says what holds.
+- `opt_outs` holds every change that was committed before it was called, or it raises: who
+  does not know what people want publishes nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Final, Self
+
+import sqlalchemy as sa
+from sqlalchemy import BigInteger, Column, Connection, Index, Integer, String, Table
+
+from penstock.config.secrets import SecretFile, generate_key
+from penstock.errors import UnavailableError
+from penstock.model.purposes import check_purpose
+from penstock.store.database import Database
+from penstock.store.definitions import utc_now
+from penstock.store.opt_outs import DIGITS, OptOuts, SubjectMarks
+from penstock.store.schema import MARK_LENGTH, NAME_LENGTH, Moment, metadata
+
+AREA: Final = "consent"
+_ONLY: Final = 1
+
+changes_table = Table(
+    "consent_changes",
+    metadata,
+    Column("epoch", BigInteger, primary_key=True, autoincrement=False),
+    Column("mark", String(MARK_LENGTH), nullable=False),
+    Column("at", Moment, nullable=False),
+    Column("subject", String(DIGITS), nullable=False),
+    Column("purpose", String(NAME_LENGTH), nullable=False),
+    Column("choice", String(8), nullable=False),
+    Index("ix_consent_changes_subject_purpose", "subject", "purpose"),
+)
+key_table = Table(
+    "consent_key",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("fingerprint", String(DIGITS), nullable=False),
+)
+
+_NEWEST: Final = sa.select(sa.func.max(changes_table.c.epoch)).scalar_subquery()
+# Statements are made once: making one costs more than SQLite takes to answer it.
+_MARKS: Final = sa.select(changes_table.c.epoch, changes_table.c.mark).where(
+    sa.or_(changes_table.c.epoch == _NEWEST, changes_table.c.epoch == sa.bindparam("asked"))
+)
+_SINCE: Final = (
+    sa.select(changes_table.c.subject, changes_table.c.purpose, changes_table.c.choice)
+    .where(changes_table.c.epoch > sa.bindparam("since"))
+    .order_by(changes_table.c.epoch)
+)
+
+
+class ConsentUnknownError(UnavailableError):
+    """What people want cannot be learnt now; it may be later."""
+
+
+class Choice(StrEnum):
+    """What a person wants of a purpose."""
+
+    OPT_OUT = "opt-out"
+    OPT_IN = "opt-in"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a person chose for a purpose last, and when."""
+
+    purpose: str
+    choice: Choice
+    at: datetime
+
+
+Then = Callable[[Connection, list[str]], None]
+"""Writes further rows within the transaction of changes, given whose choice changed."""
+
+
+class ConsentBook:
+    """The choices of people in a database. Threads may share it."""
+
+    def __init__(
+        self,
+        database: Database,
+        marks: SubjectMarks,
+        *,
+        clock: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self.marks = marks
+        self._database = database
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._held = OptOuts(marks=marks)
+        self._mark: str | None = None
+
+    @classmethod
+    def open(cls, database: Database, key: SecretFile) -> Self:
+        """Open with the key in a file, which is made where nobody has opted out of anything."""
+        with database.read() as connection:
+            known = connection.scalar(sa.select(key_table.c.fingerprint))
+        book = cls(
+            database, SubjectMarks(key.read() if known else key.read_or_create(generate_key))
+        )
+        book._check_key(known)
+        return book
+
+    # --- choices ---
+
+    def choose(
+        self,
+        choice: Choice,
+        subjects: Sequence[str],
+        purpose: str,
+        *,
+        then: Then | None = None,
+    ) -> list[str]:
+        """Note what people want of a purpose; return those who wanted otherwise before.
+
+        It holds when this returns. `then` may write further rows into the same transaction,
+        such as the record of it; it is called even if nothing changes.
+        """
+        with self._database.write(AREA) as connection:
+            changed = self.choose_within(connection, choice, subjects, purpose)
+            if then is not None:
+                then(connection, changed)
+        return changed
+
+    def choose_within(
+        self, connection: Connection, choice: Choice, subjects: Sequence[str], purpose: str
+    ) -> list[str]:
+        """Note what people want, as part of a transaction of `Database.write`."""
+        check_purpose(purpose)
+        marked = {self.marks.of(subject): subject for subject in subjects}
+        self._database.lock(connection, AREA)
+        self._claim_key(connection)
+        changed = []
+        epoch = connection.scalar(sa.select(_NEWEST)) or 0
+        for mark, subject in marked.items():
+            newest = (
+                sa.select(changes_table.c.choice)
+                .where(changes_table.c.subject == mark, changes_table.c.purpose == purpose)
+                .order_by(changes_table.c.epoch.desc())
+                .limit(1)
+            )
+            if (connection.scalar(newest) or Choice.OPT_IN) != choice:
+                epoch += 1
+                connection.execute(
+                    changes_table.insert().values(
+                        epoch=epoch, mark=uuid.uuid4().hex, at=self._clock(),
+                        subject=mark, purpose=purpose, choice=choice.value,
+                    )
+                )  # fmt: skip
+                changed.append(subject)
+        return changed
+
+    def standings(self, subject: str) -> list[Standing]:
+        """Return what a person chose, for each purpose, in the order of purposes."""
+        rows = (
+            sa.select(changes_table.c.purpose, changes_table.c.choice, changes_table.c.at)
+            .where(changes_table.c.subject == self.marks.of(subject))
+            .order_by(changes_table.c.epoch)
+        )
+        with self._database.read() as connection:
+            self._check_key(connection.scalar(sa.select(key_table.c.fingerprint)))
+            found = {
+                row.purpose: Standing(row.purpose, Choice(row.choice), row.at)
+                for row in connection.execute(rows)
+            }
+        return [found[purpose] for purpose in sorted(found)]
+
+    # --- what holds ---
+
+    def opt_outs(self) -> OptOuts:
+        """Return all opt-outs of now; costs one small query if nothing changed."""
+        try:
+            with self._lock, self._database.read() as connection:
+                return self._look(connection)
+        except ConsentUnknownError:
+            raise
+        except UnavailableError as error:
+            raise ConsentUnknownError(
+                f"who opted out of what is not known: {error.message}", fix=error.fix
+            ) from error
+
+    def _look(self, connection: Connection) -> OptOuts:
+        held = self._held
+        marks = {row.epoch: row.mark for row in connection.execute(_MARKS, {"asked": held.epoch})}
+        epoch = max(marks, default=0)
+        if epoch == held.epoch and marks.get(epoch) == self._mark:
+            return held
+        self._check_key(connection.scalar(sa.select(key_table.c.fingerprint)))
+        if marks.get(held.epoch) != self._mark:
+            # A restored database tells another history: what was held is not part of it.
+            held = OptOuts(marks=self.marks)
+        changed: dict[str, set[str]] = {}
+        for subject, purpose, choice in connection.execute(_SINCE, {"since": held.epoch}):
+            if purpose not in changed:
+                changed[purpose] = set(held.by_purpose.get(purpose, ()))
+            who = changed[purpose]
+            who.add(subject) if choice == Choice.OPT_OUT else who.discard(subject)
+        now = dict(held.by_purpose)
+        now.update((purpose, frozenset(who)) for purpose, who in changed.items())
+        now = {purpose: who for purpose, who in now.items() if who}
+        self._held, self._mark = OptOuts(epoch, now, self.marks), marks.get(epoch)
+        return self._held
+
+    # --- the key ---
+
+    def _claim_key(self, connection: Connection) -> None:
+        """Let the database know the key, from the first choice on."""
+        known = connection.scalar(sa.select(key_table.c.fingerprint))
+        if known is None:
+            values = {"id": _ONLY, "fingerprint": self.marks.fingerprint}
+            connection.execute(key_table.insert().values(values))
+        self._check_key(known)
+
+    def _check_key(self, known: str | None) -> None:
+        if known is not None and known != self.marks.fingerprint:
+            raise ConsentUnknownError(
+                "the key of consent is another than the one that people were marked with",
+                fix="bring the file back that consent.key names, from where people opt out",
+            )
