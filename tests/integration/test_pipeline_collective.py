@@ -14,11 +14,11 @@ from penstock.errors import UnavailableError
 from penstock.eventlog import Topic
 from penstock.model.document import Document
 from penstock.pipeline.commits import ViewFolder, ViewWriter
+from penstock.store.opt_outs import OptOuts, SubjectMarks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.pipeline.consent import OptOuts
     from penstock.pipeline.views import ViewRunner
 
 pytestmark = pytest.mark.needs("java")
@@ -37,6 +37,9 @@ K = {
     "k": 3,
     "delta": 10,
 }
+
+
+MARKS = SubjectMarks(bytes(32))
 
 
 class Crash(Exception):  # noqa: N818 - it stands for a kill, not for an error
@@ -65,9 +68,7 @@ class House:
         return view
 
     def _consent(self) -> OptOuts:
-        from penstock.pipeline.consent import OptOuts  # noqa: PLC0415 - loads Spark
-
-        return OptOuts.of(len(self.opted_out), self.opted_out)
+        return OptOuts.of(len(self.opted_out), self.opted_out, MARKS)
 
     def feed(self, view: ViewRunner, count: int) -> None:
         """Append records and let the view take them in."""

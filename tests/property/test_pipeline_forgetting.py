@@ -18,7 +18,7 @@ from penstock.pipeline.differential_privacy import DifferentialPrivacyStep
 from penstock.pipeline.k_anonymity import KAnonymityStep
 from penstock.pipeline.log_source import OFFSET
 from penstock.pipeline.parsing import PERSON, TIME
-from penstock.pipeline.steps import Outcome, Step, arrow_schema
+from penstock.pipeline.steps import SUBJECT, Outcome, Step, arrow_schema
 from penstock.pipeline.windows import WindowStep
 
 GONE = "the person opted out"
@@ -36,8 +36,9 @@ def _rows(persons: list[int], first: int) -> pa.Table:
         OFFSET: list(range(first, first + count)),
         PERSON: persons,
         TIME: list(range(first, first + count)),
+        SUBJECT: [person * 1000 for person in persons],
     }
-    return pa.table(columns, schema=arrow_schema(SCHEMA, OFFSET, PERSON, TIME))
+    return pa.table(columns, schema=arrow_schema(SCHEMA, OFFSET, PERSON, TIME, SUBJECT))
 
 
 def _run(
@@ -47,9 +48,9 @@ def _run(
     step = make(None)
     first = step.feed(_rows(before, 0), 0)
     step = make(step.save())
-    forgotten = step.forget(np.array(sorted(gone), dtype=np.int64), GONE)
+    forgotten = step.forget(np.array(sorted(gone), dtype=np.int64) * 1000, GONE)
     assert all(before[letter.offset] in gone for letter in forgotten)
-    assert step.forget(np.array(sorted(gone), dtype=np.int64), GONE) == []
+    assert step.forget(np.array(sorted(gone), dtype=np.int64) * 1000, GONE) == []
     step = make(step.save())
     staying = [person for person in after if person not in gone]
     later = [step.feed(_rows(staying, len(before)), 0), step.flush()]

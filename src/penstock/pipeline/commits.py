@@ -64,7 +64,7 @@ class Commit:
     next: int
     """The first offset that the view has not seen."""
     plan: str
-    """Names the definitions that the state belongs to."""
+    """Names the definitions that the batch was made by."""
     files: tuple[str, ...] = ()
     dead: tuple[str, ...] = ()
     held: int = 0
@@ -77,6 +77,8 @@ class Commit:
     """How the files are written, and which way their records leave."""
     begin: int = 0
     """Where the batch begins in the store that it is delivered to."""
+    mark: str = ""
+    """What else is true from this commit on, in the words of who writes it."""
 
     def to_line(self) -> bytes:
         """Write the commit as a line."""

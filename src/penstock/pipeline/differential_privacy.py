@@ -39,6 +39,7 @@ from penstock.pipeline.ledger import Ledger
 from penstock.pipeline.log_source import OFFSET
 from penstock.pipeline.parsing import PERSON, TIME
 from penstock.pipeline.steps import (
+    SUBJECT,
     WINDOW,
     DeadLetter,
     Outcome,
@@ -108,7 +109,7 @@ class DifferentialPrivacyStep:
         self._grace = window.grace
         self._by_arrival = by_arrival
         held = {name: schema[name] for name in parameters.fields}
-        self._input = arrow_schema(held, OFFSET, PERSON, TIME)
+        self._input = arrow_schema(held, OFFSET, PERSON, TIME, SUBJECT)
         self._output = arrow_schema(parameters.output(schema), OFFSET, WINDOW)
         self._groups = list(itertools.product(*(group.values for group in parameters.groups)))
         self._noises = _make_noises(parameters, make_noise)
@@ -170,9 +171,9 @@ class DifferentialPrivacyStep:
         self._newest = max(self._newest, newest)
         return self._let_go(max(self._watermark, newest - self._grace), dead)
 
-    def forget(self, persons: Integers, reason: str) -> list[DeadLetter]:
-        """Let the rows of some persons not count; what was published with them stays."""
-        self._rows, dead = split_off(self._rows, persons, reason)
+    def forget(self, subjects: Integers, reason: str) -> list[DeadLetter]:
+        """Let the rows of some people not count; what was published with them stays."""
+        self._rows, dead = split_off(self._rows, subjects, reason)
         return dead
 
     @property

@@ -1,8 +1,9 @@
 """What collective steps have in common: they take rows in, hold some back, let others go.
 
 Rules that hold here:
-- Rows are Arrow tables with the fields of the view and three columns more: offset, person
-  and time. A step gets them in the order of their offsets.
+- Rows are Arrow tables with the fields of the view and some columns more: offset, person,
+  time, and the number by which people who opt out are found. A step gets them in the order
+  of their offsets.
 - Every row leaves a step: published, as often as the step says, or as a dead letter.
 - `save` gives everything that a step knows; a step that is loaded from it goes on as if
   nothing had happened.
@@ -23,6 +24,8 @@ from penstock.pipeline.log_source import OFFSET
 
 Integers = npt.NDArray[np.int64]
 
+SUBJECT: Final = "penstock:subject"
+"""The column of numbers that stand for the people whom records are about; see `consent`."""
 WINDOW: Final = "penstock:window"
 # Before every time that records can have.
 NO_TIME: Final = -(2**62)
@@ -75,8 +78,8 @@ class Step(Protocol):
     def flush(self) -> Outcome:
         """End the stream: everything leaves."""
 
-    def forget(self, persons: Integers, reason: str) -> list[DeadLetter]:
-        """Let the rows of some persons go unpublished, of those that are held back."""
+    def forget(self, subjects: Integers, reason: str) -> list[DeadLetter]:
+        """Let the rows of some people go unpublished, of those that are held back."""
 
     def save(self) -> bytes:
         """Return everything the step knows."""

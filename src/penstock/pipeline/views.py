@@ -31,20 +31,25 @@ from penstock.pipeline.collective.commands import (
     Command,
     Report,
     load_outcome,
-    save_persons,
+    save_objectors,
     stage_rows,
 )
 from penstock.pipeline.collective.query import StepQuery
 from penstock.pipeline.commits import Commit, Totals, ViewWriter
-from penstock.pipeline.consent import Consent, mark_refused, nobody_opted_out
-from penstock.pipeline.forgetting import find_persons
+from penstock.pipeline.consent import (
+    Consent,
+    Objectors,
+    mark_refused,
+    mark_subjects,
+    nobody_opted_out,
+)
 from penstock.pipeline.joint import Branch, Written, write_together
 from penstock.pipeline.log_source import OFFSET, PROBLEM
 from penstock.pipeline.parsing import PERSON, TIME
 from penstock.pipeline.risk_persons import write_persons
 from penstock.pipeline.sinks.files import ParquetSink
 from penstock.pipeline.sinks.opening import Sinks
-from penstock.pipeline.steps import NO_TIME, WINDOW, DeadLetter, Outcome
+from penstock.pipeline.steps import NO_TIME, SUBJECT, WINDOW, DeadLetter, Outcome
 
 
 class ViewRunner:
@@ -62,6 +67,7 @@ class ViewRunner:
         vault: Vault | None = None,
         consent: Consent = nobody_opted_out,
         steps: StepQuery | None = None,
+        purposes: tuple[str, ...] | None = None,
     ) -> None:
         self.blueprint = blueprint
         self.name = blueprint.view.name
@@ -78,7 +84,9 @@ class ViewRunner:
         self._steps = steps or StepQuery(spark, folder, self._plans, secret)
         self._vault = vault
         self._consent = consent
-        self._refusing: frozenset[str] = frozenset()
+        # Definitions that were kept do not tell what the view serves now.
+        self._purposes = blueprint.view.purposes if purposes is None else purposes
+        self._refusing = Objectors()
         self._before, self._after = blueprint.chains(secret, vault)
         self._collective = bool(blueprint.plan.together)
         self._totals = Totals()
@@ -158,6 +166,7 @@ class ViewRunner:
             vault=self._vault,
             consent=self._consent,
             steps=self._steps,
+            purposes=self._purposes,
         )
 
     def close(self) -> None:
@@ -173,7 +182,7 @@ class ViewRunner:
 
     def ask(self) -> None:
         """Ask who wants no part in the view; before each batch."""
-        self._refusing = self._consent().refusing(self.blueprint.view.purposes)
+        self._refusing = self._consent().refusing(self._purposes)
 
     def process(self, frame: DataFrame, end: int, written: Written | None = None) -> Commit:
         """Publish what parsed records become, from `next` to before `end`.
@@ -185,7 +194,9 @@ class ViewRunner:
             count = found.published + len(found.dead)
             totals = Totals(count, found.published, len(found.dead), 0.0)
             return self._commit(found.target.parent, end, found.dead, totals)
-        carry = [OFFSET, PERSON, TIME] if self._collective else [OFFSET]
+        carry = [OFFSET, PERSON, TIME, SUBJECT] if self._collective else [OFFSET]
+        if self._collective:
+            frame = mark_subjects(frame, self.blueprint.stream, self._refusing.marks)
         frame = mark_refused(frame, self.blueprint.stream, self._refusing)
         identity = F.concat(F.lit(f"{self.blueprint.stream.topic}/"), _named(OFFSET).cast("string"))
         masked = mask_frame(
@@ -228,7 +239,7 @@ class ViewRunner:
         files = () if rows is None else stage_rows(rows, folder)
         if self.held:
             self.ask()
-            save_persons(folder, find_persons(self._spark, self.blueprint.stream, self._refusing))
+            save_objectors(folder, self._refusing)
         return self._obey(Command(number, action, self.blueprint.signature, end, now, files))
 
     def _obey(self, command: Command) -> Commit:

@@ -33,6 +33,7 @@ from penstock.pipeline.holding import hold_back, may_hold
 from penstock.pipeline.log_source import OFFSET
 from penstock.pipeline.parsing import PERSON, TIME
 from penstock.pipeline.steps import (
+    SUBJECT,
     WINDOW,
     DeadLetter,
     Outcome,
@@ -72,7 +73,7 @@ class WindowStep:
         self._by_arrival = by_arrival
         self._secret = secret
         self._schema = schema
-        self._input = arrow_schema(schema, OFFSET, PERSON, TIME)
+        self._input = arrow_schema(schema, OFFSET, PERSON, TIME, SUBJECT)
         if saved is None:
             self._watermark = EARLIEST - self._grace
             self._rows = self._input.empty_table()
@@ -113,10 +114,10 @@ class WindowStep:
             newest = max(newest, now)
         return self._let_go(max(self._watermark, newest - self._grace), dead)
 
-    def forget(self, persons: Integers, reason: str) -> list[DeadLetter]:
-        """Let the rows of some persons go unpublished; one may wait in both places."""
-        self._rows, dead = split_off(self._rows, persons, reason)
-        self._carried, more = split_off(self._carried, persons, reason)
+    def forget(self, subjects: Integers, reason: str) -> list[DeadLetter]:
+        """Let the rows of some people go unpublished; one may wait in both places."""
+        self._rows, dead = split_off(self._rows, subjects, reason)
+        self._carried, more = split_off(self._carried, subjects, reason)
         return list(dict.fromkeys(dead + more))
 
     @property

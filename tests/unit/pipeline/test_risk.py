@@ -26,7 +26,7 @@ from penstock.pipeline.risk_persons import count_persons, read_persons, write_pe
 from penstock.pipeline.risk_plots import draw
 from penstock.pipeline.risk_population import measure_journalist
 from penstock.pipeline.risk_question import Knowledge, Question
-from penstock.pipeline.steps import DeadLetter
+from penstock.pipeline.steps import SUBJECT, DeadLetter
 
 SECRET = bytes(32)
 STREAM: dict[str, Any] = {
@@ -70,6 +70,7 @@ def publish(folder: Path, plan: Blueprint, rows: list[tuple[int, int, str]]) -> 
             OFFSET: pa.array(range(len(rows)), pa.int64()),
             PERSON: pa.array(pids, pa.int64()),
             TIME: pa.array([0] * len(rows), pa.int64()),
+            SUBJECT: pa.nulls(len(rows), pa.int64()),
         }
     )
     step = plan.make_step(SECRET)
@@ -176,6 +177,7 @@ def publish_masked(folder: Path, plan: Blueprint) -> ViewFolder:
             OFFSET: pa.array(range(count), pa.int64()),
             PERSON: pa.array(range(count), pa.int64()),
             TIME: pa.array([0] * count, pa.int64()),
+            SUBJECT: pa.nulls(count, pa.int64()),
         }
     )
     step.feed(table.slice(0, 0), 0)

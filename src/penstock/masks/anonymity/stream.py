@@ -23,6 +23,7 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.errors import UsageError
 from penstock.masks.anonymity.cuts import Rows, partition
@@ -95,10 +96,9 @@ class StreamAnonymizer:
         """End the stream: everything still held leaves."""
         return self._release(final=True)
 
-    def forget(self, persons: Integers) -> None:
-        """Hold the tuples of some persons no longer, as if they had never come."""
+    def forget(self, gone: npt.NDArray[np.bool_]) -> None:
+        """Hold some of the tuples no longer, as if they had never come."""
         held = self._held
-        gone = np.isin(self._persons[:held], persons)
         if not gone.any():
             return
         for column, line in enumerate(self._sensitive[:, :held]):

@@ -23,13 +23,13 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
 from penstock.pipeline.log_source import OFFSET
-from penstock.pipeline.steps import NO_TIME, DeadLetter, Outcome
+from penstock.pipeline.steps import NO_TIME, SUBJECT, DeadLetter, Integers, Outcome
+from penstock.store.opt_outs import number_of
 
 FEED: Final = "feed"
 FLUSH: Final = "flush"
@@ -37,8 +37,6 @@ REASON: Final = "penstock:rejected"
 """Why a row was refused by a mask before the step, where it was."""
 _DIGITS: Final = 12
 _DEAD: Final = pa.schema([(OFFSET, pa.int64()), (REASON, pa.string())])
-
-Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,17 +207,18 @@ def load_outcome(folder: Path, report: Report) -> Outcome:
     return Outcome(_read(folder / "out-rows"), letters, report.loss, found)
 
 
-def save_persons(folder: Path, persons: Integers) -> None:
-    """Write who is to be forgotten."""
-    _write(folder / "forget", pa.table({"person": pa.array(persons, pa.int64())}))
+def save_objectors(folder: Path, refusing: frozenset[str]) -> None:
+    """Write who is to be forgotten, of those that are held back."""
+    numbers = sorted({number_of(mark) for mark in refusing})
+    _write(folder / "forget", pa.table({SUBJECT: pa.array(numbers, pa.int64())}))
 
 
-def load_persons(folder: Path) -> Integers:
+def load_objectors(folder: Path) -> Integers:
     """Read who is to be forgotten."""
     path = folder / "forget"
     if not path.exists():
         return np.empty(0, dtype=np.int64)
-    found: Integers = _read(path)["person"].to_numpy()
+    found: Integers = _read(path)[SUBJECT].to_numpy()
     return found
 
 

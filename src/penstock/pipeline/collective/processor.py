@@ -26,14 +26,14 @@ from penstock.pipeline.collective.commands import (
     FLUSH,
     Command,
     Workshop,
-    load_persons,
+    load_objectors,
     load_rows,
     save_outcome,
 )
 from penstock.pipeline.consent import REFUSED
 from penstock.pipeline.log_source import OFFSET
 from penstock.pipeline.parsing import PERSON, TIME
-from penstock.pipeline.steps import Step, arrow_schema
+from penstock.pipeline.steps import SUBJECT, Step, arrow_schema
 
 STATE: Final = StructType([StructField("plan", StringType()), StructField("step", BinaryType())])
 
@@ -72,9 +72,9 @@ class StepProcessor(StatefulProcessor):
         folder = Workshop(Path(self._folder)).rows(command.number)
         blueprint = read_plan(self._plans, command.plan)
         step = self._load(blueprint, command.plan)
-        schema = arrow_schema(blueprint.plan.middle, OFFSET, PERSON, TIME)
+        schema = arrow_schema(blueprint.plan.middle, OFFSET, PERSON, TIME, SUBJECT)
         rows, refused = load_rows(folder, command.files, schema)
-        forgotten = step.forget(load_persons(folder), REFUSED)
+        forgotten = step.forget(load_objectors(folder), REFUSED)
         outcome = step.flush() if command.action == FLUSH else step.feed(rows, command.now)
         outcome.dead += forgotten
         save_outcome(folder, outcome, refused)
