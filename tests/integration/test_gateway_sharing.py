@@ -23,7 +23,14 @@ from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.database import Database
 from penstock.store.situations import Situations
-from tests.gateway.harness import GatewayProcess, GatewayThread, make_process, run_gateway, share
+from tests.gateway.harness import (
+    GatewayProcess,
+    GatewayThread,
+    make_process,
+    run_gateway,
+    share,
+    write_config,
+)
 from tests.gateway.raw import ClosedError, RawClient
 from tests.gateway.ward import WARD, define, login, reading, settings
 
@@ -273,6 +280,40 @@ def test_who_cannot_be_heard_is_not_gone_by(broker: MosquittoServer, tmp_path: P
         with login(first.port, "sensor") as there:
             wait_until(lambda: _passes(there, "ward/still/pulse", reading(120)))
         assert current(second, "still") == "Alert"
+
+
+def test_a_neighbour_that_stood_still_grants_nothing_of_what_it_knew(
+    broker: MosquittoServer, tmp_path: Path
+) -> None:
+    """The end of an emergency is acknowledged when nobody can go by it any more."""
+    common = share(tmp_path)
+    chosen = settings(tmp_path / "one", lease="10s")
+    define(
+        write_config(tmp_path / "one", broker.port, chosen, **common), WARD.replace("WINDOW", "1h")
+    )
+    second = make_process(tmp_path / "two", broker.port, settings(tmp_path / "two"), **common)
+    with run_gateway(tmp_path / "one", broker.port, chosen, **common) as first, second:
+        neighbours = first.gateway.guard.detection.neighbours
+        wait_until(lambda: first.do(lambda: [it.told for it in neighbours._neighbours.values()]))
+        doctor, nurse = (login(second.port, user) for user in ("doctor", "nurse"))
+        for reader in (doctor, nurse):
+            reader.subscribe("ward/stood/note", qos=1)
+        with login(first.port, "sensor") as sensor:
+            publish(sensor, "ward/stood/pulse", reading(120))
+            publish(sensor, "ward/stood/note", reading(1))
+            for reader in (doctor, nurse):
+                assert reader.texts(1) == [("ward/stood/note", reading(1))]
+            assert second._process is not None
+            second._process.send_signal(signal.SIGSTOP)
+            try:
+                publish(sensor, "ward/stood/off")
+                publish(sensor, "ward/stood/note", reading(2))
+            finally:
+                second._process.send_signal(signal.SIGCONT)
+        assert nurse.texts(1) == [("ward/stood/note", reading(2))]
+        assert doctor.texts() == []
+        for reader in (doctor, nurse):
+            reader.close()
 
 
 def _passes(client: RawClient, topic: str, payload: bytes) -> bool:

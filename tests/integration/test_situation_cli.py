@@ -227,6 +227,16 @@ def test_what_the_gateway_refuses_is_told(run: Run, gateway: DetectionStore) -> 
 
 
 @pytest.mark.usefixtures("gateway")
+def test_nothing_is_ended_that_does_not_hold(run: Run) -> None:
+    """A slip of the pen must not pass for an emergency that is over."""
+    for subject in ("patient-11", "patient-2"):
+        code, _, err = run("situation", "end", "covid", subject, *WHY, *ANN)
+        assert code == 2
+        assert "there is nothing to end" in err.replace("\n", " ")
+    assert _json(run, "requests", "--all") == []
+
+
+@pytest.mark.usefixtures("gateway")
 def test_a_request_can_be_withdrawn(run: Run) -> None:
     run(*START, *ANN)
     (asked,) = _json(run, "requests")

@@ -77,9 +77,23 @@ def unpack_row(data: Any) -> Row:
     return Row(uid, at, unpack(values))
 
 
+def _pack_strange(value: Any) -> Any:
+    """Return what JSON does not have as JSON data, as `pack` does."""
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(pack, value))
+    packed = pack(value)
+    if packed is value:
+        raise TypeError(f"{type(value).__name__} is no value of events")
+    return packed
+
+
+# Made once, since making one takes as long as writing a record.
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, default=_pack_strange).encode
+
+
 def write(data: Any) -> bytes:
-    """Return JSON data as compact text."""
-    return json.dumps(data, separators=(",", ":"), ensure_ascii=False).encode()
+    """Return JSON data as compact text; values need not be packed before."""
+    return _encode(data).encode()
 
 
 def read(text: bytes) -> Any:

@@ -55,11 +55,8 @@ def write_packet(packet: Packet, at: int, bound: list[Bound]) -> bytes:
         {
             "packet": [packet.topic, packet.id, packet.depth],
             "at": at,
-            "events": [
-                [kind.name, codec.pack(values), happened, own]
-                for kind, values, happened, own in bound
-            ],
-            "roots": [codec.pack(dict(root)) for root in (packet.s, packet.o, packet.e)],
+            "events": [[kind.name, values, happened, own] for kind, values, happened, own in bound],
+            "roots": [dict(packet.s), dict(packet.o), dict(packet.e)],
         }
     )
 

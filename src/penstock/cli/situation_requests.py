@@ -184,8 +184,10 @@ def _ask(
 ) -> int:
     with open_desk() as desk:
         actor = desk.prove(*who)
-        _check(desk, scenario, subject, situation)
+        desk.scenario(scenario)
+        # First the right: who has none learns nothing about anybody's situation.
         desk.check_right(actor, scenario, subject, situation)
+        _check(desk, scenario, subject, situation)
         two_persons = desk.config.gateway.emergencies.two_persons
         asked = desk.situations.request(
             scenario,
@@ -218,6 +220,11 @@ def _check(desk: Desk, scenario: str, subject: str, situation: str | None) -> No
         raise UsageError(
             f"{quote(subject)} is no subject of the scenario {scenario}",
             fix="add it to the scenario's subjects",
+        )
+    if situation is None and not desk.situations.current(scenario, subject):
+        raise UsageError(
+            f"{quote(subject)} is in no situation of {scenario}: there is nothing to end",
+            fix=f"`penstock situation list --scenario {scenario}` tells who is in one",
         )
 
 

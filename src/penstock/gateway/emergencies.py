@@ -121,6 +121,7 @@ class Emergencies:
         """Give what is under way some time to end."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
+                await self.detection.elsewhere.finish()
                 await self.detection.journal.finish()
                 await self.publisher.finish(seconds)
 

@@ -93,6 +93,8 @@ def end(
         instead = _instead_of_will(client)
     if upstream is not None and not upstream.ended:
         upstream.close(instead or said)
+    if hasattr(client, "session"):
+        client.gateway.wills.forget(client.session)
     client.gateway.forget(client)
 
 

@@ -45,6 +45,7 @@ from penstock.store.detection import DetectionStore
 from penstock.store.follower import Follower
 from penstock.store.sessions import Leave, SessionChange, Sessions
 from penstock.store.situations import Situations
+from penstock.store.wills import WillStore
 from penstock.telemetry import get_logger
 
 _SWEEP_TICKS = 3_600
@@ -75,6 +76,7 @@ class Gateway:
         detection_store: DetectionStore,
         sharing: Sharing | None = None,
         recording: Recording,
+        wills: WillStore,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.log = get_logger("gateway")
@@ -108,7 +110,7 @@ class Gateway:
         self.repeats = Repeats()
         self.recording = recording
         self.publisher.record = recording.note
-        self.wills = Wills(self)
+        self.wills = Wills(self, wills)
         rules.guard = self.guard
         self.following = Following(self, definitions, follower)
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -125,6 +127,7 @@ class Gateway:
         """Follow the definitions, and wait until they are known."""
         await self.following.start()
         await self.emergencies.start()
+        await self.wills.start()
         self.start_task(self._keep_time())
         self.start_task(self.following.watch_lease())
 
@@ -146,6 +149,7 @@ class Gateway:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.saver.finish()
+                await self.wills.stop()
 
     async def stop(self) -> None:
         """Give back threads and tasks."""

@@ -33,14 +33,12 @@ from penstock.gateway.session import ANONYMOUS, Session
 from penstock.gateway.sharing.messages import Asked
 from penstock.gateway.sharing.receipts import Receipt
 from penstock.gateway.translation import ACTIONS, CLIENT, FOR, PUBLISHER
-from penstock.gateway.written import DETECTOR, NO_DETECTOR, NO_EVENT, PASSES, POLICY, Written
+from penstock.gateway.written import NO_DETECTOR, NO_EVENT, PASSES, POLICY, Written
 from penstock.mqtt import Publish
 from penstock.mqtt.properties import UserProperties
 from penstock.policy.access_rules import Depends, Verdict
 from penstock.policy.objects import Message
 from penstock.telemetry import get_logger
-
-__all__ = ["DETECTOR", "Guard", "Judge"]
 
 _STAMPS_LIMIT: Final = 65_536
 _LONGEST: Final = 512

@@ -9,8 +9,10 @@ Rules that hold here:
   is told afterwards, and the store before the broker.
 - What is asleep is known by its filter and number only. It wakes when the rules of then
   would accept it as it was made.
-- A shared subscription goes to the broker under a group name with its purpose in it: a
-  group whose members have one purpose, wherever they are connected.
+- A shared subscription goes to the broker under a group name with its purpose and its user in
+  it: a group whose members have one purpose and are one user, wherever they are connected.
+  The broker gives each message to any member; one who may not have it would take it from those
+  who may.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.gateway.declared import RULE as UNDECLARED
-from penstock.gateway.session import Session
+from penstock.gateway.session import ANONYMOUS, Session
 from penstock.model.topics import overlaps, parse_subscribed
 from penstock.mqtt import Properties, Subscribe, Unsubscribe
 from penstock.mqtt import Subscription as Requested
@@ -103,7 +105,7 @@ async def _rest(client: Downstream, asleep: StoredSubscription) -> None:
     dormant = client.session.dormant
     if not client.ended and dormant.get(asleep.filter) is asleep:
         dormant[asleep.filter] = paused
-        filters = (broker_filter(asleep.filter, asleep.purpose),)
+        filters = (broker_filter(asleep.filter, asleep.purpose, client.session.principal),)
         await client.broker().questions.unsubscribe(Unsubscribe(1, filters))
 
 
@@ -143,7 +145,9 @@ async def _pause(client: Downstream, subscription: Subscription) -> None:
     await keep(client, [replace(held, options=held.options | PAUSED)], [])
     if not subscription.active and _held(client, subscription) is not None:
         await client.broker().questions.unsubscribe(
-            Unsubscribe(1, (broker_filter(subscription.text, subscription.ap),))
+            Unsubscribe(
+                1, (broker_filter(subscription.text, subscription.ap, client.session.principal),)
+            )
         )
 
 
@@ -181,7 +185,7 @@ async def ask_broker(
     """Subscribe at the broker under the gateway's number; return its reason code."""
     options = subscription.options
     wanted = Requested(
-        broker_filter(subscription.text, subscription.ap),
+        broker_filter(subscription.text, subscription.ap, upstream.client.session.principal),
         options & 3,
         bool(options & 4),
         bool(options & 8),
@@ -192,7 +196,7 @@ async def ask_broker(
     return answer.reasons[0]
 
 
-def broker_filter(text: str, ap: str | None) -> str:
+def broker_filter(text: str, ap: str | None, principal: str = ANONYMOUS) -> str:
     """Return the filter under which a subscription stands at the broker.
 
     Every group has a mark behind its name, so that nobody can name another's.
@@ -200,7 +204,10 @@ def broker_filter(text: str, ap: str | None) -> str:
     subscribed = parse_subscribed(text)
     if subscribed.group is None:
         return text
-    mark = hashlib.sha256(f"purpose {ap}".encode() if ap is not None else b"").hexdigest()[:12]
+    meant = f"purpose {ap}" if ap is not None else ""
+    if principal != ANONYMOUS:
+        meant += f"\0user {principal}"
+    mark = hashlib.sha256(meant.encode()).hexdigest()[:12]
     return f"$share/{subscribed.group}.{mark}/{subscribed.filter}"
 
 
@@ -208,7 +215,7 @@ def broker_filter_of(session: Session, text: str) -> str | None:
     """Return the filter that the broker has for a session's subscription, if there is one."""
     asleep = session.dormant.get(text)
     if asleep is not None:
-        return broker_filter(text, asleep.purpose)
+        return broker_filter(text, asleep.purpose, session.principal)
     number = session.numbers.get(text)
     held = session.by_number.get(number) if number is not None else None
-    return broker_filter(text, held.ap) if held is not None else None
+    return broker_filter(text, held.ap, session.principal) if held is not None else None

@@ -118,6 +118,7 @@ async def _open(client: Downstream) -> None:
         # Only now the password is known to be right: a wrong one must end nobody else.
         gateway.take_over(client)
     await _take_up_session(client, answer, seen)
+    await gateway.wills.secure(session, resumed=answer.session_present)
     if client.broker().ended:
         raise ConnectionResetError
     _begin(client, answer, client_connack(answer, connect, assigned, offer), offer)

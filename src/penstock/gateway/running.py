@@ -48,6 +48,7 @@ from penstock.store.detection import DetectionStore
 from penstock.store.follower import Follower
 from penstock.store.sessions import Sessions
 from penstock.store.situations import Situations
+from penstock.store.wills import WillStore
 from penstock.telemetry import Endpoint, Health, get_logger
 
 DRAIN_SECONDS = 8.0
@@ -85,6 +86,7 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
         stack.callback(_close_audit, writer, log)
         follower = stack.enter_context(Follower(database, lease=config.store.lease))
         definitions = CheckedDefinitions(Definitions(database), recorder(log, pseudonyms))
+        place, holder = make_place(), make_holder()
         gateway = Gateway(
             rules=Rules(purpose_settings(config), open_mode=settings.open_mode),
             limits=Limits.of(settings),
@@ -101,12 +103,13 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
             situations=Situations(database, log, pseudonyms),
             detection_store=DetectionStore(
                 database,
-                make_place(),
+                place,
                 seconds=settings.emergencies.lease,
-                holder=make_holder(),
+                holder=holder,
             ),
             sharing=make_sharing(config, worker),
             recording=Recording(config.recording, Logs(config).topic),
+            wills=WillStore(database, holder, place),
         )
         stack.push_async_callback(gateway.stop)
         await gateway.start()

@@ -117,7 +117,9 @@ class _Request:
         session.dormant.pop(text, None)
         self.client.forget_verdicts()
         earlier = self._granted.pop(text, None)
-        if old is not None and (made is None or old != broker_filter(made.text, made.ap)):
+        if old is not None and (
+            made is None or old != broker_filter(made.text, made.ap, session.principal)
+        ):
             self._ended.append((text, old))
         if made is None:
             if earlier is not None:
@@ -208,7 +210,8 @@ async def unsubscribe(client: Downstream, packet: Unsubscribe) -> None:
         except PenstockError:
             reasons[place] = int(ReasonCode.TOPIC_FILTER_INVALID)
             continue
-        there = broker_filter_of(session, named.text) or broker_filter(named.text, None)
+        there = broker_filter_of(session, named.text)
+        there = there or broker_filter(named.text, None, session.principal)
         asked.append((place, named.text, there))
     if asked:
         request = Unsubscribe(1, tuple(filter_ for _, _, filter_ in asked))

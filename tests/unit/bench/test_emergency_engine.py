@@ -20,7 +20,8 @@ def test_a_minute_of_samples_is_one_stay_each() -> None:
     (presence,) = Engine(engine.load_program()).presences
     names = [f"patient-{number}" for number in range(contacts.PATIENTS)]
     rooms = [f"room-{number % contacts.ROOMS}" for number in range(contacts.PATIENTS)]
-    assert contacts._move(random.Random(1), rooms, contacts.MEALS[0], 0)
+    contacts._move(random.Random(1), rooms, contacts.MEALS[0], 0)
+    assert set(rooms) == {"dining-room"}
     contacts._sample_first(presence, names, rooms, contacts.START)
     contacts._sample_rest(presence, names, rooms, contacts.START)
     now = contacts.START + 60_000

@@ -29,6 +29,7 @@ from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any, NamedTuple
 
+from penstock.bench.emergencies.goals import at_most
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.access import AccessDefinitions
 from penstock.lang import BOOL, build_scope, compile_expression
@@ -46,7 +47,7 @@ SITUATIONS = ("Possible", "Suspected", "Asymptomatic", "Symptomatic", "Severe")
 READ = ("physiological/temperature", "physiological/respiratory", "result", "bulletin", "location")
 TREATED = 20  # patients of a member of the staff
 CONCERNED = 0.5  # how many questions are about patients that the asker has to do with
-GOALS = {"growth": 1.3}
+GROWTH = 1.3
 
 PARTS = ("events.yaml", "plans.yaml", "policies.yaml")
 NIGHT = """
@@ -209,19 +210,23 @@ def run(*, quick: bool = False) -> dict[str, Any]:
                     best[name][label] = min(best[name].get(label, figure), figure)
     finally:
         gc.enable()
+    growth = {
+        name: {
+            label: round(figure / best["target"][label], 2)
+            for label, figure in best[name].items()
+            if label != "after a change"  # more askers are found anew: no decision grows
+        }
+        for name in ("extreme", "crowded")
+    }
     return {
-        "goals": GOALS,
+        "goals": {
+            f"growth of {label}": at_most(GROWTH, growth["extreme"][label])
+            for label in ("read, again", "write, again")
+        },
         "us": {
             name: {label: round(figure, 2) for label, figure in figures.items()}
             for name, figures in best.items()
         },
-        "growth": {
-            name: {
-                label: round(figure / best["target"][label], 2)
-                for label, figure in best[name].items()
-                if label != "after a change"  # more askers are found anew: no decision grows
-            }
-            for name in ("extreme", "crowded")
-        },
+        "growth": growth,
         "allowed": {name: home.share_allowed() for name, home in homes.items()},
     }

@@ -7,7 +7,7 @@ Method:
 - The packets of a second are made right before they are offered and committed one by one:
   a gateway, too, has just read what it offers. Only offering and committing is timed, in
   processor time; the figure is the best of some rounds of whole seconds.
-- `goal_events_per_s` is what the design asks for. `offer_us` is binding alone.
+- `offer_us` is binding alone.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from datetime import timedelta
 from importlib import resources
 from typing import Any, Final
 
+from penstock.bench.emergencies.collector import settled_collector
+from penstock.bench.emergencies.goals import at_least
 from penstock.cep.binding import Packet
 from penstock.cep.engine import Engine
 from penstock.cep.program import Program
@@ -47,11 +49,16 @@ def load_program() -> Program:
 
 def run(*, quick: bool = False) -> dict[str, Any]:
     """Measure offering and committing."""
-    rounds, seconds = (3, 20) if quick else (10, 60)
+    rounds, seconds = (3, 20) if quick else (6, 30)
     program = load_program()
-    figures: dict[str, Any] = {"patients": PATIENTS, "goal_events_per_s": GOAL}
-    for name, words in MIXES.items():
-        figures[name] = _measure(Engine(program), words, rounds, seconds)
+    figures: dict[str, Any] = {"patients": PATIENTS}
+    with settled_collector():
+        for name, words in MIXES.items():
+            figures[name] = _measure(Engine(program), words, rounds, seconds)
+    figures["goals"] = {
+        f"{name}, events per second": at_least(GOAL, figures[name]["events_per_s"])
+        for name in MIXES
+    }
     return figures
 
 

@@ -38,8 +38,8 @@ from penstock.pipeline.session import open_session
 from penstock.pipeline.sources.topic import TopicSource
 
 STREAM: Final = "house"
-PATIENTS: Final = 3000
-ROOMS: Final = 400
+PATIENTS: Final = 1000
+ROOMS: Final = 150
 START: Final = 1_800_000_000_000
 MINUTE: Final = 60_000
 FIELDS: Final = {
@@ -60,7 +60,7 @@ RULES: Final = ("policies.yaml", "events.yaml", "plans.yaml")
 
 def run(*, quick: bool = False) -> dict[str, Any]:
     """Measure detection with Spark."""
-    patients, batch, batches = (100, 4_000, 2) if quick else (PATIENTS, 100_000, 3)
+    patients, batch, batches = (100, 4_000, 2) if quick else (PATIENTS, 40_000, 3)
     definitions = _define()
     messages = list(_draw(patients, batch * batches))
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as name:

@@ -5,7 +5,7 @@
 Rules that hold here:
 - It is the gateway that an operator runs, with two stopwatches: around what happens to a
   publication (offer, decide, commit, transition) and around what is decided on a delivery.
-- At SIGUSR1 it forgets what it noted; at SIGTERM it ends and writes the report.
+- At SIGUSR1 it forgets what it noted; at SIGUSR2 it writes the report; at SIGTERM it ends.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Stopwatch:
 
 
 def main(configuration: Path, report: Path) -> None:
-    """Run the gateway until it is told to end; write the report."""
+    """Run the gateway until it is told to end; write reports when it is asked."""
     publish, deliver = Stopwatch(), Stopwatch()
     Guard.publish = publish.around(Guard.publish)  # type: ignore[method-assign]
     Rules.delivery = deliver.around(Rules.delivery)  # type: ignore[method-assign]

@@ -71,7 +71,17 @@ _log = get_logger("gateway")
 class Submission:
     """A message that another gateway looks at; keeps its acknowledgement until it is durable."""
 
-    __slots__ = ("_settled", "answer", "asked", "deadline", "durable", "number", "passed", "sent")
+    __slots__ = (
+        "_settled",
+        "answer",
+        "asked",
+        "deadline",
+        "durable",
+        "finished",
+        "number",
+        "passed",
+        "sent",
+    )
 
     def __init__(self, number: int, asked: Asked, deadline: float) -> None:
         self.number = number
@@ -80,7 +90,10 @@ class Submission:
         self.durable = 0
         self.sent = False
         self.passed = False
-        self.answer: asyncio.Future[Written] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self.answer: asyncio.Future[Written] = loop.create_future()
+        self.finished: asyncio.Future[None] = loop.create_future()
+        """Done when nothing is left to hear about it."""
         self._settled: list[Callable[[bool], None]] = []
 
     def wait(self, ticket: int, settled: Callable[[bool], None]) -> None:
@@ -95,6 +108,8 @@ class Submission:
         self.passed = not written.why
         if not self.answer.done():
             self.answer.set_result(written)
+        if written.why:
+            self._finish()
 
     def settle(self, durable: bool) -> None:  # noqa: FBT001
         """Take note whether its event is durable."""
@@ -102,6 +117,11 @@ class Submission:
         settled, self._settled = self._settled, []
         for call in settled:
             call(durable)
+        self._finish()
+
+    def _finish(self) -> None:
+        if not self.finished.done():
+            self.finished.set_result(None)
 
 
 class Elsewhere:
@@ -260,6 +280,12 @@ class Elsewhere:
     def asks(self) -> bool:
         """Whether another gateway can be asked, or will be soon."""
         return self.joined or boot_clock() <= self._patient_until
+
+    async def finish(self) -> None:
+        """Wait until nothing is asked about any more."""
+        open_now = list(self._open.values())
+        if open_now:
+            await asyncio.wait([it.finished for it in open_now])
 
     def give_up(self) -> None:
         """Wait for nobody any more."""

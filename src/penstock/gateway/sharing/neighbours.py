@@ -49,6 +49,7 @@ from penstock.store.follower import boot_clock
 from penstock.telemetry import get_logger, metrics
 
 LINKS: Final = 1_000
+STRANGERS: Final = 100
 BACKLOG: Final = 100_000
 LOOKS: Final = 4
 """Pings, and looks at who is silent, per lease."""
@@ -111,8 +112,10 @@ class Neighbours:
         self._told = 0
         self._quiet_until = 0.0
         self._neighbours: dict[Link, Neighbour] = {}
-        self._strangers: set[Link] = set()
+        self._strangers: dict[Link, None] = {}
         self._waiting: deque[tuple[int, Told]] = deque()
+        self._earlier = deque([0], LOOKS + 1)
+        """What had been told at the last looks; who does not know the first of it is too slow."""
         self._server: asyncio.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -125,9 +128,9 @@ class Neighbours:
 
         def make() -> Link:
             link = Link(terms, caller=False, opened=_nothing, heard=self._hear, ended=self._forget)
-            self._strangers.add(link)
-            if len(self._strangers) + len(self._neighbours) > LINKS:
-                loop.call_soon(link.close, "there are too many gateways")
+            self._strangers[link] = None
+            if len(self._strangers) > STRANGERS:
+                next(iter(self._strangers)).close("there are too many strangers")
             return link
 
         try:
@@ -233,12 +236,14 @@ class Neighbours:
             if not isinstance(message, Join) or not _NAME.fullmatch(str(message.neighbour)):
                 raise ChannelError("a gateway did not say who it is")
             check_version(message)
-            self._strangers.discard(link)
+            if len(self._neighbours) >= LINKS:
+                raise ChannelError("there are too many gateways")
+            self._strangers.pop(link, None)
             self._neighbours[link] = Neighbour(link, message.neighbour)
             return
         match message:
             case Known():
-                neighbour.known = message.number
+                neighbour.known = max(neighbour.known, message.number)
                 self._settle()
             case Submit():
                 self._take(neighbour, message)
@@ -266,7 +271,7 @@ class Neighbours:
         _NEIGHBOURS.set(sum(it.told for it in self._neighbours.values()))
 
     def _forget(self, link: Link, why: str) -> None:
-        self._strangers.discard(link)
+        self._strangers.pop(link, None)
         neighbour = self._neighbours.pop(link, None)
         if neighbour is None:
             if why:
@@ -279,12 +284,16 @@ class Neighbours:
         self._settle()
 
     def _look(self) -> None:
-        """Drop those who are silent: they go by nothing any more."""
+        """Drop those who are silent, and go by nothing any more; and those who do not follow."""
         latest = boot_clock() - _MARGIN * self._lease
+        self._earlier.append(self._told)
         for neighbour in list(self._neighbours.values()):
             if neighbour.heard < latest:
                 _log.warning("another gateway is silent and is no longer told")
                 neighbour.link.close("it is silent")
+            elif neighbour.told and neighbour.known < self._earlier[0]:
+                _log.warning("another gateway does not take in what it is told")
+                neighbour.link.close("it does not follow")
         pause = self._lease / LOOKS
         self._timer = asyncio.get_running_loop().call_later(pause, self._look)
 

@@ -6,11 +6,14 @@
 Rules that hold here:
 - A line stands for a stretch of each partition, partition after partition. It is on the disk
   before the first of its offsets is used, and never changes its meaning.
+- Who opens the index only to look changes nothing: another process may be writing.
 - An offset that holds no record (a mark of a transaction, what was undone) stays unused.
 - A topic that was deleted and made again is another topic: its offsets begin anew, and those
   that were taken in of the former one lead to nothing.
-- Lines of a topic with one partition are joined when the index is opened: most topics have
-  one, and a line for each look at it would pile up.
+- A line for each look would pile up. Lines are joined where that changes no offset: when what
+  the later one has comes behind what the former has, partition by partition, as it always
+  does with one partition. What Kafka has forgotten, and topics that are gone, become one line:
+  its offsets lead to nothing either way. So the index is bounded by what Kafka keeps.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 FILE: Final = "kafka.jsonl"
+# So many lines may be joined before the file is written anew.
 JOIN: Final = 1000
 
 
@@ -60,10 +64,25 @@ class Line(NamedTuple):
 
     def join(self, later: Line) -> Line | None:
         """Return this and the next line as one, where that changes no offset."""
-        same = self.topic == later.topic and len(self.ends) == len(later.ends) == 1
-        if not same or self.ends.keys() != later.ends.keys() or self.ends != later.starts:
+        if self.topic != later.topic:
             return None
-        return self._replace(ends=later.ends)
+        mine = [number for number in self.ends if self.starts[number] < self.ends[number]]
+        others = [number for number in later.ends if later.starts[number] < later.ends[number]]
+        # Partitions stand in order in a line; those of the later one must not come between.
+        if mine and others and max(mine) > min(others):
+            return None
+        return self.extend(later)
+
+    def extend(self, later: Line) -> Line:
+        """Return one line with all offsets of this and the next, perhaps in another order."""
+        # A line begins where the former ended; partitions may have been added between.
+        return self._replace(starts={**later.starts, **self.starts}, ends=later.ends)
+
+    def is_gone(self, topic: str, ends: Mapping[int, tuple[int, int]]) -> bool:
+        """Whether the store has nothing of this line any more."""
+        if self.topic != topic:
+            return True
+        return all(end <= ends[it][0] for it, end in self.ends.items() if it in ends)
 
     def to_json(self) -> str:
         """Write the line."""
@@ -84,6 +103,10 @@ class KafkaIndex:
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
         self._lines: list[Line] = []
+        self._written = 0
+        # Looking for what is gone pays only now and then.
+        self._limit = JOIN
+        self._torn = False
         self._load()
 
     @property
@@ -109,6 +132,9 @@ class KafkaIndex:
             fresh.append(line)
             starts = reached
         self._append(fresh)
+        if self._written > JOIN + len(self._lines) or len(self._lines) > self._limit:
+            self._forget(topic, ends)
+            self._rewrite()
         return self.next_offset
 
     def locate(self, start: int, end: int) -> list[Piece]:
@@ -129,11 +155,14 @@ class KafkaIndex:
     def _append(self, lines: list[Line]) -> None:
         if not lines:
             return
+        if self._torn:
+            self._rewrite()
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self._path.open("ab") as file:
             file.write("".join(line.to_json() for line in lines).encode())
             file.flush()
             os.fsync(file.fileno())
+        self._written += len(lines)
         for line in lines:
             self._add(line)
 
@@ -147,17 +176,34 @@ class KafkaIndex:
     def _load(self) -> None:
         if not self._path.exists():
             return
-        count, whole = 0, 0
+        whole = 0
         with self._path.open("rb") as file:
             for text in file:
                 # What a stopped process left of a line is none; nobody used it.
                 if text.endswith(b"\n"):
                     self._add(Line.from_json(text))
-                    count, whole = count + 1, whole + len(text)
-        if whole < self._path.stat().st_size or count > JOIN + len(self._lines):
-            partial = self._path.with_suffix(".partial")
-            with partial.open("wb") as file:
-                file.write("".join(line.to_json() for line in self._lines).encode())
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(self._path)
+                    self._written, whole = self._written + 1, whole + len(text)
+        self._torn = whole < self._path.stat().st_size
+        self._limit = len(self._lines) + JOIN
+
+    def _forget(self, topic: str, ends: Mapping[int, tuple[int, int]]) -> None:
+        """Join lines that lead to nothing, a topic at a time."""
+        kept: list[Line] = []
+        for line in self._lines:
+            gone = line.is_gone(topic, ends)
+            if gone and kept and kept[-1].topic == line.topic and kept[-1].is_gone(topic, ends):
+                kept[-1] = kept[-1].extend(line)
+            else:
+                kept.append(line)
+        self._lines = kept
+
+    def _rewrite(self) -> None:
+        partial = self._path.with_suffix(".partial")
+        with partial.open("wb") as file:
+            file.write("".join(line.to_json() for line in self._lines).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(self._path)
+        self._written = len(self._lines)
+        self._limit = 2 * len(self._lines) + JOIN
+        self._torn = False

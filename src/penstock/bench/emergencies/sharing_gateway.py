@@ -1,0 +1,68 @@
+"""A gateway that notes how long sharing detection takes: a program of its own.
+
+    python -m penstock.bench.emergencies.sharing_gateway CONFIGURATION REPORT
+
+Rules that hold here:
+- It is the gateway that an operator runs, with two stopwatches: from asking another gateway
+  to its answer, and from a transition until all other gateways have said that they know.
+- At SIGUSR1 it forgets what it noted; at SIGUSR2 it writes the report, in seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from penstock.config import load
+from penstock.gateway.running import run_until_told
+from penstock.gateway.sharing.elsewhere import Elsewhere
+from penstock.gateway.sharing.neighbours import Neighbours
+
+
+def main(configuration: Path, report: Path) -> None:
+    """Run the gateway until it is told to end."""
+    noted: dict[str, list[float]] = {"asked": [], "known": []}
+    clock = time.perf_counter
+    submit, tell = Elsewhere.submit, Neighbours.tell
+
+    def submit_timed(self: Elsewhere, asked: Any) -> Any:
+        began = clock()
+        answer = submit(self, asked)
+        answer.add_done_callback(lambda _: noted["asked"].append(clock() - began))
+        return answer
+
+    def tell_timed(self: Neighbours, *given: Any, **named: Any) -> None:
+        began = clock()
+        tell(self, *given, **named)
+        self.when_known(lambda _: noted["known"].append(clock() - began))
+
+    Elsewhere.submit = submit_timed  # type: ignore[method-assign]
+    Neighbours.tell = tell_timed  # type: ignore[method-assign]
+
+    def forget() -> None:
+        for times in noted.values():
+            times.clear()
+
+    def write() -> None:
+        made = report.with_suffix(".part")
+        made.write_text(json.dumps(noted))
+        made.rename(report)
+
+    async def serve() -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGUSR1, forget)
+        loop.add_signal_handler(signal.SIGUSR2, write)
+        await run_until_told(load(configuration, {}))
+
+    uvloop.run(serve())
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
