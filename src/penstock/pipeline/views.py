@@ -196,7 +196,9 @@ class ViewRunner:
             return self._commit(found.target.parent, end, found.dead, totals)
         carry = [OFFSET, PERSON, TIME, SUBJECT] if self._collective else [OFFSET]
         if self._collective:
-            frame = mark_subjects(frame, self.blueprint.stream, self._refusing.marks)
+            # Where the view serves no purpose, there is none to opt out of.
+            marks = self._refusing.marks if self._purposes else None
+            frame = mark_subjects(frame, self.blueprint.stream, marks)
         frame = mark_refused(frame, self.blueprint.stream, self._refusing)
         identity = F.concat(F.lit(f"{self.blueprint.stream.topic}/"), _named(OFFSET).cast("string"))
         masked = mask_frame(

@@ -45,6 +45,10 @@ _SETTINGS: Final = {
 }
 
 
+class StepEndedError(UnavailableError):
+    """Spark gave the step up; what was not published is obeyed again later."""
+
+
 class StepQuery:
     """The collective step of a view, for the one who runs the view."""
 
@@ -158,7 +162,7 @@ def _started_slowly(query: StreamingQuery) -> bool:
 def _describe(query: StreamingQuery) -> PenstockError:
     """Say that Spark gave up; its own words may quote rows, and stand in its log alone."""
     found = query.exception()
-    return UnavailableError(
+    return StepEndedError(
         f"Spark ended the view's collective step: {type(found).__name__ if found else 'no reason'}",
-        fix="see .spark.log in the folder of views, then start the view again",
+        fix="see .spark.log in the folder of views; the view is tried again by itself",
     )
