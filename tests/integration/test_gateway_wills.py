@@ -191,3 +191,29 @@ def test_another_gateway_sends_the_wills_of_one_that_is_gone(
             assert len(connection.execute(keepers_table.select()).all()) <= 1
         for client in lost:
             client.vanish()
+
+
+def test_a_will_at_the_broker_is_taken_back_when_policies_come(
+    broker: MosquittoServer, tmp_path: Path
+) -> None:
+    """Not even a gateway that is killed then lets it pass unseen, and nobody is told a lie."""
+    process = make_process(tmp_path, broker.port, settings(tmp_path))
+    will = Will(TOPIC, reading(130), 1)
+    with listen(broker, TOPIC) as at_broker, process:
+        stranger = login(process.port, "stranger", will=will)
+        sensor = login(process.port, "sensor", will=will)
+        bystander = login(process.port, "nurse", will=Will("no/events", b"", 1))
+        assert kept(process.config) == 0
+        define(process.config, WARD.replace("WINDOW", "1h").replace("required", "off"))
+        for client in (stranger, sensor):
+            client.wait_closed(LONG)
+        bystander.settle()  # nobody looks at its will, and it stays
+        assert at_broker.texts(quiet=1.0) == []
+        back = login(process.port, "sensor", will=will)
+        wait_until(lambda: kept(process.config) == 1)
+        process.kill()
+        process.start()
+        assert heard(at_broker, 1) == [(TOPIC, reading(130))]
+        wait_until(lambda: situation(process.config, "ann") == "Alert")
+        for client in (back, bystander):
+            client.vanish()

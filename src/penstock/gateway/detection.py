@@ -15,6 +15,7 @@ Rules that hold here:
   the loop turns. What was in the journal is there again after a restart.
 - Timers that are due come before everything that is decided later.
 - An engine that raised an error is not asked again: it is made anew from what is durable.
+- Changed definitions are taken over beside (`Turning`); what could be an event waits.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from penstock.gateway.sharing.elsewhere import Elsewhere
 from penstock.gateway.sharing.messages import Row
 from penstock.gateway.sharing.neighbours import Neighbours
 from penstock.gateway.sharing.receipts import Receipt, Receipts
+from penstock.gateway.turning import Turning
 from penstock.gateway.watch import Watch
 from penstock.policy.emergencies import SituationBoard
 from penstock.store.detection import Batch, ClaimLostError, DetectionStore, Detector, Step
@@ -92,8 +94,9 @@ class Detection:
         self.outbox = Outbox()
         self.receipts = Receipts()
         self.neighbours = Neighbours(
-            is_alive=self.is_alive, situations=self._rows, journal=self.journal
+            knows=self._knows, takes=self._takes, situations=self._rows, journal=self.journal
         )
+        self.turning = Turning(self)
         self.elsewhere = Elsewhere(self.board, self._lose_sight)
         self.act: Callable[[], None] = _do_nothing
         """Carries out what is new in the outbox, in the step in which it came up."""
@@ -101,9 +104,9 @@ class Detection:
         """Carries on with what was in the outbox before a restart."""
         self._store = store
         self._claim = Claim(store, lease, run_in_thread)
-        self._run_in_thread = run_in_thread
+        self.run_in_thread = run_in_thread
         self._tell = tell
-        self._program = Program()
+        self.program = Program()
         self._due = _NEVER
         self._rings_at = _NEVER
         self._bell: asyncio.TimerHandle | None = None
@@ -117,7 +120,7 @@ class Detection:
     @property
     def wanted(self) -> bool:
         """Whether there is anything to detect."""
-        return bool(self.watch) or bool(self._program.scenarios)
+        return bool(self.watch) or bool(self.program.scenarios)
 
     def is_alive(self) -> bool:
         """Say whether events are detected now; a claim that ran out is noticed here."""
@@ -135,6 +138,14 @@ class Detection:
         elif self.is_alive() and now >= self._due:
             self._ring()
 
+    def _knows(self) -> bool:
+        """Say whether the situations are known, so that others can be told."""
+        return self.is_alive() and not self.turning.blind
+
+    def _takes(self) -> bool:
+        """Say whether messages can be looked at."""
+        return self.is_alive() and not self.turning.busy
+
     # --- steps ---
 
     def commit(self, tentative: Tentative, record: bytes, receipt: Receipt | None = None) -> int:
@@ -142,7 +153,7 @@ class Detection:
         try:
             outcome = tentative.commit()
         except Exception as error:
-            self._crash(error)
+            self.crash(error)
             raise UnavailableError("an event could not be processed") from error
         if receipt is not None:
             self.receipts.put(receipt)
@@ -155,7 +166,7 @@ class Detection:
     def set(self, request: Request, *, two_persons: bool) -> None:
         """Carry out what somebody asked for, or say why not."""
         engine = self.engine
-        if engine is None:
+        if engine is None or self.turning.busy:
             return
         now = self.clock.now()
         try:
@@ -179,10 +190,13 @@ class Detection:
         if now < self._due:
             self._arm(now)
             return
+        if self.turning.busy:
+            self.turning.go_blind()
+            return
         try:
             outcome = engine.advance(now)
         except Exception as error:  # noqa: BLE001 - whatever it is, the engine is not asked again
-            self._crash(error)
+            self.crash(error)
             return
         self._take(outcome, records.write_time(now))
         if outcome.publications:
@@ -233,7 +247,7 @@ class Detection:
 
     def follow(self, program: Program) -> None:
         """Take over changed definitions; what they still know keeps its state."""
-        self._program = program
+        self.program = program
         self.watch = Watch(program)
         self._news.set()
         engine = self.engine
@@ -241,27 +255,36 @@ class Detection:
             if self.wanted and not self.trouble and not self.elsewhere.joined:
                 self._lose("", "detection has not begun yet")
             return
-        before = {(name, who): it for name, who, it, _ in engine.situations()}
-        try:
-            self.engine = engine = Engine.load(program, engine.save())
-        except Exception as error:  # noqa: BLE001 - as above
-            self._crash(error)
-            return
-        held = list(engine.situations())
-        kept = {(name, who) for name, who, _, _ in held}
-        self.board.fill((name, who, it) for name, who, it, _ in held)
-        self.neighbours.tell(self._rows(), whole=True)
+        self.turning.begin()
+        if not self.turning.blind:
+            held = [row for row in self._rows() if _has(program, row)]
+            self.board.fill((name, who, it) for name, who, it in held if it)
+            self.neighbours.tell(held, whole=True)
+
+    def exchange(self, made: Engine) -> None:
+        """Go on with an engine that has the same state under changed definitions."""
+        before = self._rows()
+        self.engine = made
+        rows = self._rows()
+        self.board.fill((name, who, it) for name, who, it in rows if it)
+        self.neighbours.tell(rows, whole=True)
         now = self.clock.now()
+        kept = {(name, who) for name, who, _ in rows}
         gone = [
             Step(now, name, who, it, None, None, Cause.DEFINITIONS)
-            for (name, who), it in before.items()
+            for name, who, it in before
             if (name, who) not in kept
         ]
         for step in gone:
             self._note(step, None)
-        self.journal.snapshot_due = True
         self.journal.add(b"", gone)
         self._arm(now)
+
+    async def keep(
+        self, state: bytes, number: int, standing: list[tuple[str, str, str, int]]
+    ) -> None:
+        """Store a state as of a batch."""
+        await self.run_in_thread(self._store.keep, state, number, standing)
 
     # --- its life ---
 
@@ -315,6 +338,7 @@ class Detection:
             self._bell.cancel()
         if self._saving is not None:
             await asyncio.wait([self._saving], timeout=self._claim.lease)
+        await self.turning.finish()
         if self.is_alive():
             self.journal.snapshot_due = True
             self.journal.add()
@@ -342,17 +366,18 @@ class Detection:
         """Detect, or join who does."""
         if self.elsewhere.joined:
             return
+        await self.turning.finish()
         await self.journal.finish()
         if not await self._take_claim():
             return
-        program = self._program
-        work = asyncio.ensure_future(self._run_in_thread(rebuild, self._store, program))
+        program = self.program
+        work = asyncio.ensure_future(self.run_in_thread(rebuild, self._store, program))
         while not (await asyncio.wait({work}, timeout=self._claim.pause))[0]:
             await self._take_claim()
         rebuilt = work.result()
-        if program is not self._program:
+        if program is not self.program:
             self._news.set()
-        if program is not self._program or not await self._take_claim():
+        if program is not self.program or not await self._take_claim():
             return
         self.engine = rebuilt.engine
         self.outbox = rebuilt.outbox
@@ -407,7 +432,8 @@ class Detection:
         await self._join(other)
         return False
 
-    def _crash(self, error: Exception) -> None:
+    def crash(self, error: Exception) -> None:
+        """Begin anew from what is durable: something went wrong that cannot."""
         _log.exception("detection has failed and begins anew", error=error)
         self._lose("crash", "an event could not be processed")
 
@@ -423,6 +449,7 @@ class Detection:
         self._due = _NEVER
         _DETECTING.set(0)
         self.neighbours.dismiss("events are not detected here")
+        self.turning.end()
 
     # --- the journal's keeper ---
 
@@ -430,7 +457,7 @@ class Detection:
         """Write a batch durably, and after it a snapshot, when all gateways know of it."""
         await self.neighbours.reach()
         asked = boot_clock()
-        await self._run_in_thread(write, self._store, batch, snapshot)
+        await self.run_in_thread(write, self._store, batch, snapshot)
         self._claim.renew(asked)
 
     def snapshot(self) -> Snapshot | None:
@@ -441,7 +468,7 @@ class Detection:
         try:
             state = pack_state(engine.save(), self.outbox, self.receipts)
         except Exception as error:  # noqa: BLE001 - as above
-            self._crash(error)
+            self.crash(error)
             return None
         return Snapshot(state, list(engine.situations()))
 
@@ -455,9 +482,9 @@ class Detection:
 
     async def _keep(self, child: Child, number: int, ticket: int) -> None:
         try:
-            data = await self._run_in_thread(child.read)
+            data = await self.run_in_thread(child.read)
             if await self.journal.reach(ticket):
-                await self._run_in_thread(self._store.keep, data, number)
+                await self.run_in_thread(self._store.keep, data, number)
         except (UnavailableError, ClaimLostError) as error:
             _log.warning("a snapshot was not stored; the next one will be", error=error)
         finally:
@@ -476,3 +503,9 @@ class Detection:
 
 def _do_nothing() -> None:
     """Stand in until those are there who carry out actions."""
+
+
+def _has(program: Program, row: Row) -> bool:
+    """Say whether definitions have a situation."""
+    scenario = program.scenarios.get(row[0])
+    return scenario is not None and row[2] in program.plans[scenario.plan].situations

@@ -162,7 +162,7 @@ class Emergencies:
         looks = 0
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
-            if self.detection.engine is None:
+            if self.detection.engine is None or self.detection.turning.busy:
                 continue
             try:
                 for request in await self._run_in_thread(self._situations.ready):

@@ -92,6 +92,8 @@ class Guard:
         user = None if session.principal == ANONYMOUS else session.principal
         asked = Asked(user, session.client_id, topic, packet.payload, _rest(packet))
         offered = watched and not repeated
+        if offered and detection.turning.busy:
+            return Written(waits=self._after_turn(session, packet))
         if offered and not detection.is_alive():
             elsewhere = detection.elsewhere
             return Written(waits=elsewhere.submit(asked)) if elsewhere.asks else NO_DETECTOR
@@ -147,6 +149,12 @@ class Guard:
             return Written(ticket=detection.commit(tentative, record, receipt))
         except UnavailableError:
             return NO_DETECTOR
+
+    async def _after_turn(self, session: Session, packet: Publish) -> Written:
+        """Decide on a message when changed definitions are taken over."""
+        await self.detection.turning.wait()
+        written = self.publish(session, packet)
+        return written if written.waits is None else await written.waits
 
     async def _when_known(self, written: Written) -> Written:
         """Wait until all gateways know what was changed up to a decision."""

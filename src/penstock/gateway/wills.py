@@ -7,8 +7,9 @@
 Rules that hold here:
 - A will on a topic that policies or detection look at never lies at the broker, which would
   send it unseen. Nor does one that feeds a stream and has a delay: it is recorded when it is
-  sent, and only who sends it knows when. One that was given to the broker before that held
-  is taken back when the connection ends, and judged here.
+  sent, and only who sends it knows when. Where that begins to hold for a will that the broker
+  has, its client is asked to connect again; should it leave before that, the will is taken back
+  and judged here.
 - A will that waits (its delay, definitions that are not fresh, detection that is not at work) is
   sent unless the client is back by then. A client whose session is gone is not back.
 - A will that is kept here is in the store before its client is told that it is connected, until
@@ -29,11 +30,12 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.errors import PenstockError
 from penstock.gateway.claim import is_gone
+from penstock.gateway.ending import Cause, end
 from penstock.gateway.saving import Saver
 from penstock.gateway.session import Session
 from penstock.gateway.translation import MESSAGE_AIP, MESSAGE_PIP
 from penstock.gateway.written import DETECTOR, UNTOLD, Written
-from penstock.mqtt import Connect, Publish, Reader, Sender, Will
+from penstock.mqtt import Connect, Disconnect, Publish, Reader, Sender, Will
 from penstock.store.detection import Detector
 from penstock.store.follower import boot_clock
 from penstock.store.wills import DroppedWill, KeptWill, WillChange, WillStore, make_number
@@ -68,6 +70,8 @@ class Wills:
         """The numbers of the wills of connected clients."""
         self._leaving: dict[str, _Leaving] = {}
         self._sent = asyncio.Event()
+        self._reviewed = 0
+        """The generation of the rules that the wills at the broker were looked at under."""
 
     # --- while the client is connected ---
 
@@ -143,9 +147,25 @@ class Wills:
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
+            if self._reviewed != self._gateway.rules.generation:
+                self._review()
             if self._kept or self._leaving:
                 await self._renew()
             await self._take()
+
+    def _review(self) -> None:
+        """Let clients connect again whose wills must not lie at the broker any more.
+
+        The broker is told that they left in order: such a will is not sent.
+        """
+        self._reviewed = self._gateway.rules.generation
+        for client in list(self._gateway.clients.values()):
+            session = client.session
+            will = session.will
+            if client.open and will and session.will_given and self._is_ours(will):
+                session.will = None
+                client.broker().close(Disconnect())
+                end(client, Cause.BROKER)
 
     async def _renew(self) -> None:
         """Say that this gateway is there; store its wills anew where it was taken for dead."""

@@ -6,8 +6,9 @@ Rules that hold here:
 - A forecast is advice. It is published to the staff and bound to no event type: it opens
   nothing, and closes nothing.
 - A forecast is made only for who has crossed no threshold for a day: the others are known.
-- Quality is told for people whom the model has not seen, beside that of a plain rule, and
-  by rows as well as by worsenings that were foreseen.
+- Quality is told for people whom neither the model nor its authors have seen, beside that of
+  a plain rule and that for the people it was trained on, and by rows as well as by worsenings
+  that were foreseen.
 - The model is a list of weights in JSON: anybody can read what it looks at.
 """
 
@@ -127,6 +128,11 @@ class Quality:
     def foresight(self) -> float:
         """The share of worsenings with at least one warning before."""
         return self.foreseen / self.onsets if self.onsets else 0.0
+
+    def __add__(self, other: Quality) -> Quality:
+        """Return the quality for both together."""
+        pairs = zip(asdict(self).items(), asdict(other).values(), strict=True)
+        return Quality(**{name: one + more for (name, one), more in pairs})
 
     def as_dict(self) -> dict[str, Any]:
         """Return counts and shares as JSON data."""

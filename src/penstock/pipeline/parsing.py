@@ -14,9 +14,10 @@ Rules that hold here:
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final, NamedTuple
 
-from pyspark.sql import Column, DataFrame, types
+from pyspark.sql import Column, DataFrame, SparkSession, types
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
 from penstock.definitions.views import schema_of
@@ -50,9 +51,9 @@ _OPTIONS: Final = {
 
 
 class _Found(NamedTuple):
-    """What was found in values: the frame, its fields, and what is wrong."""
+    """What is found in values: steps, each of which selects; the fields; and what is wrong."""
 
-    frame: DataFrame
+    steps: list[list[Column]]
     fields: dict[str, Column]
     reasons: list[Column]
 
@@ -65,13 +66,26 @@ def parse_records(
     With `find_schema`, Avro values name their schema by a number, as those of a schema
     registry do; without, all have the schema of the stream.
     """
+    known = PROBLEM in frame.columns
+    if stream.format == "avro":
+        frame = decode_frame(frame, AvroDecoder(schema_of(stream), find_schema))
+    for columns in _compile(frame.sparkSession, stream, known=known):
+        frame = frame.select(*columns)
+    return frame
+
+
+@lru_cache(maxsize=64)
+def _compile(_: SparkSession, stream: Stream, *, known: bool) -> list[list[Column]]:
+    """Return what to select, one after another; kept for the next batches of a session.
+
+    `known`: the source tells some problems. Columns name what they need and hold no frame.
+    """
     schema = schema_of(stream)
     if stream.format == "avro":
-        decoded = decode_frame(frame, AvroDecoder(schema, find_schema))
         fields = {name: _named(name) for name in schema}
-        found = _Found(decoded, fields, [_named(PROBLEM)])
+        found = _Found([], fields, [_named(PROBLEM)])
     else:
-        found = _parse_json(frame, schema, enveloped=stream.format == "connect")
+        found = _parse_json(schema, known=known, enveloped=stream.format == "connect")
     columns = []
     for name, field in schema.items():
         column = found.fields[name]
@@ -84,16 +98,17 @@ def parse_records(
         columns.append(column.alias(name))
     subject = found.fields[stream.subject] if stream.subject else None
     person = _named(OFFSET) if subject is None else F.when(subject.isNotNull(), F.xxhash64(subject))
-    return found.frame.select(
+    made = [
         *columns,
         _named(OFFSET),
         person.alias(PERSON),
         _time(stream, found.fields).alias(TIME),
         F.coalesce(*found.reasons, F.lit(None).cast("string")).alias(PROBLEM),
-    )
+    ]
+    return [*found.steps, made]
 
 
-def _parse_json(frame: DataFrame, schema: Schema, *, enveloped: bool) -> _Found:
+def _parse_json(schema: Schema, *, known: bool, enveloped: bool) -> _Found:
     """Read values as JSON; `enveloped`: the record is the payload of an object."""
     fields = types.StructType(
         [
@@ -104,13 +119,14 @@ def _parse_json(frame: DataFrame, schema: Schema, *, enveloped: bool) -> _Found:
     outer = types.StructType([types.StructField(_PAYLOAD, fields)]) if enveloped else fields
     read_as = types.StructType([*outer, types.StructField(_CORRUPT, types.StringType())])
     text = F.try_validate_utf8(_named(VALUE).cast("string"))
-    known = [_named(PROBLEM)] if PROBLEM in frame.columns else []
-    step = frame.select(_named(OFFSET), _named(MILLISECONDS), *known, text.alias(_TEXT))
-    step = step.withColumn(_PARSED, F.from_json(_named(_TEXT), read_as, _OPTIONS))
+    told = [_named(PROBLEM)] if known else []
+    carried = [_named(OFFSET), _named(MILLISECONDS), *told]
+    parsed = F.from_json(_named(_TEXT), read_as, _OPTIONS).alias(_PARSED)
+    steps = [[*carried, text.alias(_TEXT)], [*carried, _named(_TEXT), parsed]]
     whole = _named(_PARSED)
     inner = whole.getField(_PAYLOAD) if enveloped else whole
     reasons = [
-        *known,
+        *told,
         F.when(_named(_TEXT).isNull(), F.lit(NO_TEXT)),
         F.when(~_is_one_object(_named(_TEXT)), F.lit(NOT_ONE)),
     ]
@@ -124,7 +140,7 @@ def _parse_json(frame: DataFrame, schema: Schema, *, enveloped: bool) -> _Found:
         name: _from_number(inner.getField(name), field.type, enveloped=enveloped)
         for name, field in schema.items()
     }
-    return _Found(step, made, reasons)
+    return _Found(steps, made, reasons)
 
 
 def _is_one_object(text: Column) -> Column:

@@ -215,6 +215,9 @@ class DetectionStore:
         """
         with self._database.write(AREA) as connection:
             self._renew(connection)
+            held = connection.scalar(sa.select(snapshots_table.c.through))
+            if held is not None and held > through:
+                return  # Saved long ago and late: the steps since are in a later one.
             connection.execute(snapshots_table.delete())
             connection.execute(
                 sa.insert(snapshots_table).values(name=NAME, through=through, data=data)

@@ -43,13 +43,16 @@ class Detector:
         self.added = 0
         self._waiting: list[tuple[int, Callable[[bool], None]]] = []
         self.neighbours = Neighbours(
-            is_alive=lambda: self.alive, situations=self.rows, journal=self
+            knows=self.is_alive, takes=self.is_alive, situations=self.rows, journal=self
         )
         self.neighbours.decide = self.decide
         self.port = 0
 
     async def start(self, terms: Terms = TERMS) -> None:
         self.port = await self.neighbours.listen(terms, "127.0.0.1", 0)
+
+    def is_alive(self) -> bool:
+        return self.alive
 
     def rows(self) -> list[Row]:
         last: dict[str, str] = dict(self.steps)
@@ -205,6 +208,7 @@ def test_who_breaks_off_may_go_by_what_it_knew_for_a_lease() -> None:
         elsewhere, board, lost = make_elsewhere(terms)
         assert await elsewhere.join(f"127.0.0.1:{detector.port}", LONG) == ""
         for link in list(detector.neighbours._neighbours):
+            assert link._transport is not None
             link._transport.abort()
         await until(lambda: not detector.neighbours._neighbours)
         detector.decide(ask("p", "high"), Receipt("x", 1, 1))

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users call it
 
 from penstock.errors import UnavailableError, UsageError
+from penstock.eventlog import Topic
 from penstock.generate.nursing_home import House
+from penstock.model.kinds import Stream
 from penstock.pipeline import forecasting
+from penstock.pipeline.forecast_signs import HOUR, read_lines, read_stream, split_people
 from penstock.pipeline.forecasting import FEATURES, HORIZON, QUIET, Model, Quality
+from penstock.pipeline.sources.topic import TopicSource
 
 pytestmark = pytest.mark.needs("java")
 COLUMNS = ["patient", "hour", "temperature", "respiratory", "saturation"]
@@ -112,6 +118,77 @@ def test_training_finds_what_leads_to_a_worsening(spark: SparkSession) -> None:
     assert quality.recall > 0.5
     with pytest.raises(UsageError, match="only 0 hours before a worsening"):
         forecasting.train(signs.where(F.col("hour") < 20))
+
+
+FIELDS: list[dict[str, Any]] = [
+    {"name": "pid", "type": "string", "category": "identifier"},
+    {"name": "at", "type": "long"},
+    *({"name": sign, "type": "double", "optional": True} for sign in COLUMNS[2:]),
+]
+
+
+def make_stream(**more: Any) -> Stream:
+    body = {"name": "signs", "fields": FIELDS, "subject": "pid", "time": "at", **more}
+    return Stream.model_validate(body)
+
+
+def test_a_stream_comes_to_the_worst_of_each_hour(spark: SparkSession, tmp_path: Path) -> None:
+    draw = random.Random(2)
+    records: list[dict[str, Any]] = []
+    worst: dict[tuple[str, int], dict[str, float]] = {}
+    for _ in range(300):
+        at = draw.randrange(5 * HOUR)
+        pid, sign = draw.choice(["ann", "bob"]), draw.choice(COLUMNS[2:])
+        value = float(draw.randrange(10, 40))
+        records.append({"pid": pid, "at": 400_000 * HOUR + at, sign: value})
+        held = worst.setdefault((pid, 400_000 + at // HOUR), {})
+        choose = min if sign == "saturation" else max
+        held[sign] = choose(held.get(sign, value), value)
+    # Without all three signs there is no hour; what is no record does not count.
+    records.append({"pid": "cid", "at": 1, "temperature": 40.0, "respiratory": 15.0})
+    topic = Topic(tmp_path / "log")
+    topic.append([json.dumps(it).encode() for it in records] + [b"{", b'{"pid":"bob","at":"x"}'])
+    found = read_stream(spark, make_stream(), TopicSource(topic)).collect()
+    assert {(row["patient"], row["hour"]): row.asDict() for row in found} == {
+        (pid, hour): {"patient": pid, "hour": hour, **signs}
+        for (pid, hour), signs in worst.items()
+        if len(signs) == 3
+    }
+    assert len(found) == 10
+
+
+def test_streams_without_signs_or_people_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    source = TopicSource(Topic(tmp_path / "log"))
+    with pytest.raises(UsageError, match="has no number 'saturation'"):
+        read_stream(spark, make_stream(fields=FIELDS[:-1]), source)
+    with pytest.raises(UsageError, match="does not say whom"):
+        read_stream(spark, make_stream(subject=None), source)
+
+
+def test_people_are_held_out_as_a_whole(spark: SparkSession, signs: DataFrame) -> None:
+    learned, unseen = split_people(signs)
+    one, other = ({row["patient"] for row in it.collect()} for it in (learned, unseen))
+    assert one.isdisjoint(other)
+    assert one
+    assert other
+    again = [("p", 1, 1.0, 1.0, 1.0), ("p", 2, 1.0, 1.0, 1.0)]
+    assert sorted(it.count() for it in split_people(spark.createDataFrame(again, COLUMNS))) == [
+        0,
+        2,
+    ]
+
+
+def test_lines_with_gaps_are_left_out(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "signs.jsonl"
+    whole = {"patient": "p", "hour": 3, "temperature": 36.0, "respiratory": 15, "saturation": 98}
+    path.write_text(json.dumps(whole) + "\n" + json.dumps({**whole, "saturation": None}) + "\n")
+    assert [row["hour"] for row in read_lines(spark, path).collect()] == [3]
+
+
+def test_qualities_add_up() -> None:
+    one, other = Quality(10, 4, 3, 2, 1, 1), Quality(30, 4, 1, 0, 3, 0)
+    assert one + other == Quality(40, 8, 4, 2, 4, 1)
+    assert (one + other).precision == 0.5
 
 
 def test_a_model_is_kept_as_weights_and_nothing_else_is_taken_for_one(tmp_path: Path) -> None:

@@ -96,6 +96,9 @@ def test_a_snapshot_replaces_the_steps_before_it(database: Database, watch: Watc
     assert store.load() == (b"snapshot", 5, [b"4", b"5"])
     store.keep(b"later", 5, [])
     assert store.load() == (b"later", 5, [])
+    # One that was saved earlier and comes late would bring back what is no longer there.
+    store.keep(b"late", 4, [])
+    assert store.load() == (b"later", 5, [])
 
 
 def test_history_and_what_holds_come_with_the_steps(

@@ -57,13 +57,16 @@ class Link(asyncio.Protocol):
         self._out: list[bytes] = []
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._transport: asyncio.Transport
+        self._transport: asyncio.Transport | None = None
 
     # --- the network ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Say hello."""
         self._transport = cast("asyncio.Transport", transport)
+        if self._over:
+            self._transport.abort()
+            return
         self._transport.write(self._channel.hello)
         self._timer = self._loop.call_later(
             GREETING_SECONDS, self.close, "it did not greet in time"
@@ -105,20 +108,22 @@ class Link(asyncio.Protocol):
         if self._over:
             return
         self._flush()
-        self._transport.close()
-        self._loop.call_later(GREETING_SECONDS, self._transport.abort)
+        if self._transport is not None:
+            self._transport.close()
+            self._loop.call_later(GREETING_SECONDS, self._transport.abort)
         self._end(why)
 
     def _flush(self) -> None:
         out, self._out = self._out, []
-        if not out or self._over or not self._channel.agreed:
+        transport = self._transport
+        if not out or self._over or transport is None or not self._channel.agreed:
             return
-        self._transport.write(b"".join(map(self._channel.seal, out)))
-        if self._transport.get_write_buffer_size() > BUFFER_LIMIT:
-            self._transport.abort()
+        transport.write(b"".join(map(self._channel.seal, out)))
+        if transport.get_write_buffer_size() > BUFFER_LIMIT:
+            transport.abort()
 
     def _greet(self) -> None:
-        if self._channel.agreed and not self._greeted:
+        if self._channel.agreed and not self._greeted and self._transport is not None:
             self._greeted = True
             self._transport.write(self._channel.greeting)
         if self._channel.ready and not self.open and not self._over:

@@ -96,7 +96,8 @@ class Neighbours:
     def __init__(
         self,
         *,
-        is_alive: Callable[[], bool],
+        knows: Callable[[], bool],
+        takes: Callable[[], bool],
         situations: Callable[[], list[Row]],
         journal: Keeper,
     ) -> None:
@@ -105,7 +106,8 @@ class Neighbours:
         """Decides on a neighbour's message, and lets it take effect."""
         self.epoch: Callable[[], int] = int
         """Tells which definitions are known here."""
-        self._is_alive = is_alive
+        self._knows = knows
+        self._takes = takes
         self._situations = situations
         self._journal = journal
         self._lease = 0.0
@@ -143,12 +145,13 @@ class Neighbours:
         self._look()
         return int(self._server.sockets[0].getsockname()[1])
 
-    def begin(self, another_until: float) -> None:
+    def begin(self, another_until: float = 0.0) -> None:
         """Take note that events are detected here from now on; tell those who wait.
 
         Until then (of `boot_clock`) another gateway may have answered pings.
         """
-        self._wait_until(another_until + self._lease)
+        if another_until:
+            self._wait_until(another_until + self._lease)
         for neighbour in list(self._neighbours.values()):
             if neighbour.asked is not None:
                 self._answer_ping(neighbour, neighbour.asked)
@@ -257,7 +260,7 @@ class Neighbours:
 
     def _answer_ping(self, neighbour: Neighbour, number: int) -> None:
         neighbour.heard = boot_clock()
-        if not self._is_alive():
+        if not self._knows():
             neighbour.asked = number
             return
         neighbour.asked = None
@@ -309,7 +312,7 @@ class Neighbours:
     def _work_off(self, neighbour: Neighbour) -> None:
         """Decide on what waits, as far as the definitions are known and events detected."""
         backlog = neighbour.backlog
-        while backlog and self._is_alive():
+        while backlog and self._takes():
             if backlog[0].epoch > self.epoch():
                 asyncio.get_running_loop().call_later(_EPOCH_SECONDS, self._work_off, neighbour)
                 return

@@ -7,12 +7,19 @@ Rules that hold here:
   brokers where partitions end, and reads what is there as a batch. That costs one question,
   where Spark's stream would read each batch twice to learn which records it has.
 - The password goes to the connector in an option that Spark keeps out of plans and logs.
+- Tasks keep their connections from batch to batch: to log in costs more than to read a small
+  batch. Spark knows them by the name of a consumer group, which nobody joins. It is another
+  one for other settings, and for a topic that was made again, of which nothing may be kept.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
-from collections.abc import Sequence
+import secrets
+import time
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Final
 
@@ -22,13 +29,17 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 from penstock.components import JAR_SETS
 from penstock.config.sections.kafka import KafkaSettings
 from penstock.errors import UnavailableError, UsageError, quote
-from penstock.eventlog.connection import require_bootstrap
-from penstock.eventlog.kafka import KafkaLog
+from penstock.eventlog.connection import owned_name, require_bootstrap
+from penstock.eventlog.kafka import Description, KafkaLog
 from penstock.pipeline.log_source import MILLISECONDS, OFFSET, SCHEMA, VALUE
 from penstock.pipeline.sources.kafka_index import KafkaIndex, Piece
 
 CONNECTOR: Final = "spark-kafka"
 MOST_PIECES: Final = 64
+# What the brokers said so long ago still holds: Spark's connector notices what goes meanwhile.
+FRESH_SECONDS: Final = 1.0
+# Not kept: what is made with it tells settings apart, and tells nothing about them.
+_SALT: Final = secrets.token_bytes(32)
 _MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 
@@ -40,6 +51,7 @@ class KafkaSource:
         self._topic = log.topic(name)
         self._index = index
         self._rows = rows
+        self._seen: tuple[float, Description, Mapping[int, tuple[int, int]]] | None = None
         if not any(jars.name == CONNECTOR and jars.version() for jars in JAR_SETS):
             raise UnavailableError(
                 "the jars of Spark's connector for Kafka were not found", fix="fetch: make setup"
@@ -49,8 +61,16 @@ class KafkaSource:
         """Ask the brokers what is new, and return the offset that the next record will get."""
         if self._index.topic is None:
             self._log.make_topic(self._topic.name)
+        found, ends = self._look()
+        return self._index.take_in(found.identity, ends, self._rows)
+
+    def _look(self) -> tuple[Description, Mapping[int, tuple[int, int]]]:
+        """Ask the brokers what there is."""
+        self._seen, began = None, time.monotonic()
         found = self._topic.describe()
-        return self._index.take_in(found.identity, self._topic.ends(found.partitions), self._rows)
+        ends = self._topic.ends(found.partitions)
+        self._seen = began, found, ends
+        return found, ends
 
     def read_on(self, spark: SparkSession, start: int, rows: int) -> None:
         """Return nothing: see the rules."""
@@ -62,8 +82,10 @@ class KafkaSource:
     def check(self, start: int, end: int) -> None:
         """Raise if records of a stretch are not there any more."""
         pieces = self._index.locate(start, end)
-        found = self._topic.describe()
-        ends = self._topic.ends(found.partitions)
+        if self._seen is not None and time.monotonic() - self._seen[0] < FRESH_SECONDS:
+            _, found, ends = self._seen
+        else:
+            found, ends = self._look()
         for piece in pieces:
             if piece.topic != found.identity:
                 raise UnavailableError(
@@ -103,6 +125,7 @@ class KafkaSource:
             "minPartitions": str(spark.sparkContext.defaultParallelism),
             "kafka.isolation.level": "read_committed",
             "failOnDataLoss": "true",
+            "kafka.group.id": self._group(pieces[0].topic),
         }
         frame = spark.read.format("kafka").options(**options).load()
         return frame.select(
@@ -110,6 +133,12 @@ class KafkaSource:
             F.unix_millis("timestamp").alias(MILLISECONDS),
             F.col("value").alias(VALUE),
         )
+
+    def _group(self, topic: str) -> str:
+        """Return the name under which connections are kept; see the rules."""
+        settings = json.dumps([topic, connector_options(self._log)]).encode()
+        digest = hmac.new(_SALT, settings, hashlib.sha256).hexdigest()[:16]
+        return owned_name(self._log.user, f"views-{digest}")
 
 
 def connector_options(log: KafkaLog) -> dict[str, str]:
@@ -140,12 +169,30 @@ def connector_options(log: KafkaLog) -> dict[str, str]:
 
 
 def _running_offset(pieces: Sequence[Piece]) -> Column:
-    """Return the running offset of a record by its partition and its offset there."""
+    """Return the running offset of a record by its partition and its offset there.
+
+    Offsets stand in maps, not in the expression: Spark compiles an expression again whenever
+    a number in it is another one, which takes longer than a small batch.
+    """
+    by_partition: dict[int, list[Piece]] = {}
+    for piece in pieces:
+        by_partition.setdefault(piece.partition, []).append(piece)
+    most = max(map(len, by_partition.values()))
+    # Filled up with the last one, so that all have as many.
+    filled = {it: [*own, *own[-1:] * (most - len(own))] for it, own in by_partition.items()}
     partition, offset = F.col("partition"), F.col("offset")
-    if len(pieces) == 1:
-        return offset + F.lit(pieces[0].first - pieces[0].start)
-    found = F.lit(None).cast("long")
-    for piece in reversed(pieces):
-        here = (partition == piece.partition) & (offset >= piece.start) & (offset < piece.end)
-        found = F.when(here, offset + F.lit(piece.first - piece.start)).otherwise(found)
-    return found
+    shifts = _lookup({it: [each.first - each.start for each in own] for it, own in filled.items()})
+    ends = _lookup({it: [each.end for each in own] for it, own in filled.items()})
+    shift = F.get(F.try_element_at(shifts, partition), F.lit(most - 1))
+    for number in reversed(range(most - 1)):
+        before = offset < F.get(F.try_element_at(ends, partition), F.lit(number))
+        earlier = F.get(F.try_element_at(shifts, partition), F.lit(number))
+        shift = F.when(before, earlier).otherwise(shift)
+    return offset + shift
+
+
+def _lookup(numbers: Mapping[int, Sequence[int]]) -> Column:
+    parts = []
+    for partition, values in numbers.items():
+        parts += [F.lit(partition), F.array(*(F.lit(it).cast("long") for it in values))]
+    return F.create_map(*parts)
