@@ -177,7 +177,19 @@ def test_another_gateway_sends_the_wills_of_one_that_is_gone(
         for name in ("one", "other")
     )
     define(one.config, WARD.replace("WINDOW", "1h"))
-    with other, one, listen(broker, "ward/+/note") as at_broker:
+    with (
+        other,
+        one,
+        listen(broker, "ward/+/note") as at_broker,
+        listen(broker, "ward/+/pulse") as pulses,
+    ):
+        # The other one detects: it decides on the will of a client that is lost here.
+        login(one.port, "sensor", will=Will("ward/far/pulse", reading(130), 1)).vanish()
+        login(one.port, "stranger", will=Will("ward/off/pulse", reading(130), 1)).vanish()
+        assert heard(pulses, 1) == [("ward/far/pulse", reading(130))]
+        wait_until(lambda: situation(one.config, "far") == "Alert")
+        assert situation(one.config, "off") is None
+        wait_until(lambda: kept(one.config) == 0)
         wills = [Will(f"ward/p{it}/note", b"{}", 1) for it in range(5)]
         lost = [login(one.port, "sensor", will=it) for it in wills]
         wait_until(lambda: kept(one.config) == 5)

@@ -256,6 +256,22 @@ def test_changes_by_other_ways_reach_the_cluster_through_the_watch(officer: Offi
         watcher.join()
 
 
+def test_a_user_from_a_file_has_rules_before_a_password(officer: Officer) -> None:
+    officer.apply(Document("user", "cara", {"roles": ["carer"]}))
+    officer.does.reconciler.follow_up()
+    assert rules_of(officer, "cara") == CARE
+    assert officer.does.user_status("cara").login == "none"
+    officer.does.set_password("cara", "pw")
+    assert can_log_in(officer, "cara", "pw")
+
+
+def test_roles_of_views_that_nobody_declared_are_shown(officer: Officer) -> None:
+    officer.apply(view("clinic", "other", "carrer", "carer"))
+    found = officer.does.reconciler.compare()
+    assert found.undeclared == [("other", "carrer")]
+    assert found.is_empty, "it may be declared later"
+
+
 def test_another_cluster_is_brought_up_from_nothing(officer: Officer) -> None:
     officer.does.add_user("cara", "pw", ["carer"])
     progress = officer.does.reconciler.progress()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka import Producer
 
@@ -12,8 +13,12 @@ from penstock.components import KafkaCluster
 from penstock.config.secrets import KeyFile, SecretFile
 from penstock.config.sections.kafka import KafkaSettings
 from penstock.eventlog.connection import admin_settings
-from penstock.kafka import Administration, open_administration
+from penstock.kafka import AccessRecord, Administration, open_administration
 from penstock.model.document import Document
+from penstock.store.audit.log import AuditLog
+from penstock.store.audit.pseudonyms import Pseudonyms
+from penstock.store.audit.reading import read_after
+from penstock.store.change_records import recorder
 from penstock.store.checked import CheckedDefinitions
 from penstock.store.database import Database
 from penstock.store.definitions import Definitions
@@ -26,14 +31,29 @@ class Officer:
         self.cluster = cluster
         self.settings = settings_for(cluster, folder)
         self.database = Database.open(f"sqlite:///{folder}/penstock.db")
-        self.definitions = CheckedDefinitions(Definitions(self.database))
+        self.log = AuditLog.open(self.database, SecretFile(folder / "audit.key"))
+        self.people = Pseudonyms.open(SecretFile(folder / "pseudonyms.key"))
+        self.definitions = CheckedDefinitions(
+            Definitions(self.database), recorder(self.log, self.people)
+        )
         self.does: Administration = self.open()
 
     def open(self, settings: KafkaSettings | None = None) -> Administration:
         """Return an administration, as another process would open it."""
         return open_administration(
-            settings or self.settings, self.database, self.definitions, actor="officer"
+            settings or self.settings,
+            self.database,
+            self.definitions,
+            actor="officer",
+            record=AccessRecord(self.log, self.people, self.people.person("officer")),
         )
+
+    def recorded(self) -> list[dict[str, Any]]:
+        """Return what the audit log has about Kafka, the oldest first."""
+        with self.database.read() as connection:
+            found = read_after(connection, -1, 100_000)
+        documents = (it.as_document() for it in found)
+        return [it for it in documents if it["kind"].startswith("kafka.")]
 
     def apply(self, *documents: Document) -> None:
         self.definitions.apply(documents, actor="officer")

@@ -83,37 +83,38 @@ class Extreme(Accumulator):
     @override
     def add(self, at: int, value: Any) -> bool:
         times, values, first = self._times, self._values, self._first
-        count = len(values)
-        if count == first:
+        last = len(values) - 1
+        if last < first:
             times.append(at)
             values.append(value)
             return True
-        before = values[first]
         if not self._retain:
+            before = values[first]
             if value > before if self._greatest else value < before:
                 values[first] = value
                 return True
             return False
-        if at < times[-1]:
+        latest = values[last]
+        if at < times[last]:
             return self._insert(at, value)
-        # The usual case first: the last one is outdone or not, and none before it.
-        last = count - 1
-        if self._greatest:
-            while last >= first and values[last] <= value:
-                last -= 1
-        else:
-            while last >= first and values[last] >= value:
-                last -= 1
-        last += 1
-        if last < count:
-            times[last] = at
-            values[last] = value
-            if last + 1 < count:
-                del times[last + 1 :], values[last + 1 :]
-        else:
+        # The usual case first: it does not outdo the last one, and so none before it.
+        if value < latest if self._greatest else value > latest:
             times.append(at)
             values.append(value)
-        return last == first and bool(value != before)
+            return False
+        before = values[first]
+        place = last
+        if self._greatest:
+            while place > first and values[place - 1] <= value:
+                place -= 1
+        else:
+            while place > first and values[place - 1] >= value:
+                place -= 1
+        times[place] = at
+        values[place] = value
+        if place < last:
+            del times[place + 1 :], values[place + 1 :]
+        return place == first and bool(value != before)
 
     def _insert(self, at: int, value: Any) -> bool:
         """Take a value that came late: it counts only where no later one outdoes it."""

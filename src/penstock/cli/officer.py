@@ -23,9 +23,12 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def open_officer() -> Iterator[Administration]:
-    """Open users and roles, to look at them and to change them with a record."""
-    from penstock.kafka import open_administration
+def open_officer(*, service: str | None = None) -> Iterator[Administration]:
+    """Open users and roles, to look at them and to change them with a record.
+
+    `service` works by itself, and stands in the audit log instead of who started it.
+    """
+    from penstock.kafka import AccessRecord, open_administration
     from penstock.store.audit.log import AuditLog
     from penstock.store.audit.pseudonyms import Pseudonyms
     from penstock.store.change_records import recorder
@@ -34,13 +37,20 @@ def open_officer() -> Iterator[Administration]:
     from penstock.telemetry import configure
 
     settings = configuration()
-    configure(level=settings.log.level, style="console")
+    configure(level=settings.log.level, style=settings.log.format if service else "console")
     with open_database(settings) as database:
         log = AuditLog.open(database, settings.audit.signing_key)
-        pseudonyms = Pseudonyms.open(settings.audit.pseudonym_key)
+        people = Pseudonyms.open(settings.audit.pseudonym_key)
+        who = people.service(service) if service else people.person(actor())
         try:
-            definitions = CheckedDefinitions(Definitions(database), recorder(log, pseudonyms))
-            yield open_administration(settings.kafka, database, definitions, actor=actor())
+            definitions = CheckedDefinitions(Definitions(database), recorder(log, people))
+            yield open_administration(
+                settings.kafka,
+                database,
+                definitions,
+                actor=actor(),
+                record=AccessRecord(log, people, who),
+            )
         finally:
             log.close()
 

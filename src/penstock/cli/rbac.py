@@ -75,7 +75,13 @@ def repair(prune: bool, as_json: bool) -> None:
 @command.command("watch")
 @json_option
 def watch(as_json: bool) -> None:
-    """Repair at first, then follow every change of the roles, until Ctrl-C or SIGTERM."""
+    """Repair at first, then follow every change of the roles, until Ctrl-C or SIGTERM.
+
+    The part `rbac` of `penstock up` is this. It answers /metrics, /healthz and /readyz at
+    `kafka.monitor_port`.
+    """
+    from penstock.kafka import run_watch
+
     told = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: told.set())
@@ -84,8 +90,8 @@ def watch(as_json: bool) -> None:
         show_done(as_json, done, "Kafka has what the roles say")
         sys.stdout.flush()
 
-    with open_officer() as officer:
-        officer.reconciler.watch(told, tell)
+    with open_officer(service="rbac") as officer:
+        run_watch(configuration(), officer.reconciler, told, tell)
 
 
 def _render(target: Console, found: Differences) -> None:
@@ -98,6 +104,10 @@ def _render(target: Console, found: Differences) -> None:
         *(("?", "yellow", f"nobody declared: user {user}") for user in found.foreign_users),
         *(("!", "yellow", f"{user} has no password yet") for user in found.without_password),
         *(("!", "red", f"{user} is Penstock's own name at Kafka") for user in found.refused),
+        *(
+            ("!", "yellow", f"view {view} names the role {role}, which nobody declared")
+            for view, role in found.undeclared
+        ),
     ]
     for sign, colour, text in rows[:LIST_LIMIT]:
         target.print(Text.assemble((f"{sign} ", colour), text), soft_wrap=True)

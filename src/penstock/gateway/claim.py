@@ -98,7 +98,7 @@ class Claim:
     async def take(self) -> Detector | None:
         """Take or renew it; return the gateway that has it, if that is another."""
         mine = self._store.holder
-        instead_of = ""
+        instead_of, after_another = "", False
         if not self.is_held:
             held: Detector | None = await self._run_in_thread(self._store.find)
             if held is not None and held.holder != mine:
@@ -107,13 +107,14 @@ class Claim:
                     return held
                 instead_of = held.holder if gone else ""
                 # Beyond a lease after its end nobody goes by what it told.
-                long_ago = self._store.is_free(held, self.lease)
-                self.another_until = 0.0 if long_ago else boot_clock()
+                after_another = not self._store.is_free(held, self.lease)
         asked = boot_clock()
         held = await self._run_in_thread(self._store.claim, instead_of)
         if held is not None and held.holder != mine:
             return held
         self.renew(asked)
+        if after_another:
+            self.another_until = boot_clock()
         return None
 
     def renew(self, asked: float) -> None:

@@ -18,11 +18,14 @@ from penstock.kafka.cluster import Cluster
 from penstock.kafka.comparing import Differences
 from penstock.kafka.opening import open_administration, open_reconciler
 from penstock.kafka.reconciling import Outcome, Reconciler
+from penstock.kafka.records import AccessRecord
 from penstock.kafka.rules import Rule, WantedAccess
 from penstock.kafka.status import RoleStatus, UserStatus
 from penstock.kafka.topics import make_topics, wanted_topics
+from penstock.kafka.watching import run_watch
 
 __all__ = [
+    "AccessRecord",
     "Administration",
     "Cluster",
     "Differences",
@@ -42,5 +45,6 @@ __all__ = [
     "owned_name",
     "parse_permission",
     "producer_settings",
+    "run_watch",
     "wanted_topics",
 ]

@@ -2,7 +2,8 @@
 
 Rules that hold here:
 - A command is one change of definitions, checked as a whole, with history and audit; a
-  password goes with it in the same transaction. Then the cluster is brought to it.
+  password goes with it in the same transaction. Then the audit log is told which command
+  it was, and the cluster is brought to it.
 - A command that returns is done, at the cluster too. One that raises `PendingError` is
   stored, and the cluster gets it later; any other error means that nothing was stored.
 - What already is as wanted is no error, and changes nothing.
@@ -17,6 +18,7 @@ from sqlalchemy import Connection
 
 from penstock.errors import PenstockError, UnavailableError, UsageError, quote
 from penstock.kafka.reconciling import Outcome, Reconciler
+from penstock.kafka.records import AccessRecord
 from penstock.kafka.rules import WantedAccess
 from penstock.kafka.scram import derive
 from penstock.kafka.sealing import Sealer
@@ -47,6 +49,7 @@ class Administration:
         own: Iterable[str],
         mechanism: str = "SCRAM-SHA-512",
         iterations: int = 8192,
+        record: AccessRecord | None = None,
     ) -> None:
         self._definitions = definitions
         self._users = users
@@ -56,6 +59,7 @@ class Administration:
         self._own = frozenset(own)
         self._mechanism = mechanism
         self._iterations = iterations
+        self._record = record
 
     def add_user(self, name: str, password: str, roles: Iterable[str] = ()) -> Outcome:
         """Add a user with a password."""
@@ -77,22 +81,26 @@ class Administration:
             reason=f"add user {name}",
             then=then,
         )
-        return self._bring(change.epoch)
+        return self._bring(change, "add-user", user=name)
 
     def delete_user(self, name: str) -> Outcome:
         """Delete a user: first the rules are taken away, then the login."""
         change = self._definitions.delete(
             [Key("user", name)], actor=self._actor, reason=f"delete user {name}"
         )
-        return self._bring(change.epoch)
+        return self._bring(change, "delete-user", user=name)
 
     def set_password(self, name: str, password: str) -> Outcome:
         """Give a user another password."""
         snapshot = self._definitions.definitions.snapshot()
         self._require(snapshot, Key("user", name))
         sealed = self._sealer.seal(name, derive(password, self._mechanism, self._iterations))
-        self._users.put(name, sealed)
-        return self._bring(snapshot.epoch)
+        if self._record is None:
+            self._users.put(name, sealed)
+        else:
+            with self._record.noting("set-password", snapshot.epoch, user=name) as connection:
+                self._users.put_within(connection, name, sealed)
+        return self._follow_up(snapshot.epoch)
 
     def add_role(
         self,
@@ -117,7 +125,7 @@ class Administration:
             }
             return {key: Document("role", name, {k: v for k, v in body.items() if v})}
 
-        return self._edit(want, f"add role {name}")
+        return self._edit(want, f"add role {name}", "add-role", role=name)
 
     def delete_role(self, name: str) -> Outcome:
         """Delete a role, and take it from all users; a role that includes it keeps it."""
@@ -131,7 +139,7 @@ class Administration:
                     wanted[held.key] = _with_list(held, "roles", without=name)
             return wanted
 
-        return self._edit(want, f"delete role {name}")
+        return self._edit(want, f"delete role {name}", "delete-role", role=name)
 
     def add_permission(self, role: str, permission: str, *, allow: str = "read") -> Outcome:
         """Add a permission to a role."""
@@ -144,7 +152,12 @@ class Administration:
                 return {}
             return {held.key: _with(held, "permissions", [*have, new])}
 
-        return self._edit(want, f"add permission {permission} to role {role}")
+        return self._edit(
+            want,
+            f"add permission {permission} to role {role}",
+            "add-permission",
+            role=f"{role}: {allow} {permission}",
+        )
 
     def remove_permission(self, role: str, permission: str, *, allow: str = "read") -> Outcome:
         """Remove a permission from a role, also where a view names the role."""
@@ -175,7 +188,12 @@ class Administration:
                 )
             return wanted
 
-        return self._edit(want, f"remove permission {permission} from role {role}")
+        return self._edit(
+            want,
+            f"remove permission {permission} from role {role}",
+            "remove-permission",
+            role=f"{role}: {allow} {permission}",
+        )
 
     def assign_role(self, user: str, role: str) -> Outcome:
         """Give a role to a user."""
@@ -185,7 +203,7 @@ class Administration:
             self._require(now, Key("role", role))
             return {held.key: _with_list(held, "roles", also=role)}
 
-        return self._edit(want, f"assign role {role} to {user}")
+        return self._edit(want, f"assign role {role} to {user}", "assign-role", user, role)
 
     def remove_role(self, user: str, role: str) -> Outcome:
         """Take a role from a user."""
@@ -199,7 +217,7 @@ class Administration:
                 )
             return {held.key: _with_list(held, "roles", without=role)}
 
-        return self._edit(want, f"remove role {role} from {user}")
+        return self._edit(want, f"remove role {role} from {user}", "remove-role", user, role)
 
     def user_status(self, name: str) -> UserStatus:
         """Return the roles and permissions of a user, and whether Kafka has them."""
@@ -229,12 +247,32 @@ class Administration:
             for name in sorted(access.users)
         ]
 
-    def _edit(self, want: Callable[[Snapshot], Wanted], reason: str) -> Outcome:
+    def _edit(
+        self,
+        want: Callable[[Snapshot], Wanted],
+        reason: str,
+        operation: str,
+        user: str | None = None,
+        role: str | None = None,
+    ) -> Outcome:
         change = self._definitions.edit(want, actor=self._actor, reason=reason)
-        return self._bring(change.epoch)
+        return self._bring(change, operation, user, role)
 
-    def _bring(self, epoch: int) -> Outcome:
+    def _bring(
+        self, change: Change, operation: str, user: str | None = None, role: str | None = None
+    ) -> Outcome:
+        """Record a command that is stored, and bring the cluster to it."""
+
+        def note() -> None:
+            if self._record is not None and not change.is_empty:
+                rule = None if role is None else f"role {role}"
+                self._record.note_command(operation, change.epoch, user=user, rule=rule)
+
+        return self._follow_up(change.epoch, note)
+
+    def _follow_up(self, epoch: int, note: Callable[[], None] = lambda: None) -> Outcome:
         try:
+            note()
             return self.reconciler.follow_up()
         except PenstockError as error:
             raise PendingError(

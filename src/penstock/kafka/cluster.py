@@ -58,6 +58,14 @@ class Cluster:
         """Return what tells this cluster from any other."""
         return self._wire().identity()
 
+    def brokers(self) -> list[str]:
+        """Return the addresses of all brokers that run."""
+        return self._wire().brokers()
+
+    def open_broker(self, address: str) -> Wire:
+        """Log in at one broker."""
+        return Wire.open(self.settings, address=address)
+
     def users(self) -> set[str]:
         """Return the users that have a credential."""
         return self._wire().users()

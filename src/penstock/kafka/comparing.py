@@ -30,6 +30,8 @@ class Differences:
     foreign_users: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     """Defined users whose names belong to Penstock itself; nothing is done for them."""
+    undeclared: list[tuple[str, str]] = field(default_factory=list)
+    """Views with the roles they name that nobody declared, where roles are declared at all."""
     holders: Counter[Rule] = field(default_factory=Counter)
     """How many principals have a rule, where all rules were looked at."""
 
@@ -49,6 +51,7 @@ class Differences:
             "without_password": self.without_password,
             "foreign_users": self.foreign_users,
             "refused": self.refused,
+            "undeclared": [{"view": view, "role": role} for view, role in self.undeclared],
         }
 
 
@@ -73,6 +76,22 @@ def compare_rules(
         if have != want:
             found.missing += [(user, rule) for rule in sorted(want - have)]
             found.extra += [(user, rule) for rule in sorted(have - want)]
+
+
+def find_undeclared(wanted: WantedAccess) -> list[tuple[str, str]]:
+    """Return views with the roles they name that are not declared, though others are.
+
+    That is no error: roles may be declared one by one, before and after the views that name
+    them. But it may be a slip of the pen.
+    """
+    if not wanted.roles:
+        return []
+    return sorted(
+        (view.name, role)
+        for view in wanted.views.values()
+        for role in view.roles
+        if role not in wanted.roles
+    )
 
 
 def compare_users(

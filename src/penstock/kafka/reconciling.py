@@ -8,8 +8,10 @@ Rules that hold here:
 - The database comes first: a change is an epoch there, or a new version of a password, and
   that is the order to the cluster. As long as the cluster has not all of it, the epoch that
   it has stays behind, and whoever comes next goes on. Nothing is forgotten by a crash.
-- A change counts as done when the cluster has it; until then it is told to be pending.
+- A change counts as done when the cluster has it, what is removed at each of its brokers;
+  until then it is told to be pending.
 - What is taken away goes first. What is given follows, and only if all of that worked.
+- Nothing is changed at the cluster before the audit log has it, where one is kept.
 - What the cluster has is looked at before it is changed: it is never guessed.
 - Users that Penstock keeps have exactly the rules that are wanted. Rules of others are
   shown, and removed only where that is asked for; users of others are left alone.
@@ -23,10 +25,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from penstock.errors import PenstockError, UnavailableError, UsageError
+from penstock.errors import PenstockError, UsageError
 from penstock.kafka.cluster import PRINCIPAL, Cluster
-from penstock.kafka.comparing import Differences, compare_rules, compare_users
-from penstock.kafka.rules import Rule, WantedAccess
+from penstock.kafka.comparing import (
+    Differences,
+    compare_rules,
+    compare_users,
+    find_undeclared,
+)
+from penstock.kafka.confirming import confirm_within
+from penstock.kafka.records import AccessRecord
+from penstock.kafka.rules import WantedAccess
 from penstock.kafka.sealing import Sealer
 from penstock.store.checked import CheckedDefinitions
 from penstock.store.kafka_users import BusyError, Holding, KafkaUser, KafkaUsers, Progress
@@ -38,7 +47,6 @@ MANY = 200
 
 BUSY_SECONDS = 30.0
 LOOK_SECONDS = 0.2
-GONE_SECONDS = 10.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 
 _log = get_logger("kafka")
@@ -53,6 +61,15 @@ class Outcome:
     put: int = 0
     users_put: int = 0
     users_removed: int = 0
+
+    def counts(self) -> dict[str, int]:
+        """Return how much was done, as records name it."""
+        return {
+            "rules_put": self.put,
+            "rules_removed": self.removed,
+            "users_put": self.users_put,
+            "users_removed": self.users_removed,
+        }
 
     def add(self, other: Outcome) -> None:
         """Add what was done after it."""
@@ -74,12 +91,15 @@ class Reconciler:
         sealer: Sealer,
         *,
         own: Iterable[str],
+        record: AccessRecord | None = None,
     ) -> None:
         self._definitions = definitions
         self._users = users
         self._connect = connect
         self._sealer = sealer
         self._own = frozenset(own)
+        self._record = record
+        self._ordered = False
         # What the cluster has, if this very object brought it there: saves reading it again.
         self._had: Snapshot | None = None
 
@@ -97,18 +117,25 @@ class Reconciler:
         """Bring to the cluster what has changed since the epoch that it has."""
         return self._work(self._follow_up)
 
-    def watch(self, stop: threading.Event, told: Callable[[Outcome], None] | None = None) -> None:
+    def watch(
+        self,
+        stop: threading.Event,
+        told: Callable[[Outcome], None] | None = None,
+        failed: Callable[[PenstockError], None] | None = None,
+    ) -> None:
         """Repair at first, then follow every change until told to stop; retry what fails."""
         pause = 0.0
         full = True
         while not stop.wait(pause or LOOK_SECONDS):
-            if not full and not pause and not self.is_behind():
-                continue
             try:
+                if not full and not pause and not self.is_behind():
+                    continue
                 done = self.repair() if full else self.follow_up()
             except PenstockError as error:
                 pause = min(LONGEST_PAUSE, 2 * pause or FIRST_PAUSE)
                 _log.warning("Kafka is not up to date; trying again", error=error)
+                if failed is not None:
+                    failed(error)
                 continue
             pause, full = 0.0, False
             if told is not None:
@@ -131,15 +158,32 @@ class Reconciler:
         while True:
             try:
                 with self._users.working() as holding:
-                    try:
-                        return act(holding)
-                    except PenstockError as error:
-                        holding.fail(error.message)
-                        raise
+                    return self._act(act, holding)
             except BusyError:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(LOOK_SECONDS)
+
+    def _act(self, act: Callable[[Holding], Outcome], holding: Holding) -> Outcome:
+        """Do the work, and record how it ended if there was any, or if it failed before."""
+        self._ordered = False
+        failed = self._users.progress().attempts > 0
+        try:
+            done = act(holding)
+        except PenstockError as error:
+            holding.fail(error.message)
+            if self._record is not None and self._ordered:
+                self._record.note_end(None, {}, failed=True)
+            raise
+        if self._record is not None and (self._ordered or failed):
+            self._record.note_end(done.epoch, done.counts(), failed=False)
+        return done
+
+    def _order(self, found: Differences, epoch: int) -> None:
+        """Record what is about to be done."""
+        if self._record is not None and not found.is_empty:
+            self._record.note_order(found, epoch)
+            self._ordered = True
 
     def _follow_up(self, holding: Holding) -> Outcome:
         done = Outcome(-1)
@@ -162,7 +206,7 @@ class Reconciler:
                 else:
                     kept = self._users.some_users(touched)
                     found = self._compare_some(cluster, wanted, kept, touched)
-                done.add(self._mend(cluster, found, kept, snapshot, holding))
+                done.add(self._mend(cluster, found, wanted, touched, kept, snapshot, holding))
                 self._complete(holding, identity, snapshot)
                 # Whoever came while we were at work found us busy, and relies on us.
                 if self._definitions.definitions.snapshot().mark == snapshot.mark:
@@ -177,15 +221,17 @@ class Reconciler:
     ) -> Outcome:
         snapshot, definitions = self._definitions.current()
         kept = self._users.users()
-        found = self._compare_all(cluster, WantedAccess(definitions), kept)
-        done = self._mend(cluster, found, kept, snapshot, holding)
+        wanted = WantedAccess(definitions)
+        found = self._compare_all(cluster, wanted, kept)
+        touched = (wanted.users.keys() | kept.keys()) - self._own
+        done = self._mend(cluster, found, wanted, touched, kept, snapshot, holding)
         if prune:
-            done.removed += sum(
-                # Brokers live by the rules on the cluster itself; those are for people to see.
-                cluster.remove_rules(
-                    item for item in found.foreign if item[1].resource != "cluster"
-                )
-            )
+            # Brokers live by the rules on the cluster itself; those are for people to see.
+            foreign = [item for item in found.foreign if item[1].resource != "cluster"]
+            if foreign and self._record is not None:
+                self._record.note_pruning(foreign, snapshot.epoch)
+                self._ordered = True
+            done.removed += sum(cluster.remove_rules(foreign))
         self._complete(holding, identity, snapshot)
         return done
 
@@ -209,7 +255,9 @@ class Reconciler:
     def _compare_all(
         self, cluster: Cluster, wanted: WantedAccess, kept: dict[str, KafkaUser]
     ) -> Differences:
-        found = Differences(refused=sorted(wanted.users.keys() & self._own))
+        found = Differences(
+            refused=sorted(wanted.users.keys() & self._own), undeclared=find_undeclared(wanted)
+        )
         defined = wanted.users.keys() - self._own
         compare_users(found, defined, kept, cluster.users(), self._own)
         compare_rules(found, wanted, defined | kept.keys(), cluster.rules())
@@ -244,23 +292,28 @@ class Reconciler:
         self,
         cluster: Cluster,
         found: Differences,
+        wanted: WantedAccess,
+        touched: Iterable[str],
         kept: dict[str, KafkaUser],
         snapshot: Snapshot,
         holding: Holding,
     ) -> Outcome:
+        """Make differences go, for the users that were looked at."""
         done = Outcome(snapshot.epoch)
         holding.renew()
+        self._order(found, snapshot.epoch)
         for count in _remove(cluster, found):
             done.removed += count
             holding.renew()
-        _confirm_gone(cluster, found.extra)
+        confirm_within(cluster, {user: wanted.rules(user) for user in touched})
+        holding.renew()
         if found.users_to_remove:
             cluster.remove_credentials(found.users_to_remove)
             self._users.forget(
                 (name, kept[name].version) for name in found.users_to_remove if name in kept
             )
             done.users_removed = len(found.users_to_remove)
-        self._users.register(user for user, _ in found.missing)
+        self._users.register({user for user, _ in found.missing})
         for count in cluster.put_rules(found.missing):
             done.put += count
             holding.renew()
@@ -289,25 +342,3 @@ def _remove(cluster: Cluster, found: Differences) -> Iterator[int]:
         yield from cluster.remove_from_all(shared)
         left = [item for item in left if item[1] not in shared]
     yield from cluster.remove_rules((PRINCIPAL + user, rule) for user, rule in left)
-
-
-def _confirm_gone(cluster: Cluster, removed: list[tuple[str, Rule]]) -> None:
-    """Look until the brokers know that rules are gone: the controller knows it before them."""
-    users = {user for user, _ in removed}
-    deadline = time.monotonic() + GONE_SECONDS
-    left = set(removed)
-    while left:
-        if len(users) > MANY:
-            there = {(who.removeprefix(PRINCIPAL), rule) for who, rule in cluster.rules()}
-        else:
-            held = cluster.rules_of(users)
-            there = {(user, rule) for user, rules in held.items() for rule in rules}
-        left &= there
-        if left and time.monotonic() > deadline:
-            user, rule = min(left)
-            raise UnavailableError(
-                f"Kafka still has {len(left)} rules that were removed, such as {rule} for {user}",
-                fix="check that its brokers and controllers see each other",
-            )
-        if left:
-            time.sleep(0.02)

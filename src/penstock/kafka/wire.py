@@ -10,7 +10,8 @@ or does not let us in.
 
 Rules that hold here:
 - Answers are bounded in size and time, and read strictly.
-- Any broker will do: it hands the request to the controller.
+- Any broker will do to change something: it hands the request to the controller. What it
+  tells is what it knows itself, and another may know more or less for a moment.
 """
 
 from __future__ import annotations
@@ -70,20 +71,26 @@ class Wire:
 
     @classmethod
     def open(
-        cls, settings: KafkaSettings, user: str | None = None, password: str | None = None
+        cls,
+        settings: KafkaSettings,
+        user: str | None = None,
+        password: str | None = None,
+        *,
+        address: str | None = None,
     ) -> Self:
         """Log in at the first broker that can be reached; as Penstock's own user if none is named.
 
-        Raise `UnavailableError` where there is none, `RefusedError` where it says no.
+        `address` asks for one broker. Raise `UnavailableError` where there is none,
+        `RefusedError` where it says no.
         """
         troubles = []
-        for address in require_bootstrap(settings).split(","):
+        for place in [address] if address else require_bootstrap(settings).split(","):
             try:
-                connection = _connect(settings, address)
+                connection = _connect(settings, place)
             except OSError as error:
-                troubles.append(f"{address}: {error.strerror or error}")
+                troubles.append(f"{place}: {error.strerror or error}")
                 continue
-            wire = cls(connection, address)
+            wire = cls(connection, place)
             try:
                 wire._login(
                     settings.mechanism,
@@ -118,9 +125,21 @@ class Wire:
 
     def identity(self) -> str:
         """Return what tells this cluster from any other."""
-        answer = self._ask_flexible(_DESCRIBE_CLUSTER, write_byte(0))
-        self._allow(answer, "did not tell what it is")
-        return answer.text()
+        return self._describe().text()
+
+    def brokers(self) -> list[str]:
+        """Return the addresses of the brokers that run, as the controllers know them."""
+        answer = self._describe()
+        answer.text()
+        answer.long()  # who the controller is
+        found = []
+        for _ in range(answer.count()):
+            answer.long()
+            host, port = answer.text(), answer.long()
+            found.append(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+            answer.text()  # the rack
+            answer.skip_tags()
+        return found
 
     def rules(self, principal: str | None = None) -> Iterator[tuple[str, Rule]]:
         """Yield all rules with their principals, or those of one principal."""
@@ -185,6 +204,11 @@ class Wire:
     def close(self) -> None:
         """End the connection."""
         self._socket.close()
+
+    def _describe(self) -> Answer:
+        answer = self._ask_flexible(_DESCRIBE_CLUSTER, write_byte(0))
+        self._allow(answer, "did not tell what it is")
+        return answer
 
     def _login(self, mechanism: str, user: str, password: str) -> None:
         named = mechanism.encode()

@@ -97,6 +97,22 @@ def test_the_pipeline_is_run_where_it_is_named_and_asked_whether_it_is_ready() -
         assert part.ready(settings(silent)) is None
 
 
+def test_users_and_roles_are_held_where_they_are_named_and_asked_whether_ready() -> None:
+    kafka = "bootstrap: 127.0.0.1:9092, password: {env: X}, monitor_port: 4712"
+    config = settings(f"parts: [rbac]\nkafka: {{{kafka}}}")
+    (part,) = configured_parts(config)
+    assert list(part.command(config))[-2:] == ["rbac", "watch"]
+    assert part.address is not None
+    assert part.address(config) == "127.0.0.1:9092"
+    assert part.choose(config) == {}
+    assert part.ready is not None
+    assert str(part.ready(config)) == "http://127.0.0.1:4712/readyz"
+    for silent in ("kafka: {monitor_port: 0}", "monitor: {enabled: false}"):
+        assert part.ready(settings(silent)) is None
+    with pytest.raises(UsageError, match=r"kafka\.bootstrap is not set"):
+        part.choose(settings(""))
+
+
 def test_the_pipeline_is_not_run_by_itself() -> None:
     assert [part.name for part in configured_parts(settings(""))] == ["broker", "gateway"]
 

@@ -11,6 +11,9 @@ Method:
 - `trip`, `acknowledged`: from publishing to a reader's receipt, and to the PUBACK, for events
   at the gateway that detects and at its neighbour, in turns; `added_p50_ms` is the difference
   of the medians of `trip`.
+- `flood`: events without a pause by twenty clients, eight on their way each, at the gateway that
+  detects and at its neighbour; how many are acknowledged a second, and what each of the
+  two processes works for one.
 - `hand_over`: the first gateway is killed with SIGKILL. From there to the acknowledgement of
   an event, and of a transition, that are published right then at the second one. A transition
   also waits until nobody can go by what the one that was killed has told: one second with
@@ -31,6 +34,8 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, Self
+
+import psutil
 
 from penstock.components import MosquittoServer, processes
 from penstock.definitions import read_text
@@ -53,6 +58,8 @@ from penstock.store.definitions import Definitions
 
 RATE: Final = 200
 PATIENTS: Final = 10_000
+FLOODERS: Final = 20
+WINDOW: Final = 8
 PATIENCE: Final = 60.0
 _MODULE: Final = "penstock.bench.emergencies.sharing_gateway"
 
@@ -147,6 +154,11 @@ class SharedGateway:
             log=self._folder / "gateway.log",
             ready=lambda: processes.accepts(self.port),
         )
+
+    def worked(self) -> float:
+        """Return how many seconds of a processor it has used."""
+        used = psutil.Process(self._process.pid).cpu_times()
+        return used.user + used.system
 
     def kill(self) -> None:
         """End it as a crash would."""
@@ -295,6 +307,33 @@ async def _measure_messages(
     return {"added_p50_ms": round(medians[0] - medians[1], 3), **found}
 
 
+async def _measure_flood(
+    asked: SharedGateway, gateways: dict[str, SharedGateway], seconds: float
+) -> dict[str, Any]:
+    clients = [await Client.connect(asked.port, "sensor") for _ in range(FLOODERS)]
+    before = {name: it.worked() for name, it in gateways.items()}
+    began = time.perf_counter()
+
+    async def push(client: Client, place: int) -> int:
+        count = 0
+        while time.perf_counter() < began + seconds:
+            await client.publish(f"bench/f{place}/pulse", 60.0)
+            count += 1
+        return count
+
+    counts = await asyncio.gather(
+        *(push(client, place) for place, client in enumerate(clients) for _ in range(WINDOW))
+    )
+    passed = time.perf_counter() - began
+    worked = {name: it.worked() - before[name] for name, it in gateways.items()}
+    for client in clients:
+        client.close()
+    return {
+        "events_per_second": round(sum(counts) / passed),
+        **{f"{name}_us": round(it / sum(counts) * 1e6) for name, it in worked.items()},
+    }
+
+
 async def _measure_hand_over(dying: SharedGateway, staying: SharedGateway) -> tuple[float, float]:
     sensor = await Client.connect(staying.port, "sensor")
     try:
@@ -323,6 +362,11 @@ def run(*, quick: bool = False) -> dict[str, Any]:
             for name in ("one", "two")
         ]
         found = asyncio.run(_measure_messages(gateways[0], gateways[1], 4.0 if quick else 20.0))
+        named = {"detector": gateways[0], "neighbour": gateways[1]}
+        found["flood"] = {
+            name: asyncio.run(_measure_flood(it, named, 2.0 if quick else 6.0))
+            for name, it in named.items()
+        }
         events, transitions = [], []
         for turn in range(2 if quick else 8):
             dying, staying = gateways[turn % 2], gateways[(turn + 1) % 2]

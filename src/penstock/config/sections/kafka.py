@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 
 from penstock.config.quantities import Duration
 from penstock.config.secrets import KeyFile, Secret
-from penstock.config.settings import Conflict, DataPath, Kind, Settings, setting, wrong
+from penstock.config.settings import Conflict, DataPath, Kind, Port, Settings, setting, wrong
 
 PORT_LIMIT = 65535
 
@@ -86,6 +86,11 @@ class KafkaSettings(Settings):
         default=False,
         description="Whether rules at the cluster for users that Penstock does not keep are "
         "removed; else they are shown.",
+    )
+    monitor_port: Port = setting(
+        9467,
+        "Where `penstock rbac watch` answers /metrics, /healthz and /readyz, at the host of "
+        "`monitor`; 0 takes a free one.",
     )
 
     def conflicts(self) -> Iterator[Conflict]:

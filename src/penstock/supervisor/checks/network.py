@@ -51,6 +51,8 @@ def _wanted(config: Config) -> Iterator[Wanted]:
         yield Wanted(
             "pipeline.monitor_port", "pipeline", config.monitor.host, config.pipeline.monitor_port
         )
+    if "rbac" in config.parts:
+        yield Wanted("kafka.monitor_port", "rbac", config.monitor.host, config.kafka.monitor_port)
     for name, listener in config.gateway.listeners.items():
         yield Wanted(
             f"gateway.listeners.{name}", "gateway", listener.host, listener.port, listener.encrypted

@@ -255,6 +255,16 @@ class TestNetwork:
         )
         assert "pipeline.monitor_port" not in by_name(network.look(settings(""), []))
 
+    def test_the_port_of_users_and_roles_is_looked_at_where_they_are_held(
+        self, settings: Settings
+    ) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+            text = f"parts: [rbac]\nkafka: {{monitor_port: {port}}}"
+            found = by_name(network.look(settings(text), [part("rbac")]))
+        assert found["kafka.monitor_port"].verdict is Verdict.WRONG
+        assert "kafka.monitor_port" not in by_name(network.look(settings(""), []))
+
     def test_an_address_of_another_machine_is_wrong(self, settings: Settings) -> None:
         config = settings("monitor: {host: 203.0.113.7}")
         assert by_name(network.look(config, []))["monitor"].verdict is Verdict.WRONG

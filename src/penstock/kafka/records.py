@@ -1,0 +1,127 @@
+"""Records in the audit log who changes what at Kafka.
+
+    kafka.command      an officer's command: who, what it does to whom, the epoch it is stored as
+    kafka.rule         a rule of a user is about to be put, removed or pruned ┐ before it is done,
+    kafka.user         a login is about to be put or removed                  ┘ outcome: allowed
+    kafka.reconciled   what was about to be done is done, or failed; how much of it
+
+Rules that hold here:
+- Nothing is changed at the cluster before the log says so. A crash in between leaves what
+  was about to be done without its end; it is not known how much of it was done, and the
+  next comparison goes on from what the cluster has.
+- Users appear as pseudonyms. No password, and nothing made of one, comes here.
+- Where thousands of rules change at once, a user's are counted in one entry: which ones they
+  are follows from the definitions of the epoch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from sqlalchemy import Connection
+
+from penstock.kafka.cluster import PRINCIPAL
+from penstock.kafka.comparing import Differences
+from penstock.kafka.rules import Rule
+from penstock.store.audit.entry import RULE_LIMIT, Detail, Entry, Outcome, allow_detail
+from penstock.store.audit.log import AREA, AuditLog
+from penstock.store.audit.pseudonyms import Pseudonyms
+
+COMMAND: Final = "kafka.command"
+RULE: Final = "kafka.rule"
+USER: Final = "kafka.user"
+RECONCILED: Final = "kafka.reconciled"
+
+SINGLE: Final = 1000
+"""Up to this many rules each has an entry of its own."""
+_BATCH: Final = 10_000
+
+for name in ("rules_put", "rules_removed", "users_put", "users_removed"):
+    allow_detail(name, Detail.COUNT)
+
+
+class AccessRecord:
+    """Writes for one actor, who is named by pseudonym."""
+
+    def __init__(self, log: AuditLog, people: Pseudonyms, actor: str) -> None:
+        self._log = log
+        self._people = people
+        self._actor = actor
+
+    def note_command(
+        self, operation: str, epoch: int, *, user: str | None = None, rule: str | None = None
+    ) -> None:
+        """Record a command that is stored."""
+        self._log.append([self._command(operation, epoch, user, rule)])
+
+    @contextmanager
+    def noting(self, operation: str, epoch: int, *, user: str) -> Iterator[Connection]:
+        """Give a transaction that records a command, to store it in."""
+        with self._log.database.write(AREA) as connection:
+            self._log.append_within(connection, [self._command(operation, epoch, user, None)])
+            yield connection
+
+    def note_order(self, found: Differences, epoch: int) -> None:
+        """Record what is about to be done to make differences go."""
+        logins = [
+            *(("remove", user) for user in found.users_to_remove),
+            *(("put", user) for user in found.users_to_put),
+        ]
+        entries = [
+            *self._rules("remove", found.extra, epoch),
+            *self._rules("put", found.missing, epoch),
+            *(
+                self._entry(USER, user, None, epoch, operation=operation)
+                for operation, user in logins
+            ),
+        ]
+        self._append(entries)
+
+    def note_pruning(self, rules: Iterable[tuple[str, Rule]], epoch: int) -> None:
+        """Record that rules of others are about to be removed."""
+        self._append(list(self._rules("prune", list(rules), epoch)))
+
+    def note_end(self, epoch: int | None, counts: dict[str, Any], *, failed: bool) -> None:
+        """Record what came of it."""
+        outcome = Outcome.FAILED if failed else Outcome.DONE
+        entry = Entry.make(RECONCILED, outcome, actor=self._actor, epoch=epoch, **counts)
+        self._log.append([entry])
+
+    def _rules(
+        self, operation: str, rules: Sequence[tuple[str, Rule]], epoch: int
+    ) -> Iterator[Entry]:
+        if len(rules) > SINGLE:
+            for who, count in Counter(who for who, _ in rules).items():
+                yield self._entry(RULE, who, None, epoch, operation=operation, count=count)
+            return
+        for who, rule in rules:
+            yield self._entry(RULE, who, str(rule), epoch, operation=operation)
+
+    def _command(self, operation: str, epoch: int, user: str | None, rule: str | None) -> Entry:
+        return self._entry(COMMAND, user, rule, epoch, operation=operation)
+
+    def _entry(
+        self,
+        kind: str,
+        who: str | None,
+        rule: str | None,
+        epoch: int,
+        **details: Any,
+    ) -> Entry:
+        person = None if who is None else self._people.person(who.removeprefix(PRINCIPAL))
+        outcome = Outcome.DONE if kind == COMMAND else Outcome.ALLOWED
+        if rule is not None and not (rule.isprintable() and len(rule) <= RULE_LIMIT):
+            # Others may have made a rule with any name.
+            details["digest"] = hashlib.sha256(rule.encode("utf-8", "replace")).hexdigest()
+            rule = None
+        return Entry.make(
+            kind, outcome, actor=self._actor, subject=person, rule=rule, epoch=epoch, **details
+        )
+
+    def _append(self, entries: list[Entry]) -> None:
+        for first in range(0, len(entries), _BATCH):
+            self._log.append(entries[first : first + _BATCH])
