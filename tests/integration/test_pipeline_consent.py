@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from penstock.config import defaults
@@ -17,9 +18,11 @@ from penstock.definitions import DefinitionSet
 from penstock.errors import UnavailableError
 from penstock.eventlog import EventLog
 from penstock.model.document import Document
-from penstock.pipeline.consent import REFUSED, SUBJECT, OptOuts, mark_subjects, objects
+from penstock.pipeline.consent import REFUSED, OptOuts, mark_subjects
 from penstock.pipeline.control import Control
+from penstock.pipeline.forgetting import find_objectors
 from penstock.pipeline.reading import read_published
+from penstock.pipeline.steps import SUBJECT
 from penstock.store.consent import Choice, ConsentBook
 from penstock.store.database import Database
 from penstock.store.opt_outs import SubjectMarks, number_of
@@ -188,8 +191,9 @@ def test_records_tell_whom_they_are_about_by_marks_alone(spark: SparkSession) ->
         shown = marked._jdf.queryExecution().toString()
         assert MARKS.key.hex() not in shown.lower()
         out = OptOuts.of(1, [(str(values[1]), "research")], MARKS).refusing(["research"])
-        mask = objects(marked.select(SUBJECT).toArrow()[SUBJECT], out)
+        numbers = np.array([number_of(mark) for mark in out], dtype=np.int64)
+        mask = find_objectors(marked.select(SUBJECT).toArrow(), numbers)
         assert mask.tolist() == [False, True, False, False, False]
-        assert not objects(marked.select(SUBJECT).toArrow()[SUBJECT], frozenset()).any()
+        assert not find_objectors(marked.select(SUBJECT).toArrow(), numbers[:0]).any()
     nobody = mark_subjects(frame, Stream.model_validate({"name": "s", "fields": fields}), MARKS)
     assert {row[SUBJECT] for row in nobody.collect()} == {None}

@@ -55,7 +55,7 @@ time: at
   {anonymizer: aggregation, keys: [glucose], aggregationMode: average}]}
 """
 VIEWS = ("noisy", "research", "mean")
-SETTINGS = "pipeline: {batch: 200, interval: 50ms, memory: 1g, monitor_port: 0}\n"
+SETTINGS = "pipeline: {batch: 400, interval: 50ms, memory: 1g, monitor_port: 0}\n"
 
 
 def _penstock(folder: Path, *arguments: str) -> None:
@@ -95,7 +95,7 @@ def _wait_for(folder: Path, offset: int, process: subprocess.Popen[bytes]) -> No
         time.sleep(0.02)
 
 
-@pytest.mark.timeout(120 + 120 * KILLS)
+@pytest.mark.timeout(400 + 200 * KILLS)
 def test_nothing_is_lost_or_published_twice(tmp_path: Path) -> None:
     from penstock.cli import main  # noqa: PLC0415 - only here
 
@@ -139,7 +139,7 @@ def test_nothing_is_lost_or_published_twice(tmp_path: Path) -> None:
         _wait_for(tmp_path, RECORDS, runner)
     finally:
         runner.terminate()
-        runner.wait(60)
+        runner.wait(240)
     _penstock(tmp_path, "stop", "--all")
     _penstock(tmp_path, "run", "--once")
     _check(views, records)

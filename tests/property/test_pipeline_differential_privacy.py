@@ -27,7 +27,7 @@ from penstock.pipeline.differential_privacy import (
 from penstock.pipeline.laplace import LaplaceNoise
 from penstock.pipeline.log_source import OFFSET
 from penstock.pipeline.parsing import PERSON, TIME
-from penstock.pipeline.steps import Outcome, arrow_schema
+from penstock.pipeline.steps import SUBJECT, Outcome, arrow_schema
 from penstock.pipeline.windows import LATE
 
 SCHEMA = {
@@ -86,8 +86,9 @@ def _table(given_rows: Sequence[Row], first: int) -> pa.Table:
         OFFSET: list(range(first, first + len(given_rows))),
         PERSON: [row[1] for row in given_rows],
         TIME: [row[0] for row in given_rows],
+        SUBJECT: [None] * len(given_rows),
     }
-    return pa.table(columns, schema=arrow_schema(SCHEMA, OFFSET, PERSON, TIME))
+    return pa.table(columns, schema=arrow_schema(SCHEMA, OFFSET, PERSON, TIME, SUBJECT))
 
 
 def _make(

@@ -14,7 +14,7 @@ from penstock.masks.fields import Field
 from penstock.pipeline.k_anonymity import KAnonymityStep
 from penstock.pipeline.log_source import OFFSET
 from penstock.pipeline.parsing import PERSON, TIME
-from penstock.pipeline.steps import arrow_schema
+from penstock.pipeline.steps import SUBJECT, arrow_schema
 
 SCHEMA = {
     "pid": Field.of("int"),
@@ -58,8 +58,9 @@ def _table(chosen: Rows, first: int) -> pa.Table:
         OFFSET: list(range(first, first + len(chosen))),
         PERSON: [person for person, _, _ in chosen],
         TIME: [0] * len(chosen),
+        SUBJECT: [None] * len(chosen),
     }
-    return pa.table(columns, schema=arrow_schema(SCHEMA, OFFSET, PERSON, TIME))
+    return pa.table(columns, schema=arrow_schema(SCHEMA, OFFSET, PERSON, TIME, SUBJECT))
 
 
 def _covers(label: str, value: Any) -> bool:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.needs("java")
 
-PRIVATE = {"state", "persons"}
+PRIVATE = {"steps", "persons"}
 ILLNESSES = ("E10", "E11", "E13")
 FIELDS = [
     {"name": "pid", "type": "long", "category": "identifier"},
@@ -114,7 +114,8 @@ def _views(k: int, delta: int, least: int, t: float) -> dict[str, dict[str, Any]
     }
 
 
-@settings(max_examples=4)
+@pytest.mark.timeout(900)
+@settings(max_examples=2)
 @given(
     table=rows,
     k=st.integers(2, 5),

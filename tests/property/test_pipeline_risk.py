@@ -92,7 +92,7 @@ def publish(folder: Path, batches: list[list[Row]], form: str = "parquet") -> Vi
         totals = totals.add(Totals(len(rows), len(rows)))
         plan_name = blueprint.signature
         made = Commit(writer.sequence, totals.read, plan_name, totals=totals, format=form)
-        writer.commit(replace(made, begin=begin), None)
+        writer.commit(replace(made, begin=begin))
     writer.close()
     return ViewFolder(folder)
 

@@ -23,7 +23,7 @@ from penstock.masks.fields import Field
 from penstock.model.kinds.view import Window
 from penstock.pipeline.log_source import OFFSET
 from penstock.pipeline.parsing import PERSON, TIME
-from penstock.pipeline.steps import WINDOW, Outcome, arrow_schema
+from penstock.pipeline.steps import SUBJECT, WINDOW, Outcome, arrow_schema
 from penstock.pipeline.windows import LATE, WindowStep
 
 SCHEMA = {"n": Field.of("int", optional=True), "text": Field.of("string", optional=True)}
@@ -47,8 +47,9 @@ def _table(given_rows: Sequence[Row], first: int) -> pa.Table:
         OFFSET: list(range(first, first + len(given_rows))),
         PERSON: [0] * len(given_rows),
         TIME: [row[0] for row in given_rows],
+        SUBJECT: [None] * len(given_rows),
     }
-    return pa.table(columns, schema=arrow_schema(SCHEMA, OFFSET, PERSON, TIME))
+    return pa.table(columns, schema=arrow_schema(SCHEMA, OFFSET, PERSON, TIME, SUBJECT))
 
 
 def _run(
@@ -116,11 +117,10 @@ def test_the_clock_ends_windows_of_arrival() -> None:
         secret=bytes(32),
     )
     assert step.feed(_table([(3, 1, "a")], 0), 3).rows.num_rows == 0
-    assert not step.is_due(14)
-    assert step.is_due(15)
-    empty = arrow_schema(SCHEMA, OFFSET, PERSON, TIME).empty_table()
+    assert step.due == 15
+    empty = arrow_schema(SCHEMA, OFFSET, PERSON, TIME, SUBJECT).empty_table()
     assert step.feed(empty, 15).rows.num_rows == 1
-    assert not step.is_due(1000)
+    assert step.due is None
 
 
 @given(window=windows, batches=st.lists(rows, max_size=4))

@@ -1,7 +1,6 @@
 """What a view has published, batch by batch, each all or nothing.
 
     .staging/SEQUENCE/   what a batch wrote, before it counts
-    state/SEQUENCE       what a collective step holds back, as of that batch
     commits.jsonl        one line per batch: this line makes it count
     data/                the published files
     dead/                the records that could not be published: their places and reasons
@@ -13,7 +12,8 @@ Rules that hold here:
 - What counts is then delivered, where the view's records are read elsewhere than here; the
   newest batch once more on opening, since a crash may have come between.
 - One process at a time writes a view; a second one is refused.
-- What is not for readers (state, commits, dead letters) only its owner can read, wherever
+- What a collective step holds back is kept by Spark beside this; see `collective`.
+- What is not for readers (commits, dead letters) only its owner can read, wherever
   the folder is copied to.
 """
 
@@ -64,18 +64,21 @@ class Commit:
     next: int
     """The first offset that the view has not seen."""
     plan: str
-    """Names the definitions that the state belongs to."""
+    """Names the definitions that the batch was made by."""
     files: tuple[str, ...] = ()
     dead: tuple[str, ...] = ()
-    state: bool = False
     held: int = 0
-    """How many records the state holds back."""
+    """How many records the collective step holds back."""
+    due: int | None = None
+    """When the clock lets some of them go, if it does."""
     at: int = 0
     totals: Totals = Totals()
     format: str = "parquet"
     """How the files are written, and which way their records leave."""
     begin: int = 0
     """Where the batch begins in the store that it is delivered to."""
+    mark: str = ""
+    """What else is true from this commit on, in the words of who writes it."""
 
     def to_line(self) -> bytes:
         """Write the commit as a line."""
@@ -140,12 +143,11 @@ class ViewWriter(ViewFolder):
         self._deliver = deliver
         self._lock: IO[bytes] | None = None
         self._staging = folder / ".staging"
-        self._states = folder / "state"
         self.newest: Commit | None = None
 
     def open(self) -> Commit | None:
         """Take the view, mend what a crash left, and return the newest commit."""
-        for folder in (self.folder, self.data, self.dead, self._states):
+        for folder in (self.folder, self.data, self.dead):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = (self.folder / ".lock").open("wb")
         try:
@@ -189,13 +191,8 @@ class ViewWriter(ViewFolder):
         (folder / "dead").mkdir(parents=True)
         return folder
 
-    def load_state(self) -> bytes | None:
-        """Return the state as of the newest commit."""
-        newest = self.newest
-        return self._state(newest.sequence).read_bytes() if newest and newest.state else None
-
-    def commit(self, commit: Commit, state: bytes | None) -> Commit:
-        """Make what was staged count, together with the state."""
+    def commit(self, commit: Commit) -> Commit:
+        """Make what was staged count."""
         staged = self._staging / str(commit.sequence)
         files = sorted(path for path in (staged / "data").glob("part-*") if path.is_file())
         dead = sorted((staged / "dead").iterdir())
@@ -204,7 +201,6 @@ class ViewWriter(ViewFolder):
             commit,
             files=tuple(f"{stem}-{n:03}{path.suffix}" for n, path in enumerate(files)),
             dead=tuple(f"{stem}{path.suffix}" for path in dead),
-            state=state is not None,
         )
         # Under the names they will have, so that a crash leaves nothing to guess.
         for path, name in zip((*files, *dead), (*whole.files, *whole.dead), strict=True):
@@ -212,8 +208,6 @@ class ViewWriter(ViewFolder):
             path.rename(path.with_name(name))
         for path in dead:
             path.with_name(f"{stem}{path.suffix}").chmod(OWN)
-        if state is not None:
-            _write(self._state(commit.sequence), state)
         with open(self.folder / COMMITS, "ab", opener=_open_own) as log:
             log.write(whole.to_line())
             log.flush()
@@ -241,19 +235,12 @@ class ViewWriter(ViewFolder):
     def _clear(self) -> None:
         """Remove what does not count."""
         shutil.rmtree(self._staging, ignore_errors=True)
-        newest = self.newest
-        for path in self._states.iterdir():
-            if newest is None or not newest.state or path != self._state(newest.sequence):
-                path.unlink()
 
     def _cut_torn_line(self) -> None:
         path = self.folder / COMMITS
         if path.exists():
             with path.open("r+b") as file:
                 file.truncate(find_end(file))
-
-    def _state(self, sequence: int) -> Path:
-        return self._states / f"{sequence:0{DIGITS}}"
 
 
 def _last_line(file: IO[bytes], end: int) -> bytes:
@@ -279,10 +266,3 @@ def _sync(path: Path) -> None:
 
 def _open_own(path: str, flags: int) -> int:
     return os.open(path, flags, OWN)
-
-
-def _write(path: Path, content: bytes) -> None:
-    with open(path, "wb", opener=_open_own) as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())

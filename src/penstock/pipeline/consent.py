@@ -7,8 +7,8 @@ Rules that hold here:
 - People are known by the subject of the stream, as text, and found by its mark: no name of
   somebody who opted out comes to Spark. A stream without a subject says that its records are
   about nobody.
-- For records that are held back: `mark_subjects` lets each carry the mark of its person, and
-  `objects` says of them, before they are let go, who opted out meanwhile.
+- For records that are held back: `mark_subjects` lets each carry the mark of its person, by
+  which it is found before it is let go, if its person opted out meanwhile; see `forgetting`.
 - Neither marks nor their key show in plans.
 """
 
@@ -17,10 +17,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]
-import pyarrow.compute as pc  # type: ignore[import-untyped]
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
@@ -29,6 +26,7 @@ from penstock.masks.spark.types import write_text
 from penstock.masks.spark.workbench import Workbench
 from penstock.model.kinds import Stream
 from penstock.pipeline.log_source import PROBLEM
+from penstock.pipeline.steps import SUBJECT
 from penstock.store.opt_outs import (
     NUMBER_BITS,
     Consent,
@@ -40,21 +38,17 @@ from penstock.store.opt_outs import (
 )
 
 REFUSED: Final = "the person opted out of a purpose of the view"
-SUBJECT: Final = "penstock:subject"
-"""The column of numbers that stand for the people whom records are about."""
 _WHO: Final = "penstock:refused"
 _KEPT: Final = 16
 
 __all__ = (
     "REFUSED",
-    "SUBJECT",
     "Consent",
     "Objectors",
     "OptOuts",
     "mark_refused",
     "mark_subjects",
     "nobody_opted_out",
-    "objects",
 )
 
 
@@ -79,13 +73,6 @@ def mark_refused(frame: DataFrame, stream: Stream, refusing: frozenset[str]) -> 
     joined = marked.join(F.broadcast(people), _named(SUBJECT) == _named(_WHO), "left")
     found = F.coalesce(_named(PROBLEM), F.when(_named(_WHO).isNotNull(), F.lit(REFUSED)))
     return joined.withColumn(PROBLEM, found).select(*(f"`{name}`" for name in frame.columns))
-
-
-def objects(subjects: pa.ChunkedArray, refusing: frozenset[str]) -> npt.NDArray[np.bool_]:
-    """Say which of the people behind records want no part in a view; null is nobody."""
-    found = pc.is_in(subjects, value_set=_numbers(refusing), skip_nulls=True)
-    answer: npt.NDArray[np.bool_] = found.to_numpy(zero_copy_only=False).astype(np.bool_)
-    return answer
 
 
 def _number(frame: DataFrame, marks: SubjectMarks, text: Column) -> Column:

@@ -116,9 +116,8 @@ class DetectionRunner:
             raise
 
     def _go_on(self, last: Commit | None) -> None:
-        state = self._writer.load_state()
-        if last is not None and state is not None:
-            mark = Mark(**json.loads(state))
+        if last is not None:
+            mark = Mark(**json.loads(last.mark))
             if (mark.key, mark.stream) != (self._mark.key, self._mark.stream):
                 raise UsageError(
                     f"persons were told apart by {quote(mark.key)} of {quote(mark.stream)} so "
@@ -233,8 +232,9 @@ class DetectionRunner:
             self.plan.signature,
             at=time.time_ns() // 1_000_000,
             totals=self._totals,
+            mark=json.dumps(asdict(mark)),
         )
-        self._writer.commit(commit, json.dumps(asdict(mark)).encode())
+        self._writer.commit(commit)
         self._mark, self.next = mark, end
         self._clear()
 

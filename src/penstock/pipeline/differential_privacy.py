@@ -12,7 +12,7 @@ Rules that hold here:
   so does a window without records that lies between others.
 - Values become whole numbers on a grid and are cut to their bounds there, so that the bound
   of a sum is exact.
-- The ledger is saved with the commit that publishes the figures: either both count or none,
+- The ledger counts with the commit that publishes the figures: either both count or none,
   and a window is never published twice with different noise.
 """
 
@@ -33,11 +33,13 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from penstock.definitions.differential_privacy import END, START, Aggregate, DifferentialPrivacy
 from penstock.masks.fields import Schema
 from penstock.model.kinds.view import Window
+from penstock.pipeline.forgetting import split_off
 from penstock.pipeline.laplace import LaplaceNoise, MakeNoise, Noise
 from penstock.pipeline.ledger import Ledger
 from penstock.pipeline.log_source import OFFSET
 from penstock.pipeline.parsing import PERSON, TIME
 from penstock.pipeline.steps import (
+    SUBJECT,
     WINDOW,
     DeadLetter,
     Outcome,
@@ -107,7 +109,7 @@ class DifferentialPrivacyStep:
         self._grace = window.grace
         self._by_arrival = by_arrival
         held = {name: schema[name] for name in parameters.fields}
-        self._input = arrow_schema(held, OFFSET, PERSON, TIME)
+        self._input = arrow_schema(held, OFFSET, PERSON, TIME, SUBJECT)
         self._output = arrow_schema(parameters.output(schema), OFFSET, WINDOW)
         self._groups = list(itertools.product(*(group.values for group in parameters.groups)))
         self._noises = _make_noises(parameters, make_noise)
@@ -169,12 +171,17 @@ class DifferentialPrivacyStep:
         self._newest = max(self._newest, newest)
         return self._let_go(max(self._watermark, newest - self._grace), dead)
 
-    def is_due(self, now: int) -> bool:
-        """Whether the clock has ended a window."""
-        if not self._by_arrival:
-            return False
-        reached = max(self._watermark, now - self._grace)
-        return self._next is not None and self._next + self._size <= reached
+    def forget(self, subjects: Integers, reason: str) -> list[DeadLetter]:
+        """Let the rows of some people not count; what was published with them stays."""
+        self._rows, dead = split_off(self._rows, subjects, reason)
+        return dead
+
+    @property
+    def due(self) -> int | None:
+        """When the clock ends the window to be published next."""
+        if not self._by_arrival or self._next is None:
+            return None
+        return self._next + self._size + self._grace
 
     def flush(self) -> Outcome:
         """End all windows up to that of the newest time; later ones may still come."""

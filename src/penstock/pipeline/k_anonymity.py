@@ -37,10 +37,12 @@ from penstock.masks.anonymity.rules import Rule
 from penstock.masks.anonymity.stream import StreamAnonymizer
 from penstock.masks.fields import Schema
 from penstock.masks.suppression import SYMBOL
+from penstock.pipeline.forgetting import find_objectors, split_off
 from penstock.pipeline.log_source import OFFSET
 from penstock.pipeline.parsing import PERSON, TIME
 from penstock.pipeline.risk_persons import HIGH, LOW, PERSONS, RECORDS, count_persons
 from penstock.pipeline.steps import (
+    SUBJECT,
     WINDOW,
     DeadLetter,
     Outcome,
@@ -69,7 +71,7 @@ class KAnonymityStep:
         self._domains = [make_domain(quasi, hierarchies) for quasi in parameters.quasi_identifiers]
         mixed = parameters.sensitive if isinstance(parameters, Diverse) else ()
         self._mixed = [make_domain(field, hierarchies) for field in mixed]
-        self._input = arrow_schema(schema, OFFSET, PERSON, TIME)
+        self._input = arrow_schema(schema, OFFSET, PERSON, TIME, SUBJECT)
         self._output = arrow_schema(parameters.output(schema), OFFSET, WINDOW)
         steering = Parameters(
             self._domains,
@@ -99,9 +101,16 @@ class KAnonymityStep:
         state = self._stream.to_bytes()
         return len(state).to_bytes(8) + state + write_table(self._rows)
 
-    def is_due(self, now: int) -> bool:  # noqa: ARG002 - time plays no part
+    def forget(self, subjects: npt.NDArray[np.int64], reason: str) -> list[DeadLetter]:
+        """Let the rows of some people go unpublished; groups are made without them."""
+        self._stream.forget(find_objectors(self._rows, subjects))
+        self._rows, dead = split_off(self._rows, subjects, reason)
+        return dead
+
+    @property
+    def due(self) -> int | None:
         """Nothing leaves by the clock."""
-        return False
+        return None
 
     def feed(self, rows: pa.Table, now: int) -> Outcome:  # noqa: ARG002 - time plays no part
         """Take rows in; those outside a domain become dead letters at once."""

@@ -1,8 +1,9 @@
 """What collective steps have in common: they take rows in, hold some back, let others go.
 
 Rules that hold here:
-- Rows are Arrow tables with the fields of the view and three columns more: offset, person
-  and time. A step gets them in the order of their offsets.
+- Rows are Arrow tables with the fields of the view and some columns more: offset, person,
+  time, and the number by which people who opt out are found. A step gets them in the order
+  of their offsets.
 - Every row leaves a step: published, as often as the step says, or as a dead letter.
 - `save` gives everything that a step knows; a step that is loaded from it goes on as if
   nothing had happened.
@@ -14,11 +15,17 @@ import io
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from penstock.masks.fields import FieldType, Schema
 from penstock.pipeline.log_source import OFFSET
 
+Integers = npt.NDArray[np.int64]
+
+SUBJECT: Final = "penstock:subject"
+"""The column of numbers that stand for the people whom records are about; see `consent`."""
 WINDOW: Final = "penstock:window"
 # Before every time that records can have.
 NO_TIME: Final = -(2**62)
@@ -71,11 +78,15 @@ class Step(Protocol):
     def flush(self) -> Outcome:
         """End the stream: everything leaves."""
 
+    def forget(self, subjects: Integers, reason: str) -> list[DeadLetter]:
+        """Let the rows of some people go unpublished, of those that are held back."""
+
     def save(self) -> bytes:
         """Return everything the step knows."""
 
-    def is_due(self, now: int) -> bool:
-        """Whether something would leave by the clock alone."""
+    @property
+    def due(self) -> int | None:
+        """The time of the clock from which on something leaves by it alone, if ever."""
 
 
 def arrow_schema(schema: Schema, *more: str) -> pa.Schema:

@@ -26,12 +26,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 from penstock.errors import PenstockError
 from penstock.eventlog.connection import BrokerError
 from penstock.model.kinds import Stream
+from penstock.pipeline.collective.query import StepEndedError
 from penstock.pipeline.joint import Written
 from penstock.pipeline.log_source import OFFSET
 from penstock.pipeline.parsing import parse_records
 from penstock.pipeline.sources.kafka_registry import NO_ANSWER, RegistrySchemas
 from penstock.pipeline.sources.source import Source
 from penstock.pipeline.views import ViewRunner, process_together
+from penstock.store.consent import ConsentUnknownError
 
 LEAST_WAIT: Final = 0.5
 MOST_WAIT: Final = 30.0
@@ -285,7 +287,7 @@ class StreamRunner:
 def is_passing(error: BaseException) -> bool:
     """Whether what failed a view is worth another try: others were out of reach."""
     if isinstance(error, PenstockError):
-        return isinstance(error, BrokerError)
+        return isinstance(error, BrokerError | ConsentUnknownError | StepEndedError)
     return any(word in str(error) for word in _ABROAD)
 
 

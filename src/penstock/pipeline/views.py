@@ -1,8 +1,8 @@
 """Runs one view: batches of its stream become files that count.
 
 Rules that hold here:
-- Masks are columns of Spark. A collective step works on the driver, on the rows of one
-  batch; what it holds back is saved with the commit of the batch.
+- Masks are columns of Spark. A collective step is a stateful query of its own; what it holds
+  back is in Spark's state store, and what leaves it counts with the commit of the batch.
 - Records that the view has seen already are passed over by their offsets, whatever Spark
   offers again.
 """
@@ -14,28 +14,42 @@ import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
-from penstock.errors import UsageError, quote
+from penstock.errors import UnavailableError, UsageError, quote
 from penstock.eventlog import Topic
 from penstock.masks import Chain, Vault
 from penstock.masks.spark import mask_frame
 from penstock.pipeline.blueprint import Blueprint
+from penstock.pipeline.collective.commands import (
+    FEED,
+    FLUSH,
+    REASON,
+    Command,
+    Report,
+    load_outcome,
+    save_objectors,
+    stage_rows,
+)
+from penstock.pipeline.collective.query import StepQuery
 from penstock.pipeline.commits import Commit, Totals, ViewWriter
-from penstock.pipeline.consent import Consent, mark_refused, nobody_opted_out
+from penstock.pipeline.consent import (
+    Consent,
+    Objectors,
+    mark_refused,
+    mark_subjects,
+    nobody_opted_out,
+)
 from penstock.pipeline.joint import Branch, Written, write_together
 from penstock.pipeline.log_source import OFFSET, PROBLEM
 from penstock.pipeline.parsing import PERSON, TIME
 from penstock.pipeline.risk_persons import write_persons
 from penstock.pipeline.sinks.files import ParquetSink
 from penstock.pipeline.sinks.opening import Sinks
-from penstock.pipeline.steps import NO_TIME, WINDOW, DeadLetter, Outcome, Step, arrow_schema
-
-REJECTED: Final = "penstock:rejected"
+from penstock.pipeline.steps import NO_TIME, SUBJECT, WINDOW, DeadLetter, Outcome
 
 
 class ViewRunner:
@@ -47,28 +61,35 @@ class ViewRunner:
         blueprint: Blueprint,
         folder: Path,
         secret: bytes,
+        *,
         writer: ViewWriter | None = None,
         sinks: Sinks | None = None,
         vault: Vault | None = None,
         consent: Consent = nobody_opted_out,
+        steps: StepQuery | None = None,
+        purposes: tuple[str, ...] | None = None,
     ) -> None:
         self.blueprint = blueprint
         self.name = blueprint.view.name
         self.next = 0
+        self.held = 0
+        """How many records the view holds back."""
+        self._due: int | None = None
         self._spark = spark
         self._secret = secret
         self._sinks = sinks or Sinks(Topic(folder / blueprint.view.topic))
         self._sink = self._sinks.find(blueprint.view.format)
         self._writer = writer or ViewWriter(folder, self._deliver)
         self._plans = folder / "plans"
+        self._steps = steps or StepQuery(spark, folder, self._plans, secret)
         self._vault = vault
         self._consent = consent
-        self._refusing: frozenset[str] = frozenset()
+        # Definitions that were kept do not tell what the view serves now.
+        self._purposes = blueprint.view.purposes if purposes is None else purposes
+        self._refusing = Objectors()
         self._before, self._after = blueprint.chains(secret, vault)
+        self._collective = bool(blueprint.plan.together)
         self._totals = Totals()
-        self._step: Step | None = None
-        # What the view did before its definition changed; budgets are taken over from it.
-        self._earlier: Step | None = None
 
     def open(self) -> None:
         """Take the view, and go on where its newest commit ended."""
@@ -76,7 +97,7 @@ class ViewRunner:
         try:
             self._go_on(last)
         except BaseException:
-            self._writer.close()
+            self.close()
             raise
 
     def _go_on(self, last: Commit | None) -> None:
@@ -86,6 +107,19 @@ class ViewRunner:
             partial = plan.with_suffix(".partial")
             partial.write_text(self.blueprint.to_json(), encoding="utf-8")
             partial.replace(plan)
+        if self._collective:
+            self._steps.workshop.prepare()
+        given = self._steps.workshop.find(self._writer.sequence)
+        if given is not None:
+            # Killed in the middle of it: it is done before anything else.
+            own = given.plan == self.blueprint.signature
+            (self if own else self._before_change(given)).complete(given)
+            last = self._writer.newest
+        if last is not None and last.held and not self._steps.workshop.has_state:
+            raise UnavailableError(
+                f"the view {quote(self.name)} held {last.held} records back, and they are gone",
+                fix=f"bring {self._steps.workshop.folder} back, or begin the view anew",
+            )
         if last is not None and last.plan != self.blueprint.signature:
             self._change_from(last)
         self._resume()
@@ -94,49 +128,61 @@ class ViewRunner:
         last = self._writer.newest
         if last is not None:
             self._totals, self.next = last.totals, last.next
-        own = last is not None and last.plan == self.blueprint.signature
-        saved = self._writer.load_state() if own else None
-        self._step = self.blueprint.make_step(self._secret, saved, self._earlier)
+            self.held, self._due = last.held, last.due
 
     def _change_from(self, last: Commit) -> None:
         """Publish what was held back under earlier definitions, as these say."""
-        text = (self._plans / f"{last.plan}.json").read_text(encoding="utf-8")
-        before = Blueprint.from_json(text)
-        now = self.blueprint.stream
-        if (before.stream.name, before.stream.source) != (now.name, now.source):
+        earlier = self._before_change(last)
+        before, now = earlier.blueprint.stream, self.blueprint.stream
+        if (before.name, before.source) != (now.name, now.source):
             # Its offsets would mean other records.
             raise UsageError(
-                f"the view {quote(self.name)} was one of the stream {quote(before.stream.name)}"
-                f"{'' if before.stream.name != now.name else ', which had another source'}",
+                f"the view {quote(self.name)} was one of the stream {quote(before.name)}"
+                f"{'' if before.name != now.name else ', which had another source'}",
                 fix=f"give it another name, or move {self._writer.folder} away",
             )
-        if last.state:
-            folder = self._writer.folder
-            earlier = ViewRunner(
-                self._spark, before, folder, self._secret, self._writer, self._sinks, self._vault
-            )
-            earlier._resume()
-            earlier.flush()
-            self._earlier = earlier._step
+        earlier.end()
+
+    def complete(self, command: Command) -> None:
+        """Let a command be obeyed that was given before; whoever calls has the view open."""
+        self._resume()
+        self._obey(command)
+
+    def end(self) -> None:
+        """Publish what is held back, for good; whoever calls has the view open."""
+        self._resume()
+        self.flush()
+
+    def _before_change(self, made: Commit | Command) -> ViewRunner:
+        """Return the view under the definitions that a commit or a command went by."""
+        text = (self._plans / f"{made.plan}.json").read_text(encoding="utf-8")
+        return ViewRunner(
+            self._spark,
+            Blueprint.from_json(text),
+            self._writer.folder,
+            self._secret,
+            writer=self._writer,
+            sinks=self._sinks,
+            vault=self._vault,
+            consent=self._consent,
+            steps=self._steps,
+            purposes=self._purposes,
+        )
 
     def close(self) -> None:
         """Give the view free."""
+        self._steps.close()
         self._writer.close()
-
-    @property
-    def held(self) -> int:
-        """How many records the view holds back."""
-        return self._step.held if self._step else 0
 
     @property
     def joins(self) -> bool:
         """Whether the view can be written in one pass with others of its stream."""
-        plain = self._step is None and isinstance(self._sink, ParquetSink)
+        plain = not self._collective and isinstance(self._sink, ParquetSink)
         return plain and not self._refusing
 
     def ask(self) -> None:
         """Ask who wants no part in the view; before each batch."""
-        self._refusing = self._consent().refusing(self.blueprint.view.purposes)
+        self._refusing = self._consent().refusing(self._purposes)
 
     def process(self, frame: DataFrame, end: int, written: Written | None = None) -> Commit:
         """Publish what parsed records become, from `next` to before `end`.
@@ -148,29 +194,27 @@ class ViewRunner:
             count = found.published + len(found.dead)
             totals = Totals(count, found.published, len(found.dead), 0.0)
             return self._commit(found.target.parent, end, found.dead, totals)
-        staged = self._writer.stage()
-        carry = [OFFSET, PERSON, TIME] if self._step else [OFFSET]
+        carry = [OFFSET, PERSON, TIME, SUBJECT] if self._collective else [OFFSET]
+        if self._collective:
+            # Where the view serves no purpose, there is none to opt out of.
+            marks = self._refusing.marks if self._purposes else None
+            frame = mark_subjects(frame, self.blueprint.stream, marks)
         frame = mark_refused(frame, self.blueprint.stream, self._refusing)
         identity = F.concat(F.lit(f"{self.blueprint.stream.topic}/"), _named(OFFSET).cast("string"))
         masked = mask_frame(
-            frame, self._before, identity=identity, carry=[*carry, PROBLEM], rejection=REJECTED
+            frame, self._before, identity=identity, carry=[*carry, PROBLEM], rejection=REASON
         )
-        reason = F.coalesce(_named(PROBLEM), _named(REJECTED))
-        masked = masked.withColumn(REJECTED, reason).drop(PROBLEM)
-        dead: list[DeadLetter] = []
-        loss = 0.0
-        if self._step is None:
-            published = self._write(masked, self._before, staged, dead)
-            count = published + len(dead)
-        else:
-            rows, refused = self._collect(masked, [*self._before.output, *carry])
-            dead += refused
-            count = int(rows.num_rows) + len(refused)
+        reason = F.coalesce(_named(PROBLEM), _named(REASON))
+        masked = masked.withColumn(REASON, reason).drop(PROBLEM)
+        if self._collective:
             # The clock says nothing yet: records that arrived before now may still be unread.
-            outcome = self._step.feed(rows, NO_TIME)
-            published = self._publish(outcome, staged, dead)
-            loss = outcome.loss
-        return self._commit(staged, end, dead, Totals(count, published, len(dead), loss))
+            columns = [*self._before.output, *carry, REASON]
+            return self._command(FEED, end, rows=masked.select(*(_named(it) for it in columns)))
+        staged = self._writer.stage()
+        dead: list[DeadLetter] = []
+        published = self._write(masked, self._before, staged, dead)
+        totals = Totals(published + len(dead), published, len(dead), 0.0)
+        return self._commit(staged, end, dead, totals)
 
     def branch(self) -> Branch:
         """Return what a pass with other views needs: the masks, and a place for files."""
@@ -178,38 +222,41 @@ class ViewRunner:
 
     def flush(self) -> Commit | None:
         """End the stream: publish what is held back."""
-        if self._step is None or not self._step.held:
-            return None
-        staged = self._writer.stage()
-        dead: list[DeadLetter] = []
-        outcome = self._step.flush()
-        published = self._publish(outcome, staged, dead)
-        totals = Totals(0, published, len(dead), outcome.loss)
-        return self._commit(staged, self.next, dead, totals)
+        return self._command(FLUSH, self.next) if self.held else None
 
     def is_due(self, now: int) -> bool:
         """Whether the clock ends a window, if it is `now`."""
-        return self._step is not None and self._step.is_due(now)
+        return self._due is not None and self._due <= now
 
     def tick(self, now: int) -> Commit | None:
         """Let windows end by the clock; the view has read all that arrived before `now`."""
-        if self._step is None or not self._step.is_due(now):
-            return None
-        empty = arrow_schema(self._before.output, OFFSET, PERSON, TIME).empty_table()
-        outcome = self._step.feed(empty, now)
+        return self._command(FEED, self.next, now=now) if self.is_due(now) else None
+
+    def _command(
+        self, action: str, end: int, *, now: int = NO_TIME, rows: DataFrame | None = None
+    ) -> Commit:
+        """Let the collective step do something, and publish what leaves it."""
+        workshop, number = self._steps.workshop, self._writer.sequence
+        folder = workshop.begin(number)
+        files = () if rows is None else stage_rows(rows, folder)
+        if self.held:
+            self.ask()
+            save_objectors(folder, self._refusing)
+        return self._obey(Command(number, action, self.blueprint.signature, end, now, files))
+
+    def _obey(self, command: Command) -> Commit:
+        made: list[Commit] = []
+        self._steps.run(command, lambda report: made.append(self._conclude(command, report)))
+        return made[0]
+
+    def _conclude(self, command: Command, report: Report) -> Commit:
+        outcome = load_outcome(self._steps.workshop.rows(command.number), report)
         staged = self._writer.stage()
         dead: list[DeadLetter] = []
         published = self._publish(outcome, staged, dead)
-        totals = Totals(0, published, len(dead), outcome.loss)
-        return self._commit(staged, self.next, dead, totals)
-
-    def _collect(self, masked: DataFrame, columns: list[str]) -> tuple[pa.Table, list[DeadLetter]]:
-        """Bring rows to the driver, in the order of their offsets."""
-        table = masked.toArrow().sort_by(OFFSET)
-        reasons = table[REJECTED]
-        refused = table.filter(reasons.is_valid())
-        dead = _letters(refused)
-        return table.filter(reasons.is_null()).select(columns), dead
+        self.held, self._due = report.held, report.due
+        totals = Totals(report.read, published, len(dead), report.loss)
+        return self._commit(staged, command.next, dead, totals)
 
     def _publish(self, outcome: Outcome, staged: Path, dead: list[DeadLetter]) -> int:
         """Write what left a collective step, through the masks behind it."""
@@ -225,15 +272,13 @@ class ViewRunner:
         frame = self._spark.createDataFrame(rows)
         parts = [F.lit(self.blueprint.stream.topic), _named(OFFSET), _named(WINDOW)]
         identity = F.concat_ws("/", *(part.cast("string") for part in parts))
-        masked = mask_frame(
-            frame, self._after, identity=identity, carry=[OFFSET], rejection=REJECTED
-        )
+        masked = mask_frame(frame, self._after, identity=identity, carry=[OFFSET], rejection=REASON)
         return self._write(masked, self._after, staged, dead)
 
     def _write(self, masked: DataFrame, chain: Chain, staged: Path, dead: list[DeadLetter]) -> int:
         """Write the rows that passed all masks; return their number."""
         seen = Observation()
-        rejected = _named(REJECTED)
+        rejected = _named(REASON)
         watched = masked.observe(
             seen,
             F.count(F.when(rejected.isNull(), 1)).alias("fine"),
@@ -263,20 +308,18 @@ class ViewRunner:
                     entry = {"offset": letter.offset, "reason": letter.reason}
                     file.write(json.dumps(entry, ensure_ascii=False) + "\n")
         self._totals = self._totals.add(totals)
-        held = self.held
-        plan = self.blueprint.signature
         commit = Commit(
             self._writer.sequence,
             end,
-            plan,
-            held=held,
+            self.blueprint.signature,
+            held=self.held,
+            due=self._due,
             at=_now(),
             totals=self._totals,
             format=self.blueprint.view.format,
             begin=self._sink.begin(),
         )
-        # A step that holds nothing still knows what it learnt; it is saved all the same.
-        made = self._writer.commit(commit, self._step.save() if self._step else None)
+        made = self._writer.commit(commit)
         self.next = end
         return made
 
@@ -291,9 +334,7 @@ def process_together(views: Sequence[ViewRunner], frame: DataFrame) -> dict[str,
 def _letters(table: pa.Table) -> list[DeadLetter]:
     return [
         DeadLetter(offset, reason)
-        for offset, reason in zip(
-            table[OFFSET].to_pylist(), table[REJECTED].to_pylist(), strict=True
-        )
+        for offset, reason in zip(table[OFFSET].to_pylist(), table[REASON].to_pylist(), strict=True)
     ]
 
 

@@ -27,11 +27,13 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from penstock.definitions.collective import Collective
 from penstock.masks.fields import Schema
 from penstock.model.kinds.view import Window
+from penstock.pipeline.forgetting import split_off
 from penstock.pipeline.grouped import apply_to_groups
 from penstock.pipeline.holding import hold_back, may_hold
 from penstock.pipeline.log_source import OFFSET
 from penstock.pipeline.parsing import PERSON, TIME
 from penstock.pipeline.steps import (
+    SUBJECT,
     WINDOW,
     DeadLetter,
     Outcome,
@@ -71,7 +73,7 @@ class WindowStep:
         self._by_arrival = by_arrival
         self._secret = secret
         self._schema = schema
-        self._input = arrow_schema(schema, OFFSET, PERSON, TIME)
+        self._input = arrow_schema(schema, OFFSET, PERSON, TIME, SUBJECT)
         if saved is None:
             self._watermark = EARLIEST - self._grace
             self._rows = self._input.empty_table()
@@ -112,11 +114,19 @@ class WindowStep:
             newest = max(newest, now)
         return self._let_go(max(self._watermark, newest - self._grace), dead)
 
-    def is_due(self, now: int) -> bool:
-        """Whether the clock has ended a window."""
+    def forget(self, subjects: Integers, reason: str) -> list[DeadLetter]:
+        """Let the rows of some people go unpublished; one may wait in both places."""
+        self._rows, dead = split_off(self._rows, subjects, reason)
+        self._carried, more = split_off(self._carried, subjects, reason)
+        return list(dict.fromkeys(dead + more))
+
+    @property
+    def due(self) -> int | None:
+        """When the clock ends the first window that has rows."""
         if not self._by_arrival:
-            return False
-        return bool(self._find_over(max(self._watermark, now - self._grace))[0].size)
+            return None
+        ends = self._find_over(LATEST + self._size)[1] + self._size
+        return int(ends.min()) + self._grace if ends.size else None
 
     def flush(self) -> Outcome:
         """End all windows that have rows; later ones may still come."""

@@ -75,4 +75,3 @@ def test_other_versions_are_refused() -> None:
     check_version(Join("0123456789abcdef"))
     with pytest.raises(ChannelError, match="another way"):
         check_version(Join("0123456789abcdef", 2))
-

@@ -109,7 +109,7 @@ def test_what_was_published_and_what_was_not_can_be_read(
     rows = pa.table({"pid": [None], "name": ["Ott"]})
     pyarrow.parquet.write_table(rows, staged / "data" / "part-0.parquet")
     (staged / "dead" / "letters.jsonl").write_text('{"offset": 1, "reason": "no JSON"}\n')
-    writer.commit(Commit(0, 2, "p", totals=Totals(2, 1, 1)), None)
+    writer.commit(Commit(0, 2, "p", totals=Totals(2, 1, 1)))
     writer.close()
     assert _json(capsys, "read", "nurse") == [{"pid": None, "name": "Ott"}]
     assert _json(capsys, "read", "doctor") == []
@@ -135,7 +135,7 @@ def test_the_list_can_be_read_on_a_narrow_terminal(
     writer.open()
     writer.stage()
     many = Totals(12_345_678, 12_345_000, 678, 1_234_500.0)
-    writer.commit(Commit(0, 12_345_678, "plan", held=9_999, totals=many), None)
+    writer.commit(Commit(0, 12_345_678, "plan", held=9_999, totals=many))
     writer.close()
     monkeypatch.setenv("COLUMNS", "80")
     command.main(["list"], standalone_mode=False)

@@ -9,14 +9,14 @@ from penstock.errors import UnavailableError
 from penstock.pipeline.commits import Commit, Totals, ViewFolder, ViewWriter
 
 
-def _publish(writer: ViewWriter, text: str, *, state: bytes | None = None) -> Commit:
+def _publish(writer: ViewWriter, text: str) -> Commit:
     staged = writer.stage()
     (staged / "data").mkdir()
     (staged / "data" / "part-0.json").write_text(text)
     (staged / "data" / "_SUCCESS").touch()
     (staged / "dead" / "letters.jsonl").write_text(json.dumps({"offset": writer.sequence}) + "\n")
     commit = Commit(writer.sequence, writer.sequence + 1, "plan", totals=Totals(read=1))
-    return writer.commit(commit, state)
+    return writer.commit(commit)
 
 
 def _published(folder: Path) -> list[str]:
@@ -26,32 +26,28 @@ def _published(folder: Path) -> list[str]:
 def test_what_is_committed_counts_and_comes_back(tmp_path: Path) -> None:
     writer = ViewWriter(tmp_path)
     assert writer.open() is None
-    _publish(writer, "a", state=b"s0")
-    last = _publish(writer, "b", state=b"s1")
-    assert writer.load_state() == b"s1"
+    _publish(writer, "a")
+    last = _publish(writer, "b")
     writer.close()
     again = ViewWriter(tmp_path)
     assert again.open() == last
-    assert again.load_state() == b"s1"
     assert again.sequence == 2
     assert _published(tmp_path) == ["a", "b"]
     assert [letter["offset"] for letter in ViewFolder(tmp_path).dead_letters()] == [0, 1]
     assert [commit.sequence for commit in ViewFolder(tmp_path).commits()] == [0, 1]
-    assert len(list((tmp_path / "state").iterdir())) == 1
 
 
 def test_what_is_not_for_readers_only_the_owner_can_read(tmp_path: Path) -> None:
     writer = ViewWriter(tmp_path / "view")
     writer.open()
-    _publish(writer, "a", state=b"raw values that wait")
+    _publish(writer, "a")
     writer.close()
     hidden = [
         tmp_path / "view" / "commits.jsonl",
-        *(tmp_path / "view" / "state").iterdir(),
         *(tmp_path / "view" / "dead").iterdir(),
     ]
-    assert len(hidden) == 3
-    assert [path.stat().st_mode & 0o777 for path in hidden] == [0o600] * 3
+    assert len(hidden) == 2
+    assert [path.stat().st_mode & 0o777 for path in hidden] == [0o600] * 2
 
 
 def test_a_second_writer_is_refused(tmp_path: Path) -> None:
@@ -67,7 +63,7 @@ class _Crash(Exception):  # noqa: N818 - it stands for a kill, not for an error
     pass
 
 
-STEPS = ["stage", "sync", "rename", "state", "line", "place"]
+STEPS = ["stage", "sync", "rename", "line", "place"]
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -77,7 +73,7 @@ def test_a_crash_at_any_step_leaves_all_or_nothing(
     """Stop the second commit at each of its steps, as a kill would, and open again."""
     writer = ViewWriter(tmp_path)
     writer.open()
-    _publish(writer, "a", state=b"s0")
+    _publish(writer, "a")
 
     def crash(*_: object, **__: object) -> None:
         raise _Crash
@@ -89,14 +85,12 @@ def test_a_crash_at_any_step_leaves_all_or_nothing(
             patch.setattr("penstock.pipeline.commits._sync", crash)
         elif step == "rename":
             patch.setattr(Path, "rename", crash)
-        elif step == "state":
-            patch.setattr("penstock.pipeline.commits._write", crash)
         elif step == "line":
             patch.setattr(Commit, "to_line", crash)
         else:
             patch.setattr(ViewWriter, "_place", crash)
         with pytest.raises(_Crash):
-            _publish(writer, "b", state=b"s1")
+            _publish(writer, "b")
     writer.close()
 
     again = ViewWriter(tmp_path)
@@ -105,7 +99,6 @@ def test_a_crash_at_any_step_leaves_all_or_nothing(
     counts = step == "place"  # only then was the line on the disk
     assert last.sequence == int(counts)
     assert _published(tmp_path) == (["a", "b"] if counts else ["a"])
-    assert again.load_state() == (b"s1" if counts else b"s0")
     _publish(again, "c")
     assert _published(tmp_path)[-1] == "c"
     assert not (tmp_path / ".staging").exists()

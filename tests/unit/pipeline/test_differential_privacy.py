@@ -15,7 +15,7 @@ from penstock.pipeline import differential_privacy
 from penstock.pipeline.differential_privacy import SPENT, DifferentialPrivacyStep, Scale
 from penstock.pipeline.log_source import OFFSET
 from penstock.pipeline.parsing import PERSON, TIME
-from penstock.pipeline.steps import Outcome, arrow_schema
+from penstock.pipeline.steps import SUBJECT, Outcome, arrow_schema
 from penstock.pipeline.windows import TIMELESS
 
 SCHEMA = {"n": Field.of("long", optional=True)}
@@ -57,8 +57,9 @@ def _rows(*rows: tuple[int | None, int | None], first: int = 0) -> pa.Table:
         OFFSET: list(range(first, first + len(rows))),
         PERSON: [row[1] for row in rows],
         TIME: [row[0] for row in rows],
+        SUBJECT: [None] * len(rows),
     }
-    return pa.table(columns, schema=arrow_schema(SCHEMA, OFFSET, PERSON, TIME))
+    return pa.table(columns, schema=arrow_schema(SCHEMA, OFFSET, PERSON, TIME, SUBJECT))
 
 
 def _counts(outcome: Outcome) -> dict[int, int]:
@@ -68,20 +69,18 @@ def _counts(outcome: Outcome) -> dict[int, int]:
 
 def test_the_clock_ends_windows_of_arrival_also_empty_ones() -> None:
     step = _step(by_arrival=True, grace=5)
-    assert not step.is_due(10**6), "before the first record there is nothing to publish"
+    assert step.due is None, "before the first record there is nothing to publish"
     assert _counts(step.feed(_rows((3, 1)), 3)) == {}
-    assert not step.is_due(14)
-    assert step.is_due(15)
+    assert step.due == 15
     assert _counts(step.feed(_rows(), 15)) == {0: 1}
-    assert not step.is_due(24)
-    assert step.is_due(25)
+    assert step.due == 25
     assert _counts(step.feed(_rows(), 47)) == {10: 0, 20: 0, 30: 0}
 
 
 def test_times_of_events_wait_for_events() -> None:
     step = _step()
     step.feed(_rows((3, 1)), 3)
-    assert not step.is_due(10**6)
+    assert step.due is None
 
 
 def test_a_long_silence_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,8 +187,8 @@ def test_figures_have_the_noise_that_was_declared() -> None:
     )
     schema = {"ward": Field.of("string"), "n": Field.of("long", optional=True)}
     step = DifferentialPrivacyStep(parameters, Window(size=10), schema, by_arrival=False)
-    columns = {"ward": ["7"], "n": [15], OFFSET: [0], PERSON: [1], TIME: [5]}
-    step.feed(pa.table(columns, schema=arrow_schema(schema, OFFSET, PERSON, TIME)), 0)
+    columns = {"ward": ["7"], "n": [15], OFFSET: [0], PERSON: [1], TIME: [5], SUBJECT: [9]}
+    step.feed(pa.table(columns, schema=arrow_schema(schema, OFFSET, PERSON, TIME, SUBJECT)), 0)
     rows = step.flush().rows.to_pylist()
     assert len(rows) == 500
     # Four records, three shares of 1.5: a scale of 8. Ten standard deviations of the mean.

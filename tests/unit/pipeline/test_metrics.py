@@ -58,7 +58,7 @@ class House:
         before = writer.newest.totals if writer.newest else Totals()
         totals = before.add(Totals(len(rows) + rejected, len(rows), rejected, 0.5 * len(rows)))
         self.end = totals.read
-        writer.commit(Commit(writer.sequence, self.end, blueprint.signature, totals=totals), None)
+        writer.commit(Commit(writer.sequence, self.end, blueprint.signature, totals=totals))
         writer.close()
 
     def told(self, figure: str, view: str = "all") -> float | None:

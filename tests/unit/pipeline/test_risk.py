@@ -26,7 +26,7 @@ from penstock.pipeline.risk_persons import count_persons, read_persons, write_pe
 from penstock.pipeline.risk_plots import draw
 from penstock.pipeline.risk_population import measure_journalist
 from penstock.pipeline.risk_question import Knowledge, Question
-from penstock.pipeline.steps import DeadLetter
+from penstock.pipeline.steps import SUBJECT, DeadLetter
 
 SECRET = bytes(32)
 STREAM: dict[str, Any] = {
@@ -70,6 +70,7 @@ def publish(folder: Path, plan: Blueprint, rows: list[tuple[int, int, str]]) -> 
             OFFSET: pa.array(range(len(rows)), pa.int64()),
             PERSON: pa.array(pids, pa.int64()),
             TIME: pa.array([0] * len(rows), pa.int64()),
+            SUBJECT: pa.nulls(len(rows), pa.int64()),
         }
     )
     step = plan.make_step(SECRET)
@@ -90,7 +91,7 @@ def publish(folder: Path, plan: Blueprint, rows: list[tuple[int, int, str]]) -> 
         dead += outcome.dead
         total = total.add(Totals(0, fields.num_rows, len(outcome.dead), outcome.loss))
         made = Commit(writer.sequence, len(rows), plan.signature, at=1, totals=total)
-        writer.commit(made, None)
+        writer.commit(made)
     writer.close()
     return ViewFolder(folder)
 
@@ -176,6 +177,7 @@ def publish_masked(folder: Path, plan: Blueprint) -> ViewFolder:
             OFFSET: pa.array(range(count), pa.int64()),
             PERSON: pa.array(range(count), pa.int64()),
             TIME: pa.array([0] * count, pa.int64()),
+            SUBJECT: pa.nulls(count, pa.int64()),
         }
     )
     step.feed(table.slice(0, 0), 0)
@@ -187,7 +189,7 @@ def publish_masked(folder: Path, plan: Blueprint) -> ViewFolder:
     groups = pa.concat_tables([it.groups for it in outcomes if it.groups is not None])
     write_persons(folder, writer.sequence, groups)
     totals = Totals(count, joined.num_rows)
-    writer.commit(Commit(0, count, plan.signature, totals=totals), None)
+    writer.commit(Commit(0, count, plan.signature, totals=totals))
     writer.close()
     return ViewFolder(folder)
 
@@ -306,7 +308,7 @@ def test_of_noisy_figures_the_command_tells_the_promise_alone(
     (folder.folder / "plans").mkdir()
     (folder.folder / "plans" / f"{plan.signature}.json").write_text(plan.to_json())
     folder.stage()
-    folder.commit(Commit(0, 9, plan.signature, totals=Totals(9, 4, 1)), None)
+    folder.commit(Commit(0, 9, plan.signature, totals=Totals(9, 4, 1)))
     folder.close()
     capsys.readouterr()
     command.main(["risk", "figures", "--json"], standalone_mode=False)

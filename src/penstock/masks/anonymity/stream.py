@@ -23,6 +23,7 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from penstock.errors import UsageError
 from penstock.masks.anonymity.cuts import Rows, partition
@@ -94,6 +95,15 @@ class StreamAnonymizer:
     def flush(self) -> Release:
         """End the stream: everything still held leaves."""
         return self._release(final=True)
+
+    def forget(self, gone: npt.NDArray[np.bool_]) -> None:
+        """Hold some of the tuples no longer, as if they had never come."""
+        held = self._held
+        if not gone.any():
+            return
+        for column, line in enumerate(self._sensitive[:, :held]):
+            self._seen[column] -= np.bincount(line[gone], minlength=self._seen[column].size)
+        self._keep(np.flatnonzero(~gone))
 
     def _check(self, codes: Floats, sensitive: Integers, count: int) -> None:
         """Refuse arrays that do not fit the parameters."""
