@@ -69,6 +69,7 @@ class Wills:
         self._kept: dict[Session, str] = {}
         """The numbers of the wills of connected clients."""
         self._leaving: dict[str, _Leaving] = {}
+        self._by_client: dict[str, list[_Leaving]] = {}
         self._sent = asyncio.Event()
         self._reviewed = 0
         """The generation of the rules that the wills at the broker were looked at under."""
@@ -86,9 +87,7 @@ class Wills:
 
         Where its session is not `resumed`, the earlier session has ended, and the will with it.
         """
-        for it in [
-            it for it in self._leaving.values() if it.session.client_id == session.client_id
-        ]:
+        for it in list(self._by_client.get(session.client_id, ())):
             if it.timer is not None:
                 if resumed:
                     self._drop(it)
@@ -211,6 +210,7 @@ class Wills:
 
     def _depart(self, it: _Leaving) -> None:
         self._leaving[it.number] = it
+        self._by_client.setdefault(it.session.client_id, []).append(it)
         delay = _delay(it)
         if delay:
             self._wait(it, delay)
@@ -232,6 +232,10 @@ class Wills:
             it.timer.cancel()
         if self._leaving.pop(it.number, None) is not None:
             self._saver.later(DroppedWill(it.number))
+            client_id = it.session.client_id
+            self._by_client[client_id].remove(it)
+            if not self._by_client[client_id]:
+                del self._by_client[client_id]
         self._sent.set()
 
     def _send(self, it: _Leaving) -> None:
