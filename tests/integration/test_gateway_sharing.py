@@ -48,7 +48,7 @@ def wait_until(holds: Callable[[], object], seconds: float = LONG) -> None:
 
 @contextmanager
 def pair(
-    folder: Path, broker: MosquittoServer, *, lease: str = "60s", **sections: Any
+    folder: Path, broker: MosquittoServer, *, lease: str = "300s", **sections: Any
 ) -> Iterator[tuple[GatewayProcess, GatewayThread]]:
     """Run two gateways on one store: the first one detects, and can be killed."""
     common = share(folder) | sections
@@ -70,9 +70,24 @@ def detects(gateway: GatewayThread) -> bool:
     return gateway.do(gateway.gateway.guard.detection.is_alive)
 
 
-def current(gateway: GatewayThread, patient: str, scenario: str = "alert") -> str | None:
+def look(gateway: GatewayThread, patient: str, scenario: str = "alert") -> str | None:
     board = gateway.gateway.guard.detection.board
     return gateway.do(lambda: board.current(scenario, patient))
+
+
+def current(gateway: GatewayThread, patient: str, scenario: str = "alert") -> str | None:
+    """Return a situation as soon as it is known: the machine may be too busy for a moment."""
+    found: list[str | None] = []
+
+    def know() -> bool:
+        try:
+            found.append(look(gateway, patient, scenario))
+        except SituationsUnknownError:
+            return False
+        return True
+
+    wait_until(know)
+    return found[-1]
 
 
 @contextmanager
@@ -131,7 +146,7 @@ def test_what_happens_at_one_holds_at_the_other(broker: MosquittoServer, tmp_pat
 def test_with_postgresql_as_well(broker: MosquittoServer, tmp_path: Path) -> None:
     with (
         PostgresServer(tmp_path / "postgresql") as server,
-        pair(tmp_path, broker, store={"url": server.url}) as (first, second),
+        pair(tmp_path, broker, lease="100s", store={"url": server.url}) as (first, second),
     ):
         check_sharing(first, second)
         with login(second.port, "sensor") as sensor:
@@ -247,7 +262,10 @@ def test_an_event_counts_once_across_a_kill(broker: MosquittoServer, tmp_path: P
     """One knock of each patient, with the detector killed among them: nobody has knocked twice."""
     for round_ in range(2):
         folder = tmp_path / str(round_)
-        with pair(folder, broker) as (first, second), login(second.port, "sensor") as sensor:
+        with (
+            pair(folder, broker, lease="60s") as (first, second),
+            login(second.port, "sensor") as sensor,
+        ):
             killer = threading.Timer(0.01 + 0.02 * round_, first.kill)
             killer.start()
             for number in range(0, 100, 10):
@@ -290,7 +308,7 @@ def test_who_cannot_be_heard_is_not_gone_by(broker: MosquittoServer, tmp_path: P
             wait_until(lambda: not joined(second))
             if not detects(second):
                 with pytest.raises(SituationsUnknownError):
-                    current(second, "still")
+                    look(second, "still")
             # What could be an event waits for whoever detects next.
             publish(sensor, "ward/still/off")
             assert detects(second)
@@ -419,7 +437,7 @@ def test_no_access_outlives_its_situation_anywhere(broker: MosquittoServer, tmp_
 
 def test_workers_share_detection(broker: MosquittoServer, tmp_path: Path) -> None:
     port = processes.free_port()
-    chosen = settings(tmp_path / "one", lease="60s") | {"listeners": {"mqtt": {"port": port}}}
+    chosen = settings(tmp_path / "one", lease="300s") | {"listeners": {"mqtt": {"port": port}}}
     config_of = make_process(tmp_path / "one", broker.port, chosen | {"workers": 2})
     define(config_of.config, WARD.replace("WINDOW", "1h"))
     file = config_of.config.file

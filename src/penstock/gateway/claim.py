@@ -83,7 +83,7 @@ class Claim:
         self._run_in_thread = run_in_thread
         self._renewed = float("-inf")
         self.another_until = 0.0
-        """Until when another may have had it, by `boot_clock`; long ago, if nobody had."""
+        """Until when another that told others may have had it, by `boot_clock`; 0: none had."""
 
     @property
     def is_held(self) -> bool:
@@ -107,7 +107,7 @@ class Claim:
                     return held
                 instead_of = held.holder if gone else ""
                 # Beyond a lease after its end nobody goes by what it told.
-                after_another = not self._store.is_free(held, self.lease)
+                after_another = held.told and not self._store.is_free(held, self.lease)
         asked = boot_clock()
         held = await self._run_in_thread(self._store.claim, instead_of)
         if held is not None and held.holder != mine:

@@ -96,6 +96,7 @@ class Detection:
         self.neighbours = Neighbours(
             knows=self._knows, takes=self._takes, situations=self._rows, journal=self.journal
         )
+        self.neighbours.announce = self._announce
         self.turning = Turning(self)
         self.elsewhere = Elsewhere(self.board, self._lose_sight)
         self.act: Callable[[], None] = _do_nothing
@@ -396,6 +397,9 @@ class Detection:
     def _rows(self) -> list[Row]:
         held = () if self.engine is None else self.engine.situations()
         return [(name, who, it) for name, who, it, _ in held]
+
+    async def _announce(self) -> None:
+        await self.run_in_thread(self._store.announce)
 
     async def _join(self, other: Detector) -> None:
         """Know what another gateway detects."""

@@ -50,7 +50,7 @@ _LOOK_SECONDS = 0.5
 _SWEEP_LOOKS = 7_200
 _THREADS = 2
 _LEASE_SHARE = 10
-_SHORTEST_LEASE, _LONGEST_LEASE = 1.0, 3.0
+_SHORTEST_LEASE = 1.0
 _PATIENCE = 1.5
 _HEAD_BYTES = 1 << 20
 _LARGEST = 64 << 20
@@ -136,7 +136,7 @@ class Emergencies:
         terms = Terms(
             sharing.secret,
             largest=max(self._gateway.limits.packet + _HEAD_BYTES, _LARGEST),
-            lease=min(max(lease / _LEASE_SHARE, _SHORTEST_LEASE), _LONGEST_LEASE),
+            lease=max(lease / _LEASE_SHARE, _SHORTEST_LEASE),
             patience=_PATIENCE * lease,
         )
         port = await self.detection.neighbours.listen(terms, sharing.host, sharing.port)

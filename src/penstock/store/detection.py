@@ -20,7 +20,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import sqlalchemy as sa
-from sqlalchemy import BigInteger, Column, Connection, LargeBinary, String, Table
+from sqlalchemy import BigInteger, Boolean, Column, Connection, LargeBinary, String, Table
 
 from penstock.errors import PenstockError
 from penstock.store.database import Database
@@ -53,6 +53,7 @@ detectors_table = Table(
     Column("held_until", Moment, nullable=False),
     Column("trouble", String(TROUBLE_LENGTH), nullable=False),
     Column("address", String(ADDRESS_LENGTH), nullable=False),
+    Column("told", Boolean, nullable=False),
 )
 
 snapshots_table = Table(
@@ -87,6 +88,8 @@ class Detector:
     trouble: str
     address: str = ""
     """Where other gateways reach it, as `host:port`; empty where they cannot."""
+    told: bool = False
+    """Whether it may have told other gateways what holds, which they go by for some time."""
 
     def is_alive(self, now: datetime) -> bool:
         """Say whether it still holds the claim."""
@@ -162,7 +165,8 @@ class DetectionStore:
             if held.holder not in {self.holder, instead_of} and held.is_alive(now):
                 return held
             since = held.since if held.holder == self.holder else now
-            made = replace(mine, since=since, trouble=held.trouble)
+            told = held.told and held.holder == self.holder
+            made = replace(mine, since=since, trouble=held.trouble, told=told)
             connection.execute(_own_row().values(**_values(made)))
             return made
 
@@ -179,6 +183,11 @@ class DetectionStore:
         """Say what keeps this process from detecting; an empty text: nothing."""
         with self._database.write(AREA) as connection:
             self._renew(connection, trouble=trouble[:TROUBLE_LENGTH])
+
+    def announce(self) -> None:
+        """Take note that other gateways are told what holds, before they are."""
+        with self._database.write(AREA) as connection:
+            self._renew(connection, told=True)
 
     def load(self) -> tuple[bytes | None, int, list[bytes]]:
         """Return the snapshot, the number of the last batch, and the batches since."""
@@ -240,7 +249,7 @@ class DetectionStore:
 
     # --- inside ---
 
-    def _renew(self, connection: Connection, **values: str) -> None:
+    def _renew(self, connection: Connection, **values: str | bool) -> None:
         """Renew the claim within a transaction; nothing is written where it is lost."""
         renewed = connection.execute(
             _own_row()

@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from penstock.gateway.claim import Claim, is_gone, make_holder, make_place
 from penstock.store.database import Database
 from penstock.store.detection import DetectionStore, Detector
@@ -37,14 +39,18 @@ def test_a_process_of_this_machine_that_ended_is_gone() -> None:
     assert not is_gone(detector(holder, "somewhere"))
 
 
-def test_who_is_gone_keeps_nobody_waiting(tmp_path: Path) -> None:
+@pytest.mark.parametrize("shared", [False, True])
+def test_who_is_gone_keeps_nobody_waiting(tmp_path: Path, shared: bool) -> None:  # noqa: FBT001
     told = subprocess.run(
         [sys.executable, "-c", TELL], capture_output=True, check=True, text=True
     ).stdout
     holder, place = told.splitlines()
 
     async def run(database: Database) -> None:
-        DetectionStore(database, place, seconds=600, holder=holder).claim()
+        gone = DetectionStore(database, place, seconds=600, holder=holder)
+        gone.claim()
+        if shared:
+            gone.announce()
         store = DetectionStore(database, "here", seconds=600)
         store.address = "127.0.0.1:4711"
         mine = Claim(store, 600, call)
@@ -55,7 +61,8 @@ def test_who_is_gone_keeps_nobody_waiting(tmp_path: Path) -> None:
         assert held is not None
         assert (held.place, held.address) == ("here", "127.0.0.1:4711")
         assert not other.is_held
-        assert mine.another_until
+        # Somebody may go by what it told, if it told anybody anything.
+        assert bool(mine.another_until) == shared
         await mine.release()
         assert await other.take() is None
 
@@ -87,6 +94,7 @@ def test_who_had_it_long_ago_told_nobody_anything_that_still_holds(tmp_path: Pat
     async def run(database: Database) -> None:
         past = DetectionStore(database, "past", seconds=2, clock=lambda: NOW)
         past.claim()
+        past.announce()
         claim = Claim(DetectionStore(database, "here", seconds=600), 600, call)
         assert await claim.take() is None
         assert not claim.another_until

@@ -12,6 +12,7 @@ Rules that hold here:
   written down before (`reach`): so nothing is acknowledged that another gateway could
   contradict, and nobody is delivered a message under a situation that it has ended.
 - Who has just taken over does not know whom the one before has told: it waits for a lease.
+  Only where nobody was told it does not: before the first one is told, that is on record.
 - Messages of one neighbour are decided in the order in which it sent them. They wait for the
   definitions that the neighbour knows.
 """
@@ -21,11 +22,11 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
-from penstock.errors import UnavailableError
+from penstock.errors import PenstockError, UnavailableError
 from penstock.gateway.sharing.channel import ChannelError
 from penstock.gateway.sharing.link import Link, Terms
 from penstock.gateway.sharing.messages import (
@@ -104,6 +105,8 @@ class Neighbours:
         self.pending = 0
         self.decide: Callable[[Asked, Receipt], Written] = _decide_nothing
         """Decides on a neighbour's message, and lets it take effect."""
+        self.announce: Callable[[], Awaitable[None]] | None = None
+        """Puts on record that others are told, before the first one is."""
         self.epoch: Callable[[], int] = int
         """Tells which definitions are known here."""
         self._knows = knows
@@ -120,6 +123,10 @@ class Neighbours:
         """What had been told at the last looks; who does not know the first of it is too slow."""
         self._server: asyncio.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._term = 0
+        """Counts the times that events were not detected here any more."""
+        self._announced = False
+        self._announcing: asyncio.Task[None] | None = None
 
     # --- its life ---
 
@@ -152,6 +159,10 @@ class Neighbours:
         """
         if another_until:
             self._wait_until(another_until + self._lease)
+        self._answer_all()
+
+    def _answer_all(self) -> None:
+        """Tell those who wait to be told, and decide on what waits."""
         for neighbour in list(self._neighbours.values()):
             if neighbour.asked is not None:
                 self._answer_ping(neighbour, neighbour.asked)
@@ -159,6 +170,8 @@ class Neighbours:
 
     def dismiss(self, why: str) -> None:
         """Take note that events are not detected here any more."""
+        self._term += 1
+        self._announced = False
         for neighbour in list(self._neighbours.values()):
             if neighbour.told:
                 neighbour.link.close(why)
@@ -267,11 +280,31 @@ class Neighbours:
         if neighbour.told:
             neighbour.link.send(Pong(number))
             return
+        if not self._announced and self.announce is not None:
+            neighbour.asked = number
+            if self._announcing is None:
+                work = self._announce(self.announce)
+                self._announcing = asyncio.get_running_loop().create_task(work)
+            return
         # It knew nothing until now, so that it cannot go by anything older.
         neighbour.told = True
         neighbour.known = self._told
         neighbour.link.send(Pong(number, self._situations()))
         _NEIGHBOURS.set(sum(it.told for it in self._neighbours.values()))
+
+    async def _announce(self, announce: Callable[[], Awaitable[None]]) -> None:
+        term = self._term
+        try:
+            await announce()
+        except PenstockError as error:
+            # The next ping asks again, if there is anything to tell by then.
+            _log.warning("other gateways cannot be told yet", error=error)
+            return
+        finally:
+            self._announcing = None
+        if term == self._term:
+            self._announced = True
+        self._answer_all()
 
     def _forget(self, link: Link, why: str) -> None:
         self._strangers.pop(link, None)
