@@ -13,7 +13,7 @@ from penstock.cep.presence import DAY, Presence
 WITHIN = 3 * DAY
 samples = st.lists(
     st.tuples(
-        st.sampled_from(["ann", "bob", "cid"]),
+        st.sampled_from(["ann", "bob", "cid", "dan"]),
         st.sampled_from(["hall", "garden"]),
         # Ticks around two midnights, early and late, in any order.
         st.integers(0, 2).flatmap(
@@ -31,12 +31,14 @@ def test_stays_are_exactly_the_samples(
 ) -> None:
     start = 20_000 * DAY
     presence = Presence(1000, WITHIN, 10_000, pairs)
+    unsaved = Presence(1000, WITHIN, 10_000, pairs)
     naive: set[tuple[str, str, int]] = set()
     now = start
     for number, (who, place, tick) in enumerate(given_samples):
         at = start + DAY + tick * 1000
         now = max(now, at)
         presence.add(who, place, at + number % 1000)
+        unsaved.add(who, place, at + number % 1000)
         naive.add((who, place, at // 1000))
         if number == split:
             saved = presence.save()
@@ -44,7 +46,7 @@ def test_stays_are_exactly_the_samples(
             presence.load(json.loads(json.dumps(saved)))
     now += later * 3_600_000
     counted = {spot for spot in naive if spot[2] * 1000 > now - WITHIN}
-    for who in ("ann", "bob", "cid"):
+    for who in ("ann", "bob", "cid", "dan"):
         ticks = {
             (stay.place, tick)
             for stay in presence.visits(who, now)
@@ -66,6 +68,10 @@ def test_stays_are_exactly_the_samples(
             for first, company in presence.company(who, now)
             for other, ticks in company
         } == together
+        # Steps are repeated after a restart: the order must be the same, too.
+        assert [(day, list(it)) for day, it in presence.company(who, now)] == [
+            (day, list(it)) for day, it in unsaved.company(who, now)
+        ]
 
 
 def test_what_is_too_much_costs_the_oldest_day() -> None:
@@ -82,3 +88,25 @@ def test_samples_without_a_person_or_place_do_not_count() -> None:
     presence.add(None, "hall", 0)
     presence.add("ann", None, 0)
     assert presence.visits("ann", 0) == []
+
+
+def test_who_is_there_is_told_in_the_same_order_after_a_restart() -> None:
+    presence = Presence(1000, DAY, 100, 100)
+    for tick, who, place in [
+        (0, "ann", "hall"),
+        (0, "cid", "hall"),
+        (1, "ann", "garden"),
+        (1, "cid", "hall"),
+        (2, "ann", "hall"),
+        (2, "cid", "hall"),
+        (2, "dan", "hall"),
+        (3, "ann", "hall"),
+        (3, "cid", "hall"),
+        (3, "dan", "hall"),
+    ]:
+        presence.add(who, place, tick * 1000)
+    again = Presence(1000, DAY, 100, 100)
+    again.load(json.loads(json.dumps(presence.save())))
+    ((_, met),) = presence.company("dan", 4000)
+    ((_, known),) = again.company("dan", 4000)
+    assert list(met) == list(known) == [("cid", 2), ("ann", 2)]

@@ -21,7 +21,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 from penstock.cep.company import Company
 from penstock.cep.stays import (
@@ -39,9 +39,6 @@ DAY: Final = 86_400_000
 _LAST: Final = 2
 _END: Final = 3
 _DATES: Final = 1000
-
-_Present: TypeAlias = dict[tuple[int, str], dict[str, None]]
-"""Whose open stays are at a place on a day."""
 
 
 class Stay(NamedTuple):
@@ -75,6 +72,8 @@ class Presence:
         self._days: dict[int, dict[str, dict[str, array[int]]]] = {}
         # who → [place, first, last, end of day]: the stay that the next sample may prolong.
         self._open: dict[str, list[Any]] = {}
+        # (day, place) → whose open stays are there, in the order in which they came.
+        self._present: dict[tuple[int, str], dict[str, None]] = {}
         self._dates: dict[int, int] = {}
         # (day, place) → the same stays, of everybody in order.
         self._order: dict[tuple[int, str], Spells] = {}
@@ -102,8 +101,18 @@ class Presence:
                 self._store(who, place, tick, tick)
                 return
             self._store(who, run[0], run[1], run[_LAST])
-        day = tick // self._per_day
-        self._open[who] = [place, tick, tick, (day + 1) * self._per_day]
+            left = run[1] // self._per_day, run[0]
+            there = self._present[left]
+            del there[who]
+            if not there:
+                del self._present[left]
+        self._enter(who, [place, tick, tick, (tick // self._per_day + 1) * self._per_day])
+
+    def _enter(self, who: str, run: list[Any]) -> None:
+        """Begin a stay."""
+        self._open.pop(who, None)  # in the order in which they began, here as there
+        self._open[who] = run
+        self._present.setdefault((run[1] // self._per_day, run[0]), {})[who] = None
 
     def _store(self, who: str, place: str, first: int, last: int) -> None:
         day = first // self._per_day
@@ -158,17 +167,15 @@ class Presence:
     def meetings(self, who: str, now: int) -> list[Meeting]:
         """Return whom one person met within the window: each place and day apart."""
         since = self._settle(now)
-        present = self._present()
         return sorted(
             meeting
             for (day, place), mine in self._whereabouts(who).items()
-            for meeting in self._meetings(who, day, place, mine, present, since)
+            for meeting in self._meetings(who, day, place, mine, since)
         )
 
     def company(self, who: str, now: int) -> Iterator[tuple[int, Iterable[tuple[str, int]]]]:
         """Yield the first tick of each day, and with whom one person was for how many ticks."""
         since = self._settle(now)
-        present = self._present()
         days: dict[int, dict[str, array[int]]] = {}
         for (day, place), mine in self._whereabouts(who).items():
             days.setdefault(day, {})[place] = mine
@@ -176,52 +183,46 @@ class Presence:
             if day * self._per_day >= since and self._company.has(day):
                 known = dict(self._company.of(day, who))
                 for place, mine in places.items():
-                    self._add_open(known, who, day, place, mine, present)
+                    self._add_open(known, who, day, place, mine)
             else:
                 # The window begins within the day, or there are no sums.
                 known = {}
                 for place, mine in places.items():
-                    for it in self._meetings(who, day, place, mine, present, since):
+                    for it in self._meetings(who, day, place, mine, since):
                         known[it.other] = known.get(it.other, 0) + it.ticks
             yield day * self._per_day, known.items()
 
     def _add_open(
-        self,
-        known: dict[str, int],
-        who: str,
-        day: int,
-        place: str,
-        mine: array[int],
-        present: _Present,
+        self, known: dict[str, int], who: str, day: int, place: str, mine: array[int]
     ) -> None:
         """Add what the sums do not know yet: ticks of stays that are still open."""
-        here = present.get((day, place), ())
+        here = self._present.get((day, place), ())
+        if not here:
+            return
+        people = self._days.get(day, {}).get(place, {})
         order = self._order.get((day, place))
         if who in here and order is not None:
-            for other, ticks in count_shared(self._unstored(who, day, place), order, who).items():
+            fresh = self._unstored(who, people.get(who))
+            for other, ticks in count_shared(fresh, order, who).items():
                 known[other] = known.get(other, 0) + ticks
+        stays = list(pairs(mine))
         for other in here:
-            ticks = 0 if other == who else count_common(self._unstored(other, day, place), mine)
-            if ticks:
-                known[other] = known.get(other, 0) + ticks
+            if other != who:
+                ticks = count_common(self._unstored(other, people.get(other)), stays)
+                if ticks:
+                    known[other] = known.get(other, 0) + ticks
 
-    def _unstored(self, who: str, day: int, place: str) -> list[tuple[int, int]]:
-        """Return the ticks of a person's open stay that no stored one has."""
+    def _unstored(self, who: str, stored: array[int] | None) -> list[tuple[int, int]]:
+        """Return the ticks of a person's open stay that those stored of its place do not have."""
         _, first, last, _ = self._open[who]
-        stored = self._days.get(day, {}).get(place, {}).get(who)
-        return [(first, last)] if stored is None else find_gaps(stored, first, last)
-
-    def _present(self) -> _Present:
-        """Return whose open stays are where."""
-        present: _Present = {}
-        for other, (place, first, _, _) in self._open.items():
-            present.setdefault((first // self._per_day, place), {})[other] = None
-        return present
+        if stored is None or stored[-1] < first:
+            return [(first, last)]
+        return find_gaps(stored, first, last)
 
     def _meetings(
-        self, who: str, day: int, place: str, mine: array[int], present: _Present, since: int
+        self, who: str, day: int, place: str, mine: array[int], since: int
     ) -> Iterator[Meeting]:
-        others = self._others(day, place, present.get((day, place), ()))
+        others = self._others(day, place, self._present.get((day, place), ()))
         for other, (first, ticks) in find_overlaps(mine, others, since).items():
             if other != who:
                 yield Meeting(other, place, day, first, ticks)
@@ -301,7 +302,9 @@ class Presence:
             for day, places in self._days.items()
             for place, people in places.items()
         }
-        self._open = {who: run for who, *run in runs}
+        self._open, self._present = {}, {}
+        for who, *run in runs:
+            self._enter(who, run)
         self._company.load(company)
         self._count = sum(
             len(stays) // 2

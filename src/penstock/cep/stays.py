@@ -86,12 +86,17 @@ def count_shared(fresh: list[tuple[int, int]], others: Spells, who: str) -> dict
     return found
 
 
-def count_common(some: list[tuple[int, int]], stays: array[int]) -> int:
-    """Return how many ticks lie both in some parts of time and in the stays."""
-    return sum(
-        last - first + 1 - sum(end - begin + 1 for begin, end in find_gaps(stays, first, last))
-        for first, last in some
-    )
+def count_common(some: list[tuple[int, int]], stays: list[tuple[int, int]]) -> int:
+    """Return how many ticks lie both in some parts of time and in the stays, both in order."""
+    total = 0
+    for first, last in some:
+        # From the end: what is asked for is usually late.
+        for begin, end in reversed(stays):
+            if end < first:
+                break
+            if begin <= last:
+                total += min(end, last) - max(begin, first) + 1
+    return total
 
 
 def find_overlaps(mine: array[int], others: Spells, since: int) -> dict[str, tuple[int, int]]:
