@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -16,6 +17,7 @@ from penstock.mqtt import V3, V5, Publish, ReasonCode, Will
 from penstock.mqtt.reasons import FAILURE
 from tests.gateway.harness import GatewayThread
 from tests.gateway.house import (
+    HOUSE,
     Login,
     about,
     numbers,
@@ -249,3 +251,71 @@ def test_actions_are_limited_in_their_rate(broker: MosquittoServer, tmp_path: Pa
         # What was given up is given up: the emergencies themselves hold.
         assert 10 <= calls < 40
         assert situation(gateway, "crowd-39") == "Alert"
+
+
+KNOCKS = """---
+kind: vocabulary
+name: knocks
+payload: {at: int}
+---
+kind: event
+name: Knock
+attributes: {pid: string}
+packet:
+  filters: ["house/knock"]
+  set: {pid: o.patientId}
+  time: t.payload.at
+  lateness: 10s
+  id: o.patientId + "/" + string(t.payload.number)
+---
+kind: event
+name: Thrice
+attributes: {pid: string}
+pattern:
+  aggregate: [{event: Knock}]
+  by: [pid]
+  window: {last: 1h}
+  values: {knocks: count(it.pid)}
+  where: it.knocks >= 3
+  set: {pid: it.pid}
+---
+kind: plan
+name: knocking
+situations: [{id: Knocked, level: 1}]
+evolutions: [{event: Thrice, to: Knocked}]
+---
+kind: scenario
+name: knocking
+plan: knocking
+attribute: pid
+"""
+
+
+def test_late_repeated_and_early_messages_count_as_defined(
+    broker: MosquittoServer, tmp_path: Path
+) -> None:
+    def knock(number: int, seconds: float = 0.0, patient: str = "ann") -> None:
+        at = int((time.time() + seconds) * 1000)
+        body = json.dumps({"pid": patient, "number": number, "at": at}).encode()
+        assert sensor.publish("house/knock", body, qos=1).reason < FAILURE
+
+    with (
+        open_house(tmp_path, broker.port, HOUSE + KNOCKS) as gateway,
+        login(gateway.port, "sensor") as sensor,
+    ):
+        board = gateway.gateway.guard.detection.board
+
+        def knocked() -> str | None:
+            return gateway.do(lambda: board.current("knocking", "ann"))
+
+        knock(1)
+        for _ in range(3):
+            knock(1)  # sent again, as QoS 1 may
+        knock(2, -3600)  # later than its type allows
+        knock(3, patient="bob")
+        knock(4, patient="bob")
+        assert knocked() is None
+        knock(5, 86_400)  # a device whose clock is a day ahead: it counts as now
+        assert knocked() is None
+        knock(3)  # the number that Bob has used is none of Ann's
+        assert knocked() == "Knocked"
