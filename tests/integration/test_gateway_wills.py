@@ -132,8 +132,10 @@ def test_a_delayed_will_waits_for_its_client_across_a_kill(
         return Will(topic, reading(130), 1, properties=Properties(will_delay=seconds))
 
     with listen(broker, "ward/+/pulse") as at_broker, process:
-        gone = login(process.port, "sensor", client_id="sensor:a", will=late(8, "ann"), expiry=600)
-        back = login(process.port, "sensor", client_id="sensor:b", will=late(8, "bob"), expiry=600)
+        gone = login(process.port, "sensor", client_id="sensor:a", will=late(3, "ann"), expiry=600)
+        back = login(
+            process.port, "sensor", client_id="sensor:b", will=late(500, "bob"), expiry=600
+        )
         wait_until(lambda: kept(process.config) == 2)
         process.kill()
         process.start()
@@ -141,7 +143,6 @@ def test_a_delayed_will_waits_for_its_client_across_a_kill(
         again.close()  # it was back: that it has left again since changes nothing
         assert heard(at_broker, 1) == [(TOPIC, reading(130))]
         wait_until(lambda: kept(process.config) == 0)
-        assert at_broker.texts(quiet=1.0) == []
         assert situation(process.config, "bob") is None
         for client in (gone, back):
             client.vanish()
