@@ -10,7 +10,7 @@ import pytest
 
 from penstock.components import MosquittoServer
 from penstock.config import Config
-from penstock.mqtt import Disconnect, Properties, Will
+from penstock.mqtt import Disconnect, Properties, ReasonCode, Will
 from penstock.mqtt.reasons import FAILURE
 from penstock.store.database import Database
 from penstock.store.detection import find_detector
@@ -18,7 +18,7 @@ from penstock.store.situations import situations_table
 from penstock.store.wills import keepers_table, wills_table
 from tests.gateway.harness import GatewayProcess, make_process, share
 from tests.gateway.raw import RawClient
-from tests.gateway.ward import WARD, define, login, reading, settings
+from tests.gateway.ward import WARD, define, login, open_ward, reading, settings
 
 pytestmark = pytest.mark.needs("mosquitto")
 pytest_plugins = ("tests.gateway.fixtures",)
@@ -230,3 +230,27 @@ def test_a_will_at_the_broker_is_taken_back_when_policies_come(
         wait_until(lambda: situation(process.config, "ann") == "Alert")
         for client in (back, bystander):
             client.vanish()
+
+
+@pytest.mark.parametrize(
+    "will",
+    [
+        Will("ward/a\x01/note", b"{}"),
+        Will("ward/\ufffe/note", b"{}"),
+        Will("ward/a/note", b"{}", properties=Properties(user=(("a", "\x7f"),))),
+        Will("ward/a/note", b"{}", properties=Properties(content_type="\n")),
+    ],
+    ids=["topic", "none", "property", "type"],
+)
+def test_no_will_breaks_the_connection_that_all_wills_share(
+    broker: MosquittoServer, tmp_path: Path, will: Will
+) -> None:
+    with (
+        open_ward(tmp_path, broker.port) as gateway,
+        listen(broker, "ward/+/note") as at_broker,
+        RawClient(gateway.port) as odd,
+    ):
+        answer = odd.connect("sensor:odd", username="sensor", password=b"x", will=will)
+        assert answer.reason == ReasonCode.TOPIC_NAME_INVALID
+        login(gateway.port, "sensor", will=Will("ward/ann/note", b"{}")).vanish()
+        assert heard(at_broker, 1) == [("ward/ann/note", b"{}")]

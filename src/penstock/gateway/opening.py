@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import PenstockError
 from penstock.gateway import holding
 from penstock.gateway.answers import within
+from penstock.gateway.broker_texts import are_welcome
 from penstock.gateway.credentials import RefusedError
 from penstock.gateway.ending import Cause, end
 from penstock.gateway.intake import OPENING
@@ -208,6 +209,10 @@ def _authorise_will(client: Downstream, session: Session) -> Will | None:
         raise RefusedError("the will's topic is too long", ReasonCode.TOPIC_NAME_INVALID, "will")
     if not topic or (answer is not None and gateway.notation.is_command(answer)):
         raise RefusedError("a will cannot be a command", ReasonCode.NOT_AUTHORIZED, "will")
+    if not are_welcome(_texts(topic, will)):
+        # It may go out on the connection that all wills have in common.
+        text = "the will has control characters in its topic or properties"
+        raise RefusedError(text, ReasonCode.TOPIC_NAME_INVALID, "will")
     if boot_clock() > gateway.rules.fresh_until or not gateway.rules.enforceable:
         raise RefusedError("not allowed to write the will", ReasonCode.NOT_AUTHORIZED, "will")
     own += gateway.guard.stamp_of(session)
@@ -215,6 +220,13 @@ def _authorise_will(client: Downstream, session: Session) -> Will | None:
         own += as_properties(purposes)
     properties = replace(will.properties, user=(*strip(will.properties.user), *own))
     return gateway.wills.keep(session, replace(will, topic=topic, properties=properties))
+
+
+def _texts(topic: str, will: Will) -> list[str]:
+    """Return all texts of a will but its payload."""
+    properties = will.properties
+    named = [topic, properties.content_type or "", properties.response_topic or ""]
+    return [*named, *(text for pair in properties.user for text in pair)]
 
 
 async def _connect_broker(client: Downstream, offer: Offer, will: Will | None) -> Connack:
