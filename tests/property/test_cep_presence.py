@@ -83,6 +83,18 @@ def test_what_is_too_much_costs_the_oldest_day() -> None:
     assert {stay.first // 86_400 for stay in presence.visits("ann", 3 * DAY)} <= {1, 2}
 
 
+def test_people_who_are_gone_are_forgotten() -> None:
+    presence = Presence(1000, DAY, 5, 5)
+    for number in range(9):
+        presence.add(f"p{number}", "hall", number * 1000)
+    assert presence.dropped == 4
+    assert [it.other for it in presence.meetings("p8", 8000)] == []
+    assert [len(presence.visits(f"p{number}", 8000)) for number in range(9)] == [0] * 4 + [1] * 5
+    presence.visits("p8", 3 * DAY)
+    days, still_there, _ = presence.save()
+    assert (days, still_there) == ([], [])
+
+
 def test_samples_without_a_person_or_place_do_not_count() -> None:
     presence = Presence(1000, DAY, 5, 5)
     presence.add(None, "hall", 0)

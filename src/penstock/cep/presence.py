@@ -101,18 +101,24 @@ class Presence:
                 self._store(who, place, tick, tick)
                 return
             self._store(who, run[0], run[1], run[_LAST])
-            left = run[1] // self._per_day, run[0]
-            there = self._present[left]
-            del there[who]
-            if not there:
-                del self._present[left]
+            self._leave(who)
         self._enter(who, [place, tick, tick, (tick // self._per_day + 1) * self._per_day])
 
     def _enter(self, who: str, run: list[Any]) -> None:
-        """Begin a stay."""
-        self._open.pop(who, None)  # in the order in which they began, here as there
+        """Begin a stay; both maps have the open ones in the order in which they began."""
+        if len(self._open) >= self._limit:
+            self._leave(next(iter(self._open)))
+            self.dropped += 1
         self._open[who] = run
         self._present.setdefault((run[1] // self._per_day, run[0]), {})[who] = None
+
+    def _leave(self, who: str) -> None:
+        """End the open stay of somebody."""
+        place, first, _, _ = self._open.pop(who)
+        there = self._present[first // self._per_day, place]
+        del there[who]
+        if not there:
+            del self._present[first // self._per_day, place]
 
     def _store(self, who: str, place: str, first: int, last: int) -> None:
         day = first // self._per_day
@@ -149,8 +155,12 @@ class Presence:
     def _settle(self, now: int) -> int:
         """Forget what is past; return the first tick that counts."""
         since = (now - self.within) // self.every + 1
-        for day in [day for day in self._days if day < since // self._per_day]:
+        oldest = since // self._per_day
+        for day in [day for day in self._days if day < oldest]:
             self._forget(day)
+        for spot in [spot for spot in self._present if spot[0] < oldest]:
+            for who in self._present.pop(spot):
+                del self._open[who]
         return since
 
     def visits(self, who: str, now: int) -> list[Stay]:
