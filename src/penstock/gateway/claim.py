@@ -82,8 +82,8 @@ class Claim:
         self._store = store
         self._run_in_thread = run_in_thread
         self._renewed = float("-inf")
-        self.another_until = 0.0
-        """Until when another that told others may have had it, by `boot_clock`; 0: none had."""
+        self.others_until = 0.0
+        """Until when others may go by what the holder before has told them, by `boot_clock`."""
 
     @property
     def is_held(self) -> bool:
@@ -98,7 +98,7 @@ class Claim:
     async def take(self) -> Detector | None:
         """Take or renew it; return the gateway that has it, if that is another."""
         mine = self._store.holder
-        instead_of, after_another = "", False
+        instead_of, told_for = "", 0.0
         if not self.is_held:
             held: Detector | None = await self._run_in_thread(self._store.find)
             if held is not None and held.holder != mine:
@@ -106,15 +106,16 @@ class Claim:
                 if not gone and not self._store.is_free(held):
                     return held
                 instead_of = held.holder if gone else ""
-                # Beyond a lease after its end nobody goes by what it told.
-                after_another = held.told and not self._store.is_free(held, self.lease)
+                told_for = held.told_for / 1000
+                if self._store.is_free(held, told_for):
+                    told_for = 0.0  # Its end was so long ago that nobody goes by it any more.
         asked = boot_clock()
         held = await self._run_in_thread(self._store.claim, instead_of)
         if held is not None and held.holder != mine:
             return held
         self.renew(asked)
-        if after_another:
-            self.another_until = boot_clock()
+        if told_for:
+            self.others_until = boot_clock() + told_for
         return None
 
     def renew(self, asked: float) -> None:

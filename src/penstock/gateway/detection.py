@@ -391,15 +391,15 @@ class Detection:
         _log.info("events are detected here", count=len(self._rows()))
         self._arm(self.clock.now())
         self.resume()
-        self.neighbours.begin(self._claim.another_until)
+        self.neighbours.begin(self._claim.others_until)
         self.elsewhere.take_home(self.neighbours.decide, self.neighbours.when_known, self.journal)
 
     def _rows(self) -> list[Row]:
         held = () if self.engine is None else self.engine.situations()
         return [(name, who, it) for name, who, it, _ in held]
 
-    async def _announce(self) -> None:
-        await self.run_in_thread(self._store.announce)
+    async def _announce(self, seconds: float) -> None:
+        await self.run_in_thread(self._store.announce, seconds)
 
     async def _join(self, other: Detector) -> None:
         """Know what another gateway detects."""

@@ -13,6 +13,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import sqlalchemy as sa
-from sqlalchemy import BigInteger, Boolean, Column, Connection, LargeBinary, String, Table
+from sqlalchemy import BigInteger, Column, Connection, Integer, LargeBinary, String, Table
 
 from penstock.errors import PenstockError
 from penstock.store.database import Database
@@ -53,7 +54,7 @@ detectors_table = Table(
     Column("held_until", Moment, nullable=False),
     Column("trouble", String(TROUBLE_LENGTH), nullable=False),
     Column("address", String(ADDRESS_LENGTH), nullable=False),
-    Column("told", Boolean, nullable=False),
+    Column("told_for", Integer, nullable=False),
 )
 
 snapshots_table = Table(
@@ -88,8 +89,8 @@ class Detector:
     trouble: str
     address: str = ""
     """Where other gateways reach it, as `host:port`; empty where they cannot."""
-    told: bool = False
-    """Whether it may have told other gateways what holds, which they go by for some time."""
+    told_for: int = 0
+    """How long other gateways go by what it told them, in ms; 0 where it has told nobody."""
 
     def is_alive(self, now: datetime) -> bool:
         """Say whether it still holds the claim."""
@@ -165,8 +166,8 @@ class DetectionStore:
             if held.holder not in {self.holder, instead_of} and held.is_alive(now):
                 return held
             since = held.since if held.holder == self.holder else now
-            told = held.told and held.holder == self.holder
-            made = replace(mine, since=since, trouble=held.trouble, told=told)
+            told_for = held.told_for if held.holder == self.holder else 0
+            made = replace(mine, since=since, trouble=held.trouble, told_for=told_for)
             connection.execute(_own_row().values(**_values(made)))
             return made
 
@@ -184,10 +185,10 @@ class DetectionStore:
         with self._database.write(AREA) as connection:
             self._renew(connection, trouble=trouble[:TROUBLE_LENGTH])
 
-    def announce(self) -> None:
-        """Take note that other gateways are told what holds, before they are."""
+    def announce(self, seconds: float) -> None:
+        """Take note that other gateways are told what holds, and go by it for so long."""
         with self._database.write(AREA) as connection:
-            self._renew(connection, told=True)
+            self._renew(connection, told_for=math.ceil(seconds * 1000))
 
     def load(self) -> tuple[bytes | None, int, list[bytes]]:
         """Return the snapshot, the number of the last batch, and the batches since."""
@@ -249,7 +250,7 @@ class DetectionStore:
 
     # --- inside ---
 
-    def _renew(self, connection: Connection, **values: str | bool) -> None:
+    def _renew(self, connection: Connection, **values: str | int) -> None:
         """Renew the claim within a transaction; nothing is written where it is lost."""
         renewed = connection.execute(
             _own_row()

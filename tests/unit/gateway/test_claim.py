@@ -50,7 +50,7 @@ def test_who_is_gone_keeps_nobody_waiting(tmp_path: Path, shared: bool) -> None:
         gone = DetectionStore(database, place, seconds=600, holder=holder)
         gone.claim()
         if shared:
-            gone.announce()
+            gone.announce(2.5)
         store = DetectionStore(database, "here", seconds=600)
         store.address = "127.0.0.1:4711"
         mine = Claim(store, 600, call)
@@ -62,7 +62,7 @@ def test_who_is_gone_keeps_nobody_waiting(tmp_path: Path, shared: bool) -> None:
         assert (held.place, held.address) == ("here", "127.0.0.1:4711")
         assert not other.is_held
         # Somebody may go by what it told, if it told anybody anything.
-        assert bool(mine.another_until) == shared
+        assert (mine.others_until > 0) == shared
         await mine.release()
         assert await other.take() is None
 
@@ -94,10 +94,10 @@ def test_who_had_it_long_ago_told_nobody_anything_that_still_holds(tmp_path: Pat
     async def run(database: Database) -> None:
         past = DetectionStore(database, "past", seconds=2, clock=lambda: NOW)
         past.claim()
-        past.announce()
+        past.announce(60)
         claim = Claim(DetectionStore(database, "here", seconds=600), 600, call)
         assert await claim.take() is None
-        assert not claim.another_until
+        assert not claim.others_until
 
     with Database.open(f"sqlite:///{tmp_path}/penstock.db") as database:
         asyncio.run(run(database))

@@ -218,12 +218,12 @@ def test_who_breaks_off_may_go_by_what_it_knew_for_a_lease() -> None:
         with pytest.raises(SituationsUnknownError):
             board.current("s", "p")
         # Who takes over from another waits as long: it does not know whom that one told.
-        begun = boot_clock()
-        detector.neighbours.begin(begun)
+        moment = boot_clock() + 1.0
+        detector.neighbours.begin(moment)
         detector.decide(ask("p", "none"), Receipt("x", 2, 2))
         assert detector.neighbours.pending
         assert await detector.neighbours.reach()
-        assert boot_clock() >= begun + terms.lease
+        assert boot_clock() >= moment
         detector.kill()
 
     run(work)
@@ -244,6 +244,31 @@ def test_what_is_not_heard_again_runs_out(monkeypatch: pytest.MonkeyPatch) -> No
         with pytest.raises(SituationsUnknownError):
             board.current("s", "p")
         detector.kill()
+
+    run(work)
+
+
+def test_who_detects_says_how_long_it_holds() -> None:
+    short = Terms(TERMS.secret, TERMS.largest, lease=0.4, patience=60.0)
+
+    async def work() -> None:
+        detector = Detector(Record())
+        announced: list[float] = []
+
+        async def announce(seconds: float) -> None:
+            announced.append(seconds)
+
+        detector.neighbours.announce = announce
+        await detector.start(short)
+        # A neighbour with settings of its own that say: thirty seconds.
+        elsewhere, _, lost = make_elsewhere(TERMS)
+        assert await elsewhere.join(f"127.0.0.1:{detector.port}", LONG) == ""
+        assert elsewhere._valid_until <= boot_clock() + short.lease
+        # On record before it was told anything, and not for less time.
+        assert len(announced) == 1
+        assert announced[0] >= short.lease
+        detector.kill()
+        await until(lambda: lost)
 
     run(work)
 

@@ -49,6 +49,7 @@ from penstock.policy.emergencies import SituationBoard
 from penstock.store.follower import boot_clock
 from penstock.telemetry import get_logger, metrics
 
+_FIRST_LEASE: Final = 1.0
 OPEN: Final = 100_000
 """The most messages that wait for another gateway."""
 
@@ -138,6 +139,8 @@ class Elsewhere:
         self._tell_lost = lost
         self._link: Link | None = None
         self._joining: asyncio.Future[str] | None = None
+        self._lease = 0.0
+        """How long what was told holds; who detects says so."""
         self._valid_until = 0.0
         self._patient_until = 0.0
         self._pings: dict[int, float] = {}
@@ -189,6 +192,7 @@ class Elsewhere:
     def _open_link(self, link: Link) -> None:
         link.send(Join(self.name))
         self._pings.clear()
+        self._valid_until = self._lease = 0.0
         self._ping(link)
         if self._timer is None:
             self._look()
@@ -241,7 +245,9 @@ class Elsewhere:
         if sent is None or self.terms is None:
             raise ChannelError("a gateway answered what it was not asked")
         self._pings = {it: at for it, at in self._pings.items() if it >= pong.number}
-        self._valid_until = max(self._valid_until, sent + self.terms.lease)
+        if pong.situations is not None:
+            self._lease = pong.lease
+        self._valid_until = max(self._valid_until, sent + self._lease)
         if pong.situations is None:
             return
         if boot_clock() > self._valid_until:
@@ -271,8 +277,8 @@ class Elsewhere:
         if self._link is not None and self._link.open:
             self._ping(self._link)
         if self._link is not None or self._open:
-            lease = self.terms.lease if self.terms is not None else 1.0
-            self._timer = asyncio.get_running_loop().call_later(lease / LOOKS, self._look)
+            pause = (self._lease or _FIRST_LEASE) / LOOKS
+            self._timer = asyncio.get_running_loop().call_later(pause, self._look)
 
     # --- asking ---
 

@@ -24,13 +24,13 @@ BUFFER_LIMIT: Final = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """On what terms gateways share detection; the same for all of them."""
+    """On what terms gateways share detection."""
 
     secret: bytes
     largest: int
     """The longest message between them, in bytes."""
     lease: float
-    """How long a gateway goes by what it was told after it last asked, in seconds."""
+    """How long others go by what this gateway tells them after they last asked, in seconds."""
     patience: float
     """How long messages wait for a gateway that detects, in seconds."""
 

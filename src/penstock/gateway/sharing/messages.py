@@ -53,6 +53,8 @@ class Pong(NamedTuple):
     number: int
     situations: list[Row] | None = None
     """All that hold, where the neighbour is told for the first time."""
+    lease: float = 0.0
+    """For how long it goes by that, and by what it is told later; said with the situations."""
 
 
 class Moves(NamedTuple):

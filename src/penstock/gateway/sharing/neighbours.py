@@ -11,8 +11,8 @@ Rules that hold here:
   were decided on after such a change are not passed on before all know it, and no step is
   written down before (`reach`): so nothing is acknowledged that another gateway could
   contradict, and nobody is delivered a message under a situation that it has ended.
-- Who has just taken over does not know whom the one before has told: it waits for a lease.
-  Only where nobody was told it does not: before the first one is told, that is on record.
+- Who has just taken over does not know whom the one before has told: it waits for as long as
+  these go by it. That is on record before the first one is told; where nobody was, it is not.
 - Messages of one neighbour are decided in the order in which it sent them. They wait for the
   definitions that the neighbour knows.
 """
@@ -105,8 +105,8 @@ class Neighbours:
         self.pending = 0
         self.decide: Callable[[Asked, Receipt], Written] = _decide_nothing
         """Decides on a neighbour's message, and lets it take effect."""
-        self.announce: Callable[[], Awaitable[None]] | None = None
-        """Puts on record that others are told, before the first one is."""
+        self.announce: Callable[[float], Awaitable[None]] | None = None
+        """Puts on record for how long others go by what they are told, before the first one is."""
         self.epoch: Callable[[], int] = int
         """Tells which definitions are known here."""
         self._knows = knows
@@ -152,13 +152,12 @@ class Neighbours:
         self._look()
         return int(self._server.sockets[0].getsockname()[1])
 
-    def begin(self, another_until: float = 0.0) -> None:
+    def begin(self, others_until: float = 0.0) -> None:
         """Take note that events are detected here from now on; tell those who wait.
 
-        Until then (of `boot_clock`) another gateway may have answered pings.
+        Until then (of `boot_clock`) others may go by what the one before has told them.
         """
-        if another_until:
-            self._wait_until(another_until + self._lease)
+        self._wait_until(others_until)
         self._answer_all()
 
     def _answer_all(self) -> None:
@@ -289,13 +288,13 @@ class Neighbours:
         # It knew nothing until now, so that it cannot go by anything older.
         neighbour.told = True
         neighbour.known = self._told
-        neighbour.link.send(Pong(number, self._situations()))
+        neighbour.link.send(Pong(number, self._situations(), self._lease))
         _NEIGHBOURS.set(sum(it.told for it in self._neighbours.values()))
 
-    async def _announce(self, announce: Callable[[], Awaitable[None]]) -> None:
+    async def _announce(self, announce: Callable[[float], Awaitable[None]]) -> None:
         term = self._term
         try:
-            await announce()
+            await announce(_MARGIN * self._lease)
         except PenstockError as error:
             # The next ping asks again, if there is anything to tell by then.
             _log.warning("other gateways cannot be told yet", error=error)

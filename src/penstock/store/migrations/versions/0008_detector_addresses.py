@@ -1,4 +1,4 @@
-"""Where the gateway that detects events is reached by the others, and whether it told them."""
+"""Where the gateway that detects events is reached, and how long others go by what it told."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,10 +8,8 @@ down_revision = "0007"
 
 
 def upgrade() -> None:
-    """Add the address to who detects; nobody is reachable until it is told."""
+    """Add both to who detects; nobody is reachable, and has told anybody, until it says so."""
     address = sa.Column("address", sa.String(300), nullable=False, server_default="")
-    told: sa.Column[bool] = sa.Column(
-        "told", sa.Boolean(), nullable=False, server_default=sa.false()
-    )
+    told_for = sa.Column("told_for", sa.Integer(), nullable=False, server_default="0")
     op.add_column("detectors", address)
-    op.add_column("detectors", told)
+    op.add_column("detectors", told_for)
