@@ -15,6 +15,7 @@ import pytest
 from penstock.components import MosquittoServer
 from penstock.mqtt import V3, V5, Publish, ReasonCode, Will
 from penstock.mqtt.reasons import FAILURE
+from penstock.store.situations import State
 from tests.gateway.harness import GatewayThread
 from tests.gateway.house import (
     HOUSE,
@@ -319,3 +320,92 @@ def test_late_repeated_and_early_messages_count_as_defined(
         assert knocked() is None
         knock(3)  # the number that Bob has used is none of Ann's
         assert knocked() == "Knocked"
+
+
+@pytest.mark.parametrize("patient", ["long " * 60, "line\nbreak"], ids=["long", "unprintable"])
+def test_an_emergency_of_an_odd_name_can_be_ended_by_hand(
+    gateway: GatewayThread, enter: Login, patient: str
+) -> None:
+    """By the name that `penstock situation list` shows."""
+    enter("sensor").publish("house/pulse", about(patient, 120), qos=1)
+    with open_situations(gateway) as situations:
+        (shown,) = situations.current("alert", patient)
+        asked = situations.request("alert", shown.subject, None, actor="ann", reason="over")
+        deadline = time.monotonic() + 60
+        while situations.find(asked.request).state is State.READY:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert situation(gateway, patient) is None
+        assert situations.current("alert", patient) == []
+
+
+def test_a_slip_of_the_pen_does_not_pass_for_an_end(gateway: GatewayThread, enter: Login) -> None:
+    enter("sensor").publish("house/pulse", about("slip", 120), qos=1)
+    with open_situations(gateway) as situations:
+        asked = situations.request("alert", "slipp", None, actor="ann", reason="over")
+        deadline = time.monotonic() + 60
+        while situations.find(asked.request).state is State.READY:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        settled = situations.find(asked.request)
+        assert settled.state is State.FAILED
+        assert "nothing to end" in settled.trouble
+        assert situations.history(subject="slipp") == []
+    assert situation(gateway, "slip") == "Alert"
+
+
+HEAVY = """---
+kind: event
+name: Heavy
+attributes: {pid: string}
+pattern:
+  aggregate: [{event: Reading}]
+  by: [pid]
+  window: {last: 1h}
+  values: {total: sum(it.value)}
+  where: it.total > 1000.0
+  set: {pid: it.pid}
+---
+kind: plan
+name: heavy
+situations: [{id: Heavy, level: 1}]
+evolutions: [{event: Heavy, to: Heavy}]
+---
+kind: scenario
+name: heavy
+plan: heavy
+attribute: pid
+"""
+
+
+def test_no_number_is_too_large_for_detection(broker: MosquittoServer, tmp_path: Path) -> None:
+    """Two readings that come to more than a double holds: nobody else's emergencies suffer."""
+    with (
+        open_house(tmp_path, broker.port, HOUSE + HEAVY) as gateway,
+        login(gateway.port, "sensor") as sensor,
+    ):
+        sensor.publish("house/pulse", about("ann", 120), qos=1)
+        for _ in range(3):
+            assert sensor.publish("house/pulse", about("big", 1.7e308), qos=1).reason < FAILURE
+        assert gateway.do(gateway.gateway.guard.detection.is_alive)
+        assert situation(gateway, "ann") == "Alert"
+        for _ in range(9):
+            sensor.publish("house/pulse", about("sum", 150), qos=1)
+        board = gateway.gateway.guard.detection.board
+        assert gateway.do(lambda: board.current("heavy", "sum")) == "Heavy"
+
+
+def test_no_patients_name_breaks_the_connection_of_all_actions(
+    gateway: GatewayThread, enter: Login, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The broker closes connections over control characters in a topic."""
+    sensor, nurse = enter("sensor"), enter("nurse")
+    nurse.subscribe("calls/#", qos=1)
+    capfd.readouterr()
+    for number in range(5):
+        sensor.publish("house/pulse", about(f"odd\n{number}", 120), qos=1)
+    sensor.publish("house/pulse", about("even", 120), qos=1)
+    assert [it.topic for it in nurse.messages(1)] == ["calls/even"]
+    assert "messages wait for the broker" not in capfd.readouterr().err
+    assert situation(gateway, "odd\n4") == "Alert"
+    sensor.publish("house/pulse", about("even", 10), qos=1)

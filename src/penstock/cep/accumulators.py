@@ -265,9 +265,14 @@ class Total(_Retaining):
             return self._count
         if not self._count:
             return None
-        if self._function == "avg":
-            return self._sum / (self._count if self._whole else self._count * _UNIT)
-        return self._sum if self._whole else self._sum / _UNIT
+        if self._whole and self._function == "sum":
+            return self._sum
+        divisor = self._count if self._function == "avg" else 1
+        try:
+            return self._sum / (divisor if self._whole else divisor * _UNIT)
+        except OverflowError:
+            # More than a double holds: nobody can tell, and what compares it does not hold.
+            return None
 
     @override
     def save(self) -> Any:

@@ -18,6 +18,7 @@ import json
 import time
 from typing import TYPE_CHECKING, Final
 
+from penstock.gateway.broker_texts import are_welcome
 from penstock.gateway.translation import ACTIONS, EPOCH, FOR, PUBLISHER
 from penstock.mqtt import encode_user_properties
 from penstock.telemetry import get_logger, metrics
@@ -109,6 +110,7 @@ class Actions:
             or self._notation.is_command(topic)
             or len(topic.encode("utf-8", "replace")) > self._limits.topic_bytes
             or topic.count("/") >= self._limits.topic_levels
+            or not are_welcome([topic])
         ):
             return "topic"
         now = time.monotonic()

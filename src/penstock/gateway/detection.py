@@ -28,7 +28,7 @@ from penstock.cep import records
 from penstock.cep.engine import Engine, Tentative
 from penstock.cep.outcome import Outcome
 from penstock.cep.program import Program
-from penstock.errors import PenstockError, UnavailableError, UsageError
+from penstock.errors import PenstockError, UnavailableError, UsageError, quote
 from penstock.gateway.claim import Claim
 from penstock.gateway.clock import Clock
 from penstock.gateway.detection_state import pack_state, rebuild, write
@@ -44,7 +44,7 @@ from penstock.gateway.watch import Watch
 from penstock.policy.emergencies import SituationBoard
 from penstock.store.detection import Batch, ClaimLostError, DetectionStore, Detector, Step
 from penstock.store.follower import boot_clock
-from penstock.store.situations import Cause, Request
+from penstock.store.situations import Cause, Request, as_stored
 from penstock.telemetry import get_logger, metrics
 
 _NEVER: Final = 1 << 62
@@ -171,13 +171,15 @@ class Detection:
             return
         now = self.clock.now()
         try:
-            if two_persons and request.approver in {None, request.actor}:
-                raise UsageError("a second person has not approved it")
-            outcome = engine.set(request.scenario, request.subject, request.situation, now)
+            subject = _find_subject(engine, request, two_persons=two_persons)
+            outcome = engine.set(request.scenario, subject, request.situation, now)
         except PenstockError as error:
             self.journal.add(settled=[(request.request, error.message)])
             return
-        record = records.write_set(request.scenario, request.subject, request.situation, now)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the engine is not asked again
+            self.crash(error)
+            return
+        record = records.write_set(request.scenario, subject, request.situation, now)
         self._take(outcome, record, request)
         if outcome.publications:
             self.act()
@@ -510,6 +512,27 @@ def _do_nothing() -> None:
 
 
 def _has(program: Program, row: Row) -> bool:
-    """Say whether definitions have a situation."""
+    """Say whether definitions have a situation, and for whom it is."""
     scenario = program.scenarios.get(row[0])
-    return scenario is not None and row[2] in program.plans[scenario.plan].situations
+    if scenario is None or (scenario.subjects is not None and row[1] not in scenario.subjects):
+        return False
+    return row[2] in program.plans[scenario.plan].situations
+
+
+def _find_subject(engine: Engine, request: Request, *, two_persons: bool) -> str:
+    """Return whom a request is about, or refuse it.
+
+    An odd name may be given as the store's tables have it.
+    """
+    if two_persons and request.approver in {None, request.actor}:
+        raise UsageError("a second person has not approved it")
+    active = {who for name, who, _, _ in engine.situations() if name == request.scenario}
+    if request.subject in active:
+        return request.subject
+    for who in active:
+        if as_stored(who) == request.subject:
+            return who
+    if request.situation is None:
+        # Who mistook a name must not believe that an emergency is over.
+        raise UsageError(f"{quote(request.subject)} is in no situation: there is nothing to end")
+    return request.subject
