@@ -22,7 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 from penstock.errors import UnavailableError, UsageError, quote
 from penstock.eventlog import Topic
 from penstock.masks import Chain, Vault
-from penstock.masks.spark import mask_frame
+from penstock.masks.spark import RowMasks, mask_frame
 from penstock.pipeline.blueprint import Blueprint
 from penstock.pipeline.collective.commands import (
     FEED,
@@ -89,6 +89,7 @@ class ViewRunner:
         self._refusing = Objectors()
         self._before, self._after = blueprint.chains(secret, vault)
         self._collective = bool(blueprint.plan.together)
+        self._built: tuple[SparkSession, RowMasks] | None = None
         self._totals = Totals()
 
     def open(self) -> None:
@@ -200,10 +201,7 @@ class ViewRunner:
             marks = self._refusing.marks if self._purposes else None
             frame = mark_subjects(frame, self.blueprint.stream, marks)
         frame = mark_refused(frame, self.blueprint.stream, self._refusing)
-        identity = F.concat(F.lit(f"{self.blueprint.stream.topic}/"), _named(OFFSET).cast("string"))
-        masked = mask_frame(
-            frame, self._before, identity=identity, carry=[*carry, PROBLEM], rejection=REASON
-        )
+        masked = self._masks(frame.sparkSession, (*carry, PROBLEM)).apply(frame)
         reason = F.coalesce(_named(PROBLEM), _named(REASON))
         masked = masked.withColumn(REASON, reason).drop(PROBLEM)
         if self._collective:
@@ -215,6 +213,15 @@ class ViewRunner:
         published = self._write(masked, self._before, staged, dead)
         totals = Totals(published + len(dead), published, len(dead), 0.0)
         return self._commit(staged, end, dead, totals)
+
+    def _masks(self, session: SparkSession, carry: tuple[str, ...]) -> RowMasks:
+        """Return the masks; built once, as the next batch needs the same."""
+        if self._built is None or self._built[0] is not session:
+            topic = F.lit(f"{self.blueprint.stream.topic}/")
+            identity = F.concat(topic, _named(OFFSET).cast("string"))
+            made = RowMasks(session, self._before, identity=identity, carry=carry, rejection=REASON)
+            self._built = session, made
+        return self._built[1]
 
     def branch(self) -> Branch:
         """Return what a pass with other views needs: the masks, and a place for files."""

@@ -42,15 +42,36 @@ def mask_frame(
     schema. `identity` is text that names a record for good; chance is drawn from it. The
     columns in `carry` pass as they are, so that a caller can keep rejected originals.
     """
-    _check_frame(frame, chain, identity, carry, rejection)
-    columns = {name: _named(name) for name in chain.schema}
-    bench = Workbench(frame.sparkSession, columns, identity)
-    bench.reasons.extend(_conform_all(bench.columns, chain))
-    _lay(chain, bench)
-    (reason,) = bench.keep(F.coalesce(*bench.reasons, _none()))
-    fields = [F.when(reason.isNull(), bench.columns[name]).alias(name) for name in chain.output]
-    carried = [_named(name) for name in carry]
-    return bench.apply(frame).select(*fields, *carried, reason.alias(rejection))
+    masks = RowMasks(frame.sparkSession, chain, identity=identity, carry=carry, rejection=rejection)
+    return masks.apply(frame)
+
+
+class RowMasks:
+    """What `mask_frame` does, built once for many frames: to build it costs time with each."""
+
+    def __init__(
+        self,
+        session: SparkSession,
+        chain: Chain,
+        *,
+        identity: Column | None = None,
+        carry: Sequence[str] = (),
+        rejection: str = "rejected",
+    ) -> None:
+        self._chain, self._identity = chain, identity
+        self._carry, self._rejection = tuple(carry), rejection
+        columns = {name: _named(name) for name in chain.schema}
+        self._bench = bench = Workbench(session, columns, identity)
+        bench.reasons.extend(_conform_all(bench.columns, chain))
+        _lay(chain, bench)
+        (reason,) = bench.keep(F.coalesce(*bench.reasons, _none()))
+        fields = [F.when(reason.isNull(), bench.columns[name]).alias(name) for name in chain.output]
+        self._made = [*fields, *map(_named, self._carry), reason.alias(rejection)]
+
+    def apply(self, frame: DataFrame) -> DataFrame:
+        """Return the fields of the view, what is carried along, and the reason of a rejection."""
+        _check_frame(frame, self._chain, self._identity, self._carry, self._rejection)
+        return self._bench.apply(frame).select(*self._made)
 
 
 @dataclass(frozen=True, slots=True)
