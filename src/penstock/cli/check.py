@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from penstock.cli.output import json_option, show, table
+from penstock.cli.session import configuration
 from penstock.cli.supposing import (
     Known,
     know,
@@ -92,7 +93,7 @@ def command(
         client=client,
         attributes=parse_values(attribute, "--attribute"),
         object=parse_values(about, "--object"),
-        environment=parse_values(environment, "--environment"),
+        environment=_surroundings() | parse_values(environment, "--environment"),
         payload=_parse_payload(payload),
         publisher=publisher,
     )
@@ -130,6 +131,12 @@ def _render(
     if decision.more:
         console.print("… and further rules")
     console.print(f"decided under epoch {epoch}", style="dim")
+
+
+def _surroundings() -> dict[str, Any]:
+    """Return what the gateway of these settings would know of its surroundings."""
+    place = configuration().gateway.place
+    return {} if place is None else {"place": place}
 
 
 def _parse_payload(text: str) -> Mapping[str, Any]:

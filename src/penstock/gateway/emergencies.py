@@ -92,7 +92,9 @@ class Emergencies:
             run_in_thread=self._run_in_thread,
             tell=self._record,
         )
-        self.guard = Guard(gateway.rules.policies, self.detection, clock, gateway.denials)
+        self.guard = Guard(
+            gateway.rules.policies, self.detection, clock, gateway.denials, gateway.stands_at
+        )
         self.publisher = Publisher(gateway.broker)
         self.actions = Actions(
             self.guard,

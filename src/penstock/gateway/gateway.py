@@ -77,6 +77,7 @@ class Gateway:
         sharing: Sharing | None = None,
         recording: Recording,
         wills: WillStore,
+        stands_at: str | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.log = get_logger("gateway")
@@ -89,6 +90,7 @@ class Gateway:
         self.denials = denials
         self.close_denied = close_denied
         self.replay_retained = replay_retained
+        self.stands_at = stands_at
         self.counters = Counters()
         self.topics = TopicNames()
         self.client_properties = PropertyLists(Sender.CLIENT, reserved=RESERVED)

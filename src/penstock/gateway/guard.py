@@ -62,12 +62,18 @@ class Guard:
     """What decides beside purposes, with the state that it decides by."""
 
     def __init__(
-        self, policies: Policies, detection: Detection, clock: Clock, denials: Denials
+        self,
+        policies: Policies,
+        detection: Detection,
+        clock: Clock,
+        denials: Denials,
+        place: str | None = None,
     ) -> None:
         self.policies = policies
         self.detection = detection
         self._clock = clock
         self._denials = denials
+        self._place = place
         self._stamps: dict[UserProperties, Stamp | None] = {}
 
     @property
@@ -90,7 +96,8 @@ class Guard:
         if not watched and not self.policies.access.settings.required:
             return PASSES
         user = None if session.principal == ANONYMOUS else session.principal
-        asked = Asked(user, session.client_id, topic, packet.payload, _rest(packet))
+        rest = _rest(packet)
+        asked = Asked(user, session.client_id, topic, packet.payload, rest, self._place)
         offered = watched and not repeated
         if offered and detection.turning.busy:
             return Written(waits=self._after_turn(session, packet))
@@ -124,7 +131,7 @@ class Guard:
         message = Message(
             topic, asked.payload, user=asked.user, client=asked.client, rest=asked.rest
         )
-        e = {"time": datetime.fromtimestamp(now / 1000, UTC)}
+        e = _surroundings(now, asked.place)
         detection.catch_up(now)
         tentative = None
         if offered:
@@ -170,7 +177,7 @@ class Guard:
             return True
         now = self._clock.now()
         message = Message(topic, payload, user=ACTIONS)
-        e = {"time": datetime.fromtimestamp(now / 1000, UTC)}
+        e = _surroundings(now, self._place)
         packet = Packet(topic, message.t, _NOBODY, access.about(message), e, depth=depth)
         try:
             tentative = engine.offer(packet, now)
@@ -208,7 +215,8 @@ class Guard:
         user = None if session.principal == ANONYMOUS else session.principal
         access = self.policies.access
         asker = access.asker(user, session.client_id)
-        e = {"time": datetime.fromtimestamp(now / 1000, UTC), "purpose": purpose}
+        e = _surroundings(now, self._place)
+        e["purpose"] = purpose
         return access.decide("read", asker, message, e, self.detection.board)
 
     def read_lasts(self, verdict: Verdict, topic: str) -> bool:
@@ -283,6 +291,14 @@ class Judge:
         elif verdict.applied is not None:
             guard.tell_emergency(self._session, verdict)
         return bool(verdict)
+
+
+def _surroundings(now: int, place: str | None) -> dict[str, Any]:
+    """Return what conditions know as `e`; what is not known has no name there."""
+    e: dict[str, Any] = {"time": datetime.fromtimestamp(now / 1000, UTC)}
+    if place is not None:
+        e["place"] = place
+    return e
 
 
 def _rest(packet: Publish) -> dict[str, Any]:

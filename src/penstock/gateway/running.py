@@ -110,6 +110,7 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
             sharing=make_sharing(config, worker),
             recording=Recording(config.recording, Logs(config).topic),
             wills=WillStore(database, holder, place),
+            stands_at=settings.place,
         )
         stack.push_async_callback(gateway.stop)
         await gateway.start()

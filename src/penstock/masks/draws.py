@@ -18,7 +18,7 @@ Rules that hold here:
   left is arithmetic that IEEE 754 defines to the last bit.
 - Entries are rounded to nine decimals, so that no library's last bit shows in them. The
   lines are off by less than 1.2e-5.
-- Each distribution is drawn with scale 1; the largest normal draw is 6.4, the largest of
+- Each distribution is drawn with scale 1; the largest normal draw is 6.3, the largest of
   Laplace 22.2. This is noise against recognition, no mechanism of differential privacy.
 """
 

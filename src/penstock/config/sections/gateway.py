@@ -234,6 +234,11 @@ class GatewaySettings(Settings):
     workers: Annotated[int, Field(ge=1, le=256)] = setting(
         1, "How many processes share the listeners on this host."
     )
+    place: Annotated[str, Field(min_length=1, max_length=256)] | None = setting(
+        None,
+        "Where the gateway stands: `e.place` in the conditions of policies and events.",
+        examples=("ward-7",),
+    )
     monitor_port: Port = setting(
         9465,
         "Where the gateway answers /metrics, /healthz and /readyz, at the host of `monitor`; "

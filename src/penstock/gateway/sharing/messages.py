@@ -31,6 +31,8 @@ class Asked(NamedTuple):
     topic: str
     payload: bytes
     rest: dict[str, Any]
+    place: str | None = None
+    """Where the gateway stands that the client is connected to."""
 
 
 class Join(NamedTuple):
@@ -116,8 +118,8 @@ def encode(message: Message) -> bytes:
     fields: list[Any] = list(message)
     payload = b""
     if type(message) is Submit:
-        user, client, topic, payload, rest = message.asked
-        fields[-1] = [user, client, topic, rest]
+        user, client, topic, payload, rest, place = message.asked
+        fields[-1] = [user, client, topic, rest, place]
     head = json.dumps(fields, separators=(",", ":")).encode()
     return _NUMBERS[type(message)] + len(head).to_bytes(_HEAD, "big") + head + payload
 
@@ -129,8 +131,8 @@ def decode(data: bytes) -> Message:
         end = 1 + _HEAD + int.from_bytes(data[1 : 1 + _HEAD], "big")
         fields = json.loads(data[1 + _HEAD : end])
         if kind is Submit:
-            user, client, topic, rest = fields[-1]
-            fields[-1] = Asked(user, client, topic, data[end:], rest)
+            user, client, topic, rest, place = fields[-1]
+            fields[-1] = Asked(user, client, topic, data[end:], rest, place)
         made: Message = kind(*fields)
     except (ValueError, TypeError, IndexError, RecursionError):
         raise ChannelError("a message between gateways cannot be read") from None

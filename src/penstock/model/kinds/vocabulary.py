@@ -27,7 +27,9 @@ class Vocabulary(Definition):
         "definitions of kind `object` say where they stand.",
     )
     environment: Mapping[str, JsonValue] = Field(
-        default_factory=dict, description="Attributes of `e`, the surroundings."
+        default_factory=dict,
+        description="Attributes of `e`, the surroundings: `time: timestamp`, `purpose: string` "
+        "where somebody reads, and `place: string` where the gateway's settings name one.",
     )
     payload: Mapping[str, JsonValue] = Field(
         default_factory=dict, description="Fields of JSON payloads, as `t.payload`."
