@@ -69,7 +69,8 @@ def _counts(outcome: Outcome) -> dict[int, int]:
 
 def test_the_clock_ends_windows_of_arrival_also_empty_ones() -> None:
     step = _step(by_arrival=True, grace=5)
-    assert step.due is None, "before the first record there is nothing to publish"
+    before = step.due
+    assert before is None, "before the first record there is nothing to publish"
     assert _counts(step.feed(_rows((3, 1)), 3)) == {}
     assert step.due == 15
     assert _counts(step.feed(_rows(), 15)) == {0: 1}
