@@ -75,7 +75,7 @@ def restore(client: Downstream, stored: Iterable[StoredSubscription]) -> list[Su
     missing: list[Subscription] = []
     for it in stored:
         session.numbers[it.filter] = it.number
-        subscription = rules.restore(session.client_id, it, it.options & ~PAUSED)
+        subscription = rules.restore(session, it, it.options & ~PAUSED)
         if subscription is None:
             session.dormant[it.filter] = it
             continue

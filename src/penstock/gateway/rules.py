@@ -282,7 +282,7 @@ class Rules:
         return known
 
     def restore(
-        self, client_id: str, held: StoredSubscription, options: int
+        self, session: Session, held: StoredSubscription, options: int
     ) -> Subscription | None:
         """Take a subscription up again as it was made; None where it is refused now.
 
@@ -291,13 +291,14 @@ class Rules:
         if not self.declared.admits(held.purpose):
             return None
         return self.engine.subscribe(
-            client_id,
+            session.client_id,
             held.filter,
             held.purpose,
             options & _QOS,
             options=options,
             identifier=held.identifier,
             presubscribed=False,
+            owner=session.principal,
         ).subscription
 
     def delivery(self, session: Session, packet: Publish) -> bytes | None:

@@ -154,6 +154,7 @@ class _Request:
             wanted.qos,
             options=wanted.options(V5),
             identifier=self._identifier,
+            owner=self.client.session.principal,
         )
         return admission.subscription, admission.decision.rule, admission.decision.reason
 

@@ -51,6 +51,7 @@ def write_state(state: PurposeState) -> dict[str, Any]:
                 "qos": stored.qos,
                 "options": stored.options,
                 "identifier": stored.identifier,
+                "owner": stored.owner,
                 "active": stored.active,
             }
             for stored in sorted(state.subscriptions, key=lambda s: (s.client, s.text))
@@ -105,12 +106,13 @@ def _read_each(
 def _find_conflicts(subscriptions: Iterable[Subscription]) -> Iterator[Problem]:
     """Find subscriptions that cannot stand side by side."""
     seen: set[tuple[str, str]] = set()
-    groups: dict[str, str | None] = {}
+    groups: dict[tuple[str, str], str | None] = {}
     for there in subscriptions:
         if (there.client, there.text) in seen:
             yield Problem("subscriptions", f"{quote(there.text)} is there twice for one client")
         seen.add((there.client, there.text))
-        if there.group is not None and groups.setdefault(there.text, there.ap) != there.ap:
+        group = there.text, there.owner
+        if there.group is not None and groups.setdefault(group, there.ap) != there.ap:
             yield Problem("subscriptions", f"members of {quote(there.text)} differ in purpose")
 
 
@@ -143,6 +145,7 @@ def _read_subscription(item: Any) -> Subscription:
         qos,
         options=_need(fields.get("options", 0), int),
         identifier=_need(fields.get("identifier", 0), int),
+        owner=_need(fields.get("owner", ""), str),
     )
     read.active = _need(fields.get("active", True), bool)
     return read

@@ -198,8 +198,11 @@ class PurposeEngine:
         options: int = 0,
         identifier: int = 0,
         presubscribed: bool = True,
+        owner: str = "",
     ) -> Admission:
         """Take a subscription to a filter, `$share/…` included; without AP it is plain.
+
+        `owner` is whose the group of a shared one is.
 
         A plain one stands for what was presubscribed, unless it is not to look there. It takes
         the place of the client's subscription with the same text; if it is refused, that one
@@ -213,11 +216,11 @@ class PurposeEngine:
             found = self.presubscriptions.find(client, subscribed)
             ap = found.ap if found else None
         replaced = self.unsubscribe(client, text)
-        decision, around = self._admit(subscribed, ap)
+        decision, around = self._admit(subscribed, ap, owner)
         if not decision.allowed:
             return Admission(decision, None, replaced)
         subscription = Subscription(
-            client, subscribed, ap, qos, options=options, identifier=identifier
+            client, subscribed, ap, qos, options=options, identifier=identifier, owner=owner
         )
         self.subscriptions.add(subscription)
         self._admissions.join(subscription, around)
@@ -323,9 +326,9 @@ class PurposeEngine:
     # Inside
 
     def _admit(
-        self, subscribed: SubscribedFilter, ap: str | None
+        self, subscribed: SubscribedFilter, ap: str | None, owner: str = ""
     ) -> tuple[Decision, Surroundings | None]:
-        for member in self.subscriptions.group(subscribed.text).values():
+        for member in self.subscriptions.group(subscribed.text, owner).values():
             if member.ap != ap:
                 return explain_group(member, ap), None
             break  # the members of a group have one purpose

@@ -24,7 +24,8 @@ class Subscription:
 
     `active` says that messages may flow: it is neither paused nor ended. `whole` says that
     no topic of the filter needs a check. `options` and `identifier` are the client's own
-    and only carried along, so that a resumed subscription is the one the client made.
+    and only carried along, so that a resumed subscription is the one the client made. A
+    group is its owner's: another's of the same name is another group.
     """
 
     __slots__ = (
@@ -35,6 +36,7 @@ class Subscription:
         "group",
         "identifier",
         "options",
+        "owner",
         "qos",
         "text",
         "whole",
@@ -49,8 +51,10 @@ class Subscription:
         *,
         options: int = 0,
         identifier: int = 0,
+        owner: str = "",
     ) -> None:
         self.client = client
+        self.owner = owner
         self.text = subscribed.text
         self.filter = subscribed.filter
         self.group = subscribed.group
@@ -128,7 +132,7 @@ class Subscriptions:
         self._tree = tree
         self._cached = cached
         self._clients: dict[str, ClientSubscriptions] = {}
-        self._groups: dict[str, dict[str, Subscription]] = {}
+        self._groups: dict[tuple[str, str], dict[str, Subscription]] = {}
         self._count = 0
 
     def configure(self, *, tree: bool, cached: bool) -> None:
@@ -155,9 +159,9 @@ class Subscriptions:
         held = self._clients.get(client)
         return held.by_text.get(text) if held else None
 
-    def group(self, text: str) -> dict[str, Subscription]:
+    def group(self, text: str, owner: str = "") -> dict[str, Subscription]:
         """Return the members of a shared subscription by client."""
-        return self._groups.get(text, {})
+        return self._groups.get((text, owner), {})
 
     def matching(self, client: str, topic: str | bytes) -> tuple[Subscription, ...]:
         """Return the subscriptions of a client that match a topic, paused ones included."""
@@ -173,7 +177,8 @@ class Subscriptions:
         held.add(subscription)
         self._count += 1
         if subscription.group is not None:
-            self._groups.setdefault(subscription.text, {})[client] = subscription
+            key = subscription.text, subscription.owner
+            self._groups.setdefault(key, {})[client] = subscription
 
     def remove(self, client: str, text: str) -> Subscription | None:
         """Remove a subscription and return it; messages no longer flow through it."""
@@ -186,8 +191,8 @@ class Subscriptions:
         if not held.by_text:
             del self._clients[client]
         if gone.group is not None:
-            members = self._groups[text]
+            members = self._groups[text, gone.owner]
             del members[client]
             if not members:
-                del self._groups[text]
+                del self._groups[text, gone.owner]
         return gone

@@ -152,7 +152,7 @@ def test_presubscriptions_of_the_same_go_by_name_and_can_be_taken_back() -> None
 def test_a_plain_subscription_stays_plain_when_it_is_taken_up_again() -> None:
     made = rules(document(RESERVED, allow=["p"]))
     made.engine.presubscribe("c", "a/#", "p")
-    held = made.restore("c", StoredSubscription("a/b", 1, None, 1, 0), 1)
+    held = made.restore(Session("c", "alice", 0), StoredSubscription("a/b", 1, None, 1, 0), 1)
     assert held is not None
     assert held.ap is None
     assert made.engine.presubscriptions.get("c", "a/#") is not None
@@ -240,7 +240,7 @@ def test_a_purpose_that_is_not_declared_delivers_nothing_and_says_so() -> None:
     assert made.delivery(session, message("a", 1)) == b""
     assert made.delivery(session, message("b", 2)) is None
     assert made.explain(session, message("b", 2)) == "declared purposes"
-    assert made.restore("c", session.dormant["b"], 1) is None
+    assert made.restore(session, session.dormant["b"], 1) is None
     free = snapshot(2)
     made.take(free, [Key("purpose", "p")])
-    assert made.restore("c", session.dormant["b"], 1) is not None
+    assert made.restore(session, session.dormant["b"], 1) is not None

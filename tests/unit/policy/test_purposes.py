@@ -215,6 +215,17 @@ def test_presubscriptions_apply_to_plain_subscriptions() -> None:
     assert plain.ap is None
 
 
+def test_nobody_sets_the_purpose_of_another_users_group() -> None:
+    engine = PurposeEngine(PurposeSettings())
+    assert engine.subscribe("one", "$share/g/a", "x", owner="ann").allowed
+    assert engine.subscribe("two", "$share/g/a", "y", owner="bob").allowed
+    assert not engine.subscribe("three", "$share/g/a", "y", owner="ann").allowed
+    again = PurposeEngine(PurposeSettings())
+    again.import_state(engine.export_state())
+    assert not again.subscribe("three", "$share/g/a", "y", owner="ann").allowed
+    assert again.subscribe("three", "$share/g/a", "y", owner="bob").allowed
+
+
 def test_a_group_has_one_purpose() -> None:
     engine = make()
     assert engine.subscribe("one", "$share/g/a", "x").allowed

@@ -32,6 +32,15 @@ def _check_subject(text: str) -> str:
     return text
 
 
+def _check_member(text: str) -> str:
+    noun, colon, name = text.partition(":")
+    if noun == "group" and name:
+        raise ValueError(f"a group has users and clients → name {name!r} under `includes`")
+    if noun not in {"user", "client"} or not colon or not name:
+        raise ValueError("write user:NAME or client:ID")
+    return text
+
+
 TopicFilter = Annotated[str, Field(max_length=65535), AfterValidator(as_value_error(check_filter))]
 """An MQTT topic filter."""
 
@@ -56,3 +65,6 @@ Subject = Annotated[
     Reference("group", prefix="group:"),
 ]
 """Who: user:NAME, client:ID, group:NAME or anyone."""
+
+Member = Annotated[str, Field(max_length=NAME_LIMIT), AfterValidator(_check_member)]
+"""Who belongs to a group: user:NAME or client:ID."""

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from penstock.model.definition import Definition, PlainName, Reference, register
-from penstock.model.kinds.fields import Subject
+from penstock.model.kinds.fields import Member
 
 MEMBER_LIMIT = 100_000
 
@@ -18,7 +18,7 @@ class Group(Definition):
 
     kind: ClassVar[str] = "group"
 
-    members: tuple[Subject, ...] = Field(
+    members: tuple[Member, ...] = Field(
         default=(), max_length=MEMBER_LIMIT, strict=False, description="user:NAME or client:ID."
     )
     includes: tuple[Annotated[PlainName, Reference("group", acyclic=True)], ...] = Field(
