@@ -30,7 +30,7 @@ def test_failures_are_counted_as_a_plain_list_would(
         else:
             whole = min(declared.backoff_limit, declared.backoff * 2 ** (len(recent) - 1))
             assert delay is not None
-            assert whole / 2 <= delay < whole
+            assert whole / 2 <= delay <= whole
 
 
 def test_the_wait_doubles_up_to_the_limit() -> None:
