@@ -167,6 +167,32 @@ def test_a_view_whose_state_is_gone_does_not_go_on(house: House) -> None:
     assert ViewFolder(house.folder).last() is not None
 
 
+def test_who_opts_out_between_a_kill_and_the_next_start_is_not_published(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = house.open()
+
+    def crash(*_: object, **__: object) -> None:
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ViewWriter, "stage", crash)
+        with pytest.raises(Crash):
+            house.feed(view, 30)
+    view.close()
+    house.opted_out = [(str(number), "research") for number in range(3, 6)]
+    view = house.open()
+    view.flush()
+    view.close()
+    refused = {
+        letter["offset"]
+        for letter in ViewFolder(house.folder).dead_letters()
+        if "opted out" in letter["reason"]
+    }
+    assert refused == {3, 4, 5}
+    assert house.accounted() == list(range(30))
+
+
 def test_who_opts_out_while_held_is_not_published(house: House) -> None:
     view = house.open()
     house.feed(view, 25)

@@ -147,6 +147,8 @@ class ViewRunner:
     def complete(self, command: Command) -> None:
         """Let a command be obeyed that was given before; whoever calls has the view open."""
         self._resume()
+        self.ask()
+        save_objectors(self._steps.workshop.rows(command.number), self._refusing)
         self._obey(command)
 
     def end(self) -> None:

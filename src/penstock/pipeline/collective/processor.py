@@ -31,6 +31,7 @@ from penstock.pipeline.collective.commands import (
     save_outcome,
 )
 from penstock.pipeline.consent import REFUSED
+from penstock.pipeline.forgetting import split_off
 from penstock.pipeline.log_source import OFFSET
 from penstock.pipeline.parsing import PERSON, TIME
 from penstock.pipeline.steps import SUBJECT, Step, arrow_schema
@@ -74,12 +75,15 @@ class StepProcessor(StatefulProcessor):
         step = self._load(blueprint, command.plan)
         schema = arrow_schema(blueprint.plan.middle, OFFSET, PERSON, TIME, SUBJECT)
         rows, refused = load_rows(folder, command.files, schema)
-        forgotten = step.forget(load_objectors(folder), REFUSED)
+        objectors = load_objectors(folder)
+        forgotten = step.forget(objectors, REFUSED)
+        read = rows.num_rows + refused.num_rows
+        # Who opted out since the rows were written: a kill came between.
+        rows, late = split_off(rows, objectors, REFUSED)
         outcome = step.flush() if command.action == FLUSH else step.feed(rows, command.now)
-        outcome.dead += forgotten
+        outcome.dead += forgotten + late
         save_outcome(folder, outcome, refused)
         self._state.update((command.plan, step.save()))
-        read = rows.num_rows + refused.num_rows
         return _report(command, read=read, held=step.held, due=step.due, loss=outcome.loss)
 
     def _load(self, blueprint: Blueprint, plan: str) -> Step:
