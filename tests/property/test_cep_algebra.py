@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hypothesis import given, settings
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from penstock.cep.binding import Packet
 from penstock.cep.engine import Engine
 from penstock.cep.outcome import Outcome
+from penstock.cep.program import Evolution, Plan, Program, Scenario
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.events import compile_program
 
@@ -317,3 +318,42 @@ def test_operators_detect_what_their_definitions_say(
             found = collect(tentative.commit())
             naive.take(topic.upper(), k, v, at, clock)
         assert found == naive.raised
+
+
+def follow(begins: str, ends: str) -> Program:
+    """Return the program with a scenario that one event begins and another ends."""
+    plan = Plan("p", {"on": 1}, (Evolution(begins, None, "on"), Evolution(ends, "on", None)))
+    return replace(PROGRAM, plans={"p": plan}, scenarios={"s": Scenario("s", "p", "k")})
+
+
+events = st.sampled_from(sorted(PROGRAM.types))
+
+
+@settings(max_examples=250, deadline=None)
+@given(steps, events, events)
+def test_time_alone_changes_no_situation_before_it_was_said_to(
+    given_steps: list[tuple[str, str, int, int, int, str]], begins: str, ends: str
+) -> None:
+    program = follow(begins, ends)
+    engine = Engine(program)
+    clock = 1_000_000
+    for topic, k, v, passing, skew, what in given_steps:
+        clock = max(clock, clock + passing)
+        if what == "reload":
+            engine = Engine.load(program, engine.save())
+        foretold, moves = engine.next_move(), engine.advance(clock).transitions
+        assert all(foretold is not None and foretold <= it.at for it in moves)
+        if what != "wait":
+            payload = {"v": v, "at": clock + skew}
+            packet = Packet(topic, {"topic": topic, "payload": payload}, {}, {"k": k})
+            engine.offer(packet, clock).commit()
+
+
+def test_a_time_is_foretold_only_where_a_scenario_follows() -> None:
+    packet = Packet("a", {"topic": "a", "payload": {"v": 1, "at": 1_000_000}}, {}, {"k": "x"})
+    for program, moves in ((PROGRAM, False), (follow("A", "B"), False), (follow("A", "Few"), True)):
+        engine = Engine(program)
+        for _ in range(2):
+            engine.offer(packet, 1_000_000).commit()
+        assert engine.next_timer() is not None
+        assert (engine.next_move() is not None) is moves

@@ -24,6 +24,7 @@ from penstock.cep.operators import Aggregate, Refine, Value
 from penstock.cep.rising import can_fall, can_rise
 from penstock.cep.rows import (
     FIELD_OF_ROOT,
+    NEVER,
     Key,
     Row,
     Shared,
@@ -35,7 +36,6 @@ from penstock.cep.rows import (
 from penstock.lang import INT
 from penstock.lang.tree import find_path
 
-NEVER: Final = 1 << 62
 _CHECK_EVERY: Final = 1024  # additions between two looks at how much a group keeps
 
 

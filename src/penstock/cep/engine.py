@@ -32,7 +32,7 @@ from penstock.cep.outcome import Detection, Outcome, Transition
 from penstock.cep.presence import Presence
 from penstock.cep.program import Program
 from penstock.cep.publishing import Publisher
-from penstock.cep.rows import Limits, Row, Shared, Values
+from penstock.cep.rows import NEVER, Limits, Row, Shared, Values
 from penstock.cep.situations import Course
 from penstock.errors import UsageError, quote
 from penstock.lang.moments import EPOCH
@@ -96,6 +96,7 @@ class Engine:
             for _, event in course.steps:
                 attributes.setdefault(event, set()).add(course.attribute)
         self._driving = frozenset(attributes)
+        self._shared.moving = self._network.find_leading(self._driving)
         self._visits = self._network.find_visits(self._driving)
         for node in self._nodes:
             if isinstance(node, AggregateNode):
@@ -135,7 +136,11 @@ class Engine:
 
     def next_timer(self) -> int | None:
         """Return when time alone may change something."""
-        return self._shared.timers[0][0] if self._shared.timers else None
+        return _moment(self._shared.due)
+
+    def next_move(self) -> int | None:
+        """Return when time alone may change a situation."""
+        return _moment(self._shared.moves)
 
     # Steps
 
@@ -168,8 +173,7 @@ class Engine:
     def take(self, packet: Packet, bound: list[Bound], at: int) -> Outcome:
         """Let the events of a packet take effect."""
         shared = self._shared
-        timers = shared.timers
-        if at < shared.now or (timers and timers[0][0] <= at):
+        if at < shared.now or shared.due <= at:
             outcome = self._begin(at, packet.depth)
         else:
             shared.now = at
@@ -246,9 +250,8 @@ class Engine:
             at = shared.now
         self._seq += 1
         outcome = Outcome(at, depth, self._seq)
-        timers = shared.timers
-        while timers and timers[0][0] <= at:
-            self._fire(timers[0][0], outcome)
+        while shared.due <= at:
+            self._fire(shared.due, outcome)
         shared.now = at
         return outcome
 
@@ -437,3 +440,7 @@ class Engine:
         for name, course in engine._courses.items():
             course.load(state["scenarios"].get(name, []))
         return engine
+
+
+def _moment(at: int) -> int | None:
+    return None if at == NEVER else at

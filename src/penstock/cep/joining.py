@@ -14,14 +14,12 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any
 
 from penstock.cep.codec import pack_key, pack_row, unpack_key, unpack_row
 from penstock.cep.nodes import NONE, Node, Rows
 from penstock.cep.operators import Join
-from penstock.cep.rows import Key, Row, Shared, Values, key_reader, shaper
-
-NEVER: Final = 1 << 62
+from penstock.cep.rows import NEVER, Key, Row, Shared, Values, key_reader, shaper
 
 Match = tuple[Row, ...]
 

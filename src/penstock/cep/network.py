@@ -92,6 +92,14 @@ class Network:
             if not isinstance(self.nodes[index], ViewNode)
         )
 
+    def find_leading(self, driving: frozenset[str]) -> frozenset[int]:
+        """Return the operators whose rows can lead to one of these events."""
+        leading: set[int] = set()
+        for index in reversed(range(len(self._operators))):
+            if index in leading or not driving.isdisjoint(self._outputs[index].names):
+                leading |= {index, *self._operators[index].inputs}
+        return frozenset(leading)
+
     def find_visits(self, driving: frozenset[str]) -> list[VisitsNode]:
         """Return the nodes of visits, and let them know who waits for what they find."""
         found = [node for node in self.nodes if isinstance(node, VisitsNode)]

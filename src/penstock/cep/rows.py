@@ -24,8 +24,11 @@ from penstock.lang.tree import find_path
 Values: TypeAlias = dict[str, Any]
 Key: TypeAlias = Any
 """What tells groups apart: the value of one attribute, or a tuple of several."""
+Timer: TypeAlias = tuple[int, int, str, Key]
+"""Time, operator, the group as text (which has an order whatever it is made of), the group."""
 
 FIELD_OF_ROOT: Final = 2
+NEVER: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +73,12 @@ class Shared:
     changed: dict[str, int] = field(default_factory=dict)  # subject → version of its last change
     floor: int = 0  # the version when that was last forgotten
     counts: Counter[str] = field(default_factory=Counter)
-    # Time, operator, the group as text (which has an order whatever it is made of), the group.
-    timers: list[tuple[int, int, str, Key]] = field(default_factory=list)
+    moving: frozenset[int] = frozenset()
+    """Operators whose rows may lead to an event that some scenario follows."""
+    due: int = NEVER
+    """When the next timer fires."""
+    _still: list[Timer] = field(default_factory=list)
+    _moving: list[Timer] = field(default_factory=list)
 
     def row(self, at: int, values: Values) -> Row:
         """Return a new row."""
@@ -88,15 +95,26 @@ class Shared:
 
     def schedule(self, at: int, index: int, key: Key) -> None:
         """Wake an operator for a group at a time."""
-        heappush(self.timers, (at, index, repr(key), key))
+        timers = self._moving if index in self.moving else self._still
+        heappush(timers, (at, index, repr(key), key))
+        self.due = min(self.due, at)
+
+    @property
+    def moves(self) -> int:
+        """When the next timer fires that may lead to a change of a situation."""
+        return self._moving[0][0] if self._moving else NEVER
 
     def take_due(self, at: int) -> list[tuple[int, Key]]:
         """Return whom to wake at exactly this time, in order, each once."""
-        due: dict[tuple[int, Key], None] = {}
-        while self.timers and self.timers[0][0] <= at:
-            _, index, _, key = heappop(self.timers)
-            due[index, key] = None
-        return list(due)
+        due: list[Timer] = []
+        for timers in (self._still, self._moving):
+            while timers and timers[0][0] <= at:
+                due.append(heappop(timers))
+        self.due = min(
+            (timers[0][0] for timers in (self._still, self._moving) if timers), default=NEVER
+        )
+        due.sort(key=itemgetter(0, 1, 2))
+        return list(dict.fromkeys((index, key) for _, index, _, key in due))
 
 
 def key_reader(by: tuple[str, ...]) -> Callable[[Values], Key]:
