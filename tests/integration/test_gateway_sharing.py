@@ -7,22 +7,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from penstock.components import MosquittoServer, PostgresServer, processes
-from penstock.config import Config
-from penstock.mqtt import Publish, ReasonCode, Will
+from penstock.mqtt import ReasonCode, Will
 from penstock.mqtt.reasons import FAILURE
 from penstock.policy.emergencies import SituationsUnknownError
-from penstock.store.audit.log import AuditLog
-from penstock.store.audit.pseudonyms import Pseudonyms
-from penstock.store.database import Database
-from penstock.store.situations import Situations
 from tests.gateway.harness import (
     GatewayProcess,
     GatewayThread,
@@ -31,82 +23,23 @@ from tests.gateway.harness import (
     share,
     write_config,
 )
+from tests.gateway.pair import (
+    LONG,
+    current,
+    detects,
+    joined,
+    look,
+    open_situations,
+    pair,
+    publication,
+    publish,
+    wait_until,
+)
 from tests.gateway.raw import ClosedError, RawClient
 from tests.gateway.ward import WARD, define, login, reading, settings
 
 pytestmark = pytest.mark.needs("mosquitto")
 pytest_plugins = ("tests.gateway.fixtures",)
-LONG = 60.0
-
-
-def wait_until(holds: Callable[[], object], seconds: float = LONG) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.02)
-
-
-@contextmanager
-def pair(
-    folder: Path, broker: MosquittoServer, *, lease: str = "300s", **sections: Any
-) -> Iterator[tuple[GatewayProcess, GatewayThread]]:
-    """Run two gateways on one store: the first one detects, and can be killed."""
-    common = share(folder) | sections
-    chosen = settings(folder / "one", lease=lease)
-    first = make_process(folder / "one", broker.port, chosen, **common)
-    define(first.config, WARD.replace("WINDOW", "1h"))
-    with first:
-        chosen = settings(folder / "two", lease=lease)
-        with run_gateway(folder / "two", broker.port, chosen, **common) as second:
-            wait_until(lambda: joined(second))
-            yield first, second
-
-
-def joined(gateway: GatewayThread) -> bool:
-    return gateway.do(lambda: gateway.gateway.guard.detection.elsewhere.joined)
-
-
-def detects(gateway: GatewayThread) -> bool:
-    return gateway.do(gateway.gateway.guard.detection.is_alive)
-
-
-def look(gateway: GatewayThread, patient: str, scenario: str = "alert") -> str | None:
-    board = gateway.gateway.guard.detection.board
-    return gateway.do(lambda: board.current(scenario, patient))
-
-
-def current(gateway: GatewayThread, patient: str, scenario: str = "alert") -> str | None:
-    """Return a situation as soon as it is known: the machine may be too busy for a moment."""
-    found: list[str | None] = []
-
-    def know() -> bool:
-        try:
-            found.append(look(gateway, patient, scenario))
-        except SituationsUnknownError:
-            return False
-        return True
-
-    wait_until(know)
-    return found[-1]
-
-
-@contextmanager
-def open_situations(config: Config) -> Iterator[Situations]:
-    with Database.open(config.store.connection_url()) as database:
-        log = AuditLog.open(database, config.audit.signing_key)
-        yield Situations(database, log, Pseudonyms.open(config.audit.pseudonym_key))
-        log.close()
-
-
-def publish(client: RawClient, topic: str, payload: bytes = b"{}") -> None:
-    """Publish, however long a hand-over takes; it has to be acknowledged."""
-    packet_id = client.next_id()
-    client.send(_publish(topic, payload, packet_id))
-    assert client.expect_answer(packet_id, LONG).reason < FAILURE
-
-
-def _publish(topic: str, payload: bytes, packet_id: int) -> Publish:
-    return Publish.of(topic, payload, qos=1, packet_id=packet_id)
 
 
 def reach(sensor: RawClient, reader: RawClient, topic: str) -> None:
@@ -282,7 +215,7 @@ def test_an_event_counts_once_across_a_kill(broker: MosquittoServer, tmp_path: P
                 ids = [sensor.next_id() for _ in range(10)]
                 for place, packet_id in enumerate(ids):
                     topic = f"ward/{round_}-{number + place}/knock"
-                    sensor.send(_publish(topic, b"{}", packet_id))
+                    sensor.send(publication(topic, b"{}", packet_id))
                 for packet_id in ids:
                     assert sensor.expect_answer(packet_id, LONG).reason < FAILURE
             killer.join()
@@ -368,7 +301,7 @@ def test_a_neighbour_that_stood_still_grants_nothing_of_what_it_knew(
 
 def _passes(client: RawClient, topic: str, payload: bytes) -> bool:
     packet_id = client.next_id()
-    client.send(_publish(topic, payload, packet_id))
+    client.send(publication(topic, payload, packet_id))
     return bool(client.expect_answer(packet_id, LONG).reason < FAILURE)
 
 

@@ -94,7 +94,11 @@ class Detection:
         self.outbox = Outbox()
         self.receipts = Receipts()
         self.neighbours = Neighbours(
-            knows=self._knows, takes=self._takes, situations=self._rows, journal=self.journal
+            knows=self._knows,
+            takes=self._takes,
+            situations=self._rows,
+            foretell=self._foretell,
+            journal=self.journal,
         )
         self.neighbours.announce = self._announce
         self.turning = Turning(self)
@@ -224,8 +228,8 @@ class Detection:
             )
             steps.append(step)
             self._note(step, request if by_hand else None)
-        if steps:
-            self.neighbours.tell([(it.scenario, it.subject, it.target) for it in steps])
+        rows = [(it.scenario, it.subject, it.target) for it in steps]
+        self.neighbours.tell(rows, self.moves_at)
         self.outbox.put(outcome.publications)
         self._arm(outcome.at)
         return self.journal.add(record, steps, [(request.request, "")] if request else ())
@@ -262,7 +266,7 @@ class Detection:
         if not self.turning.blind:
             held = [row for row in self._rows() if _has(program, row)]
             self.board.fill((name, who, it) for name, who, it in held if it)
-            self.neighbours.tell(held, whole=True)
+            self.neighbours.tell(held, self.moves_at, whole=True)
 
     def exchange(self, made: Engine) -> None:
         """Go on with an engine that has the same state under changed definitions."""
@@ -270,7 +274,7 @@ class Detection:
         self.engine = made
         rows = self._rows()
         self.board.fill((name, who, it) for name, who, it in rows if it)
-        self.neighbours.tell(rows, whole=True)
+        self.neighbours.tell(rows, self.moves_at, whole=True)
         now = self.clock.now()
         kept = {(name, who) for name, who, _ in rows}
         gone = [
@@ -393,8 +397,21 @@ class Detection:
         _log.info("events are detected here", count=len(self._rows()))
         self._arm(self.clock.now())
         self.resume()
-        self.neighbours.begin(self._claim.others_until)
-        self.elsewhere.take_home(self.neighbours.decide, self.neighbours.when_known, self.journal)
+        self.neighbours.begin(self.moves_at, self._claim.others_until)
+        self.elsewhere.submissions.take_home(
+            self.neighbours.decide, self.neighbours.when_known, self.journal
+        )
+
+    @property
+    def moves_at(self) -> int | None:
+        """When time alone may change a situation, by `clock`."""
+        return None if self.engine is None else self.engine.next_move()
+
+    def _foretell(self) -> float | None:
+        """Return when time alone may change a situation, by `boot_clock`."""
+        at = self.moves_at
+        # Of the millisecond that it is now some part may be over.
+        return None if at is None else boot_clock() + (at - self.clock.now() - 1) / 1000
 
     def _rows(self) -> list[Row]:
         held = () if self.engine is None else self.engine.situations()

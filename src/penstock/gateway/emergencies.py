@@ -107,8 +107,9 @@ class Emergencies:
         self.detection.act = self.actions.carry_out
         self.detection.resume = self.actions.resume
         self.detection.neighbours.decide = self._decide_for
-        for side in (self.detection.neighbours, self.detection.elsewhere):
-            side.epoch = self._tell_epoch
+        self.detection.neighbours.epoch = self._tell_epoch
+        self.detection.elsewhere.submissions.epoch = self._tell_epoch
+        self.detection.elsewhere.certain = gateway.decide_again
 
     async def start(self) -> None:
         """Begin to detect, where there is something to detect."""
@@ -123,7 +124,7 @@ class Emergencies:
         """Give what is under way some time to end."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self.detection.elsewhere.finish()
+                await self.detection.elsewhere.submissions.finish()
                 await self.detection.journal.finish()
                 await self.publisher.finish(seconds)
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from penstock.gateway import holding
 from penstock.gateway.changes import concerned_filters, differing
+from penstock.gateway.intake import STALE
 from penstock.gateway.rules import PURPOSE, Turn
 from penstock.model.document import Document, Key
 from penstock.store.checked import CheckedDefinitions
@@ -131,7 +132,7 @@ class Following:
             self._look_for_another_history()
             waiting, self._gateway.waiting = self._gateway.waiting, set()
             for upstream in waiting:
-                upstream.resume("stale")
+                upstream.resume(STALE)
         if self._was_fresh and not fresh:
             self._gateway.log.error("the definitions are stale: everything is denied")
         self._was_fresh = fresh

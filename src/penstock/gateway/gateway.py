@@ -29,6 +29,7 @@ from penstock.gateway.downstream import Downstream
 from penstock.gateway.emergencies import Emergencies, Sharing
 from penstock.gateway.ending import Cause, end
 from penstock.gateway.following import Following
+from penstock.gateway.intake import DOUBT
 from penstock.gateway.limits import TICK_SECONDS, Limits
 from penstock.gateway.recording import Recording
 from penstock.gateway.repeats import Repeats
@@ -100,6 +101,8 @@ class Gateway:
         self.connections: set[Downstream] = set()
         self.waiting: set[Upstream] = set()
         """Connections to the broker that are not read until the definitions are fresh."""
+        self.doubting: set[Upstream] = set()
+        """Connections to the broker that are not read until the situations are known."""
         self.draining = False
         self._emptied = asyncio.Event()
         self._addresses: dict[str, int] = {}
@@ -226,10 +229,17 @@ class Gateway:
             # Should the new one never open, the session ends in the time of the old one.
             self._leave_session(other.session)
 
+    def decide_again(self) -> None:
+        """Go on with the deliveries that waited for situations to be known."""
+        doubting, self.doubting = self.doubting, set()
+        for upstream in doubting:
+            upstream.resume(DOUBT)
+
     def forget(self, client: Downstream) -> None:
         """Take note that a client's connection has ended."""
         if client.upstream is not None:
             self.waiting.discard(client.upstream)
+            self.doubting.discard(client.upstream)
         if client.open:
             self.counters.connections -= 1
         session = getattr(client, "session", None)

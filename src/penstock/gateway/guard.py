@@ -9,6 +9,8 @@ Rules that hold here:
 - Each is one synchronous step: nothing comes between reading situations and acting on them.
   Where several gateways share detection a publication is decided in one step at the one that
   detects, and goes to the broker when all of them know what it has changed.
+- What would be denied for situations that are in doubt for the moment waits until they are known
+  or lost.
 - A message that could be an event is refused while events are not detected, and so is one
   whose event cannot be put on record.
 - What depends on situations, on the time, or on what is in a message is decided for each
@@ -33,7 +35,7 @@ from penstock.gateway.session import ANONYMOUS, Session
 from penstock.gateway.sharing.messages import Asked
 from penstock.gateway.sharing.receipts import Receipt
 from penstock.gateway.translation import ACTIONS, CLIENT, FOR, PUBLISHER
-from penstock.gateway.written import NO_DETECTOR, NO_EVENT, PASSES, POLICY, Written
+from penstock.gateway.written import IN_DOUBT, NO_DETECTOR, NO_EVENT, PASSES, POLICY, Written
 from penstock.mqtt import Publish
 from penstock.mqtt.properties import UserProperties
 from penstock.policy.access_rules import Depends, Verdict
@@ -105,6 +107,8 @@ class Guard:
             elsewhere = detection.elsewhere
             return Written(waits=elsewhere.submit(asked)) if elsewhere.asks else NO_DETECTOR
         written = self._decide(asked, watched=watched, offered=offered)
+        if written is IN_DOUBT:
+            return Written(waits=self._when_certain(session, packet, repeated=repeated))
         if detection.neighbours.pending and not written.why:
             return Written(waits=self._when_known(written))
         return written
@@ -146,7 +150,7 @@ class Guard:
                 return NO_EVENT
         verdict = access.decide("write", asker, message, e, detection.board)
         if not verdict:
-            return Written(POLICY, verdict.rule)
+            return IN_DOUBT if self.is_doubtful(verdict) else Written(POLICY, verdict.rule)
         if verdict.applied is not None:
             self.tell_emergency(Session(asked.client, asked.user or ANONYMOUS, 0), verdict)
         if tentative is None or not tentative.bound:
@@ -161,6 +165,12 @@ class Guard:
         """Decide on a message when changed definitions are taken over."""
         await self.detection.turning.wait()
         written = self.publish(session, packet)
+        return written if written.waits is None else await written.waits
+
+    async def _when_certain(self, session: Session, packet: Publish, *, repeated: bool) -> Written:
+        """Decide on a message when the situations are known that it depends on, or lost."""
+        await self.detection.elsewhere.wait_certain()
+        written = self.publish(session, packet, repeated=repeated)
         return written if written.waits is None else await written.waits
 
     async def _when_known(self, written: Written) -> Written:
@@ -219,6 +229,10 @@ class Guard:
         e["purpose"] = purpose
         return access.decide("read", asker, message, e, self.detection.board)
 
+    def is_doubtful(self, verdict: Verdict) -> bool:
+        """Say whether a refusal may turn out otherwise as soon as the situations are known."""
+        return self.detection.elsewhere.doubtful and bool(verdict.depends & Depends.SITUATION)
+
     def read_lasts(self, verdict: Verdict, topic: str) -> bool:
         """Say whether a verdict holds for all messages with the same topic and properties."""
         # The publisher and the purpose are in the properties that it is remembered by.
@@ -269,10 +283,11 @@ class Guard:
 class Judge:
     """Decides on one delivery, in one step."""
 
-    __slots__ = ("_guard", "_message", "_session", "_topic", "lasting", "refusal")
+    __slots__ = ("_guard", "_message", "_session", "_topic", "doubtful", "lasting", "refusal")
 
     def __init__(self, guard: Guard, session: Session, message: Message | None, topic: str) -> None:
         self.lasting = True
+        self.doubtful = False
         self.refusal = "" if message is not None else UNSTAMPED
         self._guard = guard
         self._session = session
@@ -288,6 +303,7 @@ class Judge:
         self.lasting = self.lasting and guard.read_lasts(verdict, self._topic)
         if not verdict:
             self.refusal = verdict.rule
+            self.doubtful = self.doubtful or guard.is_doubtful(verdict)
         elif verdict.applied is not None:
             guard.tell_emergency(self._session, verdict)
         return bool(verdict)

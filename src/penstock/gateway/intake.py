@@ -31,6 +31,10 @@ from penstock.mqtt import (
 from penstock.mqtt.control import PINGREQ
 
 OPENING: Final = "opening"
+STALE: Final = "stale"
+"""The definitions are."""
+DOUBT: Final = "doubt"
+"""The situations are in doubt."""
 
 
 class Intake:
@@ -102,6 +106,14 @@ class Intake:
         """Read again where no reason is left."""
         if not self.reasons and not self.ended:
             self.transport.resume_reading()
+
+    def put_back(self, packets: list[Packet]) -> None:
+        """Set packets aside that could not be dealt with, before all others."""
+        self._aside[:0] = packets
+
+    def put_behind(self, packets: list[Packet]) -> None:
+        """Set packets aside that came while something was put back."""
+        self._aside += packets
 
     def packets(self) -> Iterator[Packet]:
         """Give back the packets that were set aside, as long as there is no reason to wait."""

@@ -29,6 +29,7 @@ from penstock.gateway.guard import Guard
 from penstock.gateway.policies import Policies
 from penstock.gateway.session import ANONYMOUS, Session
 from penstock.gateway.translation import MESSAGE_AIP, MESSAGE_PIP, stamp
+from penstock.gateway.verdicts import UNDECIDED
 from penstock.model import kinds
 from penstock.model.document import Document, Key
 from penstock.model.purposes import PurposeError, PurposeSet
@@ -305,6 +306,7 @@ class Rules:
         """Decide on a delivery: the properties to send it with, or None where it is denied.
 
         The identifiers of the client's own subscriptions that let it pass stand in them.
+        `UNDECIDED`: it depends on situations that are in doubt.
         """
         self._decisions += 1
         started = time.perf_counter() if not self._decisions % _SAMPLE else 0.0
@@ -333,6 +335,8 @@ class Rules:
         if judge is not None:
             self.lasting = judge.lasting
             self.refusal = "" if allowed else judge.refusal
+            if judge.doubtful:
+                return UNDECIDED
         if started:
             DECISION.observe(time.perf_counter() - started)
         if not allowed:

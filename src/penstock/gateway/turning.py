@@ -83,7 +83,7 @@ class Turning:
         finally:
             self._task = None
             self.end()
-            detection.neighbours.begin()
+            detection.neighbours.begin(detection.moves_at)
 
     async def _turn(self, engine: Engine, program: Program) -> None:
         detection = self._detection

@@ -15,6 +15,8 @@ Rules that hold here:
   it is released, or the client would take the next message of that number for a copy.
 - While the definitions are stale, or the client is being opened, nothing is read (`Intake`):
   the broker keeps what it has, so that nothing is lost and nothing is shown.
+- A delivery that depends on situations that are in doubt waits, and all behind it, until they
+  are known or lost.
 - A message of QoS 0 for which the client's queue has no room is dropped, unless the broker
   is to wait. Those of QoS 1 and 2 are not: where they fill several queues, nothing more is
   read until the client has caught up.
@@ -23,12 +25,13 @@ Rules that hold here:
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, cast
 
 from penstock.gateway.answers import within
 from penstock.gateway.copies import Copies
 from penstock.gateway.ending import FAREWELL_SECONDS, Cause, end
-from penstock.gateway.intake import Intake
+from penstock.gateway.intake import DOUBT, STALE, Intake
 from penstock.gateway.questions import Questions
 from penstock.gateway.verdicts import UNDECIDED, Verdicts
 from penstock.gateway.window import Window
@@ -68,6 +71,7 @@ _DUPLICATE: Final = 0x08
 _PINGREQ = PINGREQ.encode(V5)
 _PING_SHARE: Final = 2
 _QUEUES: Final = 4
+_UNDECIDABLE: Final = frozenset({STALE, DOUBT})
 
 
 class Upstream(asyncio.Protocol):
@@ -167,7 +171,7 @@ class Upstream(asyncio.Protocol):
         waits.discard(reason)
         if self.ended or self._is_stale():
             return
-        if reason == "stale" and self.window is not None:
+        if reason in _UNDECIDABLE and self.window is not None:
             # The client may have acknowledged all it had: nothing else would set these free.
             self._release(self.window)
             if not self.window.kept_bytes:
@@ -189,7 +193,7 @@ class Upstream(asyncio.Protocol):
         if boot_clock() <= gateway.rules.fresh_until or not self.client.open:
             return False
         gateway.waiting.add(self)
-        self.pause("stale")
+        self.pause(STALE)
         return True
 
     def write(self, packets: list[bytes]) -> None:
@@ -269,6 +273,9 @@ class Upstream(asyncio.Protocol):
     # One loop on purpose, like `Downstream.forward`.
     def deliver(self, batch: list[Packet]) -> None:  # noqa: C901, PLR0912, PLR0915
         """Pass packets on to the client."""
+        if DOUBT in self._waits:
+            self.intake.put_behind(batch)
+            return
         client = self.client
         gateway = client.gateway
         if client.generation != gateway.rules.generation:
@@ -281,7 +288,8 @@ class Upstream(asyncio.Protocol):
         out: list[bytes] = []
         back: list[bytes] = []
         passed = 0
-        for packet in batch:
+        packets = iter(batch)
+        for packet in packets:
             if type(packet) is Publish:
                 if window is not None and not window.admits(packet):
                     if window.kept_bytes > gateway.limits.queue:
@@ -291,6 +299,9 @@ class Upstream(asyncio.Protocol):
                 listed = verdicts.get(key, UNDECIDED)
                 if listed is UNDECIDED:
                     listed = self.verdicts.decide(session, packet, key)
+                    if listed is UNDECIDED:
+                        self._doubt(packet, packets)
+                        break
                 if listed is None:
                     if copies is not None:
                         copies.repeats(packet)
@@ -343,8 +354,15 @@ class Upstream(asyncio.Protocol):
             self.resume("window")
 
     def _release(self, window: Window) -> None:
-        for message in window.release():
+        while DOUBT not in self._waits and (message := window.release()) is not None:
             self.deliver([message])
+
+    def _doubt(self, packet: Publish, behind: Iterator[Packet]) -> None:
+        """Wait until the situations are known that a delivery depends on."""
+        self.client.gateway.doubting.add(self)
+        self.pause(DOUBT)
+        if self.window is None or not self.window.takes_back(packet):
+            self.intake.put_back([packet, *behind])
 
     def _hold_back(self) -> None:
         """Leave to the broker what a slow client has no room for, QoS 1 and 2 included."""

@@ -43,9 +43,14 @@ class Verdicts:
         self._rules = rules
 
     def decide(self, session: Session, packet: Publish, subject: Subject) -> bytes | None:
-        """Decide on a delivery, and remember it where that holds for the next one."""
+        """Decide on a delivery, and remember it where that holds for the next one.
+
+        `UNDECIDED` says that it cannot be decided now.
+        """
         rules = self._rules
         listed = rules.delivery(session, packet)
+        if listed is UNDECIDED:
+            return listed
         if listed is None:
             # Who asks for the rule does so next, with this very subject.
             self._refused = (subject, rules.refusal)

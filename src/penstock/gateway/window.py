@@ -11,7 +11,6 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 
 from penstock.mqtt import Puback, Pubcomp, Publish, Pubrec
 
@@ -29,21 +28,31 @@ def cost(packet: Publish) -> int:
 class Window:
     """The messages that a client has not acknowledged, and those that wait for it."""
 
-    __slots__ = ("_in_flight", "_kept", "_size", "kept_bytes")
+    __slots__ = ("_in_flight", "_kept", "_released", "_size", "kept_bytes")
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._in_flight: set[int] = set()
         self._kept: deque[Publish] = deque()
+        self._released: Publish | None = None
         self.kept_bytes = 0
 
     def admits(self, packet: Publish) -> bool:
         """Say whether a message may be sent now; if not, it is kept."""
-        if not self._kept and not self._is_beyond(packet):
+        if packet is self._released or (not self._kept and not self._is_beyond(packet)):
             return True
         self._kept.append(packet)
         self.kept_bytes += cost(packet)
         return False
+
+    def takes_back(self, packet: Publish) -> bool:
+        """Keep a message again that was given back last and could not be decided on."""
+        if packet is not self._released:
+            return False
+        self._released = None
+        self._kept.appendleft(packet)
+        self.kept_bytes += cost(packet)
+        return True
 
     def send(self, packet: Publish) -> None:
         """Take note that a message is sent."""
@@ -55,15 +64,13 @@ class Window:
         if type(packet) is not Pubrec or packet.failed:
             self._in_flight.discard(packet.packet_id)
 
-    def release(self) -> Iterator[Publish]:
-        """Yield what may be sent now, one after the other."""
-        # Taken out while they are given back, so that they do not wait behind themselves.
-        kept, self._kept = self._kept, deque()
-        while kept and not self._is_beyond(kept[0]):
-            message = kept.popleft()
-            self.kept_bytes -= cost(message)
-            yield message
-        self._kept = kept
+    def release(self) -> Publish | None:
+        """Give back the next message that may be sent now; None: there is none."""
+        self._released = None
+        if self._kept and not self._is_beyond(self._kept[0]):
+            self._released = self._kept.popleft()
+            self.kept_bytes -= cost(self._released)
+        return self._released
 
     def _is_beyond(self, packet: Publish) -> bool:
         return bool(

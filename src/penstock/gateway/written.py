@@ -8,6 +8,7 @@ from typing import Final, NamedTuple, Protocol
 POLICY: Final = "policy"
 DETECTOR: Final = "detector"
 EVENT: Final = "event"
+DOUBT: Final = "doubt"
 UNTOLD: Final = "untold"
 """The gateway that detects was asked and did not say what became of it."""
 
@@ -41,3 +42,5 @@ PASSES: Final = Written(lasting=True)
 NO_DETECTOR: Final = Written(DETECTOR)
 NO_EVENT: Final = Written(EVENT)
 NOT_TOLD: Final = Written(UNTOLD)
+IN_DOUBT: Final = Written(DOUBT)
+"""It cannot be decided now; who asks waits and asks again."""

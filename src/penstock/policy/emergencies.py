@@ -74,6 +74,11 @@ class SituationBoard:
         self._lost = reason
         self.changes += 1
 
+    def regain(self) -> None:
+        """Take note that what was known, and moved since, holds after all."""
+        self._lost = None
+        self.changes += 1
+
     def current(self, scenario: str, subject: str) -> str | None:
         """Return the situation of a scenario's subject, None where it is inactive."""
         if self._lost is not None:

@@ -4,124 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
 
 import pytest
 
-from penstock.gateway.sharing.channel import derive_secret
 from penstock.gateway.sharing.elsewhere import Elsewhere
 from penstock.gateway.sharing.link import Link, Terms
-from penstock.gateway.sharing.messages import Asked, Message, Moves, Row
+from penstock.gateway.sharing.messages import Message, Moves
 from penstock.gateway.sharing.neighbours import Neighbours
-from penstock.gateway.sharing.receipts import Receipt, Receipts
-from penstock.gateway.written import NO_DETECTOR, UNTOLD, Written
-from penstock.policy.emergencies import SituationBoard, SituationsUnknownError
+from penstock.gateway.sharing.receipts import Receipt
+from penstock.gateway.written import NO_DETECTOR, UNTOLD
+from penstock.policy.emergencies import SituationsUnknownError
 from penstock.store.follower import boot_clock
-
-TERMS = Terms(derive_secret(b"k" * 32), largest=1 << 20, lease=30.0, patience=60.0)
-LONG = 60.0
-
-
-class Record:
-    """What would be in the store: who takes over knows it, and nothing else."""
-
-    def __init__(self) -> None:
-        self.steps: list[tuple[str, str]] = []
-        self.receipts = Receipts()
-
-
-class Detector:
-    """Detects by noting what it is asked; a step is durable when it is told to be."""
-
-    def __init__(self, record: Record) -> None:
-        self.record = record
-        self.board = SituationBoard()
-        self.alive = True
-        self.steps = list(record.steps)
-        self.receipts = Receipts(record.receipts.as_data())
-        self.durable = 0
-        self.added = 0
-        self._waiting: list[tuple[int, Callable[[bool], None]]] = []
-        self.neighbours = Neighbours(
-            knows=self.is_alive, takes=self.is_alive, situations=self.rows, journal=self
-        )
-        self.neighbours.decide = self.decide
-        self.port = 0
-
-    async def start(self, terms: Terms = TERMS) -> None:
-        self.port = await self.neighbours.listen(terms, "127.0.0.1", 0)
-
-    def is_alive(self) -> bool:
-        return self.alive
-
-    def rows(self) -> list[Row]:
-        last: dict[str, str] = dict(self.steps)
-        return [("s", who, what) for who, what in last.items() if what != "none"]
-
-    def decide(self, asked: Asked, receipt: Receipt) -> Written:
-        if not self.alive:
-            return NO_DETECTOR
-        if self.receipts.has(receipt):
-            return Written(ticket=self.added)
-        if asked.topic == "denied":
-            return Written("policy", "a rule")
-        self.receipts.put(receipt)
-        self.steps.append((asked.client, asked.topic))
-        self.added += 1
-        target = None if asked.topic == "none" else asked.topic
-        self.board.move("s", asked.client, target)
-        self.neighbours.tell([("s", asked.client, target)])
-        return Written(ticket=self.added)
-
-    def wait(self, ticket: int, settled: Callable[[bool], None]) -> None:
-        if ticket <= self.durable:
-            settled(True)  # noqa: FBT003
-        else:
-            self._waiting.append((ticket, settled))
-
-    async def flush(self) -> None:
-        """Make all durable, as the journal does: when all know of it."""
-        added, steps = self.added, list(self.steps)
-        receipts = self.receipts.as_data()
-        if not await self.neighbours.reach() or not self.alive:
-            return
-        self.record.steps, self.record.receipts = steps, Receipts(receipts)
-        self.durable = added
-        due = [it for it in self._waiting if it[0] <= added]
-        self._waiting = [it for it in self._waiting if it[0] > added]
-        for _, settled in due:
-            settled(True)  # noqa: FBT003
-
-    def kill(self) -> None:
-        """End without a word, as a killed process does."""
-        self.alive = False
-        self.neighbours.close()
-
-
-def ask(client: str, topic: str) -> Asked:
-    return Asked(None, client, topic, b"{}", {})
-
-
-async def until(holds: Callable[[], object]) -> None:
-    async with asyncio.timeout(LONG):
-        while not holds():  # noqa: ASYNC110 - anything may be waited for here
-            await asyncio.sleep(0.005)
-
-
-def make_elsewhere(terms: Terms = TERMS) -> tuple[Elsewhere, SituationBoard, list[str]]:
-    board, lost = SituationBoard(), list[str]()
-    board.lose("not yet")
-    elsewhere = Elsewhere(board, lost.append)
-    elsewhere.terms = terms
-    return elsewhere, board, lost
-
-
-def run(work: Callable[[], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(2 * LONG):
-            await work()
-
-    asyncio.run(main())
+from tests.gateway.sharing import LONG, TERMS, Detector, Record, ask, make_elsewhere, run, until
 
 
 def test_a_message_is_decided_there_and_known_here_before_it_passes() -> None:
@@ -219,7 +113,7 @@ def test_who_breaks_off_may_go_by_what_it_knew_for_a_lease() -> None:
             board.current("s", "p")
         # Who takes over from another waits as long: it does not know whom that one told.
         moment = boot_clock() + 1.0
-        detector.neighbours.begin(moment)
+        detector.neighbours.begin(None, moment)
         detector.decide(ask("p", "none"), Receipt("x", 2, 2))
         assert detector.neighbours.pending
         assert await detector.neighbours.reach()
@@ -374,7 +268,7 @@ def test_each_message_counts_once_in_order_across_hand_overs(seed: int) -> None:
         for elsewhere, board, _ in home.others:
             held = {(who, board.current("s", who)) for who in home.sent}
             assert {it for it in held if it[1] is not None} == expected
-            await elsewhere.finish()
+            await elsewhere.submissions.finish()
             elsewhere.leave("the test ends")
         home.detector.kill()
 

@@ -8,6 +8,7 @@ from penstock.gateway.sharing.channel import ChannelError
 from penstock.gateway.sharing.messages import (
     Answer,
     Asked,
+    Due,
     Durable,
     Join,
     Known,
@@ -30,10 +31,12 @@ REST = {"qos": 1, "retain": False, "size": 3, "contentType": None, "properties":
     [
         Join("0123456789abcdef"),
         Ping(1),
-        Pong(1),
-        Pong(2, [("alert", "pat\ud800ient", "Alert")]),
-        Moves(3, [("alert", "p", None)]),
-        Moves(4, [], whole=True),
+        Pong(1, 0.25, None),
+        Pong(2, 1e6, 1e6 + 0.001, [("alert", "pat\ud800ient", "Alert")]),
+        Moves(3, [("alert", "p", None)], 7.5),
+        Moves(4, [], None, whole=True),
+        Due(12.125),
+        Due(None),
         Known(4),
         Leave(),
         Submit(5, 4, 17, Asked(None, "c", "ward/ä", b"\x00\xff\n", REST)),
@@ -64,7 +67,7 @@ def test_anything_else_is_refused(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"\xff", b"\x06\x00\x00\x00\x02[]", b"\x01\x00\x00\x00\x02{}"]
+    "data", [b"", b"\xff", b"\x07\x00\x00\x00\x02[]", b"\x01\x00\x00\x00\x02{}"]
 )
 def test_what_is_wrong_is_an_error_of_the_channel(data: bytes) -> None:
     with pytest.raises(ChannelError):
@@ -74,4 +77,4 @@ def test_what_is_wrong_is_an_error_of_the_channel(data: bytes) -> None:
 def test_other_versions_are_refused() -> None:
     check_version(Join("0123456789abcdef"))
     with pytest.raises(ChannelError, match="another way"):
-        check_version(Join("0123456789abcdef", 2))
+        check_version(Join("0123456789abcdef", 1))

@@ -18,7 +18,7 @@ def pass_on(window: Window, packet: Publish) -> bool:
 def settle(window: Window, answer: Puback | Pubrec | Pubcomp) -> list[int]:
     given = []
     window.settle(answer)
-    for packet in window.release():
+    while (packet := window.release()) is not None:
         assert pass_on(window, packet)
         given.append(packet.packet_id)
     return given
@@ -55,3 +55,19 @@ def test_a_message_that_is_repeated_counts_once() -> None:
     window = Window(1)
     assert pass_on(window, message(1))
     assert pass_on(window, message(1))
+
+
+def test_what_could_not_be_decided_on_waits_at_its_place() -> None:
+    window = Window(1)
+    assert pass_on(window, message(1))
+    assert [pass_on(window, message(number)) for number in (2, 3)] == [False, False]
+    held = window.kept_bytes
+    window.settle(Puback(1))
+    released = window.release()
+    assert released is not None
+    assert window.admits(released)
+    assert window.takes_back(released)
+    assert window.kept_bytes == held
+    assert not window.takes_back(released)
+    assert settle(window, Puback(1)) == [2]
+    assert settle(window, Puback(2)) == [3]

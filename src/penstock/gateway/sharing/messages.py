@@ -1,11 +1,12 @@
 """What gateways tell each other about detection, as bytes.
 
     neighbour ──▶ detector:  Join, Ping, Known, Submit, Leave
-    detector ──▶ neighbour:  Pong, Moves, Answer, Durable
+    detector ──▶ neighbour:  Pong, Moves, Due, Answer, Durable
 
 Rules that hold here:
 - A message is its kind, the length of its head, its head as JSON, and a payload as it is.
 - What cannot be read raises `ChannelError`: the connection is over.
+- Moments are those of the detector's `boot_clock`, in seconds (`Foresight` translates them).
 - Both ends run the same version of what is said (`VERSION`); another is refused.
 """
 
@@ -16,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from penstock.gateway.sharing.channel import ChannelError
 
-VERSION: Final = 1
+VERSION: Final = 2
 _HEAD: Final = 4
 
 Row = tuple[str, str, str | None]
@@ -53,6 +54,9 @@ class Pong(NamedTuple):
     """The answer to a ping: whoever sent it detects."""
 
     number: int
+    now: float
+    due: float | None
+    """When time alone may change a situation; None: never."""
     situations: list[Row] | None = None
     """All that hold, where the neighbour is told for the first time."""
     lease: float = 0.0
@@ -64,8 +68,15 @@ class Moves(NamedTuple):
 
     number: int
     rows: list[Row]
+    due: float | None
     whole: bool = False
     """Whether nothing else holds."""
+
+
+class Due(NamedTuple):
+    """Time has changed nothing but what was told, and will not before this moment."""
+
+    due: float | None
 
 
 class Known(NamedTuple):
@@ -105,10 +116,10 @@ class Durable(NamedTuple):
     numbers: list[int]
 
 
-Message = Join | Ping | Pong | Moves | Known | Leave | Submit | Answer | Durable
+Message = Join | Ping | Pong | Moves | Due | Known | Leave | Submit | Answer | Durable
 
 _KINDS: Final[tuple[type[Any], ...]] = (
-    *(Join, Ping, Pong, Moves, Known, Leave, Submit, Answer, Durable),
+    *(Join, Ping, Pong, Moves, Due, Known, Leave, Submit, Answer, Durable),
 )
 _NUMBERS: Final = {kind: bytes([number]) for number, kind in enumerate(_KINDS)}
 

@@ -1,6 +1,7 @@
 """The other gateways, at the one that detects: what they are told, and what they ask.
 
     transition ──▶ Moves ──▶ each neighbour ──▶ Known ──▶ what waited for it goes on
+    a timer has fired ──▶ Due ──▶ each neighbour: until the next one nothing changes by itself
     Submit ──▶ decided and detected here ──▶ known to all ──▶ Answer ──▶ on record ──▶ Durable
 
 Rules that hold here:
@@ -11,6 +12,9 @@ Rules that hold here:
   were decided on after such a change are not passed on before all know it, and no step is
   written down before (`reach`): so nothing is acknowledged that another gateway could
   contradict, and nobody is delivered a message under a situation that it has ended.
+- With all that they are told they are told when time alone may change a situation next; beyond
+  that they know nothing until they are told more. A moment that comes sooner than they were
+  told is a change that all must know.
 - Who has just taken over does not know whom the one before has told: it waits for as long as
   these go by it. That is on record before the first one is told; where nobody was, it is not.
 - Messages of one neighbour are decided in the order in which it sent them. They wait for the
@@ -32,6 +36,7 @@ from penstock.gateway.sharing.link import Link, Terms
 from penstock.gateway.sharing.messages import (
     Answer,
     Asked,
+    Due,
     Durable,
     Join,
     Known,
@@ -100,6 +105,7 @@ class Neighbours:
         knows: Callable[[], bool],
         takes: Callable[[], bool],
         situations: Callable[[], list[Row]],
+        foretell: Callable[[], float | None],
         journal: Keeper,
     ) -> None:
         self.pending = 0
@@ -112,9 +118,12 @@ class Neighbours:
         self._knows = knows
         self._takes = takes
         self._situations = situations
+        self._foretell = foretell
         self._journal = journal
         self._lease = 0.0
         self._told = 0
+        self._moves_at: int | None = None
+        """When time alone may change a situation, as the others were told."""
         self._quiet_until = 0.0
         self._neighbours: dict[Link, Neighbour] = {}
         self._strangers: dict[Link, None] = {}
@@ -152,11 +161,13 @@ class Neighbours:
         self._look()
         return int(self._server.sockets[0].getsockname()[1])
 
-    def begin(self, others_until: float = 0.0) -> None:
+    def begin(self, moves_at: int | None, others_until: float = 0.0) -> None:
         """Take note that events are detected here from now on; tell those who wait.
 
-        Until then (of `boot_clock`) others may go by what the one before has told them.
+        Until then (of `boot_clock`) others may go by what the one before has told them. That
+        one has told the same moment at which time alone may change a situation.
         """
+        self._moves_at = moves_at
         self._wait_until(others_until)
         self._answer_all()
 
@@ -191,17 +202,27 @@ class Neighbours:
 
     # --- what they are told ---
 
-    def tell(self, rows: list[Row], *, whole: bool = False) -> None:
-        """Let all of them know of changed situations."""
+    def tell(self, rows: list[Row], moves_at: int | None, *, whole: bool = False) -> None:
+        """Let all of them know of changed situations, and when time alone may change one."""
+        before, self._moves_at = self._moves_at, moves_at
+        news = whole or bool(rows)
+        if not news and before == moves_at:
+            return
         if not self._neighbours and not self._is_quiet():
+            return
+        sooner = moves_at is not None and (before is None or moves_at < before)
+        if not news and not sooner:
+            self._send(Due(self._foretell()))
             return
         self._told += 1
         self.pending = self._told
-        message = Moves(self._told, rows, whole)
+        self._send(Moves(self._told, rows, self._foretell(), whole))
+        self._settle()
+
+    def _send(self, message: Moves | Due) -> None:
         for neighbour in self._neighbours.values():
             if neighbour.told:
                 neighbour.link.send(message)
-        self._settle()
 
     def when_known(self, told: Told) -> None:
         """Call back when all know what was told up to now, or never will from here."""
@@ -277,7 +298,7 @@ class Neighbours:
             return
         neighbour.asked = None
         if neighbour.told:
-            neighbour.link.send(Pong(number))
+            neighbour.link.send(Pong(number, neighbour.heard, self._foretell()))
             return
         if not self._announced and self.announce is not None:
             neighbour.asked = number
@@ -288,7 +309,9 @@ class Neighbours:
         # It knew nothing until now, so that it cannot go by anything older.
         neighbour.told = True
         neighbour.known = self._told
-        neighbour.link.send(Pong(number, self._situations(), self._lease))
+        neighbour.link.send(
+            Pong(number, neighbour.heard, self._foretell(), self._situations(), self._lease)
+        )
         _NEIGHBOURS.set(sum(it.told for it in self._neighbours.values()))
 
     async def _announce(self, announce: Callable[[float], Awaitable[None]]) -> None:

@@ -1,0 +1,150 @@
+"""A detector that is only a list, for gateways that share it over real connections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from penstock.gateway.sharing.channel import derive_secret
+from penstock.gateway.sharing.elsewhere import Elsewhere
+from penstock.gateway.sharing.link import Terms
+from penstock.gateway.sharing.messages import Asked, Row
+from penstock.gateway.sharing.neighbours import Neighbours
+from penstock.gateway.sharing.receipts import Receipt, Receipts
+from penstock.gateway.written import NO_DETECTOR, Written
+from penstock.policy.emergencies import SituationBoard
+from penstock.store.follower import boot_clock
+
+TERMS: Final = Terms(derive_secret(b"k" * 32), largest=1 << 20, lease=30.0, patience=60.0)
+LONG: Final = 60.0
+
+
+class Record:
+    """What would be in the store: who takes over knows it, and nothing else."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[str, str]] = []
+        self.receipts = Receipts()
+
+
+class Detector:
+    """Detects by noting what it is asked; a step is durable when it is told to be."""
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self.board = SituationBoard()
+        self.alive = True
+        self.steps = list(record.steps)
+        self.receipts = Receipts(record.receipts.as_data())
+        self.durable = 0
+        self.added = 0
+        self.ends: dict[str, float] = {}
+        """When time alone ends the situations of somebody, by `boot_clock`."""
+        self._waiting: list[tuple[int, Callable[[bool], None]]] = []
+        self.neighbours = Neighbours(
+            knows=self.is_alive,
+            takes=self.is_alive,
+            situations=self.rows,
+            foretell=self.foretell,
+            journal=self,
+        )
+        self.neighbours.decide = self.decide
+        self.port = 0
+
+    async def start(self, terms: Terms = TERMS) -> None:
+        self.port = await self.neighbours.listen(terms, "127.0.0.1", 0)
+
+    def is_alive(self) -> bool:
+        return self.alive
+
+    def rows(self) -> list[Row]:
+        last: dict[str, str] = dict(self.steps)
+        return [("s", who, what) for who, what in last.items() if what != "none"]
+
+    def decide(self, asked: Asked, receipt: Receipt) -> Written:
+        if not self.alive:
+            return NO_DETECTOR
+        if self.receipts.has(receipt):
+            return Written(ticket=self.added)
+        if asked.topic == "denied":
+            return Written("policy", "a rule")
+        self.receipts.put(receipt)
+        self.steps.append((asked.client, asked.topic))
+        self.added += 1
+        target = None if asked.topic == "none" else asked.topic
+        self.board.move("s", asked.client, target)
+        self.neighbours.tell([("s", asked.client, target)], self.moves_at)
+        return Written(ticket=self.added)
+
+    def foretell(self) -> float | None:
+        return min(self.ends.values(), default=None)
+
+    @property
+    def moves_at(self) -> int | None:
+        ends = self.foretell()
+        return None if ends is None else int(ends * 1000)
+
+    def foresee_end(self, who: str, seconds: float) -> None:
+        """Let time end somebody's situation."""
+        self.ends[who] = boot_clock() + seconds
+        self.neighbours.tell([], self.moves_at)
+
+    def ring(self) -> None:
+        """Let all end whose time has come."""
+        due = [who for who, at in self.ends.items() if at <= boot_clock()]
+        for who in due:
+            del self.ends[who]
+            self.steps.append((who, "none"))
+        if due:
+            self.neighbours.tell([("s", who, None) for who in due], self.moves_at)
+
+    def wait(self, ticket: int, settled: Callable[[bool], None]) -> None:
+        if ticket <= self.durable:
+            settled(True)  # noqa: FBT003
+        else:
+            self._waiting.append((ticket, settled))
+
+    async def flush(self) -> None:
+        """Make all durable, as the journal does: when all know of it."""
+        added, steps = self.added, list(self.steps)
+        receipts = self.receipts.as_data()
+        if not await self.neighbours.reach() or not self.alive:
+            return
+        self.record.steps, self.record.receipts = steps, Receipts(receipts)
+        self.durable = added
+        due = [it for it in self._waiting if it[0] <= added]
+        self._waiting = [it for it in self._waiting if it[0] > added]
+        for _, settled in due:
+            settled(True)  # noqa: FBT003
+
+    def kill(self) -> None:
+        """End without a word, as a killed process does."""
+        self.alive = False
+        self.neighbours.close()
+
+
+def ask(client: str, topic: str) -> Asked:
+    return Asked(None, client, topic, b"{}", {})
+
+
+async def until(holds: Callable[[], object]) -> None:
+    async with asyncio.timeout(LONG):
+        while not holds():  # noqa: ASYNC110 - anything may be waited for here
+            await asyncio.sleep(0.005)
+
+
+def make_elsewhere(terms: Terms = TERMS) -> tuple[Elsewhere, SituationBoard, list[str]]:
+    board, lost = SituationBoard(), list[str]()
+    board.lose("not yet")
+    elsewhere = Elsewhere(board, lost.append)
+    elsewhere.terms = terms
+    return elsewhere, board, lost
+
+
+def run(work: Callable[[], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(2 * LONG):
+            await work()
+
+    asyncio.run(main())

@@ -1,0 +1,154 @@
+"""What time alone ends has ended at every gateway by then, reachable or not."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from penstock.components import MosquittoServer
+from penstock.config import Config
+from penstock.mqtt import Publish
+from tests.gateway.harness import GatewayThread
+from tests.gateway.pair import LONG, open_situations, pair, publish, wait_until
+from tests.gateway.raw import ClosedError, RawClient
+from tests.gateway.ward import login, reading
+
+pytestmark = pytest.mark.needs("mosquitto")
+pytest_plugins = ("tests.gateway.fixtures",)
+
+
+def now() -> int:
+    """Return the time as messages carry it."""
+    return time.time_ns() // 1_000_000
+
+
+def sent_at(message: Publish) -> int:
+    return int(json.loads(message.payload)["number"])
+
+
+def ends(config: Config) -> dict[str, list[int]]:
+    """Return when the alerts of each patient ended, by the record."""
+    found: dict[str, list[int]] = {}
+    with open_situations(config) as situations:
+        for it in situations.history("alert", limit=10_000):
+            if it.target is None:
+                moment = int(it.at.timestamp() * 1000 + 0.5)
+                found.setdefault(it.subject, []).append(moment)
+    return found
+
+
+def doubts(gateway: GatewayThread) -> bool:
+    detection = gateway.gateway.guard.detection
+
+    def ask() -> bool:
+        detection.catch_up(detection.clock.now())
+        return detection.elsewhere.doubtful
+
+    return gateway.do(ask)
+
+
+def note(sensor: RawClient, patient: str, number: int) -> None:
+    publish(sensor, f"ward/{patient}/note", reading(0, number))
+
+
+def test_nobody_reads_on_while_who_detects_stands_still(
+    broker: MosquittoServer, tmp_path: Path
+) -> None:
+    """The other gateway knows it for half a minute by its lease, but not beyond the end."""
+    with pair(tmp_path, broker, window="4s") as (first, second):
+        sensor, doctor, nurse = (login(second.port, it) for it in ("sensor", "doctor", "nurse"))
+        for reader in (doctor, nurse):
+            reader.subscribe("ward/+/note", qos=1)
+        publish(sensor, "ward/lasting/pulse", reading(120))
+        publish(sensor, "ward/brief/warmth", reading(120))
+        publish(sensor, "ward/brief/warmth", reading(50))
+        began = now()
+        note(sensor, "brief", began)
+        (seen,) = doctor.messages(1)
+        assert sent_at(seen) == began
+        process = first._process
+        assert process is not None
+        process.send_signal(signal.SIGSTOP)
+        try:
+            wait_until(lambda: doubts(second))
+            passed = [now()]
+            # It is not longer than the window since: by now it is over.
+            while now() < began + 4_500:
+                passed.append(now())
+                note(sensor, "brief", passed[-1])
+                note(sensor, "lasting", passed[-1])
+                time.sleep(0.02)
+            # Who reads without an emergency waits for nobody.
+            assert len(nurse.messages(2 * len(passed) - 1)) == 2 * len(passed) - 1
+            held = [sent_at(it) for it in doctor.messages() if it.topic == "ward/brief/note"]
+        finally:
+            process.send_signal(signal.SIGCONT)
+        assert second.gateway.guard.detection.elsewhere.joined
+        expected = passed[1:]
+        lasting: list[int] = []
+
+        def all_arrive() -> bool:
+            for it in doctor.messages(quiet=0.2):
+                (lasting if it.topic == "ward/lasting/note" else held).append(sent_at(it))
+            return len(lasting) >= len(expected)
+
+        wait_until(all_arrive)
+        assert lasting == expected
+        (over,) = ends(second.config)["brief"]
+        assert not [it for it in held if it >= over]
+        for client in (sensor, doctor, nurse):
+            client.close()
+
+
+def test_no_access_outlives_its_time_under_load(broker: MosquittoServer, tmp_path: Path) -> None:
+    """Against the record: nothing is delivered that was sent after the end."""
+    with pair(tmp_path, broker, window="1s") as (first, second):
+        ports = (first.port, second.port)
+        doctors = [login(port, "doctor") for port in ports]
+        for doctor in doctors:
+            doctor.subscribe("ward/+/note", qos=0)
+        stop = threading.Event()
+        failed: list[BaseException] = []
+
+        def watch(number: int) -> None:
+            """Let alerts of one after the other begin, and time end them."""
+            draw = random.Random(number)
+            mine = [login(port, "sensor", client_id=f"sensor:{number}-{port}") for port in ports]
+            count = 0
+            try:
+                while not stop.is_set():
+                    count += 1
+                    patient = f"p{number}-{count}"
+                    publish(draw.choice(mine), f"ward/{patient}/warmth", reading(120))
+                    publish(draw.choice(mine), f"ward/{patient}/warmth", reading(50))
+                    until = now() + 1_300
+                    while now() < until:
+                        note(draw.choice(mine), patient, now())
+            except (AssertionError, TimeoutError, ClosedError) as error:
+                failed.append(error)
+            finally:
+                for client in mine:
+                    client.close()
+
+        threads = [threading.Thread(target=watch, args=(number,)) for number in range(5)]
+        for thread in threads:
+            thread.start()
+        time.sleep(8)
+        stop.set()
+        for thread in threads:
+            thread.join(LONG)
+        assert not failed
+        wait_until(lambda: len(ends(second.config)) > 5)
+        over = ends(second.config)
+        for doctor in doctors:
+            seen = [(it.topic.split("/")[1], sent_at(it)) for it in doctor.messages(1)]
+            assert len(seen) > 100
+            late = [it for it in seen if it[0] in over and it[1] >= over[it[0]][0]]
+            assert not late
+            doctor.close()
