@@ -17,6 +17,7 @@ from penstock.components import MosquittoServer
 from penstock.config import Config
 from penstock.definitions import read_text
 from penstock.errors import UnavailableError
+from penstock.gateway import ignored
 from penstock.mqtt import Publish, ReasonCode
 from penstock.mqtt.reasons import FAILURE
 from penstock.store.audit.log import AuditLog
@@ -85,11 +86,7 @@ def test_a_due_timer_comes_before_a_delivery(broker: MosquittoServer, tmp_path: 
         doctor.messages(2)
         detection = gateway.gateway.guard.detection
 
-        def silence() -> None:
-            assert detection._bell is not None
-            detection._bell.cancel()
-
-        gateway.do(silence)
+        gateway.do(detection.silence)
         time.sleep(2.2)
         sensor.publish("ward/late/note", b"{}", qos=1)
         assert doctor.texts() == []
@@ -189,7 +186,7 @@ def _take_over(gateway: GatewayThread, usurper: DetectionStore) -> bool:
 
     async def stop() -> None:
         await detection.journal.finish()
-        detection._store.release()
+        detection.keeping._store.release()
 
     gateway.call(stop)
     if usurper.claim().holder != usurper.holder:
@@ -414,3 +411,18 @@ def test_what_was_acknowledged_survives_any_kill(broker: MosquittoServer, tmp_pa
             process.start()
             with open_situations(process.config) as situations:
                 assert {it.subject: it.situation for it in situations.current("alert")} == model
+
+
+def test_what_is_no_event_for_want_of_a_value_is_counted(
+    broker: MosquittoServer, tmp_path: Path
+) -> None:
+    series = ignored._IGNORED["incomplete"]
+    before = series._value.get()
+    with (
+        open_ward(tmp_path, broker.port) as gateway,
+        login(gateway.port, "sensor") as sensor,
+    ):
+        for payload in (b'{"value": null}', b'{"value": "120"}', b"{}"):
+            assert sensor.publish("ward/odd/pulse", payload, qos=1).reason < FAILURE
+        assert current(gateway, "odd") is None
+        wait_until(lambda: series._value.get() == before + 3)

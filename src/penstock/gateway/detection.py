@@ -1,16 +1,16 @@
-"""Detection of events at this gateway: the engine, its timers, and what it knows durably.
+"""Detection of events at this gateway: the engine, its timers, and what it knows.
 
-    idle ──▶ claims ──▶ loads ──▶ detects ──▶ crashed, stalled, claimed by another ──▶ claims
-               │ ▲                   │
-               │ └── that is gone    offer ──▶ authorised? ──▶ commit ──▶ board, journal, actions
-               └──▶ another has it   timers ──────────────────────┘  └──▶ neighbours
-                    └──▶ joins it: the board is what it tells
+    idle ──▶ `Detecting` claims, loads ──▶ detects ──▶ crashed, stalled, claimed by another ──▶ …
+                │                             │
+                │                     offer ──▶ authorised? ──▶ commit ──▶ board, journal,
+                │                     timers ──────────────────────┘       actions, neighbours
+                └──▶ another has the claim ──▶ the board is what it tells (`Elsewhere`)
 
 Rules that hold here:
-- One process detects for all that share a store: the one that holds the claim. The others
-  ask it, and know the situations from it (`sharing`). Whoever does neither knows no
-  situations: the board is lost, and a message that could be an event is refused, because an
-  event that nobody detects might be the end of an emergency.
+- One process detects for all that share a store. The others ask it, and know the situations
+  from it (`sharing`). Whoever does neither knows no situations: the board is lost, and a
+  message that could be an event is refused, because an event that nobody detects might be the
+  end of an emergency.
 - A step and all that follows from it happens at once; its record is in the journal before
   the loop turns. What was in the journal is there again after a restart.
 - Timers that are due come before everything that is decided later.
@@ -31,10 +31,11 @@ from penstock.cep.program import Program
 from penstock.errors import PenstockError, UnavailableError, UsageError, quote
 from penstock.gateway.claim import Claim
 from penstock.gateway.clock import Clock
-from penstock.gateway.detection_state import pack_state, rebuild, write
-from penstock.gateway.journal import Journal, Snapshot
+from penstock.gateway.detection_state import Rebuilt
+from penstock.gateway.ignored import Ignored
+from penstock.gateway.journal import Journal
+from penstock.gateway.keeping import Keeping
 from penstock.gateway.outbox import Outbox
-from penstock.gateway.saving_beside import Child, save_beside
 from penstock.gateway.sharing.elsewhere import Elsewhere
 from penstock.gateway.sharing.messages import Row
 from penstock.gateway.sharing.neighbours import Neighbours
@@ -42,16 +43,13 @@ from penstock.gateway.sharing.receipts import Receipt, Receipts
 from penstock.gateway.turning import Turning
 from penstock.gateway.watch import Watch
 from penstock.policy.emergencies import SituationBoard
-from penstock.store.detection import Batch, ClaimLostError, DetectionStore, Detector, Step
+from penstock.store.detection import DetectionStore, Step
 from penstock.store.follower import boot_clock
 from penstock.store.situations import Cause, Request, as_stored
 from penstock.telemetry import get_logger, metrics
 
 _NEVER: Final = 1 << 62
 _LONGEST_TIMER: Final = 3600.0
-_LOOK_SECONDS: Final = 0.5
-_SEARCH_SECONDS: Final = 0.1
-"""How often it is looked for who detects, while messages may wait for that."""
 
 _DETECTING = metrics.gauge(
     "penstock_gateway_detecting", "1 while this gateway detects events, 0 while it does not."
@@ -89,8 +87,12 @@ class Detection:
         self.engine: Engine | None = None
         self.trouble = ""
         """Why events are not detected, if they are not and should be."""
+        self.stopping = False
+        self.ignored = Ignored()
         self.watch = Watch(Program())
-        self.journal = Journal(self, snapshot_bytes)
+        self.claim = Claim(store, lease, run_in_thread)
+        self.keeping = Keeping(self, store, run_in_thread)
+        self.journal = Journal(self.keeping, snapshot_bytes)
         self.outbox = Outbox()
         self.receipts = Receipts()
         self.neighbours = Neighbours(
@@ -100,25 +102,20 @@ class Detection:
             foretell=self._foretell,
             journal=self.journal,
         )
-        self.neighbours.announce = self._announce
         self.turning = Turning(self)
         self.elsewhere = Elsewhere(self.board, self._lose_sight)
         self.act: Callable[[], None] = _do_nothing
         """Carries out what is new in the outbox, in the step in which it came up."""
         self.resume: Callable[[], None] = _do_nothing
         """Carries on with what was in the outbox before a restart."""
-        self._store = store
-        self._claim = Claim(store, lease, run_in_thread)
+        self.program = Program()
+        self.news = asyncio.Event()
+        """Set when something has changed for whoever sees to it that events are detected."""
         self.run_in_thread = run_in_thread
         self._tell = tell
-        self.program = Program()
         self._due = _NEVER
         self._rings_at = _NEVER
         self._bell: asyncio.TimerHandle | None = None
-        self._news = asyncio.Event()
-        self._started = asyncio.Event()
-        self._stopping = False
-        self._saving: asyncio.Task[None] | None = None
 
     # --- questions ---
 
@@ -131,9 +128,9 @@ class Detection:
         """Say whether events are detected now; a claim that ran out is noticed here."""
         if self.engine is None:
             return False
-        if self._claim.is_held:
+        if self.claim.is_held:
             return True
-        self._lose("stall", "the store has not confirmed the claim in time")
+        self.lose("stall", "the store has not confirmed the claim in time")
         return False
 
     def catch_up(self, now: int) -> None:
@@ -256,11 +253,11 @@ class Detection:
         """Take over changed definitions; what they still know keeps its state."""
         self.program = program
         self.watch = Watch(program)
-        self._news.set()
+        self.news.set()
         engine = self.engine
         if engine is None:
             if self.wanted and not self.trouble and not self.elsewhere.joined:
-                self._lose("", "detection has not begun yet")
+                self.lose("", "detection has not begun yet")
             return
         self.turning.begin()
         if not self.turning.blind:
@@ -287,120 +284,42 @@ class Detection:
         self.journal.add(b"", gone)
         self._arm(now)
 
-    async def keep(
-        self, state: bytes, number: int, standing: list[tuple[str, str, str, int]]
-    ) -> None:
-        """Store a state as of a batch."""
-        await self.run_in_thread(self._store.keep, state, number, standing)
+    # --- beginning and ending ---
 
-    # --- its life ---
-
-    async def run(self) -> None:
-        """Detect whenever there is something to detect and nobody else does."""
-        while not self._stopping:
-            self._news.clear()
-            try:
-                if not self.wanted:
-                    await self._rest()
-                elif self.engine is None:
-                    await self._begin()
-                else:
-                    await self._look_after()
-            except UnavailableError as error:
-                self.failed(error)
-            except Exception as error:  # noqa: BLE001 - as above, and it is tried again
-                _log.exception("detection could not begin", error=error)
-                self._lose("state", "its state cannot be taken up")
-            self._started.set()
-            try:
-                async with asyncio.timeout(self._pause()):
-                    await self._news.wait()
-            except TimeoutError:
-                continue
-
-    def _pause(self) -> float:
-        if not self.wanted:
-            return _LONGEST_TIMER
-        return _SEARCH_SECONDS if self.engine is None and self.trouble else _LOOK_SECONDS
-
-    async def wait_started(self, seconds: float) -> None:
-        """Wait until it was tried to begin."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._started.wait()
-        except TimeoutError:
-            _log.warning("detection has not begun in time")
-
-    async def stop(self) -> None:
-        """Detect no longer; another gateway may."""
-        self._stopping = True
-        self.neighbours.close()
-        self.elsewhere.leave("the gateway ends")
-        self.elsewhere.give_up()
-        await self._hand_over()
-
-    async def _hand_over(self) -> None:
-        """Write a last snapshot and give the claim back."""
-        if self._bell is not None:
-            self._bell.cancel()
-        if self._saving is not None:
-            await asyncio.wait([self._saving], timeout=self._claim.lease)
-        await self.turning.finish()
-        if self.is_alive():
-            self.journal.snapshot_due = True
-            self.journal.add()
-            try:
-                async with asyncio.timeout(self._claim.lease):
-                    await self.journal.finish()
-                    await self._claim.release()
-            except (TimeoutError, UnavailableError, ClaimLostError) as error:
-                _log.warning("the last state was not stored", error=error)
-
-    async def _rest(self) -> None:
-        """Do without: there is nothing to detect."""
-        if self.engine is not None:
-            self.neighbours.dismiss("nothing is to be detected")
-            await self._hand_over()
-            self.engine = None
-            self._due = _NEVER
-            _DETECTING.set(0)
-        if not self.wanted:
-            self.elsewhere.leave("nothing is to be detected")
-            self.trouble = ""
-            self.board.fill(())
-
-    async def _begin(self) -> None:
-        """Detect, or join who does."""
-        if self.elsewhere.joined:
-            return
-        await self.turning.finish()
-        await self.journal.finish()
-        if not await self._take_claim():
-            return
-        program = self.program
-        work = asyncio.ensure_future(self.run_in_thread(rebuild, self._store, program))
-        while not (await asyncio.wait({work}, timeout=self._claim.pause))[0]:
-            await self._take_claim()
-        rebuilt = work.result()
-        if program is not self.program:
-            self._news.set()
-        if program is not self.program or not await self._take_claim():
-            return
+    def start(self, rebuilt: Rebuilt) -> None:
+        """Detect from a state on that was made from what is durable."""
         self.engine = rebuilt.engine
         self.outbox = rebuilt.outbox
         self.receipts = rebuilt.receipts
         self.journal.number = rebuilt.last
         self.clock.go_on_from(self.engine.now)
+        self.ignored.begin(self.engine.counts)
         self.board.fill((name, who, it) for name, who, it, _ in self.engine.situations())
         self.trouble = ""
         _DETECTING.set(1)
         _log.info("events are detected here", count=len(self._rows()))
         self._arm(self.clock.now())
         self.resume()
-        self.neighbours.begin(self.moves_at, self._claim.others_until)
+        self.neighbours.begin(self.moves_at, self.claim.others_until)
         self.elsewhere.submissions.take_home(
             self.neighbours.decide, self.neighbours.when_known, self.journal
         )
+
+    def rest(self) -> None:
+        """Detect no longer: there is nothing to detect."""
+        self.engine = None
+        self._due = _NEVER
+        _DETECTING.set(0)
+
+    def silence(self) -> None:
+        """Fire no timer any more."""
+        if self._bell is not None:
+            self._bell.cancel()
+
+    def look(self) -> None:
+        """Tell of what the engine has ignored."""
+        if self.engine is not None:
+            self.ignored.tell(self.engine.counts)
 
     @property
     def moves_at(self) -> int | None:
@@ -417,50 +336,18 @@ class Detection:
         held = () if self.engine is None else self.engine.situations()
         return [(name, who, it) for name, who, it, _ in held]
 
-    async def _announce(self, seconds: float) -> None:
-        await self.run_in_thread(self._store.announce, seconds)
-
-    async def _join(self, other: Detector) -> None:
-        """Know what another gateway detects."""
-        where = f"another gateway detects: {other.place or 'elsewhere'}"
-        if not other.address:
-            self.elsewhere.give_up()
-            self._lose("claim", where)
-            return
-        trouble = await self.elsewhere.join(other.address, self._claim.lease)
-        if trouble:
-            self._lose("link", f"{where}; {trouble}")
-        elif self.elsewhere.joined:
-            self.trouble = ""
-            _log.info("events are detected by another gateway")
-
     def _lose_sight(self, why: str) -> None:
         """Take note that the gateway that detects cannot be heard any more."""
-        if self.engine is None and not self._stopping:
-            self._lose("link", f"another gateway detects; {why}")
-            self._news.set()
-
-    async def _look_after(self) -> None:
-        """Renew the claim while nothing is written."""
-        if self.is_alive() and self._claim.is_due:
-            await self._take_claim()
-
-    async def _take_claim(self) -> bool:
-        """Take or renew the claim; False where another has it."""
-        other = await self._claim.take()
-        if other is None:
-            return True
-        if self.engine is not None:
-            self._lose("claim", f"another gateway detects: {other.place or 'elsewhere'}")
-        await self._join(other)
-        return False
+        if self.engine is None and not self.stopping:
+            self.lose("link", f"another gateway detects; {why}")
+            self.news.set()
 
     def crash(self, error: Exception) -> None:
         """Begin anew from what is durable: something went wrong that cannot."""
         _log.exception("detection has failed and begins anew", error=error)
-        self._lose("crash", "an event could not be processed")
+        self.lose("crash", "an event could not be processed")
 
-    def _lose(self, cause: str, trouble: str) -> None:
+    def lose(self, cause: str, trouble: str) -> None:
         """Stop detecting: from this step on no situation is known."""
         if self.engine is not None or trouble != self.trouble:
             if cause:
@@ -473,55 +360,6 @@ class Detection:
         _DETECTING.set(0)
         self.neighbours.dismiss("events are not detected here")
         self.turning.end()
-
-    # --- the journal's keeper ---
-
-    async def write(self, batch: Batch, snapshot: Snapshot | None) -> None:
-        """Write a batch durably, and after it a snapshot, when all gateways know of it."""
-        await self.neighbours.reach()
-        asked = boot_clock()
-        await self.run_in_thread(write, self._store, batch, snapshot)
-        self._claim.renew(asked)
-
-    def snapshot(self) -> Snapshot | None:
-        """Return the state after all that was added; None where there is none to save."""
-        engine = self.engine
-        if engine is None:
-            return None
-        try:
-            state = pack_state(engine.save(), self.outbox, self.receipts)
-        except Exception as error:  # noqa: BLE001 - as above
-            self.crash(error)
-            return None
-        return Snapshot(state, list(engine.situations()))
-
-    def save_beside(self, number: int, ticket: int) -> None:
-        """Begin to save the state as of a batch, of which this is the last ticket."""
-        engine, outbox, receipts = self.engine, self.outbox, self.receipts
-        if engine is None or self._saving is not None:
-            return
-        child = save_beside(lambda: pack_state(engine.save(), outbox, receipts))
-        self._saving = asyncio.get_running_loop().create_task(self._keep(child, number, ticket))
-
-    async def _keep(self, child: Child, number: int, ticket: int) -> None:
-        try:
-            data = await self.run_in_thread(child.read)
-            if await self.journal.reach(ticket):
-                await self.run_in_thread(self._store.keep, data, number)
-        except (UnavailableError, ClaimLostError) as error:
-            _log.warning("a snapshot was not stored; the next one will be", error=error)
-        finally:
-            self._saving = None
-
-    def written(self) -> None:
-        """Take note that the store answers."""
-
-    def failed(self, error: Exception) -> None:
-        """Take note that the store does not answer, or that it is another's."""
-        if isinstance(error, ClaimLostError):
-            self._lose("claim", "another gateway detects")
-        elif not self._claim.is_held:
-            self._lose("store", "the store does not answer")
 
 
 def _do_nothing() -> None:

@@ -28,6 +28,7 @@ from penstock.config.sections.gateway import EmergencySettings
 from penstock.errors import UnavailableError
 from penstock.gateway.actions import Actions
 from penstock.gateway.clock import Clock
+from penstock.gateway.detecting import Detecting
 from penstock.gateway.detection import Detection
 from penstock.gateway.guard import Guard
 from penstock.gateway.publisher import Publisher
@@ -92,6 +93,7 @@ class Emergencies:
             run_in_thread=self._run_in_thread,
             tell=self._record,
         )
+        self.detecting = Detecting(self.detection, store)
         self.guard = Guard(
             gateway.rules.policies, self.detection, clock, gateway.denials, gateway.stands_at
         )
@@ -116,9 +118,9 @@ class Emergencies:
         if self._sharing is not None:
             await self._share(self._sharing)
         self._gateway.start_task(self.publisher.run())
-        self._gateway.start_task(self.detection.run())
+        self._gateway.start_task(self.detecting.run())
         self._gateway.start_task(self._follow_requests())
-        await self.detection.wait_started(_START_SECONDS)
+        await self.detecting.wait_started(_START_SECONDS)
 
     async def finish(self, seconds: float) -> None:
         """Give what is under way some time to end."""
@@ -130,7 +132,7 @@ class Emergencies:
 
     async def stop(self) -> None:
         """Save the state, and let another gateway detect."""
-        await self.detection.stop()
+        await self.detecting.stop()
         self._threads.shutdown(wait=False)
 
     async def _share(self, sharing: Sharing) -> None:

@@ -99,10 +99,10 @@ class Turning:
             return
         state = pack_state(saved, detection.outbox, detection.receipts)
         try:
-            await detection.keep(state, number, list(made.situations()))
+            await detection.keeping.keep(state, number, list(made.situations()))
         except (UnavailableError, ClaimLostError) as error:
             _log.warning("a state under new definitions was not stored; it will be", error=error)
-            detection.failed(error)
+            detection.keeping.failed(error)
             journal.snapshot_due = True
         if detection.engine is engine and detection.program is program:
             self.blind = False
