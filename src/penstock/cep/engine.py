@@ -24,17 +24,18 @@ from typing import Final
 from penstock.cep import codec, records
 from penstock.cep.aggregation import AggregateNode
 from penstock.cep.binding import INCOMPLETE, Binder, Bound, BoundType, Packet, RequestType
+from penstock.cep.courses import Courses
 from penstock.cep.network import Network
 from penstock.cep.nodes import NONE, Node, SourceNode
 from penstock.cep.operators import Packet as PacketType
 from penstock.cep.operators import Request
-from penstock.cep.outcome import Detection, Outcome, Transition
+from penstock.cep.outcome import By, Detection, Outcome, Transition
 from penstock.cep.presence import Presence
 from penstock.cep.program import Program
 from penstock.cep.publishing import Publisher
 from penstock.cep.rows import NEVER, Limits, Row, Shared, Values
 from penstock.cep.situations import Course
-from penstock.errors import UsageError, quote
+from penstock.errors import UsageError
 from penstock.lang.moments import EPOCH
 
 VERSION: Final = 2
@@ -86,21 +87,13 @@ class Engine:
                     self._binder.add(filter_, made)
             elif isinstance(spec, Request) and isinstance(node, SourceNode):
                 self._requests.append(RequestType(spec, node))
-        self._courses = {
-            name: Course(scenario, program.plans[scenario.plan], self._shared)
-            for name, scenario in sorted(program.scenarios.items())
-        }
-        self._followed = list(self._courses.values())
-        attributes: dict[str, set[str]] = {}
-        for course in self._followed:
-            for _, event in course.steps:
-                attributes.setdefault(event, set()).add(course.attribute)
-        self._driving = frozenset(attributes)
+        self._courses = Courses(program, self._shared)
+        self._driving = frozenset(self._courses.attributes)
         self._shared.moving = self._network.find_leading(self._driving)
         self._visits = self._network.find_visits(self._driving)
         for node in self._nodes:
             if isinstance(node, AggregateNode):
-                node.follow(attributes)
+                node.follow(self._courses.attributes)
         for made in self._binder.types.values():
             made.feeders = self._network.feeders(made.node.index)
             made.drives = made.name in self._driving
@@ -130,7 +123,7 @@ class Engine:
 
     def situations(self) -> Iterable[tuple[str, str, str, int]]:
         """Yield scenario, subject, situation and since when, of all that are active."""
-        for name, course in self._courses.items():
+        for name, course in self._courses:
             for subject, situation in course.current.items():
                 yield name, subject, situation, course.since[subject]
 
@@ -231,16 +224,12 @@ class Engine:
 
     def set(self, scenario: str, subject: str, situation: str | None, at: int) -> Outcome:
         """Put a subject into a situation by hand, or end it; no action is carried out."""
-        course = self._courses.get(scenario)
-        if course is None:
-            raise UsageError(
-                f"there is no scenario {quote(scenario)}", fix="`penstock get scenario` lists them"
-            )
+        course = self._courses.take(scenario)
         course.check(subject, situation)
         outcome = self._begin(at, 0)
         source = course.current.get(subject)
-        course.move(subject, situation, outcome.at)
-        outcome.add_transition(Transition(scenario, subject, source, situation, outcome.at))
+        made = Transition(scenario, subject, source, situation, outcome.at, by=By.HAND)
+        self._move(course, made, outcome)
         return outcome
 
     def _begin(self, at: int, depth: int) -> Outcome:
@@ -309,14 +298,12 @@ class Engine:
         """Follow the scenarios; requests of evolutions bring about further rounds."""
         outcome.detected += detected
         for _ in range(self._shared.limits.rounds):
-            driving = [item for item in detected if item[0] in self._driving]
-            if not driving:
-                return
             further: list[Detection] = []
-            for course in self._followed:
-                for event, row in course.order(driving):
-                    if row.alive:
-                        self._evolve(course, event, row, packet, outcome, further)
+            for course, event, row in self._courses.arrange(detected):
+                if row.alive:
+                    self._evolve(course, event, row, packet, outcome, further)
+            if not further:
+                return
             detected = further
         self._shared.counts["rounds"] += 1
 
@@ -334,7 +321,6 @@ class Engine:
             return
         subject, number, evolution = found
         now = self._shared.now
-        course.move(subject, evolution.target, now)
         transition = Transition(
             course.scenario.name,
             subject,
@@ -345,7 +331,7 @@ class Engine:
             row.values,
             number,
         )
-        outcome.add_transition(transition)
+        self._move(course, transition, outcome)
         if not evolution.actions:
             return
         wanted = frozenset(self.program.actions[name].event for name in evolution.actions)
@@ -358,6 +344,13 @@ class Engine:
         outcome.add_publications(publications)
         if refused:
             self._shared.counts["refused_topics"] += refused
+
+    def _move(self, course: Course, transition: Transition, outcome: Outcome) -> None:
+        """Let a transition take effect, and tell it with what ends for it."""
+        outcome.add_transition(transition)
+        ended = course.move(transition.subject, transition.target, transition.at)
+        if ended is not None:
+            outcome.add_transition(ended)
 
     def _request(
         self, transition: Transition, packet: Packet | None, wanted: frozenset[str]
@@ -413,7 +406,7 @@ class Engine:
                 "counts": shared.counts,
                 "ids": list(self._ids),
                 "nodes": nodes,
-                "scenarios": {name: course.save() for name, course in self._courses.items()},
+                "scenarios": {name: course.save() for name, course in self._courses},
             }
         )
 
@@ -437,7 +430,7 @@ class Engine:
         for text, node in engine._network.states():
             if text in state["nodes"]:
                 node.load(state["nodes"][text])
-        for name, course in engine._courses.items():
+        for name, course in engine._courses:
             course.load(state["scenarios"].get(name, []))
         return engine
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, TypeAlias
 
 from penstock.cep.rows import Row
@@ -18,12 +19,21 @@ Detection: TypeAlias = tuple[str, Row]
 """An event type, and the row that says what happened or holds, and when."""
 
 
+class By(StrEnum):
+    """What brings a transition about."""
+
+    EVENT = "detected"
+    HAND = "manual"
+    LIMIT = "limit"
+    """Too many others are in some situation."""
+
+
 @dataclass(frozen=True, slots=True)
 class Transition:
     """A scenario's step from one situation to another; None is inactive.
 
-    `event` and `values` are what brought it about; None: somebody set the situation by hand.
-    `evolution` is the number of the plan's evolution.
+    `event`, `values` and `evolution`, the number of the plan's evolution, are known where an
+    event brought it about.
     """
 
     scenario: str
@@ -34,6 +44,7 @@ class Transition:
     event: str | None = None
     values: Mapping[str, Any] | None = None
     evolution: int | None = None
+    by: By = By.EVENT
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,28 @@
 """Who was where, and with whom: kept as stays, not as samples.
 
-A sample says that somebody was at a place in one tick (a period of `every` milliseconds).
-What is kept is exactly the set of (who, place, tick), written as stays: runs of ticks. A
-sample that prolongs the present stay changes one number.
+A sample says that somebody was at a place at a moment. Samples are due every `every`
+milliseconds, and come a little early or late. Time is counted in ticks: periods of `every`.
 
-    day → place → who → [first, last, first, last, …]
+    due at    0    1000   2000   3000   4000   5000     every = 1000
+    come at  20     980   2010   2990      –   5010
+    ticks     0       1      2                    5     counted: two stays, 3 ticks and 1
+
+Two samples of a person at one place at most one and a half `every` apart belong to one stay.
+Somebody is present in every tick from that of the first sample of a stay to that of its
+last, those without a sample included: jitter of up to a quarter of `every` either way
+costs nothing. Where a sample is missing, the next is two `every` off, and the tick without
+one does not count: with exact clocks, presence is exactly the set of (who, place, tick).
+
+A sample that prolongs the present stay changes one number. What is kept:
+
+    day → place → who → [first, last, first, last, …], in milliseconds
 
 How long each two people were together on a day is kept up to date beside them, stay by stay
 (see `company`): a sum over ten days of meals with everybody is looked up, not computed.
 
 Rules that hold here:
-- A stay lies within one day (UTC) and holds every tick from its first to its last. Stays
-  of one person at one place stand in order, with a gap between them.
+- What is told depends on the set of samples, not on their order, nor on how often one came.
+- A stay lies within one day (UTC): the first sample of a day begins a stay.
 - Who and place are texts; a sample without either does not count.
 - Days that lie before the window are forgotten whole; ticks before it do not count.
 """
@@ -19,26 +30,31 @@ Rules that hold here:
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
+from penstock.cep.codec import StateError
 from penstock.cep.company import Company
 from penstock.cep.stays import (
     Spells,
+    Ticks,
     count_common,
     count_shared,
     find_gaps,
+    find_joined,
     find_overlaps,
     insert_stay,
-    pairs,
+    to_ticks,
 )
 from penstock.lang.moments import EPOCH
 
 DAY: Final = 86_400_000
+_FIRST: Final = 1
 _LAST: Final = 2
 _END: Final = 3
 _DATES: Final = 1000
+_NOWHERE: Final = array("q")
 
 
 class Stay(NamedTuple):
@@ -66,43 +82,45 @@ class Presence:
         self.every = every
         self.within = within
         self.dropped = 0
+        self._reach = every + every // 2
         self._per_day = DAY // every
         self._limit = limit
         self._count = 0
         self._days: dict[int, dict[str, dict[str, array[int]]]] = {}
-        # who → [place, first, last, end of day]: the stay that the next sample may prolong.
+        # who → [place, first, last, end of day], in milliseconds: the stay that the next
+        # sample may prolong.
         self._open: dict[str, list[Any]] = {}
         # (day, place) → whose open stays are there, in the order in which they came.
         self._present: dict[tuple[int, str], dict[str, None]] = {}
         self._dates: dict[int, int] = {}
-        # (day, place) → the same stays, of everybody in order.
+        # (day, place) → the ticks of the same stays, of everybody in order.
         self._order: dict[tuple[int, str], Spells] = {}
         # How long each two were together, as far as stays are stored.
         self._company = Company(most_pairs)
 
     def add(self, who: Any, place: Any, at: int) -> None:
         """Take a sample."""
-        tick = at // self.every
         run = self._open.get(who)
         if run is not None and run[0] == place:
             last = run[_LAST]
-            if tick == last or (tick == last + 1 and tick < run[_END]):
-                run[_LAST] = tick
+            if last <= at <= last + self._reach and at < run[_END]:
+                run[_LAST] = at
                 return
-        self._begin(who, place, tick)
+        self._begin(who, place, at)
 
-    def _begin(self, who: Any, place: Any, tick: int) -> None:
+    def _begin(self, who: Any, place: Any, at: int) -> None:
         if type(who) is not str or type(place) is not str:
             return
         run = self._open.get(who)
         if run is not None:
-            if tick < run[_LAST]:
+            if at < run[_LAST]:
                 # It came late: what is open now stays open.
-                self._store(who, place, tick, tick)
+                if place != run[0] or at < run[_FIRST]:
+                    self._store(who, place, at, at)
                 return
-            self._store(who, run[0], run[1], run[_LAST])
+            self._store(who, run[0], run[_FIRST], run[_LAST])
             self._leave(who)
-        self._enter(who, [place, tick, tick, (tick // self._per_day + 1) * self._per_day])
+        self._enter(who, [place, at, at, (at // DAY + 1) * DAY])
 
     def _enter(self, who: str, run: list[Any]) -> None:
         """Begin a stay; both maps have the open ones in the order in which they began."""
@@ -110,18 +128,18 @@ class Presence:
             self._leave(next(iter(self._open)))
             self.dropped += 1
         self._open[who] = run
-        self._present.setdefault((run[1] // self._per_day, run[0]), {})[who] = None
+        self._present.setdefault((run[_FIRST] // DAY, run[0]), {})[who] = None
 
     def _leave(self, who: str) -> None:
         """End the open stay of somebody."""
         place, first, _, _ = self._open.pop(who)
-        there = self._present[first // self._per_day, place]
+        there = self._present[first // DAY, place]
         del there[who]
         if not there:
-            del self._present[first // self._per_day, place]
+            del self._present[first // DAY, place]
 
     def _store(self, who: str, place: str, first: int, last: int) -> None:
-        day = first // self._per_day
+        day = first // DAY
         people = self._days.setdefault(day, {}).setdefault(place, {})
         stays = people.get(who)
         if stays is None:
@@ -129,22 +147,28 @@ class Presence:
         order = self._order.get((day, place))
         if order is None:
             order = self._order[day, place] = Spells([])
-        if not stays or first > stays[-1] + 1:
-            self._company.add(day, who, count_shared([(first, last)], order, who))
+        self._company.add(day, who, count_shared(self._fresh(stays, first, last), order, who))
+        before = len(stays)
+        if not stays or first > stays[-1] + self._reach:
             stays.extend((first, last))
-            order.add(first, last, who)
-            self._count += 1
+            order.add(first // self.every, last // self.every, who)
         else:
-            self._company.add(day, who, count_shared(find_gaps(stays, first, last), order, who))
-            before = len(stays)
-            insert_stay(stays, first, last)
-            self._count += (len(stays) - before) // 2
+            insert_stay(stays, first, last, self._reach)
             others = [spell for spell in order.spells if spell[2] != who]
-            mine = [(begin, end, who) for begin, end in pairs(stays)]
+            mine = [(begin, end, who) for begin, end in to_ticks(stays, self.every)]
             self._order[day, place] = Spells(sorted(others + mine))
+        self._count += (len(stays) - before) // 2
         while self._count > self._limit:
             self._forget(min(self._days))
             self.dropped += 1
+
+    def _fresh(self, stays: array[int], first: int, last: int) -> list[Ticks]:
+        """Return the ticks that a further stay adds to those of the stays before it."""
+        every = self.every
+        if not stays or first > stays[-1] + self._reach:
+            return [(first // every, last // every)]
+        first, last, _ = find_joined(stays, first, last, self._reach)
+        return find_gaps(to_ticks(stays, every), first // every, last // every)
 
     def _forget(self, day: int) -> None:
         self._company.forget(day)
@@ -169,7 +193,7 @@ class Presence:
         found = [
             Stay(place, max(first, since), last)
             for (_, place), stays in self._whereabouts(who).items()
-            for first, last in pairs(stays)
+            for first, last in to_ticks(stays, self.every)
             if last >= since
         ]
         return sorted(found, key=lambda stay: (stay.first, stay.place))
@@ -212,30 +236,29 @@ class Presence:
         people = self._days.get(day, {}).get(place, {})
         order = self._order.get((day, place))
         if who in here and order is not None:
-            fresh = self._unstored(who, people.get(who))
+            fresh = self._unstored(who, people)
             for other, ticks in count_shared(fresh, order, who).items():
                 known[other] = known.get(other, 0) + ticks
-        stays = list(pairs(mine))
+        stays = to_ticks(mine, self.every)
         for other in here:
             if other != who:
-                ticks = count_common(self._unstored(other, people.get(other)), stays)
+                ticks = count_common(self._unstored(other, people), stays)
                 if ticks:
                     known[other] = known.get(other, 0) + ticks
 
-    def _unstored(self, who: str, stored: array[int] | None) -> list[tuple[int, int]]:
-        """Return the ticks of a person's open stay that those stored of its place do not have."""
+    def _unstored(self, who: str, people: Mapping[str, array[int]]) -> list[Ticks]:
+        """Return the ticks that a person's open stay adds to those stored of its place."""
         _, first, last, _ = self._open[who]
-        if stored is None or stored[-1] < first:
-            return [(first, last)]
-        return find_gaps(stored, first, last)
+        return self._fresh(people.get(who, _NOWHERE), first, last)
 
     def _meetings(
         self, who: str, day: int, place: str, mine: array[int], since: int
     ) -> Iterator[Meeting]:
         others = self._others(day, place, self._present.get((day, place), ()))
-        for other, (first, ticks) in find_overlaps(mine, others, since).items():
-            if other != who:
-                yield Meeting(other, place, day, first, ticks)
+        found = find_overlaps(to_ticks(mine, self.every), others, since)
+        found.pop(who, None)
+        for other, (first, ticks) in found.items():
+            yield Meeting(other, place, day, first, ticks)
 
     def _others(self, day: int, place: str, here: Collection[str]) -> Spells:
         """Return all stays at a place on a day in order; `here` are those whose is open."""
@@ -246,7 +269,7 @@ class Presence:
         spells = [spell for spell in gathered.spells if spell[2] not in here]
         for who in here:
             stays = self._stays(who, day, place)
-            spells += [(first, last, who) for first, last in pairs(stays)]
+            spells += [(first, last, who) for first, last in to_ticks(stays, self.every)]
         return Spells(sorted(spells))
 
     def _whereabouts(self, who: str) -> dict[tuple[int, str], array[int]]:
@@ -259,7 +282,7 @@ class Presence:
         }
         run = self._open.get(who)
         if run is not None:
-            day = run[1] // self._per_day
+            day = run[_FIRST] // DAY
             found[day, run[0]] = self._stays(who, day, run[0])
         return found
 
@@ -267,8 +290,8 @@ class Presence:
         """Return a person's stays at a place on a day, joined with the open one."""
         stays = array("q", self._days.get(day, {}).get(place, {}).get(who, ()))
         run = self._open.get(who)
-        if run is not None and run[0] == place and run[1] // self._per_day == day:
-            insert_stay(stays, run[1], run[_LAST])
+        if run is not None and run[0] == place and run[_FIRST] // DAY == day:
+            insert_stay(stays, run[_FIRST], run[_LAST], self._reach)
         return stays
 
     def date_of(self, tick: int) -> int:
@@ -294,28 +317,34 @@ class Presence:
                    for place, people in places.items()]]
             for day, places in self._days.items()
         ]  # fmt: skip
-        return [days, [[who, *run] for who, run in self._open.items()], self._company.save()]
+        runs = [[who, *run] for who, run in self._open.items()]
+        return {"stays": days, "open": runs, "sums": self._company.save()}
 
     def load(self, state: Any) -> None:
         """Take all stays back."""
-        days, runs, company = state
+        if not isinstance(state, dict):
+            raise StateError(
+                "a snapshot has stays of another format", fix="start without it, or go back"
+            )
         self._days = {
             day: {place: {who: array("q", it) for who, it in people} for place, people in places}
-            for day, places in days
+            for day, places in state["stays"]
         }
         self._order = {
             (day, place): Spells(
                 sorted(
-                    (first, last, who) for who, it in people.items() for first, last in pairs(it)
+                    (first, last, who)
+                    for who, it in people.items()
+                    for first, last in to_ticks(it, self.every)
                 )
             )
             for day, places in self._days.items()
             for place, people in places.items()
         }
         self._open, self._present = {}, {}
-        for who, *run in runs:
+        for who, *run in state["open"]:
             self._enter(who, run)
-        self._company.load(company)
+        self._company.load(state["sums"])
         self._count = sum(
             len(stays) // 2
             for places in self._days.values()

@@ -5,12 +5,14 @@ Rules that hold here:
 - Of events of one step the plan's priority decides which comes first, then the order in
   which the plan names them.
 - An event leads along the one evolution from the present situation, or nowhere.
+- Where too many subjects are in some situation the oldest case ends, and is told to have.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from penstock.cep.outcome import By, Transition
 from penstock.cep.program import Evolution, Plan, Scenario
 from penstock.cep.rows import Row, Shared
 from penstock.errors import UsageError, quote
@@ -19,7 +21,9 @@ from penstock.errors import UsageError, quote
 class Course:
     """One scenario at work."""
 
-    def __init__(self, scenario: Scenario, plan: Plan, shared: Shared) -> None:
+    def __init__(self, number: int, scenario: Scenario, plan: Plan, shared: Shared) -> None:
+        self.number = number
+        """Its place among all scenarios."""
         self.scenario = scenario
         self.plan = plan
         self.attribute = scenario.attribute
@@ -29,17 +33,9 @@ class Course:
         }
         self.current: dict[str, str] = {}
         self.since: dict[str, int] = {}
-        self._subjects = scenario.subjects
-        self._rank = plan.rank()
+        self.subjects = scenario.subjects
+        self.rank = plan.rank()
         self._shared = shared
-
-    def order(self, detected: list[tuple[str, Row]]) -> list[tuple[str, Row]]:
-        """Return the events that the plan knows, in the order in which they count."""
-        rank = self._rank
-        known = [item for item in detected if item[0] in rank]
-        if len(known) > 1:
-            known.sort(key=lambda item: rank[item[0]])
-        return known
 
     def find(self, event: str, row: Row) -> tuple[str, int, Evolution] | None:
         """Return whom an event leads along which evolution, if any."""
@@ -47,23 +43,26 @@ class Course:
         step = self.steps.get((self.current.get(subject), event))  # type: ignore[arg-type]
         if step is None or type(subject) is not str:
             return None
-        if self._subjects is not None and subject not in self._subjects:
+        if self.subjects is not None and subject not in self.subjects:
             return None
         return subject, *step
 
-    def move(self, subject: str, target: str | None, at: int) -> None:
-        """Put a subject into a situation, or end it."""
+    def move(self, subject: str, target: str | None, at: int) -> Transition | None:
+        """Put a subject into a situation, or end it; return what else ends for it."""
         self._shared.note_change(subject)
         self.current.pop(subject, None)
         self.since.pop(subject, None)
-        if target is not None:
-            self.current[subject] = target
-            self.since[subject] = at
-            if len(self.current) > self._shared.limits.subjects:
-                oldest = next(iter(self.current))
-                self._shared.note_change(oldest)
-                del self.current[oldest], self.since[oldest]
-                self._shared.counts["dropped_subjects"] += 1
+        if target is None:
+            return None
+        self.current[subject] = target
+        self.since[subject] = at
+        if len(self.current) <= self._shared.limits.subjects:
+            return None
+        oldest = next(iter(self.current))
+        source = self.current[oldest]
+        self._shared.counts["dropped_subjects"] += 1
+        self.move(oldest, None, at)
+        return Transition(self.scenario.name, oldest, source, None, at, by=By.LIMIT)
 
     def check(self, subject: str, situation: str | None) -> None:
         """Refuse a situation or a subject that the scenario does not have."""
@@ -72,7 +71,7 @@ class Course:
                 f"plan {quote(self.plan.name)} has no situation {quote(situation)}",
                 fix=f"name one of {', '.join(self.plan.situations)}",
             )
-        if self._subjects is not None and subject not in self._subjects:
+        if self.subjects is not None and subject not in self.subjects:
             raise UsageError(
                 f"{quote(subject)} is no subject of scenario {quote(self.scenario.name)}",
                 fix="add it to the scenario's subjects, or to its group",
@@ -86,7 +85,7 @@ class Course:
         """Take the situations back that the plan still has, for those it still concerns."""
         for subject, situation, since in state:
             if situation in self.plan.situations and (
-                self._subjects is None or subject in self._subjects
+                self.subjects is None or subject in self.subjects
             ):
                 self.current[subject] = situation
                 self.since[subject] = since

@@ -1,20 +1,27 @@
-"""Stays as runs of ticks, and what they have in common.
+"""Stays, the ticks that they stand for, and what those have in common.
 
 Rules that hold here:
-- The stays of one person at one place are one array: [first, last, first, last, …], both
-  ends included, in order, with a gap between them.
-- The stays of everybody at one place are spells: (first tick, last tick, who), in order.
+- The stays of one person at one place are one array: [first, last, first, last, …], the
+  moments of their first and last samples in milliseconds, in order. Two samples belong to
+  one stay where they are at most `reach` apart: between stays there is more than that.
+- A stay stands for all ticks (periods of `every` milliseconds) from that of its first
+  sample to that of its last. `reach` is no less than `every`: two stays share no tick.
+- Everything else here is in ticks, both ends included. The stays of everybody at one place
+  are spells: (first tick, last tick, who), in order.
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator
+from collections.abc import Sequence
+from operator import itemgetter
 from typing import Final, TypeAlias
 
 _FOREVER: Final = 1 << 62
 
+Ticks: TypeAlias = tuple[int, int]
+"""A run of ticks: the first and the last."""
 Spell: TypeAlias = tuple[int, int, str]
 """A stay of somebody at a known place: first tick, last tick, who."""
 
@@ -41,30 +48,34 @@ class Spells:
         return [it for it in spells[start:end] if it[1] >= first]
 
 
-def pairs(stays: array[int]) -> Iterator[tuple[int, int]]:
-    """Return the first and the last tick of each stay."""
-    return zip(stays[::2], stays[1::2], strict=True)
+def to_ticks(stays: Sequence[int], every: int) -> list[Ticks]:
+    """Return the ticks that stays stand for, stay by stay."""
+    return [(stays[at] // every, stays[at + 1] // every) for at in range(0, len(stays), 2)]
 
 
-def insert_stay(stays: array[int], first: int, last: int) -> None:
-    """Add ticks to stays: those that overlap or touch become one."""
-    if not stays or first > stays[-1] + 1:
+def find_joined(stays: array[int], first: int, last: int, reach: int) -> tuple[int, int, slice]:
+    """Return what stay a further one becomes with those that it joins, and where these are."""
+    start = bisect_left(stays[1::2], first - reach)  # the first that ends late enough
+    end = start
+    while 2 * end < len(stays) and stays[2 * end] <= last + reach:
+        first, last = min(first, stays[2 * end]), max(last, stays[2 * end + 1])
+        end += 1
+    return first, last, slice(2 * start, 2 * end)
+
+
+def insert_stay(stays: array[int], first: int, last: int, reach: int) -> None:
+    """Add a stay: those within reach of each other become one."""
+    if not stays or first > stays[-1] + reach:
         stays.extend((first, last))
         return
-    firsts, lasts = stays[::2], stays[1::2]
-    start = bisect_left(lasts, first - 1)  # the first stay that ends late enough to touch
-    end = start
-    while end < len(firsts) and firsts[end] <= last + 1:
-        first, last = min(first, firsts[end]), max(last, lasts[end])
-        end += 1
-    stays[2 * start : 2 * end] = array("q", (first, last))
+    first, last, joined = find_joined(stays, first, last, reach)
+    stays[joined] = array("q", (first, last))
 
 
-def find_gaps(stays: array[int], first: int, last: int) -> list[tuple[int, int]]:
-    """Return the parts of a time that lie in none of the stays."""
+def find_gaps(runs: list[Ticks], first: int, last: int) -> list[Ticks]:
+    """Return the parts of a time that lie in none of the runs."""
     found = []
-    for number in range(bisect_left(stays[1::2], first), len(stays) // 2):
-        begin, end = stays[2 * number], stays[2 * number + 1]
+    for begin, end in runs[bisect_left(runs, first, key=itemgetter(1)) :]:
         if begin > last:
             break
         if first < begin:
@@ -75,7 +86,7 @@ def find_gaps(stays: array[int], first: int, last: int) -> list[tuple[int, int]]
     return found
 
 
-def count_shared(fresh: list[tuple[int, int]], others: Spells, who: str) -> dict[str, int]:
+def count_shared(fresh: list[Ticks], others: Spells, who: str) -> dict[str, int]:
     """Return for each of the others how many of a person's new ticks they share."""
     found: dict[str, int] = {}
     for first, last in fresh:
@@ -86,12 +97,12 @@ def count_shared(fresh: list[tuple[int, int]], others: Spells, who: str) -> dict
     return found
 
 
-def count_common(some: list[tuple[int, int]], stays: list[tuple[int, int]]) -> int:
-    """Return how many ticks lie both in some parts of time and in the stays, both in order."""
+def count_common(some: list[Ticks], others: list[Ticks]) -> int:
+    """Return how many ticks two lists of runs, each in order, have in common."""
     total = 0
     for first, last in some:
         # From the end: what is asked for is usually late.
-        for begin, end in reversed(stays):
+        for begin, end in reversed(others):
             if end < first:
                 break
             if begin <= last:
@@ -99,10 +110,10 @@ def count_common(some: list[tuple[int, int]], stays: list[tuple[int, int]]) -> i
     return total
 
 
-def find_overlaps(mine: array[int], others: Spells, since: int) -> dict[str, tuple[int, int]]:
+def find_overlaps(mine: list[Ticks], others: Spells, since: int) -> dict[str, tuple[int, int]]:
     """Return for each of the others the first tick and the number of ticks shared."""
     found: dict[str, tuple[int, int]] = {}
-    for first, last in pairs(mine):
+    for first, last in mine:
         begin = max(first, since)
         if last < begin:
             continue

@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 
 NOTHING = "⊥"
 MOST_NAMES = 12
+_CAUSES = {
+    "detected": "detected",
+    "manual": "by hand",
+    "limit": "too many others are in a situation",
+    "definitions": "its definition has changed",
+}
 
 
 @click.group("situation")
@@ -237,7 +243,7 @@ def _tell_cause(step: Transition) -> str:
         return f"by hand of {step.actor}{approved}: {step.reason}"
     if step.event is not None:
         return f"event {step.event}"
-    return "by hand" if step.cause == "manual" else "its definition has changed"
+    return _CAUSES[step.cause.value]
 
 
 def _find_evolution(plan: Plan, step: Transition | None) -> dict[str, Any] | None:

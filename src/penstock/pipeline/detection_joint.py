@@ -75,6 +75,8 @@ class Joint:
         ]
 
     def _asks(self, row: dict[str, Any]) -> bool:
+        if row["evolution"] is None:
+            return False  # no event brought it about
         plan = self._program.plans[self._program.scenarios[row["name"]].plan]
         return bool(plan.evolutions[row["evolution"]].actions)
 

@@ -93,6 +93,8 @@ class Cause(StrEnum):
 
     DETECTED = "detected"
     MANUAL = "manual"
+    LIMIT = "limit"
+    """Too many others are in some situation."""
     DEFINITIONS = "definitions"
     """The scenario, its situation or its subject is no longer defined."""
 

@@ -8,6 +8,7 @@ from penstock.cep import records
 from penstock.cep.binding import Packet
 from penstock.cep.codec import StateError
 from penstock.cep.engine import Engine
+from penstock.cep.outcome import By
 from penstock.cep.rows import Limits
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.events import compile_program
@@ -308,13 +309,20 @@ def test_a_packet_takes_effect_once() -> None:
         tentative.commit()
 
 
-def test_active_subjects_are_limited() -> None:
+def test_active_subjects_are_limited_and_who_is_dropped_is_told() -> None:
     engine = Engine(NURSING_HOME, Limits(subjects=2))
-    for number in range(3):
+    for number in range(2):
         offer(engine, "closecontact", START, pid=f"p-{number}")
+    contact = make_packet("closecontact", {"pid": "p-2"}, START)
+    entered, dropped = engine.offer(contact, START).commit().transitions
+    assert (entered.subject, entered.target, entered.by) == ("p-2", "Possible", By.EVENT)
+    assert (dropped.subject, dropped.source, dropped.target) == ("p-0", "Possible", None)
+    assert (dropped.at, dropped.event, dropped.by) == (START, None, By.LIMIT)
     assert engine.current("covid", "p-0") is None
     assert engine.current("covid", "p-2") == "Possible"
     assert engine.counts == {"dropped_subjects": 1}
+    by_hand, dropped = engine.set("covid", "p-3", "Severe", START).transitions
+    assert (by_hand.by, dropped.by, dropped.subject) == (By.HAND, By.LIMIT, "p-1")
 
 
 ENDLESS = """

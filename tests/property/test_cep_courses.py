@@ -1,0 +1,62 @@
+"""Which scenarios an event concerns, against a walk through all of them."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.cep.courses import Courses
+from penstock.cep.program import Evolution, Plan, Program, Scenario
+from penstock.cep.rows import Row, Shared
+
+EVENTS = ("A", "B", "C")
+NAMES = ("ann", "bob", "cid")
+ATTRIBUTES = ("k", "l")
+
+evolutions = st.builds(
+    Evolution, st.sampled_from(EVENTS), st.none(), st.just("On"), priority=st.integers(0, 2)
+)
+plans = st.lists(evolutions, max_size=4)
+scenarios = st.tuples(
+    st.sampled_from(["p", "q"]),
+    st.sampled_from(ATTRIBUTES),
+    st.none() | st.frozensets(st.sampled_from(NAMES)),
+)
+rows = st.fixed_dictionaries(
+    {}, optional={it: st.sampled_from(NAMES) | st.none() for it in ATTRIBUTES}
+)
+
+
+@given(
+    plans,
+    plans,
+    st.lists(scenarios, max_size=8),
+    st.lists(st.tuples(st.sampled_from([*EVENTS, "Other"]), rows), max_size=5),
+)
+def test_scenarios_take_their_turns_in_order(
+    p: list[Evolution],
+    q: list[Evolution],
+    made: list[tuple[str, str, frozenset[str] | None]],
+    told: list[tuple[str, dict[str, str | None]]],
+) -> None:
+    program = Program(
+        plans={name: Plan(name, {"On": 1}, tuple(them)) for name, them in (("p", p), ("q", q))},
+        scenarios={f"s{number}": Scenario(f"s{number}", *it) for number, it in enumerate(made)},
+    )
+    detected = [(event, Row(uid, 0, values)) for uid, (event, values) in enumerate(told)]
+    courses = Courses(program, Shared())
+    found = [
+        (course.scenario.name, event, row.uid)
+        for course, event, row in courses.arrange(detected)
+        if course.find(event, row) is not None
+    ]
+    expected = []
+    for name, scenario in sorted(program.scenarios.items()):
+        rank = program.plans[scenario.plan].rank()
+        known = [item for item in detected if item[0] in rank]
+        for event, row in sorted(known, key=lambda item: rank[item[0]]):
+            subject = row.values.get(scenario.attribute)
+            listed = scenario.subjects is None or subject in scenario.subjects
+            if subject is not None and listed:
+                expected.append((name, event, row.uid))
+    assert found == expected
