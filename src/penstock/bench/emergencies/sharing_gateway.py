@@ -3,8 +3,9 @@
     python -m penstock.bench.emergencies.sharing_gateway CONFIGURATION REPORT
 
 Rules that hold here:
-- It is the gateway that an operator runs, with two stopwatches: from asking another gateway
-  to its answer, and from a transition until all other gateways have said that they know.
+- It is the gateway that an operator runs, with three stopwatches: from asking another gateway
+  to its answer, from a transition until all other gateways have said that they know, and
+  from a doubt about what time has changed to its end.
 - At SIGUSR1 it forgets what it noted; at SIGUSR2 it writes the report, in seconds.
 """
 
@@ -28,9 +29,9 @@ from penstock.gateway.sharing.neighbours import Neighbours
 
 def main(configuration: Path, report: Path) -> None:
     """Run the gateway until it is told to end."""
-    noted: dict[str, list[float]] = {"asked": [], "known": []}
+    noted: dict[str, list[float]] = {"asked": [], "known": [], "doubt": []}
     clock = time.perf_counter
-    submit, tell = Elsewhere.submit, Neighbours.tell
+    submit, tell, keep_current = Elsewhere.submit, Neighbours.tell, Elsewhere.keep_current
 
     def submit_timed(self: Elsewhere, asked: Any) -> Any:
         began = clock()
@@ -41,9 +42,20 @@ def main(configuration: Path, report: Path) -> None:
     def tell_timed(self: Neighbours, *given: Any, **named: Any) -> None:
         began = clock()
         tell(self, *given, **named)
-        self.when_known(lambda _: noted["known"].append(clock() - began))
+        rows = given[0]
+        if rows:
+            self.when_known(lambda _: noted["known"].append(clock() - began))
+
+    def keep_current_timed(self: Elsewhere) -> None:
+        certain = not self.doubtful
+        keep_current(self)
+        if certain and self.doubtful:
+            began = clock()
+            task = asyncio.ensure_future(self.wait_certain())
+            task.add_done_callback(lambda _: noted["doubt"].append(clock() - began))
 
     Elsewhere.submit = submit_timed  # type: ignore[method-assign]
+    Elsewhere.keep_current = keep_current_timed  # type: ignore[method-assign]
     Neighbours.tell = tell_timed  # type: ignore[method-assign]
 
     def forget() -> None:
