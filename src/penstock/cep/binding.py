@@ -5,6 +5,8 @@ Rules that hold here:
 - A criterion that is missing is not satisfied. An event that lacks an attribute that is
   not optional does not come about; it is counted.
 - A criterion over the topic alone is answered once for each topic.
+- Times are the gateway's: where its clock is ahead of everybody's, so are the times that
+  events tell of themselves.
 - Nothing here changes anything: binding is what a packet may do before it is authorised.
 """
 
@@ -12,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias
 
 from penstock.cep.nodes import Feed, Node, SourceNode
@@ -32,7 +34,8 @@ class Packet:
     """A message that is being published: its topic, and what expressions see of it.
 
     `id` tells a repeated packet, where the publisher or the protocol gives one. `depth`
-    counts the actions that led to it: 0 for a client's packet.
+    counts the actions that led to it: 0 for a client's packet. `ahead` is by how much the
+    gateway's clock is ahead of the one that clients go by, in milliseconds.
     """
 
     topic: str
@@ -42,6 +45,7 @@ class Packet:
     e: Mapping[str, Any] = field(default_factory=dict)
     id: str | None = None
     depth: int = 0
+    ahead: int = 0
 
 
 class BoundType:
@@ -81,10 +85,14 @@ class BoundType:
         """Return when the event happened by its own account, in milliseconds."""
         if self.time is None:
             return None
-        value = self.time(packet.s, packet.o, packet.e, packet.t)
+        e, ahead = packet.e, packet.ahead
+        if ahead and "time" in e:
+            # What is told may be reckoned from now: that, too, by the clock of clients.
+            e = {**e, "time": e["time"] - timedelta(milliseconds=ahead)}
+        value = self.time(packet.s, packet.o, e, packet.t)
         if isinstance(value, datetime):
-            return (value - EPOCH) // MICROSECOND // 1000
-        return value if isinstance(value, int) else None
+            return (value - EPOCH) // MICROSECOND // 1000 + ahead
+        return value + ahead if isinstance(value, int) else None
 
 
 Bound: TypeAlias = tuple[BoundType, Values, int | None, str | None]

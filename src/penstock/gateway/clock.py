@@ -8,6 +8,8 @@ Rules that hold here:
 - It never stands still for long and never goes back: a window that has run out stays so,
   and one that runs does run out, whatever is done to the wall clock.
 - After a restart it goes on from the latest time that detection knows.
+- While the wall clock is behind, `ahead` says by how much: others tell times by their wall
+  clocks, and a true time must not pass for one that is long over.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ _log = get_logger("gateway")
 class Clock:
     """Tells the time; one for each gateway."""
 
-    __slots__ = ("_behind", "_boot", "_held", "_steady", "_wall")
+    __slots__ = ("_behind", "_boot", "_held", "_steady", "_wall", "ahead")
 
     def __init__(
         self, wall: Callable[[], float] = time.time, steady: Callable[[], float] = boot_clock
@@ -43,6 +45,8 @@ class Clock:
         self._boot = steady()
         self._held = int(wall() * 1000)
         self._behind = False
+        self.ahead = 0
+        """How far the time that was told last is ahead of the wall clock, in milliseconds."""
 
     def now(self) -> int:
         """Return the time, in milliseconds since 1970."""
@@ -60,6 +64,7 @@ class Clock:
                 self._behind = True
                 self._tell("back", self._held - wall)
             self._held, self._boot = least, boot
+        self.ahead = self._held - wall
         return self._held
 
     def go_on_from(self, at: int) -> None:

@@ -141,7 +141,14 @@ class Guard:
         if offered:
             if detection.engine is None:
                 return NO_DETECTOR
-            seen = Packet(topic, message.t, asker.attributes, access.about(message), e)
+            seen = Packet(
+                topic,
+                message.t,
+                asker.attributes,
+                access.about(message),
+                e,
+                ahead=self._clock.ahead,
+            )
             try:
                 tentative = detection.engine.offer(seen, now)
                 record = tentative.record() if tentative.bound else b""
@@ -188,6 +195,7 @@ class Guard:
         now = self._clock.now()
         message = Message(topic, payload, user=ACTIONS)
         e = _surroundings(now, self._place)
+        # Actions go by this gateway's clock: whatever they tell needs no `ahead`.
         packet = Packet(topic, message.t, _NOBODY, access.about(message), e, depth=depth)
         try:
             tentative = engine.offer(packet, now)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -224,6 +225,40 @@ def test_events_ahead_of_time_happen_now() -> None:
     assert send(engine, 100_000, 1, happened=200_000) == 1
     assert engine.now == 100_000
     assert engine.counts == {"ahead": 1}
+
+
+AGO = """
+kind: vocabulary
+name: v
+payload: {at: timestamp}
+---
+kind: event
+name: Told
+attributes: {}
+packet: {filters: [a], set: {}, time: %s, lateness: 1h}
+"""
+
+
+@pytest.mark.parametrize(
+    ("time", "payload"),
+    [
+        ("t.payload.at", {"at": datetime(2027, 1, 15, 10, 59, tzinfo=UTC)}),
+        ("e.time - duration('60s')", {}),
+    ],
+)
+def test_times_that_events_tell_are_moved_to_a_clock_that_is_ahead(
+    time: str, payload: dict[str, datetime]
+) -> None:
+    documents = read_text(AGO % time).documents
+    engine = Engine(compile_program(DefinitionSet.build(documents).definitions))
+    wall = datetime(2027, 1, 15, 11, tzinfo=UTC)
+    for ahead in (0, 5 * HOUR):
+        moment = wall + timedelta(milliseconds=ahead)
+        now = round(moment.timestamp() * 1000)
+        packet = Packet("a", {"topic": "a", "payload": payload}, e={"time": moment}, ahead=ahead)
+        ((_, row),) = engine.offer(packet, now).commit().detected
+        assert row.at == now - 60_000
+    assert engine.counts == {}
 
 
 def test_repeated_events_and_packets_change_nothing() -> None:

@@ -3,8 +3,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.cep.binding import Packet
+from penstock.cep.engine import Engine
+from penstock.definitions import DefinitionSet, read_text
+from penstock.definitions.events import compile_program
 from penstock.gateway.clock import Clock
 
+DAY = 86_400.0
 START = 1_000_000.0
 
 
@@ -85,3 +90,69 @@ def test_it_never_goes_back_and_never_stops(moves: list[tuple[float, float]]) ->
         held = now
     hands.pass_by(3_600)
     assert clock.now() >= held + 3_300_000
+
+
+def test_it_tells_how_far_it_is_ahead_of_the_wall_clock() -> None:
+    hands = Hands()
+    clock = hands.make()
+    hands.wall += DAY
+    clock.now()
+    assert clock.ahead == 0
+    hands.wall -= DAY
+    now = clock.now()
+    assert clock.ahead == now - int(hands.wall * 1000) == DAY * 1000
+    hands.pass_by(16)
+    clock.now()
+    assert clock.ahead == DAY * 1000 - 1000
+    clock.go_on_from(now + 500_000)
+    clock.now()
+    assert clock.ahead == DAY * 1000 + 500_000 - 16_000
+
+
+OWN_TIME = """
+{kind: vocabulary, name: v, payload: {k: string, at: int}}
+---
+{kind: event, name: On, attributes: {k: string},
+ packet: {filters: [on], set: {k: t.payload.k}, time: t.payload.at, lateness: 1s}}
+---
+{kind: event, name: Off, attributes: {k: string},
+ packet: {filters: [off], set: {k: t.payload.k}, time: t.payload.at, lateness: 1s}}
+---
+{kind: plan, name: p, situations: [{id: S, level: 1}],
+ evolutions: [{event: On, to: S}, {event: Off, from: S}]}
+---
+{kind: scenario, name: s, plan: p, attribute: k}
+"""
+PROGRAM = compile_program(DefinitionSet.build(read_text(OWN_TIME).documents).definitions)
+
+
+@given(st.lists(st.tuples(st.floats(0, 100), st.floats(-1e6, 1e6)), min_size=1, max_size=20))
+def test_what_tells_the_true_time_at_once_is_never_late(moves: list[tuple[float, float]]) -> None:
+    """However wrong the wall clock was meanwhile: an emergency can be ended."""
+    hands = Hands()
+    hands.wall = 1.8e9
+    clock, engine = hands.make(), Engine(PROGRAM)
+    log: list[bytes] = []
+
+    def publish(topic: str) -> None:
+        now = clock.now()
+        message = {"topic": topic, "payload": {"k": "ann", "at": int(hands.wall * 1000)}}
+        tentative = engine.offer(Packet(topic, message, ahead=clock.ahead), now)
+        log.append(tentative.record())
+        ((_, row),) = tentative.commit().detected
+        assert row.at == now
+
+    for passed, jump in moves:
+        publish("on")
+        hands.pass_by(passed)
+        hands.wall += jump
+        engine.advance(clock.now())
+        hands.wall -= jump
+        publish("off")
+        assert engine.current("s", "ann") is None
+    assert engine.counts == {}
+    repeated = Engine(PROGRAM)
+    for record in log:
+        repeated.replay(record)
+    assert repeated.counts == {}
+    assert repeated.current("s", "ann") is None
