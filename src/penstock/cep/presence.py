@@ -4,7 +4,7 @@ A sample says that somebody was at a place at a moment. Samples are due every `e
 milliseconds, and come a little early or late. Time is counted in ticks: periods of `every`.
 
     due at    0    1000   2000   3000   4000   5000     every = 1000
-    come at  20     980   2010   2990      –   5010
+    come at  20     980   2010   2990          5010
     ticks     0       1      2                    5     counted: two stays, 3 ticks and 1
 
 Two samples of a person at one place at most one and a half `every` apart belong to one stay.

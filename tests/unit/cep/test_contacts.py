@@ -136,3 +136,22 @@ def test_other_sums_are_made_of_the_meetings(old: str, new: str) -> None:
     program = load(change(*changes))
     assert any(isinstance(it, Aggregate) and it.window.kind == "step" for it in program.operators)
     assert not sums_kept(program)
+
+
+@pytest.mark.parametrize("phase", [0, 30, 500, 970])
+def test_samples_need_not_come_on_the_second(phase: int) -> None:
+    draw = random.Random(phase)
+    engine = Engine(load((FOLDER / "events.yaml").read_text()))
+    samples = [
+        (START + second * 1000 + phase + draw.randint(-30, 30), pid)
+        for second in range(1500)
+        for pid in ("ann", "bob")
+    ]
+    for at, pid in sorted(samples):
+        engine.offer(make_packet("location", {"pid": pid, "location": "hall"}, at), at).commit()
+    at = START + HOUR
+    fever = make_packet("temperature", {"pid": "ann", "temperature": 39}, at)
+    ((told, _, _, _, duration),) = close_contacts(engine.offer(fever, at).commit())
+    assert told == "bob"
+    assert isinstance(duration, float)
+    assert 1499 <= duration <= 1501
