@@ -8,11 +8,12 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock.components import MosquittoServer, PostgresServer, processes
-from penstock.mqtt import ReasonCode, Will
+from penstock.mqtt import Publish, ReasonCode, Will
 from penstock.mqtt.reasons import FAILURE
 from penstock.policy.emergencies import SituationsUnknownError
 from tests.gateway.harness import (
@@ -224,6 +225,32 @@ def test_an_event_counts_once_across_a_kill(broker: MosquittoServer, tmp_path: P
             for number in range(100):
                 publish(sensor, f"ward/{round_}-{number}/knock")
             assert count_knocked(second) == 100
+
+
+def test_a_repeated_message_of_qos_2_is_one_event_at_any_gateway(
+    broker: MosquittoServer, tmp_path: Path
+) -> None:
+    """Sent first at the one that detects, which is killed; then at another, and once more."""
+    with pair(tmp_path, broker, lease="60s") as (first, second):
+        knock = Publish.of("ward/often/knock", b"{}", qos=2, packet_id=77)
+        session: dict[str, Any] = {"client_id": "sensor:two", "expiry": 60}
+        sensor = login(first.port, "sensor", **session)
+        sensor.send(knock)
+        sensor.expect_answer(77, LONG)  # it is on record; the client may not have heard that
+        sensor.vanish()
+        knock.first |= 0x08
+        for kills in (False, True):
+            if kills:
+                first.kill()
+                wait_until(lambda: detects(second))
+            back = login(second.port, "sensor", clean=False, **session)
+            back.send(knock)
+            assert back.expect_answer(77, LONG).reason < FAILURE
+            back.vanish()
+        assert count_knocked(second) == 0
+        with login(second.port, "sensor") as other:
+            publish(other, "ward/often/knock")
+        assert count_knocked(second) == 1
 
 
 def count_knocked(gateway: GatewayThread) -> int:

@@ -20,7 +20,7 @@ from penstock.gateway import commanding
 from penstock.gateway.answers import deny
 from penstock.gateway.ending import Cause, end
 from penstock.gateway.message_purposes import as_properties, narrow, read_purposes
-from penstock.gateway.written import DETECTOR, EVENT, POLICY, UNTOLD, Keeper, Written
+from penstock.gateway.written import DETECTOR, EVENT, POLICY, UNTOLD, Written
 from penstock.model.purposes import PurposeSet
 from penstock.mqtt import Publish, ReasonCode, encode_user_properties
 from penstock.policy.commands import SendFor, parse_publish
@@ -77,9 +77,7 @@ def admit(client: Downstream, packet: Publish) -> Outcome:  # noqa: PLR0911 (one
         gateway.denials.publication(client.session, "right")
         deny(client, packet, "right", "not allowed to write here", _NOT_ALLOWED)
         return None
-    written = gateway.guard.publish(
-        client.session, packet, repeated=gateway.repeats.has(client.session, packet)
-    )
+    written = gateway.guard.publish(client.session, packet)
     if written.waits is not None:
         return _admit_later(client, packet, written.waits, purposes)
     return _settle(client, packet, written, purposes)
@@ -144,19 +142,5 @@ def _authorise(client: Downstream, packet: Publish, written: Written) -> bool:
         return False
     if written.ticket and packet.first & _QOS:
         keeper = written.keeper or gateway.guard.detection.journal
-        if packet.first & _EXACTLY_ONCE:
-            _remember(client, packet, keeper, written.ticket)
         client.held_answers.expect(keeper, packet.packet_id, written.ticket)
     return True
-
-
-def _remember(client: Downstream, packet: Publish, keeper: Keeper, ticket: int) -> None:
-    """Know a message of QoS 2 when it is sent again, unless its event is lost."""
-    repeats, session = client.gateway.repeats, client.session
-    repeats.note(session, packet)
-
-    def settle(durable: bool) -> None:  # noqa: FBT001
-        if not durable:
-            repeats.forget(session, packet)
-
-    keeper.wait(ticket, settle)

@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from penstock.cep import records
 from penstock.cep.engine import Engine, Tentative
-from penstock.cep.outcome import Outcome
+from penstock.cep.outcome import By, Outcome
 from penstock.cep.program import Program
 from penstock.errors import PenstockError, UnavailableError, UsageError, quote
 from penstock.gateway.claim import Claim
@@ -36,6 +36,7 @@ from penstock.gateway.ignored import Ignored
 from penstock.gateway.journal import Journal
 from penstock.gateway.keeping import Keeping
 from penstock.gateway.outbox import Outbox
+from penstock.gateway.repeats import Mark, Repeats
 from penstock.gateway.sharing.elsewhere import Elsewhere
 from penstock.gateway.sharing.messages import Row
 from penstock.gateway.sharing.neighbours import Neighbours
@@ -95,6 +96,7 @@ class Detection:
         self.journal = Journal(self.keeping, snapshot_bytes)
         self.outbox = Outbox()
         self.receipts = Receipts()
+        self.repeats = Repeats()
         self.neighbours = Neighbours(
             knows=self._knows,
             takes=self._takes,
@@ -124,6 +126,11 @@ class Detection:
         """Whether there is anything to detect."""
         return bool(self.watch) or bool(self.program.scenarios)
 
+    @property
+    def beside(self) -> tuple[Outbox, Receipts, Repeats]:
+        """What is kept with the state of the engine."""
+        return self.outbox, self.receipts, self.repeats
+
     def is_alive(self) -> bool:
         """Say whether events are detected now; a claim that ran out is noticed here."""
         if self.engine is None:
@@ -150,7 +157,13 @@ class Detection:
 
     # --- steps ---
 
-    def commit(self, tentative: Tentative, record: bytes, receipt: Receipt | None = None) -> int:
+    def commit(
+        self,
+        tentative: Tentative,
+        record: bytes,
+        receipt: Receipt | None = None,
+        mark: Mark | None = None,
+    ) -> int:
         """Let an authorised packet take effect; return its ticket in the journal."""
         try:
             outcome = tentative.commit()
@@ -160,6 +173,9 @@ class Detection:
         if receipt is not None:
             self.receipts.put(receipt)
             record += b"\n" + receipt.line()
+        if mark is not None:
+            self.repeats.put(mark)
+            record += b"\n" + mark.line()
         ticket = self._take(outcome, record)
         if outcome.publications:
             self.act()
@@ -211,8 +227,8 @@ class Detection:
         steps = []
         for it in outcome.transitions:
             self.board.move(it.scenario, it.subject, it.target)
-            by_hand = request is not None and it.event is None
-            cause = Cause.MANUAL if by_hand else Cause.DETECTED
+            by_hand = it.by is By.HAND
+            cause = Cause(it.by.value)
             step = Step(
                 it.at,
                 it.scenario,
@@ -291,6 +307,7 @@ class Detection:
         self.engine = rebuilt.engine
         self.outbox = rebuilt.outbox
         self.receipts = rebuilt.receipts
+        self.repeats = rebuilt.repeats
         self.journal.number = rebuilt.last
         self.clock.go_on_from(self.engine.now)
         self.ignored.begin(self.engine.counts)

@@ -17,6 +17,7 @@ from penstock.cep.program import Program
 from penstock.errors import PenstockError
 from penstock.gateway.journal import Snapshot
 from penstock.gateway.outbox import Outbox
+from penstock.gateway.repeats import Repeats
 from penstock.gateway.sharing.receipts import Receipts
 from penstock.store.detection import Batch, DetectionStore
 
@@ -29,6 +30,7 @@ class Rebuilt(NamedTuple):
     engine: Engine
     outbox: Outbox
     receipts: Receipts
+    repeats: Repeats
     last: int
     """The number of the last batch."""
 
@@ -36,19 +38,20 @@ class Rebuilt(NamedTuple):
 def rebuild(store: DetectionStore, program: Program) -> Rebuilt:
     """Make again what was lost, from what is durable."""
     data, last, batches = store.load()
-    outbox, receipts = Outbox(), Receipts()
+    outbox, receipts, repeats = Outbox(), Receipts(), Repeats()
     if data is None:
         engine = Engine(program)
     else:
-        state, outbox, receipts = unpack_state(data)
+        state, outbox, receipts, repeats = unpack_state(data)
         engine = Engine.load(program, state)
+    beside = (outbox, receipts, repeats)
     for batch in batches:
         for line in batch.split(b"\n"):
-            if line and not outbox.replay(line) and not receipts.replay(line):
+            if line and not any(it.replay(line) for it in beside):
                 outbox.put(engine.replay(line).publications)
     # The definitions may be others than those that the tables were written under.
-    store.keep(pack_state(engine.save(), outbox, receipts), last, engine.situations())
-    return Rebuilt(engine, outbox, receipts, last)
+    store.keep(pack_state(engine.save(), *beside), last, engine.situations())
+    return Rebuilt(engine, outbox, receipts, repeats, last)
 
 
 def write(store: DetectionStore, batch: Batch, snapshot: Snapshot | None) -> None:
@@ -59,19 +62,24 @@ def write(store: DetectionStore, batch: Batch, snapshot: Snapshot | None) -> Non
         store.keep(snapshot.data, batch.number, snapshot.standing)
 
 
-def pack_state(engine: bytes, outbox: Outbox, receipts: Receipts) -> bytes:
-    """Join the state of an engine, of its outbox, and of receipts."""
+def pack_state(engine: bytes, outbox: Outbox, receipts: Receipts, repeats: Repeats) -> bytes:
+    """Join the state of an engine with what is kept beside it."""
     waiting: list[Any] = [
         [number, it.topic, it.payload, it.action, it.scenario, it.subject, it.depth]
         for number, it in outbox.waiting.items()
     ]
     head = json.dumps(
-        {"last": outbox.last, "waiting": waiting, "receipts": receipts.as_data()}
+        {
+            "last": outbox.last,
+            "waiting": waiting,
+            "receipts": receipts.as_data(),
+            "repeats": repeats.known,
+        }
     ).encode()
     return len(head).to_bytes(_SIZE, "big") + head + engine
 
 
-def unpack_state(data: bytes) -> tuple[bytes, Outbox, Receipts]:
+def unpack_state(data: bytes) -> tuple[bytes, Outbox, Receipts, Repeats]:
     """Take apart what `pack_state` has joined."""
     size = int.from_bytes(data[:_SIZE], "big")
     outbox = Outbox()
@@ -80,8 +88,9 @@ def unpack_state(data: bytes) -> tuple[bytes, Outbox, Receipts]:
         outbox.last = head["last"]
         outbox.waiting = {number: Publication(*rest) for number, *rest in head["waiting"]}
         receipts = Receipts(head.get("receipts"))
+        repeats = Repeats(head.get("repeats"))
     except (ValueError, KeyError, TypeError):
         raise PenstockError(
             "the stored state of detection is damaged", fix="restore the store from a backup"
         ) from None
-    return data[_SIZE + size :], outbox, receipts
+    return data[_SIZE + size :], outbox, receipts, repeats

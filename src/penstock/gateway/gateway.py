@@ -32,7 +32,6 @@ from penstock.gateway.following import Following
 from penstock.gateway.intake import DOUBT
 from penstock.gateway.limits import TICK_SECONDS, Limits
 from penstock.gateway.recording import Recording
-from penstock.gateway.repeats import Repeats
 from penstock.gateway.rules import Rules
 from penstock.gateway.saving import Saver
 from penstock.gateway.session import Session
@@ -112,7 +111,6 @@ class Gateway:
         )
         self.guard = self.emergencies.guard
         self.publisher = self.emergencies.publisher
-        self.repeats = Repeats()
         self.recording = recording
         self.publisher.record = recording.note
         self.wills = Wills(self, wills)

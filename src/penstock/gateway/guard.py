@@ -31,6 +31,7 @@ from penstock.gateway.clock import Clock
 from penstock.gateway.denials import Denials
 from penstock.gateway.detection import Detection
 from penstock.gateway.policies import Policies
+from penstock.gateway.repeats import mark_of
 from penstock.gateway.session import ANONYMOUS, Session
 from penstock.gateway.sharing.messages import Asked
 from penstock.gateway.sharing.receipts import Receipt
@@ -87,11 +88,8 @@ class Guard:
         """Say whether messages on a topic must be looked at when they are published."""
         return self.policies.access.settings.required or self.detection.watch.sees(topic)
 
-    def publish(self, session: Session, packet: Publish, *, repeated: bool = False) -> Written:
-        """Decide on a message of a client; let the event that it is take effect.
-
-        One that is `repeated` took effect before.
-        """
+    def publish(self, session: Session, packet: Publish) -> Written:
+        """Decide on a message of a client; let the event that it is take effect."""
         topic = packet.topic
         detection = self.detection
         watched = detection.watch.sees(topic)
@@ -99,16 +97,16 @@ class Guard:
             return PASSES
         user = None if session.principal == ANONYMOUS else session.principal
         rest = _rest(packet)
-        asked = Asked(user, session.client_id, topic, packet.payload, rest, self._place)
-        offered = watched and not repeated
-        if offered and detection.turning.busy:
+        mark = mark_of(user, session.client_id, packet) if watched else None
+        asked = Asked(user, session.client_id, topic, packet.payload, rest, self._place, mark)
+        if watched and detection.turning.busy:
             return Written(waits=self._after_turn(session, packet))
-        if offered and not detection.is_alive():
+        if watched and not detection.is_alive():
             elsewhere = detection.elsewhere
             return Written(waits=elsewhere.submit(asked)) if elsewhere.asks else NO_DETECTOR
-        written = self._decide(asked, watched=watched, offered=offered)
+        written = self._decide(asked, watched=watched)
         if written is IN_DOUBT:
-            return Written(waits=self._when_certain(session, packet, repeated=repeated))
+            return Written(waits=self._when_certain(session, packet))
         if detection.neighbours.pending and not written.why:
             return Written(waits=self._when_known(written))
         return written
@@ -122,11 +120,9 @@ class Guard:
             # It took effect and nobody was told; what is on record up to now holds it.
             return Written(ticket=detection.journal.added)
         watched = detection.watch.sees(asked.topic)
-        return self._decide(asked, watched=watched, offered=watched, receipt=receipt)
+        return self._decide(asked, watched=watched, receipt=receipt)
 
-    def _decide(
-        self, asked: Asked, *, watched: bool, offered: bool, receipt: Receipt | None = None
-    ) -> Written:
+    def _decide(self, asked: Asked, *, watched: bool, receipt: Receipt | None = None) -> Written:
         """Decide on a message, and let the event that it is take effect, in one step."""
         detection, access = self.detection, self.policies.access
         topic = asked.topic
@@ -138,7 +134,9 @@ class Guard:
         e = _surroundings(now, asked.place)
         detection.catch_up(now)
         tentative = None
-        if offered:
+        mark = asked.mark
+        repeated = mark is not None and detection.repeats.has(mark)
+        if watched and not repeated:
             if detection.engine is None:
                 return NO_DETECTOR
             seen = Packet(
@@ -161,10 +159,13 @@ class Guard:
         if verdict.applied is not None:
             self.tell_emergency(Session(asked.client, asked.user or ANONYMOUS, 0), verdict)
         if tentative is None or not tentative.bound:
-            lasting = not watched and self._lasts(verdict.depends, topic)
-            return Written(lasting=lasting)
+            # One that took effect before is held by what is on record up to now.
+            ticket = detection.journal.added if repeated else 0
+            return Written(
+                ticket=ticket, lasting=not watched and self._lasts(verdict.depends, topic)
+            )
         try:
-            return Written(ticket=detection.commit(tentative, record, receipt))
+            return Written(ticket=detection.commit(tentative, record, receipt, mark))
         except UnavailableError:
             return NO_DETECTOR
 
@@ -174,10 +175,10 @@ class Guard:
         written = self.publish(session, packet)
         return written if written.waits is None else await written.waits
 
-    async def _when_certain(self, session: Session, packet: Publish, *, repeated: bool) -> Written:
+    async def _when_certain(self, session: Session, packet: Publish) -> Written:
         """Decide on a message when the situations are known that it depends on, or lost."""
         await self.detection.elsewhere.wait_certain()
-        written = self.publish(session, packet, repeated=repeated)
+        written = self.publish(session, packet)
         return written if written.waits is None else await written.waits
 
     async def _when_known(self, written: Written) -> Written:

@@ -54,7 +54,7 @@ class Keeping:
         if engine is None:
             return None
         try:
-            state = pack_state(engine.save(), detection.outbox, detection.receipts)
+            state = pack_state(engine.save(), *detection.beside)
         except Exception as error:  # noqa: BLE001 - whatever it is, the engine is made anew
             detection.crash(error)
             return None
@@ -63,10 +63,10 @@ class Keeping:
     def save_beside(self, number: int, ticket: int) -> None:
         """Begin to save the state as of a batch, of which this is the last ticket."""
         detection = self._detection
-        engine, outbox, receipts = detection.engine, detection.outbox, detection.receipts
+        engine, beside = detection.engine, detection.beside
         if engine is None or self._saving is not None:
             return
-        child = save_beside(lambda: pack_state(engine.save(), outbox, receipts))
+        child = save_beside(lambda: pack_state(engine.save(), *beside))
         self._saving = asyncio.get_running_loop().create_task(self._keep(child, number, ticket))
 
     async def keep(

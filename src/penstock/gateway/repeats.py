@@ -1,9 +1,11 @@
 """Messages of QoS 2 that a client sends once more, so that no event counts twice.
 
 Rules that hold here:
-- A message is a repeated one if it says so (DUP), and is equal to the last one that this
-  client sent under its packet identifier. It is authorised and passed on as any other; the
-  broker knows it by its identifier. Only detection leaves it out.
+- A message is a repeated one if it says so (DUP), and is equal to the last one that was an
+  event under its client and packet identifier. It is authorised and passed on as any other;
+  the broker knows it by its identifier. Only detection leaves it out.
+- Whoever detects knows them, for the clients of all gateways. They are in the journal together
+  with the step that they are about: both outlive a crash, or neither does.
 - With QoS 1 a message may count more than once: events that must not have an `id`.
 - So many are remembered, the oldest are forgotten.
 """
@@ -11,47 +13,66 @@ Rules that hold here:
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 from penstock.mqtt import Publish
 
-if TYPE_CHECKING:
-    from penstock.gateway.session import Session
-
-_LIMIT: Final = 65_536
+LIMIT: Final = 65_536
 _EXACTLY_ONCE: Final = 0x04
 _DUPLICATE: Final = 0x08
+_LINE: Final = b"#once "
+
+
+class Mark(NamedTuple):
+    """Tells a message of QoS 2 from others."""
+
+    place: str
+    """A digest of the client and the packet identifier."""
+    content: str
+    """A digest of what it says, and where."""
+    again: bool
+    """Whether it says that it was sent before."""
+
+    def line(self) -> bytes:
+        """Return what the journal keeps."""
+        return _LINE + f"{self.place} {self.content}".encode("ascii")
+
+
+def mark_of(user: str | None, client: str, packet: Publish) -> Mark | None:
+    """Return the mark of a message; None where it may count more than once."""
+    if not packet.first & _EXACTLY_ONCE or not packet.packet_id:
+        return None
+    place = f"{user or ''}\0{client}\0{packet.packet_id}".encode("utf-8", "surrogatepass")
+    content = len(packet.topic_field).to_bytes(4, "big") + packet.topic_field + packet.payload
+    return Mark(_digest(place), _digest(content), bool(packet.first & _DUPLICATE))
 
 
 class Repeats:
     """The last messages of QoS 2 that were events, by client and packet identifier."""
 
-    def __init__(self) -> None:
-        self._known: dict[tuple[str, str, int], bytes] = {}
+    def __init__(self, known: Mapping[str, str] | None = None) -> None:
+        self.known = dict(known or {})
 
-    def has(self, session: Session, packet: Publish) -> bool:
+    def has(self, mark: Mark) -> bool:
         """Say whether a message was an event before."""
-        if packet.first & (_EXACTLY_ONCE | _DUPLICATE) != _EXACTLY_ONCE | _DUPLICATE:
-            return False
-        known = self._known.get((session.principal, session.client_id, packet.packet_id))
-        return known is not None and known == _digest(packet)
+        return mark.again and self.known.get(mark.place) == mark.content
 
-    def note(self, session: Session, packet: Publish) -> None:
+    def put(self, mark: Mark) -> None:
         """Remember a message that was an event."""
-        if not packet.first & _EXACTLY_ONCE:
-            return
-        key = (session.principal, session.client_id, packet.packet_id)
-        self._known.pop(key, None)
-        self._known[key] = _digest(packet)
-        if len(self._known) > _LIMIT:
-            del self._known[next(iter(self._known))]
+        self.known.pop(mark.place, None)
+        self.known[mark.place] = mark.content
+        if len(self.known) > LIMIT:
+            del self.known[next(iter(self.known))]
 
-    def forget(self, session: Session, packet: Publish) -> None:
-        """Take note that a message was no event after all: it did not become durable."""
-        self._known.pop((session.principal, session.client_id, packet.packet_id), None)
+    def replay(self, line: bytes) -> bool:
+        """Repeat what the journal kept, if it is about a message of QoS 2."""
+        if not line.startswith(_LINE):
+            return False
+        place, content = line[len(_LINE) :].decode("ascii").split(" ")
+        self.put(Mark(place, content, again=False))
+        return True
 
 
-def _digest(packet: Publish) -> bytes:
-    made = hashlib.blake2b(packet.topic_field, digest_size=16)
-    made.update(packet.payload)
-    return made.digest()
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()

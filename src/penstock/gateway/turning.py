@@ -97,7 +97,7 @@ class Turning:
             return
         if detection.engine is not engine:
             return
-        state = pack_state(saved, detection.outbox, detection.receipts)
+        state = pack_state(saved, *detection.beside)
         try:
             await detection.keeping.keep(state, number, list(made.situations()))
         except (UnavailableError, ClaimLostError) as error:

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.gateway.repeats import Mark
 from penstock.gateway.sharing.channel import ChannelError
 from penstock.gateway.sharing.messages import (
     Answer,
@@ -40,6 +41,7 @@ REST = {"qos": 1, "retain": False, "size": 3, "contentType": None, "properties":
         Known(4),
         Leave(),
         Submit(5, 4, 17, Asked(None, "c", "ward/ä", b"\x00\xff\n", REST)),
+        Submit(6, 4, 17, Asked("u", "c", "t", b"", REST, "here", Mark("00", "ff", again=True))),
         Answer(5, "policy", "some rule", event=False),
         Durable([1, 2, 3]),
     ],

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final, NamedTuple
 
+from penstock.gateway.repeats import Mark
 from penstock.gateway.sharing.channel import ChannelError
 
 VERSION: Final = 2
@@ -34,6 +35,8 @@ class Asked(NamedTuple):
     rest: dict[str, Any]
     place: str | None = None
     """Where the gateway stands that the client is connected to."""
+    mark: Mark | None = None
+    """Tells it from others, where it must not count twice."""
 
 
 class Join(NamedTuple):
@@ -129,8 +132,8 @@ def encode(message: Message) -> bytes:
     fields: list[Any] = list(message)
     payload = b""
     if type(message) is Submit:
-        user, client, topic, payload, rest, place = message.asked
-        fields[-1] = [user, client, topic, rest, place]
+        user, client, topic, payload, rest, place, mark = message.asked
+        fields[-1] = [user, client, topic, rest, place, mark]
     head = json.dumps(fields, separators=(",", ":")).encode()
     return _NUMBERS[type(message)] + len(head).to_bytes(_HEAD, "big") + head + payload
 
@@ -142,8 +145,9 @@ def decode(data: bytes) -> Message:
         end = 1 + _HEAD + int.from_bytes(data[1 : 1 + _HEAD], "big")
         fields = json.loads(data[1 + _HEAD : end])
         if kind is Submit:
-            user, client, topic, rest, place = fields[-1]
-            fields[-1] = Asked(user, client, topic, data[end:], rest, place)
+            user, client, topic, rest, place, mark = fields[-1]
+            known = None if mark is None else Mark(*mark)
+            fields[-1] = Asked(user, client, topic, data[end:], rest, place, known)
         made: Message = kind(*fields)
     except (ValueError, TypeError, IndexError, RecursionError):
         raise ChannelError("a message between gateways cannot be read") from None
