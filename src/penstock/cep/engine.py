@@ -12,6 +12,7 @@ Rules that hold here:
   up to a step's time come first, each at its own time.
 - What happens in a step is ordered by time, then by sequence, then by the plan's priority.
   An event that no longer holds when its turn comes leads nowhere.
+- A case that somebody holds by hand moves by hand and by time alone.
 - Steps are deterministic: a snapshot and the records of the steps since give the same state.
 """
 
@@ -33,7 +34,7 @@ from penstock.cep.outcome import By, Detection, Outcome, Transition
 from penstock.cep.presence import Presence
 from penstock.cep.program import Program
 from penstock.cep.publishing import Publisher
-from penstock.cep.rows import NEVER, Limits, Row, Shared, Values
+from penstock.cep.rows import HOLDS, NEVER, Limits, Row, Shared, Values
 from penstock.cep.situations import Course
 from penstock.errors import UsageError
 from penstock.lang.moments import EPOCH
@@ -126,6 +127,11 @@ class Engine:
         for name, course in self._courses:
             for subject, situation in course.current.items():
                 yield name, subject, situation, course.since[subject]
+
+    def held_until(self, scenario: str, subject: str) -> int | None:
+        """Return until when a subject is held in its situation by hand, if so."""
+        course = self._courses.get(scenario)
+        return None if course is None else course.held.get(subject)
 
     def next_timer(self) -> int | None:
         """Return when time alone may change something."""
@@ -222,14 +228,19 @@ class Engine:
         """Let time pass: fire the timers that are due."""
         return self._begin(at, 0)
 
-    def set(self, scenario: str, subject: str, situation: str | None, at: int) -> Outcome:
-        """Put a subject into a situation by hand, or end it; no action is carried out."""
+    def set(
+        self, scenario: str, subject: str, situation: str | None, at: int, hold: int = 0
+    ) -> Outcome:
+        """Put a subject into a situation by hand, or end it; no action is carried out.
+
+        With `hold`, in milliseconds, no event moves it for that long; then it ends.
+        """
         course = self._courses.take(scenario)
-        course.check(subject, situation)
+        course.check(subject, situation, hold)
         outcome = self._begin(at, 0)
         source = course.current.get(subject)
         made = Transition(scenario, subject, source, situation, outcome.at, by=By.HAND)
-        self._move(course, made, outcome)
+        self._move(course, made, outcome, hold)
         return outcome
 
     def _begin(self, at: int, depth: int) -> Outcome:
@@ -248,7 +259,11 @@ class Engine:
         """Wake the operators whose timers are due at one moment, in one wave."""
         self._shared.now = max(at, self._shared.now)
         for index, key in self._shared.take_due(at):
-            self._nodes[index].woken.append(key)
+            if index == HOLDS:
+                scenario, subject = key
+                outcome.add_transition(self._courses.take(scenario).release(subject))
+            else:
+                self._nodes[index].woken.append(key)
         detected: list[Detection] = []
         self._wave(self._nodes, detected)
         if detected:
@@ -345,10 +360,10 @@ class Engine:
         if refused:
             self._shared.counts["refused_topics"] += refused
 
-    def _move(self, course: Course, transition: Transition, outcome: Outcome) -> None:
+    def _move(self, course: Course, made: Transition, outcome: Outcome, hold: int = 0) -> None:
         """Let a transition take effect, and tell it with what ends for it."""
-        outcome.add_transition(transition)
-        ended = course.move(transition.subject, transition.target, transition.at)
+        outcome.add_transition(made)
+        ended = course.move(made.subject, made.target, made.at, hold)
         if ended is not None:
             outcome.add_transition(ended)
 
@@ -384,8 +399,8 @@ class Engine:
         match records.read(record, self._binder.types):
             case records.PacketStep(packet, at, bound):
                 return self.take(packet, bound, at)
-            case records.SetStep(scenario, subject, situation, at):
-                return self.set(scenario, subject, situation, at)
+            case records.SetStep(scenario, subject, situation, at, hold):
+                return self.set(scenario, subject, situation, at, hold)
             case records.TimeStep(at):
                 return self.advance(at)
 
@@ -407,6 +422,7 @@ class Engine:
                 "ids": list(self._ids),
                 "nodes": nodes,
                 "scenarios": {name: course.save() for name, course in self._courses},
+                "held": {name: course.held for name, course in self._courses if course.held},
             }
         )
 
@@ -431,7 +447,8 @@ class Engine:
             if text in state["nodes"]:
                 node.load(state["nodes"][text])
         for name, course in engine._courses:
-            course.load(state["scenarios"].get(name, []))
+            held = state.get("held", {})  # snapshots of earlier versions have none
+            course.load(state["scenarios"].get(name, []), held.get(name, {}))
         return engine
 
 

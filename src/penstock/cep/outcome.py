@@ -24,6 +24,8 @@ class By(StrEnum):
 
     EVENT = "detected"
     HAND = "manual"
+    TIME = "time"
+    """It was held by hand for a time that is over."""
     LIMIT = "limit"
     """Too many others are in some situation."""
 

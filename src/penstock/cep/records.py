@@ -37,6 +37,7 @@ class SetStep:
     subject: str
     situation: str | None
     at: int
+    hold: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +67,12 @@ def write_time(at: int) -> bytes:
     return codec.write({"at": at})
 
 
-def write_set(scenario: str, subject: str, situation: str | None, at: int) -> bytes:
-    """Return the record of a situation that was set by hand."""
-    return codec.write({"set": [scenario, subject, situation], "at": at})
+def write_set(scenario: str, subject: str, situation: str | None, at: int, hold: int = 0) -> bytes:
+    """Return the record of a situation that was set by hand, and for how long it is held."""
+    record: dict[str, Any] = {"set": [scenario, subject, situation], "at": at}
+    if hold:
+        record["hold"] = hold
+    return codec.write(record)
 
 
 def read(record: bytes, types: Mapping[str, BoundType]) -> Step:
@@ -78,7 +82,7 @@ def read(record: bytes, types: Mapping[str, BoundType]) -> Step:
         at = data["at"]
         if "set" in data:
             scenario, subject, situation = data["set"]
-            return SetStep(scenario, subject, situation, at)
+            return SetStep(scenario, subject, situation, at, data.get("hold", 0))
         if "packet" not in data:
             return TimeStep(at)
         topic, identifier, depth = data["packet"]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
@@ -29,6 +29,8 @@ Timer: TypeAlias = tuple[int, int, str, Key]
 
 FIELD_OF_ROOT: Final = 2
 NEVER: Final = 1 << 62
+HOLDS: Final = -1
+"""Stands for the operator of timers of cases that are held: of a moment they come first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ class Shared:
     """When the next timer fires."""
     _still: list[Timer] = field(default_factory=list)
     _moving: list[Timer] = field(default_factory=list)
+    _holds: list[Timer] = field(default_factory=list)
 
     def row(self, at: int, values: Values) -> Row:
         """Return a new row."""
@@ -99,22 +102,38 @@ class Shared:
         heappush(timers, (at, index, repr(key), key))
         self.due = min(self.due, at)
 
+    def hold(self, at: int, case: tuple[str, str]) -> None:
+        """Wake whoever follows scenarios at a time, for a scenario and its subject."""
+        heappush(self._holds, (at, HOLDS, repr(case), case))
+        self.due = min(self.due, at)
+
+    def let_go(self, at: int, case: tuple[str, str]) -> None:
+        """Forget a hold. There are few of them: people make them."""
+        self._holds.remove((at, HOLDS, repr(case), case))
+        heapify(self._holds)
+        self.due = self._find_due()
+
     @property
     def moves(self) -> int:
         """When the next timer fires that may lead to a change of a situation."""
-        return self._moving[0][0] if self._moving else NEVER
+        return min(_first(self._moving), _first(self._holds))
+
+    def _find_due(self) -> int:
+        return min(_first(self._still), self.moves)
 
     def take_due(self, at: int) -> list[tuple[int, Key]]:
         """Return whom to wake at exactly this time, in order, each once."""
         due: list[Timer] = []
-        for timers in (self._still, self._moving):
+        for timers in (self._still, self._moving, self._holds):
             while timers and timers[0][0] <= at:
                 due.append(heappop(timers))
-        self.due = min(
-            (timers[0][0] for timers in (self._still, self._moving) if timers), default=NEVER
-        )
+        self.due = self._find_due()
         due.sort(key=itemgetter(0, 1, 2))
         return list(dict.fromkeys((index, key) for _, index, _, key in due))
+
+
+def _first(timers: list[Timer]) -> int:
+    return timers[0][0] if timers else NEVER
 
 
 def key_reader(by: tuple[str, ...]) -> Callable[[Values], Key]:

@@ -30,6 +30,7 @@ MOST_NAMES = 12
 _CAUSES = {
     "detected": "detected",
     "manual": "by hand",
+    "time": "it was held for a time that is over",
     "limit": "too many others are in a situation",
     "definitions": "its definition has changed",
 }

@@ -10,6 +10,7 @@ Rules that hold here:
 - Every request, approval and withdrawal is in the audit log, in the same transaction. The
   log has no place for free text: the reason is kept here, the log holds its digest.
 - Whoever made a request cannot approve it. What nobody carried out in time has expired.
+- Until when somebody is held is told by the request that put them there.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, Connection, Index, String, Table
 
+from penstock.cep.situations import check_hold
 from penstock.errors import DeniedError, UsageError, quote
 from penstock.store.audit.entry import Detail, Entry, Outcome, allow_detail
 from penstock.store.audit.log import AuditLog
@@ -44,6 +46,7 @@ _DIGEST: Final = 16
 _NAME: Final = re.compile(r"\w[\w .:/+*#-]{0,199}")
 
 allow_detail("scenario", Detail.NAME)
+allow_detail("hold_seconds", Detail.COUNT)
 
 situations_table = Table(
     "situations",
@@ -84,8 +87,18 @@ requests_table = Table(
     Column("approver", String(ACTOR_LENGTH)),
     Column("settled", Moment),
     Column("trouble", String(TROUBLE_LENGTH), nullable=False),
+    # In milliseconds; 0: it is not held.
+    Column("hold", BigInteger, nullable=False, server_default="0"),
 )
 Index("ix_situation_requests_state", requests_table.c.state)
+
+
+_LED_HERE: Final = sa.and_(
+    situations_table.c.scenario == transitions_table.c.scenario,
+    situations_table.c.subject == transitions_table.c.subject,
+    situations_table.c.since == transitions_table.c.at,
+)
+"""The step by which a subject came to where it stands."""
 
 
 class Cause(StrEnum):
@@ -93,6 +106,8 @@ class Cause(StrEnum):
 
     DETECTED = "detected"
     MANUAL = "manual"
+    TIME = "time"
+    """It was held by hand for a time that is over."""
     LIMIT = "limit"
     """Too many others are in some situation."""
     DEFINITIONS = "definitions"
@@ -112,19 +127,20 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A subject's current situation, and since when."""
+    """A subject's current situation, since when, and until when somebody holds it by hand."""
 
     scenario: str
     subject: str
     situation: str
     since: datetime
+    held_until: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
     """A step of the history; None as source or target is inactive.
 
-    `actor`, `approver` and `reason` are those of the request, where one brought it about.
+    `actor`, `approver`, `reason` and `hold` are those of the request, where one brought it about.
     """
 
     number: int
@@ -139,11 +155,20 @@ class Transition:
     actor: str | None = None
     approver: str | None = None
     reason: str | None = None
+    hold: int | None = None
+
+    @property
+    def held_until(self) -> datetime | None:
+        """Until when no event was to move the subject on."""
+        return self.at + timedelta(milliseconds=self.hold) if self.hold else None
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Somebody's wish to put a subject into a situation, or to end it (None)."""
+    """Somebody's wish to put a subject into a situation, or to end it (None).
+
+    With `hold`, in milliseconds, no event is to move the subject for that long.
+    """
 
     request: str
     at: datetime
@@ -156,6 +181,7 @@ class Request:
     approver: str | None
     settled: datetime | None
     trouble: str
+    hold: int = 0
 
 
 class Situations:
@@ -178,11 +204,17 @@ class Situations:
 
     def current(self, scenario: str | None = None, subject: str | None = None) -> list[Standing]:
         """Return the situations that hold, of one scenario or subject or of all."""
-        table = situations_table
-        query = sa.select(table).order_by(table.c.scenario, table.c.subject)
+        table, step, asked = situations_table, transitions_table, requests_table
+        query = (
+            sa.select(table, asked.c.hold)
+            .outerjoin(step, _LED_HERE)
+            .outerjoin(asked, step.c.request == asked.c.request)
+            .order_by(table.c.scenario, table.c.subject, step.c.number)
+        )
         with self._database.read() as connection:
             rows = connection.execute(_narrow(query, table, scenario, subject)).all()
-        return [Standing(*row) for row in rows]
+        # Of several steps of one moment the last one led to where the subject stands.
+        return list({(row.scenario, row.subject): _standing(row) for row in rows}.values())
 
     def history(
         self,
@@ -195,7 +227,7 @@ class Situations:
         """Return transitions, the newest first; `before` is the number to go on from."""
         table, asked = transitions_table, requests_table
         query = (
-            sa.select(table, asked.c.actor, asked.c.approver, asked.c.reason)
+            sa.select(table, asked.c.actor, asked.c.approver, asked.c.reason, asked.c.hold)
             .outerjoin(asked, table.c.request == asked.c.request)
             .order_by(table.c.number.desc())
             .limit(min(limit, MOST))
@@ -240,8 +272,13 @@ class Situations:
         actor: str,
         reason: str,
         two_persons: bool = False,
+        hold: int = 0,
     ) -> Request:
-        """Ask for a situation, or for its end (None); with `two_persons` it must be approved."""
+        """Ask for a situation, or for its end (None); with `two_persons` it must be approved.
+
+        With `hold`, in milliseconds, no event is to move the subject for that long.
+        """
+        check_hold(situation, hold)
         for what, text, most in (
             ("scenario", scenario, NAME_LENGTH),
             ("subject", subject, NAME_LENGTH),
@@ -266,6 +303,7 @@ class Situations:
             None,
             None,
             "",
+            hold,
         )
         with self._database.write(AREA) as connection:
             connection.execute(sa.insert(requests_table).values(_values(made)))
@@ -309,12 +347,24 @@ class Situations:
     # --- keeping it small ---
 
     def forget(self, before: datetime) -> int:
-        """Delete history and requests from before a moment; what holds now stays."""
+        """Delete history and requests from before a moment; what holds now stays.
+
+        So does what tells until when somebody is held.
+        """
+        step, asked = transitions_table, requests_table
+        holds = (
+            sa.select(step.c.request)
+            .join(situations_table, _LED_HERE)
+            .join(asked, step.c.request == asked.c.request)
+            .where(asked.c.hold > 0)
+        )
         with self._database.write(AREA) as connection:
-            gone = connection.execute(
-                transitions_table.delete().where(transitions_table.c.at < before)
-            ).rowcount
-            connection.execute(requests_table.delete().where(requests_table.c.at < before))
+            kept = connection.scalars(holds).all()
+            spent = sa.or_(step.c.request.is_(None), step.c.request.not_in(kept))
+            gone = connection.execute(step.delete().where(step.c.at < before, spent)).rowcount
+            connection.execute(
+                asked.delete().where(asked.c.at < before, asked.c.request.not_in(kept))
+            )
         return gone
 
     # --- inside ---
@@ -334,7 +384,9 @@ class Situations:
         actor: str,
         outcome: Outcome = Outcome.DONE,
     ) -> None:
-        names = name_details(scenario=request.scenario, situation=request.situation)
+        details = name_details(scenario=request.scenario, situation=request.situation)
+        if request.hold:
+            details["hold_seconds"] = request.hold // 1000
         digest = hashlib.sha256(f"{request.request}\0{request.reason}".encode()).hexdigest()
         entry = Entry.make(
             kind,
@@ -343,7 +395,7 @@ class Situations:
             subject=self._people.person(request.subject),
             request=request.request,
             digest=digest,
-            **names,
+            **details,
         )
         self._log.append_within(connection, [entry])
 
@@ -380,6 +432,11 @@ def _find(connection: Connection, request: str) -> Request:
             f"there is no request {quote(request)}", fix="`penstock situation requests` lists them"
         )
     return _request(row)
+
+
+def _standing(row: sa.Row[Any]) -> Standing:
+    until = row.since + timedelta(milliseconds=row.hold) if row.hold else None
+    return Standing(row.scenario, row.subject, row.situation, row.since, until)
 
 
 def _request(row: sa.Row[Any]) -> Request:

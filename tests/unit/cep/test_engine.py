@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from penstock.cep import records
+from penstock.cep import codec, records
 from penstock.cep.binding import Packet
 from penstock.cep.codec import StateError
 from penstock.cep.engine import Engine
@@ -335,6 +335,49 @@ def test_a_situation_can_be_set_by_hand() -> None:
     ):
         with pytest.raises(UsageError, match=reason):
             engine.set(scenario, subject, situation, 9)
+
+
+def test_who_is_held_by_hand_is_moved_by_no_event_and_ends_when_the_time_is_over() -> None:
+    engine = Engine(PROGRAM)
+    ping = Packet("ping/me", {"topic": "ping/me", "payload": {}}, {}, {"k": "x"})
+    engine.set("s", "x", "On", 1000, 60_000)
+    assert (engine.next_move(), engine.next_timer()) == (61_000, 61_000)
+    told = engine.offer(ping, 60_999).commit()
+    assert [name for name, _ in told.detected] == ["Ping"]
+    assert list(told.transitions) == []
+    engine = Engine.load(PROGRAM, engine.save())
+    assert engine.held_until("s", "x") == engine.next_move() == 61_000
+    (ended,) = engine.offer(ping, 70_000).commit().transitions
+    assert (ended.source, ended.target, ended.at, ended.by) == ("On", None, 61_000, By.TIME)
+    assert engine.held_until("s", "x") is None
+    engine.set("s", "x", "On", 80_000, 60_000)
+    (ended,) = engine.set("s", "x", None, 90_000).transitions
+    assert ended.by is By.HAND
+    engine.set("s", "x", "On", 100_000)
+    assert list(engine.advance(140_000).transitions) == []
+    (ended,) = engine.offer(ping, 140_001).commit().transitions
+    assert ended.by is By.EVENT
+
+
+@pytest.mark.parametrize(
+    ("situation", "hold", "reason"),
+    [(None, 1, "cannot be held"), ("On", -1, "'-1 ms'"), ("On", 7 * 24 * HOUR + 1, "ms'")],
+)
+def test_what_cannot_be_held_is_refused(situation: str | None, hold: int, reason: str) -> None:
+    engine = Engine(PROGRAM)
+    engine.set("s", "x", "On", 1)
+    with pytest.raises(UsageError, match=reason):
+        engine.set("s", "x", situation, 2, hold)
+    assert engine.current("s", "x") == "On"
+
+
+def test_a_snapshot_of_an_earlier_version_holds_nobody() -> None:
+    engine = Engine(PROGRAM)
+    engine.set("s", "x", "On", 1)
+    state = codec.expand(engine.save())
+    del state["held"]
+    older = Engine.load(PROGRAM, codec.compress(state))
+    assert older.save() == engine.save()
 
 
 def test_a_packet_takes_effect_once() -> None:
