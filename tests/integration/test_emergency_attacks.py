@@ -233,27 +233,6 @@ def test_every_way_of_publishing_is_detected(gateway: GatewayThread, enter: Logi
         aliased.publish("house/pulse", about(patient, 10), qos=1)
 
 
-def test_actions_are_limited_in_their_rate(broker: MosquittoServer, tmp_path: Path) -> None:
-    """An outbreak of events causes no flood: ten seconds' worth of messages at once, no more."""
-    with (
-        open_house(tmp_path, broker.port, action_rate=1) as gateway,
-        login(gateway.port, "sensor") as sensor,
-        login(gateway.port, "nurse") as nurse,
-    ):
-        nurse.subscribe("calls/#", qos=1)
-        for number in range(40):
-            sensor.publish("house/pulse", about(f"crowd-{number}", 120), qos=1)
-        outbox = gateway.gateway.guard.detection.outbox
-        deadline = time.monotonic() + 60
-        while gateway.do(lambda: len(outbox.waiting)):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        calls = len(nurse.messages(10))
-        # What was given up is given up: the emergencies themselves hold.
-        assert 10 <= calls < 40
-        assert situation(gateway, "crowd-39") == "Alert"
-
-
 KNOCKS = """---
 kind: vocabulary
 name: knocks

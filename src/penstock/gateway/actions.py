@@ -1,44 +1,46 @@
 """Actions: what an emergency publishes by itself.
 
-    evolution ──▶ outbox ──▶ limits ──▶ detection, one deeper ──▶ durable ──▶ broker ──▶ done
-                                └── too deep, too many, no topic: given up, counted, logged
+    evolution ──▶ outbox ──▶ detection, one deeper ──▶ `Dispatch`: durable ──▶ sent at a rate
+                     └── too deep, no topic, no room: given up, counted, logged
 
 Rules that hold here:
 - A message of an action is an event as any other: it is detected before it is sent, in the
-  step that it came up in. How deep that goes and how many there are per second is limited.
+  step that it came up in. How deep that goes is limited. The rate holds for sending alone.
+- Fifty are carried out in one step. Where there are more, the others follow in steps of their
+  own, with other messages between them: an outbreak holds nobody up. The outbox keeps them, so
+  that a restart loses none.
+- At most so many wait to be detected, and as many to be sent. Beyond that the newest are given
+  up, not the oldest: what waits was promised, some of it is on its way already, and a flood
+  costs its own messages, not those that came before it. What cannot be sent for that is
+  detected all the same. Since no depth has more than that, whatever leads to itself ends.
 - It is published as nobody's but the gateway's own, on behalf of the scenario's subject,
   whose preferences hold for it.
 - It never is a command, and never goes to a topic of the broker's own.
-- It is sent when the step that it follows from is durable.
 """
 
 from __future__ import annotations
 
-import json
-import time
+import asyncio
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Final
 
 from penstock.gateway.broker_texts import are_welcome
-from penstock.gateway.translation import ACTIONS, EPOCH, FOR, PUBLISHER
-from penstock.mqtt import encode_user_properties
-from penstock.telemetry import get_logger, metrics
+from penstock.gateway.dispatch import Dispatch, encode_payload, tell_given_up
 
 if TYPE_CHECKING:
     from penstock.cep.outcome import Publication
     from penstock.gateway.guard import Guard
     from penstock.gateway.limits import Limits
+    from penstock.gateway.outbox import Outbox
     from penstock.gateway.publisher import Publisher
     from penstock.policy.notation import Notation
 
-_BURST_SECONDS: Final = 10
-_FOR_LIMIT: Final = 512
-_log = get_logger("gateway")
-
-_ACTIONS = metrics.counter(
-    "penstock_gateway_actions",
-    "Messages of actions, by what became of them.",
-    outcome=("sent", "depth", "rate", "topic", "event", "full"),
-)
+AT_ONCE: Final = 50
+"""How many are detected in one step: some ten milliseconds' worth."""
+LIMIT: Final = 100_000
+"""How many may wait to be detected, and how many to be sent: 60 MB, 16 MB in a snapshot."""
+_TURN_SECONDS: Final = 0.05
+"""How often it is looked whether changed definitions are taken over."""
 
 
 class Actions:
@@ -54,105 +56,108 @@ class Actions:
         depth: int,
         rate: int,
     ) -> None:
-        self.epoch = 0
+        self.dispatch = Dispatch(guard.detection, publisher, rate)
         self._guard = guard
-        self._publisher = publisher
         self._notation = notation
         self._limits = limits
         self._depth = depth
-        self._rate = rate
-        self._budget = 0.0
-        self._seen = 0
+        self._fresh: deque[int] = deque()
+        self._noted = 0
+        """The last number that is in `_fresh`, or was."""
         self._busy = False
+        self._later: asyncio.TimerHandle | None = None
 
     def carry_out(self) -> None:
-        """Detect and send what is new in the outbox; what comes up meanwhile, too."""
-        if self._busy:
+        """Detect what is new in the outbox, and what comes up meanwhile; let it be sent."""
+        if self._busy or self._guard.detection.engine is None:
             return
         self._busy = True
         try:
-            outbox = self._guard.detection.outbox
-            while self._seen < outbox.last:
-                self._seen += 1
-                publication = outbox.waiting.get(self._seen)
-                if publication is not None:
-                    self._carry_out(self._seen, publication)
+            self._carry_out(self._guard.detection.outbox)
         finally:
             self._busy = False
+        if self._fresh and self._later is None:
+            self._go_on_in(0.0)
 
     def resume(self) -> None:
-        """Send what was not sent before a restart; it was detected then."""
+        """Go on with what was not done with before a restart."""
         outbox = self._guard.detection.outbox
-        self._seen = outbox.last
-        for number, publication in list(outbox.waiting.items()):
-            payload = _payload(publication)
-            if payload is not None:
-                self._send(number, publication, payload)
+        self._fresh = deque(outbox.fresh())
+        self._noted = outbox.last
+        self.dispatch.resume()
+        if self._fresh and self._later is None:
+            self._go_on_in(0.0)
 
-    def _carry_out(self, number: int, publication: Publication) -> None:
-        why = self._refusal(publication)
-        payload = _payload(publication)
-        if why:
-            self._give_up(number, why)
-        elif payload is None or not self._guard.detect(
-            publication.topic, payload, publication.depth
-        ):
-            self._give_up(number, "event")
+    def _go_on_in(self, seconds: float) -> None:
+        self._later = asyncio.get_running_loop().call_later(seconds, self._go_on)
+
+    def _go_on(self) -> None:
+        """Carry out some more, in a step of their own."""
+        self._later = None
+        detection = self._guard.detection
+        if not detection.is_alive():
+            self._fresh.clear()  # whoever detects next finds them in the outbox
+        elif detection.turning.busy:
+            self._go_on_in(_TURN_SECONDS)
         else:
-            self._send(number, publication, payload)
+            detection.catch_up(detection.clock.now())
+            self.carry_out()
 
-    def _refusal(self, publication: Publication) -> str:
+    def _carry_out(self, outbox: Outbox) -> None:
+        """Detect some in their order, and note in the journal what became of each."""
+        detection = self._guard.detection
+        refused: Counter[str] = Counter()
+        passed: list[int] = []
+        sent: list[int] = []
+        done = self._take_new(outbox)
+        room = LIMIT - (len(outbox.waiting) - len(done) - len(self._fresh))
+        while self._fresh and len(passed) < AT_ONCE:
+            number = self._fresh.popleft()
+            passed.append(number)
+            why = self._try(outbox.waiting[number])
+            if why:
+                refused[why] += 1
+                done.append(number)
+            elif len(sent) < room:
+                sent.append(number)
+            else:
+                done.append(number)
+            if detection.engine is None:
+                break
+            done += self._take_new(outbox)
+        refused["full"] = len(done) - refused.total()
+        # Also where detection has failed: what it failed on must not come again.
+        if passed:
+            detection.journal.add(outbox.pass_on(passed))
+        if done:
+            detection.journal.add(outbox.settle(done))
+            tell_given_up(refused)
+        self.dispatch.send(sent)
+
+    def _take_new(self, outbox: Outbox) -> list[int]:
+        """Take note of what has come up; return those for which there is no room."""
+        self._fresh.extend(range(self._noted + 1, outbox.last + 1))
+        self._noted = outbox.last
+        return [self._fresh.pop() for _ in range(len(self._fresh) - LIMIT)]
+
+    def _try(self, publication: Publication) -> str:
+        """Let a message take effect as an event; return why it is given up, if it is."""
         if publication.depth > self._depth:
             return "depth"
-        topic = publication.topic
-        if (
+        if not self._is_welcome(publication.topic):
+            return "topic"
+        payload = encode_payload(publication)
+        if payload is None:
+            return "event"
+        taken = self._guard.detect(publication.topic, payload, publication.depth)
+        return "" if taken else "event"
+
+    def _is_welcome(self, topic: str) -> bool:
+        """Say whether actions may publish to a topic."""
+        return not (
             topic.startswith("$")
             or self._notation.is_command(topic)
             or len(topic.encode("utf-8", "replace")) > self._limits.topic_bytes
             or topic.count("/") >= self._limits.topic_levels
             or not are_welcome([topic])
-        ):
-            return "topic"
-        now = time.monotonic()
-        due = max(self._budget, now - _BURST_SECONDS) + 1.0 / self._rate
-        if due > now:
-            return "rate"
-        self._budget = due
-        return ""
-
-    def _send(self, number: int, publication: Publication, payload: bytes) -> None:
-        own = [(PUBLISHER, ACTIONS), (EPOCH, str(self.epoch))]
-        if publication.subject.isprintable() and len(publication.subject) <= _FOR_LIMIT:
-            own.append((FOR, publication.subject))
-        properties = encode_user_properties(tuple(own))
-        journal = self._guard.detection.journal
-
-        def hand_over(durable: bool) -> None:  # noqa: FBT001
-            if durable and not self._publisher.send(
-                publication.topic, payload, properties, lambda: self._finish(number)
-            ):
-                self._give_up(number, "full")
-
-        journal.wait(journal.added, hand_over)
-
-    def _finish(self, number: int) -> None:
-        _ACTIONS["sent"].inc()
-        self._settle(number)
-
-    def _give_up(self, number: int, why: str) -> None:
-        _ACTIONS[why].inc()
-        _log.error("a message of an action was given up", reason=why)
-        self._settle(number)
-
-    def _settle(self, number: int) -> None:
-        detection = self._guard.detection
-        if detection.engine is not None:
-            detection.journal.add(detection.outbox.settle([number]))
-
-
-def _payload(publication: Publication) -> bytes | None:
-    """Return the payload as JSON; None where it has values that JSON does not."""
-    try:
-        return json.dumps(publication.payload, allow_nan=False).encode()
-    except (ValueError, TypeError):
-        return None
+        )

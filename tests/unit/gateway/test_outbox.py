@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.cep.outcome import Publication
 from penstock.errors import PenstockError
-from penstock.gateway import outbox as outboxes
 from penstock.gateway.detection_state import pack_state, unpack_state
 from penstock.gateway.outbox import Outbox
+from penstock.gateway.repeats import Repeats
 from penstock.gateway.sharing.receipts import Receipts
 
 
@@ -30,7 +34,10 @@ def test_it_is_saved_beside_the_engine() -> None:
     outbox.put(map(publication, range(3)))
     outbox.settle([1])
     receipts = Receipts({"neighbour": [3, 5]})
-    engine, loaded, known = unpack_state(pack_state(b"engine", outbox, receipts))
+    repeats = Repeats({"place": "content"})
+    packed = pack_state(b"engine", outbox, receipts, repeats)
+    engine, loaded, known, again = unpack_state(packed)
+    assert again.known == repeats.known
     assert engine == b"engine"
     assert known.as_data() == {"neighbour": [3, 5]}
     assert (loaded.waiting, loaded.last) == (outbox.waiting, 3)
@@ -38,9 +45,30 @@ def test_it_is_saved_beside_the_engine() -> None:
         unpack_state(b"\0\0\0\5nonsense")
 
 
-def test_the_oldest_are_given_up_where_too_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outboxes, "LIMIT", 2)
-    outbox = Outbox()
+def test_what_was_detected_is_known_after_a_restart() -> None:
+    outbox, again = Outbox(), Outbox()
     outbox.put(map(publication, range(5)))
-    assert list(outbox.waiting) == [4, 5]
-    assert outbox.given_up == 3
+    line = outbox.pass_on([1, 2, 3])
+    again.put(map(publication, range(5)))
+    again.settle([2])
+    assert again.replay(line)
+    assert (outbox.detected(), outbox.fresh()) == ([1, 2, 3], [4, 5])
+    assert (again.detected(), again.fresh()) == ([1, 3], [4, 5])
+    assert again.waiting[3] == replace(publication(2), depth=0)
+
+
+@given(st.lists(st.sampled_from(["put", "pass", "send"]), max_size=30))
+def test_repeated_lines_lead_to_the_same_outbox(steps: list[str]) -> None:
+    outbox, again = Outbox(), Outbox()
+    for number, step in enumerate(steps):
+        line = b""
+        if step == "put":
+            outbox.put([publication(number)])
+            again.put([publication(number)])
+        elif step == "pass" and outbox.fresh():
+            line = outbox.pass_on(outbox.fresh()[:2])
+        elif step == "send" and outbox.detected():
+            line = outbox.settle(outbox.detected()[:3])
+        assert again.replay(line) is bool(line)
+    assert (again.waiting, again.last) == (outbox.waiting, outbox.last)
+    assert [*outbox.detected(), *outbox.fresh()] == list(outbox.waiting)

@@ -182,7 +182,9 @@ class EmergencySettings(Settings):
         8, "How many actions may follow from each other."
     )
     action_rate: Annotated[int, Field(ge=1, le=100_000)] = setting(
-        100, "The most messages of actions per second, over ten seconds."
+        1000,
+        "How many messages of actions are sent per second. More of them wait, in their order; "
+        "what they mean for situations takes effect at once.",
     )
     link_host: Host = setting(
         "127.0.0.1",
