@@ -3,9 +3,12 @@
 Method:
 - Every patient moves through the house by a drawn timetable: from room to room every half
   hour on average, and to meals with everybody. Samples are taken second by second,
-  patient by patient: 259 million in all, fewer when quick.
-- `same_ns` is what a sample costs that changes nothing: the best minute, without its first
-  second, in nanoseconds of processor time for each sample. `sample_ns` is the mean of all.
+  patient by patient: 259 million in all, fewer when quick. They come 30 ms late and 30 ms
+  early in turns, so that every other second has no sample.
+- `same_ns` is what keeping a sample costs that changes nothing: the best minute, without
+  its first second, in nanoseconds of processor time for each. `sample_ns` is the mean of all.
+- `same_engine_ns` is what the whole way of such a sample through the engine costs: offered
+  as a packet, bound, and committed; the best of some seconds, at the end of the ten days.
 - `move_us` is what a sample costs that ends a stay, in processor time: the one that a
   hundredth of them exceeded, and the longest. Whoever leaves a meal has met everybody there.
 - `memory_bytes` is what stays and sums take at the end, counted by tracemalloc in a copy.
@@ -20,6 +23,7 @@ import random
 import time
 import tracemalloc
 from datetime import timedelta
+from itertools import cycle
 from typing import Any, Final
 
 from penstock.bench.emergencies.collector import settled_collector
@@ -33,11 +37,13 @@ from penstock.lang.moments import EPOCH
 
 PATIENTS: Final = 300
 ROOMS: Final = 60
+SECONDS: Final = 20
 GOAL_NS: Final = 1000
 GOAL_BYTES: Final = 100_000_000
 GOAL_OPENING_MS: Final = 10
 START: Final = 20_000 * DAY
 MEALS: Final = (8, 12, 18)
+JITTER: Final = (30, -30)
 
 
 def run(*, quick: bool = False) -> dict[str, Any]:
@@ -65,6 +71,8 @@ def run(*, quick: bool = False) -> dict[str, Any]:
                     it for it, old, new in zip(first, before, rooms, strict=True) if old != new
                 ]
         now = START + hours * 3_600_000
+        way = min(_offer(engine, names, rooms, now + it * 1000) for it in range(SECONDS))
+        now += SECONDS * 1000
         openings = sorted(_open_case(engine, name, now) for name in names[:: 30 if quick else 6])
     samples = PATIENTS * 60 * hours * 60 // step
     moves.sort()
@@ -72,7 +80,7 @@ def run(*, quick: bool = False) -> dict[str, Any]:
     opening = openings[len(openings) // 2][0] / 1e6
     return {
         "goals": {
-            "sample that changes nothing, in ns": at_most(GOAL_NS, same_ns),
+            "keeping a sample that changes nothing, in ns": at_most(GOAL_NS, same_ns),
             "memory in bytes": at_most(GOAL_BYTES, memory),
             "opening a case, in ms": at_most(GOAL_OPENING_MS, round(opening, 2)),
         },
@@ -80,6 +88,7 @@ def run(*, quick: bool = False) -> dict[str, Any]:
         "days": hours / 24,
         "samples": samples,
         "same_ns": same_ns,
+        "same_engine_ns": round(way / PATIENTS),
         "sample_ns": round(spent / samples),
         "move_us": {
             "p99": round(moves[len(moves) * 99 // 100] / 1000),
@@ -121,18 +130,36 @@ def _sample_rest(presence: Presence, names: list[str], rooms: list[str], at: int
     add = presence.add
     pairs = list(zip(names, rooms, strict=True))
     start = time.process_time_ns()
-    for second in range(at + 1000, at + 60_000, 1000):
+    for second, jitter in zip(range(1, 60), cycle(JITTER), strict=False):
+        moment = at + second * 1000 + jitter
         for name, room in pairs:
-            add(name, room, second)
+            add(name, room, moment)
     return time.process_time_ns() - start
+
+
+def _offer(engine: Engine, names: list[str], rooms: list[str], at: int) -> int:
+    """Let the engine have a sample of everybody; return the time that it took."""
+    packets = [
+        _make_packet("location", {"pid": name, "location": room}, at)
+        for name, room in zip(names, rooms, strict=True)
+    ]
+    offer = engine.offer
+    start = time.process_time_ns()
+    for packet in packets:
+        offer(packet, at).commit()
+    return time.process_time_ns() - start
+
+
+def _make_packet(topic: str, payload: dict[str, Any], at: int) -> Packet:
+    person, moment = payload["pid"], EPOCH + timedelta(milliseconds=at)
+    message = {"topic": topic, "payload": payload}
+    return Packet(topic, message, {"uid": person}, {"patientId": person}, {"time": moment})
 
 
 def _open_case(engine: Engine, name: str, now: int) -> tuple[int, int]:
     """Let a patient have a fever; return the time that it took, and how many are told."""
-    topic = "physiological/temperature"
-    message = {"topic": topic, "payload": {"pid": name, "temperature": 39.5}}
-    moment = EPOCH + timedelta(milliseconds=now)
-    packet = Packet(topic, message, {"uid": name}, {"patientId": name}, {"time": moment})
+    payload = {"pid": name, "temperature": 39.5}
+    packet = _make_packet("physiological/temperature", payload, now)
     start = time.process_time_ns()
     outcome = engine.offer(packet, now).commit()
     spent = time.process_time_ns() - start
