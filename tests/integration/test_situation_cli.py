@@ -42,6 +42,13 @@ break_glass: [pulmonary]
 """
 
 
+class Terminal(io.StringIO):
+    """Somebody at a keyboard."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.chdir(tmp_path)
@@ -49,8 +56,8 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("PENSTOCK_ACTOR", "ann")
 
-    def call(*arguments: str, told: str = "") -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.stdin", io.StringIO(told))
+    def call(*arguments: str, told: str = "", terminal: bool = False) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.stdin", Terminal(told) if terminal else io.StringIO(told))
         with pytest.raises(SystemExit) as ended:
             main(list(arguments))
         printed = capsys.readouterr()
@@ -158,6 +165,10 @@ def test_history_tells_times_and_causes(run: Run) -> None:
     code, out, _ = run("situation", "history")
     assert code == 0
     assert "event PositiveWithSymptoms" in out
+    assert "at (UTC)" in out
+    code, _, err = run("situation", "history", "--scenario", "covit")
+    assert code == 2
+    assert "scenarios are: covid, pulmonary" in err
 
 
 @pytest.mark.usefixtures("gateway")
@@ -212,6 +223,70 @@ def test_a_start_by_hand_is_carried_out_by_the_gateway_and_kept_with_its_reason(
     _, out, _ = run("situation", "history", "--limit", "1")
     assert "by hand of ann: collapsed in the garden" in out
     assert _audited(run) == ["situation.requested"]
+
+
+@pytest.mark.parametrize("persons", [1, 2])
+def test_who_is_held_is_shown_with_until_when(
+    run: Run, gateway: DetectionStore, tmp_path: Path, persons: int
+) -> None:
+    _configure(tmp_path, two_persons=persons > 1)
+    run(*START, "--hold", "30m", *ANN)
+    (asked,) = _json(run, "requests")
+    assert asked["hold_seconds"] == 1800
+    assert "held for 0:30:00" in run("situation", "requests")[1]
+    if persons > 1:
+        run("situation", "approve", asked["request"], "--wait", "0", *BOB)
+    _carry_out(gateway, asked["request"])
+    (held,) = _json(run, "list", "--subject", "patient-1")["situations"]
+    assert held["held_until"] == "2026-03-01T08:31:10+00:00"
+    code, out, _ = run("situation", "list")
+    assert code == 0
+    assert "held until (UTC)" in out
+    assert "2026-03-01 08:31:10" in out
+    told = "(held until 2026-03-01 08:31:10)"
+    assert told in run("situation", "history", "--limit", "1")[1]
+    assert "held until 2026-03-01 08:31:10 UTC" in run("situation", "explain", *START[2:4])[1]
+    step = Step(AT + 1_870_000, "covid", "patient-1", "Severe", None, None, Cause.TIME)
+    gateway.append(Batch(3, b"", [step]))
+    assert _json(run, "list", "--subject", "patient-1")["situations"] == []
+    assert "the time is over that it was held for" in run("situation", "history")[1]
+    _, out, _ = run("audit", "tail", "--json", "-n", "1000", "--kind", "situation.requested")
+    assert json.loads(out)["details"]["hold_seconds"] == 1800
+
+
+@pytest.mark.parametrize("hold", ["8d", "0s", "-5m", "soon"])
+def test_nobody_is_held_for_ever_or_not_at_all(run: Run, hold: str) -> None:
+    code, _, err = run(*START, *ANN, f"--hold={hold}")
+    assert code == 2
+    assert f"'{hold}'" in err
+    assert _json(run, "requests", "--all") == []
+
+
+@pytest.mark.usefixtures("gateway")
+def test_a_name_that_nobody_knows_is_asked_about(run: Run) -> None:
+    def start(subject: str, *more: str, told: str = "") -> str:
+        given = ("situation", "start", "covid", subject, "Severe", *WHY, "--wait", "0")
+        return run(*given, *more, *ANN, told=told, terminal=bool(told))[2].replace("\n", " ")
+
+    for subject in ("patient-11", "user:patient-1"):
+        assert f"'{subject}' stands in no definition" in start(subject)
+    assert _json(run, "requests", "--all") == []
+    # The names of the demo's people, by group, attribute and wearer of a sensor.
+    for subject in ("patient-3", "patient-1"):
+        assert "no gateway has carried it out" in start(subject)
+    assert "no gateway has carried it out" in start("patient-11", "--yes")
+    assert "was not meant" in start("patient-12", told="n\n")
+    assert "no gateway has carried it out" in start("patient-12", told="y\n")
+
+
+def test_who_had_a_case_is_known(run: Run, gateway: DetectionStore) -> None:
+    steps = [
+        Step(AT, "pulmonary", "visitor", None, "Dyspnea", "Breathlessness"),
+        Step(AT + 1, "pulmonary", "visitor", "Dyspnea", None, "NormalBreathing"),
+    ]
+    gateway.append(Batch(2, b"", steps))
+    _, _, err = run("situation", "start", "covid", "visitor", "Severe", *WHY, "--wait", "0", *ANN)
+    assert "no gateway has carried it out" in err
 
 
 def test_what_the_gateway_refuses_is_told(run: Run, gateway: DetectionStore) -> None:

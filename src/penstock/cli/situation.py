@@ -30,7 +30,7 @@ MOST_NAMES = 12
 _CAUSES = {
     "detected": "detected",
     "manual": "by hand",
-    "time": "it was held for a time that is over",
+    "time": "the time is over that it was held for",
     "limit": "too many others are in a situation",
     "definitions": "its definition has changed",
 }
@@ -60,7 +60,9 @@ def list_(scenario: str | None, subject: str | None, as_json: bool) -> None:
     data = [_standing_data(it, levels) for it in standing]
 
     def render(out: Console) -> None:
-        shown = table("scenario", "subject", "situation", "level", "since", "for")
+        shown = table(
+            "scenario", "subject", "situation", "level", "since (UTC)", "for", "held until (UTC)"
+        )
         shown.columns[3].justify = "right"
         now = datetime.now(UTC)
         for it in standing:
@@ -72,6 +74,7 @@ def list_(scenario: str | None, subject: str | None, as_json: bool) -> None:
                 "" if level is None else str(level),
                 f"{it.since:%Y-%m-%d %H:%M:%S}",
                 _tell_age((now - it.since).total_seconds()),
+                f"{it.held_until:%Y-%m-%d %H:%M:%S}" if it.held_until else "",
             )
         if standing:
             out.print(shown)
@@ -94,10 +97,12 @@ def history(
 ) -> None:
     """Tell how situations came about, the newest first."""
     with open_desk() as desk:
+        if scenario is not None:
+            desk.scenario(scenario)
         steps = desk.situations.history(scenario, subject, before=before, limit=limit)
 
     def render(out: Console) -> None:
-        shown = table("number", "at", "scenario", "subject", "from", "to", "why")
+        shown = table("number", "at (UTC)", "scenario", "subject", "from", "to", "why")
         for it in steps:
             shown.add_row(
                 str(it.number),
@@ -152,12 +157,14 @@ def explain(scenario: str, subject: str, as_json: bool) -> None:
         words.append(situation or "no situation", "bold red" if situation else "bold green")
         words.append(f" of the scenario {scenario}, plan {held.plan}")
         if standing:
-            words.append(f", since {standing.since:%Y-%m-%d %H:%M:%S}")
+            words.append(f", since {standing.since:%Y-%m-%d %H:%M:%S} UTC")
+            if standing.held_until:
+                words.append(f", held until {standing.held_until:%Y-%m-%d %H:%M:%S} UTC")
         out.print(words)
         if last:
             out.print(
                 Text(
-                    f"it came from {last.source or NOTHING} at {last.at:%Y-%m-%d %H:%M:%S}: "
+                    f"it came from {last.source or NOTHING} at {last.at:%Y-%m-%d %H:%M:%S} UTC: "
                     f"{_tell_cause(last)}"
                 )
             )
@@ -241,7 +248,9 @@ def _tell_age(seconds: float) -> str:
 def _tell_cause(step: Transition) -> str:
     if step.request is not None:
         approved = f", approved by {step.approver}" if step.approver else ""
-        return f"by hand of {step.actor}{approved}: {step.reason}"
+        until = step.held_until
+        held = f" (held until {until:%Y-%m-%d %H:%M:%S})" if until else ""
+        return f"by hand of {step.actor}{approved}: {step.reason}{held}"
     if step.event is not None:
         return f"event {step.event}"
     return _CAUSES[step.cause.value]
@@ -279,6 +288,7 @@ def _standing_data(it: Standing, levels: dict[tuple[str, str], int]) -> dict[str
         "situation": it.situation,
         "level": levels.get((it.scenario, it.situation)),
         "since": it.since.isoformat(),
+        "held_until": it.held_until.isoformat() if it.held_until else None,
     }
 
 
@@ -296,6 +306,7 @@ def _transition_data(it: Transition) -> dict[str, Any]:
         "actor": it.actor,
         "approver": it.approver,
         "reason": it.reason,
+        "held_until": it.held_until.isoformat() if it.held_until else None,
     }
 
 

@@ -8,13 +8,15 @@ Rules that hold here:
   needed they differ, and the right of who asked is looked up again when it is approved. Who
   fails to is in the audit log.
 - To take back a request of one's own needs no right.
+- Somebody is held for as long as is asked for, and approved, in one request.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,7 @@ from rich.text import Text
 
 from penstock.cli.output import Function, json_option, show, table
 from penstock.cli.situation_session import Desk, open_desk
+from penstock.cli.situation_subjects import confirm_subject
 from penstock.errors import PenstockError, UsageError, quote
 
 if TYPE_CHECKING:
@@ -37,6 +40,39 @@ class NotDoneError(PenstockError):
     """A request was recorded and could not be carried out."""
 
     exit_code = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """What somebody asks for; `sure` that the name is right."""
+
+    scenario: str
+    subject: str
+    situation: str | None
+    reason: str
+    hold: int = 0
+    sure: bool = False
+
+
+def _read_hold(text: str | None) -> int:
+    """Return a duration such as 30m in milliseconds."""
+    from penstock.cep.situations import LONGEST_HOLD
+    from penstock.config.quantities import SECONDS, parse_duration
+
+    if text is None:
+        return 0
+    try:
+        hold = round(parse_duration(text) * 1000)
+    except ValueError:
+        raise UsageError(
+            f"{quote(text)} is not a duration",
+            fix=f"write a number with a unit ({', '.join(SECONDS)}), such as 30m",
+        ) from None
+    if not 0 < hold <= LONGEST_HOLD:
+        raise UsageError(
+            f"nobody can be held in a situation for {quote(text)}", fix="hold them for 7d at most"
+        )
+    return hold
 
 
 def _proof_options(function: Function) -> Function:
@@ -72,6 +108,12 @@ _wait_option = click.option(
 @click.argument("subject")
 @click.argument("situation")
 @_reason_option
+@click.option(
+    "--hold",
+    metavar="DURATION",
+    help="Let no event move SUBJECT on for so long, such as 30m; then it ends. 7d at most.",
+)
+@click.option("--yes", is_flag=True, help="SUBJECT is right, even if nobody knows the name.")
 @_proof_options
 @_wait_option
 @json_option
@@ -81,13 +123,20 @@ def start(
     subject: str,
     situation: str,
     reason: str,
+    hold: str | None,
+    yes: bool,
     user: str | None,
     password_file: Path | None,
     wait: float,
     as_json: bool,
 ) -> int:
-    """Put SUBJECT into SITUATION of SCENARIO by hand: break the glass."""
-    return _ask(scenario, subject, situation, reason, (user, password_file), wait, as_json=as_json)
+    """Put SUBJECT into SITUATION of SCENARIO by hand: break the glass.
+
+    Events lead on from there as if it had come about by itself, unless it is held. No action
+    of the plan is carried out.
+    """
+    wish = _Wish(scenario, subject, situation, reason, _read_hold(hold), sure=yes)
+    return _ask(wish, (user, password_file), wait, as_json=as_json)
 
 
 @click.command()
@@ -107,8 +156,9 @@ def end(
     wait: float,
     as_json: bool,
 ) -> int:
-    """End the situation of SUBJECT in SCENARIO by hand."""
-    return _ask(scenario, subject, None, reason, (user, password_file), wait, as_json=as_json)
+    """End the situation of SUBJECT in SCENARIO by hand, held or not."""
+    wish = _Wish(scenario, subject, None, reason)
+    return _ask(wish, (user, password_file), wait, as_json=as_json)
 
 
 @click.command()
@@ -154,7 +204,7 @@ def requests(everything: bool, limit: int, as_json: bool) -> None:
         found = desk.situations.requests(settled=everything, limit=limit)
 
     def render(out: Console) -> None:
-        shown = table("request", "at", "who", "wants", "state", "why")
+        shown = table("request", "at (UTC)", "who", "wants", "state", "why")
         for it in found:
             shown.add_row(
                 it.request,
@@ -172,30 +222,22 @@ def requests(everything: bool, limit: int, as_json: bool) -> None:
     show(as_json, [_request_data(it) for it in found], render)
 
 
-def _ask(
-    scenario: str,
-    subject: str,
-    situation: str | None,
-    reason: str,
-    who: tuple[str | None, Path | None],
-    wait: float,
-    *,
-    as_json: bool,
-) -> int:
+def _ask(wish: _Wish, who: tuple[str | None, Path | None], wait: float, *, as_json: bool) -> int:
     with open_desk() as desk:
         actor = desk.prove(*who)
-        desk.scenario(scenario)
+        desk.scenario(wish.scenario)
         # First the right: who has none learns nothing about anybody's situation.
-        desk.check_right(actor, scenario, subject, situation)
-        _check(desk, scenario, subject, situation)
+        desk.check_right(actor, wish.scenario, wish.subject, wish.situation)
+        _check(desk, wish)
         two_persons = desk.config.gateway.emergencies.two_persons
         asked = desk.situations.request(
-            scenario,
-            subject,
-            situation,
+            wish.scenario,
+            wish.subject,
+            wish.situation,
             actor=actor,
-            reason=reason,
+            reason=wish.reason,
             two_persons=two_persons,
+            hold=wish.hold,
         )
         if not two_persons:
             return _follow(desk, asked, wait, as_json=as_json)
@@ -207,8 +249,9 @@ def _ask(
     return 0
 
 
-def _check(desk: Desk, scenario: str, subject: str, situation: str | None) -> None:
-    """Refuse at once what no gateway could carry out."""
+def _check(desk: Desk, wish: _Wish) -> None:
+    """Refuse at once what no gateway could carry out, and ask about what may be a slip."""
+    scenario, subject, situation = wish.scenario, wish.subject, wish.situation
     held, plan = desk.scenario(scenario)
     known = [it.id for it in plan.situations]
     if situation is not None and situation not in known:
@@ -226,6 +269,8 @@ def _check(desk: Desk, scenario: str, subject: str, situation: str | None) -> No
             f"{quote(subject)} is in no situation of {scenario}: there is nothing to end",
             fix=f"`penstock situation list --scenario {scenario}` tells who is in one",
         )
+    if not wish.sure:
+        confirm_subject(desk, subject)
 
 
 def _follow(desk: Desk, asked: Request, wait: float, *, as_json: bool) -> int:
@@ -266,7 +311,8 @@ def _find_cause(desk: Desk) -> str:
 
 
 def _tell_wish(it: Request) -> str:
-    return f"{it.scenario} of {it.subject}: {it.situation or 'end'}"
+    held = f", held for {timedelta(milliseconds=it.hold)}" if it.hold else ""
+    return f"{it.scenario} of {it.subject}: {it.situation or 'end'}{held}"
 
 
 def _request_data(it: Request) -> dict[str, Any]:
@@ -282,4 +328,5 @@ def _request_data(it: Request) -> dict[str, Any]:
         "approver": it.approver,
         "settled": it.settled.isoformat() if it.settled else None,
         "trouble": it.trouble,
+        "hold_seconds": it.hold / 1000,
     }
