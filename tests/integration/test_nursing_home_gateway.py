@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
+from penstock.cli.simulate import command
+from penstock.components import MosquittoServer
 from penstock.config import load
 from penstock.demo.nursing_home.clients import Clients
 from penstock.demo.nursing_home.definitions import make_documents, read_rules
@@ -15,8 +20,11 @@ from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.database import Database
 from penstock.store.situations import Situations
+from tests.gateway.harness import run_gateway, write_config
+from tests.gateway.ward import define
 
 pytestmark = pytest.mark.needs("mosquitto")
+pytest_plugins = ("tests.gateway.fixtures",)
 
 
 def read_history(place: Place) -> list[tuple[str, str, str | None, str | None]]:
@@ -62,3 +70,21 @@ def test_a_house_lives_through_a_gateway() -> None:
     # The relative of patient 1 gets the second day's bulletin, not the first.
     assert told["messages"]["bulletin"] == 20
     assert told["received"]["relative bulletin"] == 1
+
+
+def test_refused_messages_are_told_and_fail_the_run(
+    broker: MosquittoServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    house = tmp_path / "house"
+    days = ["nursing-home", "--patients", "10", "--days", "1", "--rooms-every", "3600"]
+    assert command.main([*days, "--prepare", str(house)], standalone_mode=False) == 0
+    documents = json.loads((house / "definitions.json").read_text())
+    kept = [it for it in documents if it["name"] != "medical_personnel/write-bulletin"]
+    assert len(kept) == len(documents) - 1
+    chosen = {"open_mode": False, "authentication": {"passwords": str(house / "passwords")}}
+    define(write_config(tmp_path, broker.port, chosen), json.dumps(kept))
+    with run_gateway(tmp_path, broker.port, chosen) as gateway:
+        address = ["--to", f"mqtt://127.0.0.1:{gateway.port}"]
+        password = ["--password-file", str(house / "password")]
+        assert command.main([*days, *address, *password], standalone_mode=False) == 1
+    assert "the gateway refused 10 of " in capsys.readouterr().out

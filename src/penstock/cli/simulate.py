@@ -5,22 +5,18 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.text import Text
 
-from penstock.cli.output import console, json_option, show, table
+from penstock.cli.output import json_option, show
+from penstock.cli.simulation_report import follow, render, render_remote
 from penstock.errors import UsageError, quote
 
 if TYPE_CHECKING:
-    from penstock.demo.nursing_home.simulation import Tally
-    from penstock.demo.nursing_home.through_gateway import GatewaySimulation
     from penstock.generate.nursing_home import House
 
 MOST_SEED = 2**63 - 1
@@ -90,8 +86,8 @@ def nursing_home(
     quickly as it can be worked through. A gateway has its own clock: give --prepare and the
     run the same --speed, so that windows of days are as much shorter.
 
-    The exit code is 1 if some evolution of the plans was not gone along within ten days or
-    more.
+    The exit code is 1 if some evolution of the plans was not gone along though there were
+    days enough for it (ten for all of them), and if the gateway refused a message.
     """
     from penstock.generate.nursing_home import House
 
@@ -102,8 +98,7 @@ def nursing_home(
         _prepare(house, prepare, speed or 1.0, as_json=as_json)
         return 0
     if to is not None:
-        _run_remotely(house, to, password_file, speed, as_json=as_json)
-        return 0
+        return _run_remotely(house, to, password_file, speed, as_json=as_json)
     return _run_here(house, speed, as_json=as_json)
 
 
@@ -116,28 +111,24 @@ def _run_here(house: House, speed: float | None, *, as_json: bool) -> int:
     documents = set_pace([*read_rules(), *people], rooms_every=house.rooms_every)
     simulation = Simulation(house, InProcess(documents))
     started = time.monotonic()
-    _follow(house, lambda tell: simulation.run(tell, speed))
-    seconds = time.monotonic() - started
+    behind = follow(house, lambda tell: simulation.run(tell, speed))
     tally = simulation.tally
-    missing = sum(1 for times in tally.transitions.values() if not times)
-    active = sum(1 for _ in simulation.carrier.engine.situations())
+    missing = tally.missing(house.days)
+    head = _head(house, time.monotonic() - started, behind)
     data = {
-        **_head(house, seconds),
+        **head,
         **tally.as_dict(),
-        "missing": missing,
-        "active_at_the_end": active,
+        "missing": len(missing),
+        "not_yet": len(tally.not_yet(house.days)),
+        "active_at_the_end": sum(1 for _ in simulation.carrier.engine.situations()),
     }
-    show(as_json, data, lambda out: _render(out, house, tally, seconds, active))
-    return 1 if missing and house.days >= COMPLETE_DAYS else 0
-
-
-COMPLETE_DAYS = 10
-"""From so many days on every evolution must have been gone along."""
+    show(as_json, data, lambda out: render(out, house, tally, data))
+    return 1 if missing else 0
 
 
 def _run_remotely(
     house: House, to: str, password_file: Path | None, speed: float | None, *, as_json: bool
-) -> None:
+) -> int:
     from penstock.config.secrets import SecretFile
     from penstock.demo.nursing_home.clients import Clients
     from penstock.demo.nursing_home.through_gateway import GatewaySimulation
@@ -153,10 +144,10 @@ def _run_remotely(
     started = time.monotonic()
     with Clients(host, port, lambda _: password) as clients:
         simulation = GatewaySimulation(house, clients)
-        _follow(house, lambda tell: simulation.run(tell, speed))
-    seconds = time.monotonic() - started
-    data = {**_head(house, seconds), **simulation.as_dict()}
-    show(as_json, data, lambda out: _render_remote(out, simulation, seconds))
+        behind = follow(house, lambda tell: simulation.run(tell, speed))
+    data = {**_head(house, time.monotonic() - started, behind), **simulation.as_dict()}
+    show(as_json, data, lambda out: render_remote(out, simulation, data))
+    return 1 if simulation.refused else 0
 
 
 def parse_address(to: str) -> tuple[str, int]:
@@ -170,68 +161,13 @@ def parse_address(to: str) -> tuple[str, int]:
     raise UsageError(f"{quote(to)} is no address of a gateway", fix="write mqtt://HOST:PORT")
 
 
-def _head(house: House, seconds: float) -> dict[str, Any]:
-    patients = len(house.people.patients)
-    return {"patients": patients, "days": house.days, "seconds": round(seconds, 1)}
-
-
-def _follow(house: House, run: Callable[[Callable[[int], None]], None]) -> None:
-    """Show on standard error how far the house is."""
-    target = console(errors=True)
-    columns = (
-        TextColumn("day {task.fields[day]} of " + str(house.days)),
-        BarColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=target, transient=True, disable=not target.is_terminal) as bar:
-        task = bar.add_task("", total=house.end - house.start, day=1)
-
-        def tell(at: int) -> None:
-            passed = at - house.start
-            day = min(house.days, passed // 86_400_000 + 1)
-            bar.update(task, completed=passed, day=day)
-
-        run(tell)
-
-
-def _render(out: Console, house: House, tally: Tally, seconds: float, active: int) -> None:
-    shown = table("scenario", "from", "event", "to", "times")
-    shown.columns[-1].justify = "right"
-    for step, times in tally.transitions.items():
-        style = "" if times else "red"
-        cells = (step.scenario, step.source or "⊥", step.event, step.target or "⊥", f"{times:,}")
-        shown.add_row(*(Text(cell, style) for cell in cells))
-    out.print(shown)
-    messages = sum(tally.messages.values())
-    out.print(
-        f"\n{messages:,} messages of {len(house.people.patients):,} patients in {house.days} days; "
-        f"{tally.published['warning']:,} warnings, {tally.published['closecontact']:,} notices to "
-        f"close contacts, {tally.messages['result']:,} results of tests"
-    )
-    for who, what, when in (
-        ("external specialists", "vital signs", "in Symptomatic or Severe"),
-        ("relatives", "bulletins", "with a case"),
-    ):
-        group = who.split()[-1].removesuffix("s")
-        total = tally.shown[group] + tally.hidden[group]
-        out.print(
-            f"{who} were shown {tally.shown[group]:,} of {total:,} {what}: those of patients "
-            f"{when}, at that time"
-        )
-    out.print(f"{active} cases are open at the end; {seconds:.1f} s", style="dim")
-
-
-def _render_remote(out: Console, simulation: GatewaySimulation, seconds: float) -> None:
-    shown = table("topic", "published", "refused")
-    topics = sorted({*simulation.sent, *simulation.refused})
-    for topic in topics:
-        shown.add_row(topic, f"{simulation.sent[topic]:,}", f"{simulation.refused[topic]:,}")
-    out.print(shown)
-    heard = table("who heard what", "times")
-    for name, times in sorted(simulation.received.items()):
-        heard.add_row(name, f"{times:,}")
-    out.print(heard)
-    out.print(f"{seconds:.1f} s; `penstock situation history` tells the transitions", style="dim")
+def _head(house: House, seconds: float, behind: float) -> dict[str, Any]:
+    return {
+        "patients": len(house.people.patients),
+        "days": house.days,
+        "seconds": round(seconds, 1),
+        "behind_seconds": round(behind, 1),
+    }
 
 
 def _prepare(house: House, folder: Path, speed: float, *, as_json: bool) -> None:

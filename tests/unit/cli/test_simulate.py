@@ -8,6 +8,7 @@ import pytest
 
 from penstock.cli.simulate import command
 from penstock.definitions import DefinitionSet, read_paths
+from penstock.demo.nursing_home import simulation
 from penstock.errors import UsageError
 
 
@@ -21,7 +22,8 @@ def test_a_short_simulation_tells_its_tally(capsys: pytest.CaptureFixture[str]) 
     assert run("--patients", "10", "--days", "2", "--rooms-every", "600", "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert told["messages"]["physiological/saturation"] == 10 * 2 * 24
-    assert told["missing"] > 0
+    assert (told["missing"], told["not_yet"]) == (0, 16)
+    assert told["behind_seconds"] == 0
     assert len(told["transitions"]) == 23
     assert told["active_at_the_end"] > 0
 
@@ -34,11 +36,57 @@ def test_the_table_names_every_evolution(
     shown = capsys.readouterr().out
     assert "PositiveWithoutSymptoms" in shown
     assert "⊥" in shown
+    assert "from day 10" in shown
+    assert "23 evolutions cannot be expected with --days 1" in shown
 
 
 def test_at_a_speed_the_simulation_waits(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--patients", "10", "--days", "1", "--speed", "200000", "--json") == 0
     assert json.loads(capsys.readouterr().out)["seconds"] >= 0.4  # a day, so much faster
+
+
+class SlowClock:
+    """A clock by which everything that happens takes its time."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        self.now += 0.25
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_who_falls_behind_says_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(simulation, "time", SlowClock())
+    assert run("--patients", "10", "--days", "1", "--rooms-every", "3600", "--speed", "8640") == 0
+    out, err = capsys.readouterr()
+    assert err.count("behind: messages take longer than they are apart") == 1
+    assert "it ended" in out
+    run("--patients", "10", "--days", "1", "--rooms-every", "3600", "--speed", "8640", "--json")
+    assert json.loads(capsys.readouterr().out)["behind_seconds"] > 100  # a day is to take 10
+
+
+def test_who_keeps_the_pace_says_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(simulation, "time", SlowClock())
+    assert run("--patients", "10", "--days", "1", "--rooms-every", "3600", "--speed", "1") == 0
+    out, err = capsys.readouterr()
+    assert "behind" not in out + err
+
+
+def test_an_evolution_that_is_missing_without_reason_fails(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = simulation.Step("covid", "Symptomatic", "Negative", None)
+    monkeypatch.setitem(simulation.SCRIPTED, late, 1)
+    assert run("--patients", "10", "--days", "1", "--rooms-every", "3600") == 1
+    assert "gone along, and were not: 1" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("speed", ["0", "-1", "fast", "nan", "1e9"])

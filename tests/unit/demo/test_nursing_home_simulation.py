@@ -11,7 +11,7 @@ from penstock.demo.nursing_home.definitions import (
     set_pace,
 )
 from penstock.demo.nursing_home.in_process import InProcess
-from penstock.demo.nursing_home.simulation import Simulation, Step
+from penstock.demo.nursing_home.simulation import SCRIPTED, Simulation, Step
 from penstock.errors import DeniedError
 from penstock.generate.nursing_home import House, Sending
 from penstock.model.document import Document
@@ -38,6 +38,15 @@ def test_every_evolution_of_both_figures_is_gone_along(seed: int) -> None:
     transitions = simulate(10, 10, seed).tally.transitions
     assert len(transitions) == 8 + 15  # figures 2 and 5
     assert [step for step, times in transitions.items() if times == 0] == []
+
+
+@pytest.mark.parametrize("days", [1, 2, 5, 7, 9])
+def test_what_fewer_days_are_too_few_for_is_known(days: int) -> None:
+    tally = simulate(10, days, 3).tally
+    unseen = {step for step, times in tally.transitions.items() if not times}
+    assert tally.missing(days) == []
+    assert tally.not_yet(days).keys() == unseen  # among the scripted patients, nobody is early
+    assert tally.transitions.keys() == SCRIPTED.keys()
 
 
 def test_the_same_seed_gives_the_same_tally(simulation: Simulation) -> None:

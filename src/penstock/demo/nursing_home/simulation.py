@@ -23,21 +23,40 @@ from penstock.generate.nursing_home import HOUR, House, Sending
 OPEN_TO_SPECIALISTS: Final = frozenset({"Symptomatic", "Severe"})
 
 
-def paced(house: House, tell: Callable[[int], None], speed: float | None) -> Iterator[Sending]:
-    """Yield the messages of a house when they are due; without a speed, one after the other.
+Tell = Callable[[int, float], None]
+"""Hears how far a house is, in milliseconds since 1970, and how many seconds behind its speed."""
 
-    `tell` hears of every hour of the house that has passed.
+
+def tell_nobody(at: int, behind: float) -> None:
+    """Stand in where nobody wants to hear."""
+
+
+class Pace:
+    """The messages of a house when they are due, and how far behind they are.
+
+    Without a speed they come one after the other, and are never behind.
     """
-    started, told = time.monotonic(), house.start
-    for message in house.messages():
-        if message.at - told >= HOUR:
-            told = message.at
-            tell(told)
-        if speed is not None:
-            due = started + (message.at - house.start) / 1000 / speed
-            time.sleep(max(0.0, due - time.monotonic()))
-        yield message
-    tell(house.end)
+
+    def __init__(self, house: House, speed: float | None) -> None:
+        self.house = house
+        self.speed = speed
+        self.behind = 0.0
+        """By how many seconds the last message came late."""
+
+    def messages(self, tell: Tell = tell_nobody) -> Iterator[Sending]:
+        """Yield each message when it is due; `tell` hears of every hour that has passed."""
+        started, told = time.monotonic(), self.house.start
+        for message in self.house.messages():
+            if self.speed is not None:
+                due = started + (message.at - self.house.start) / 1000 / self.speed
+                early = due - time.monotonic()
+                time.sleep(max(0.0, early))
+                self.behind = max(0.0, -early)
+            if message.at - told >= HOUR:
+                told = message.at
+                tell(told, self.behind)
+            yield message
+        tell(self.house.end, self.behind)
 
 
 class Step(NamedTuple):
@@ -49,6 +68,37 @@ class Step(NamedTuple):
     target: str | None
 
 
+SCRIPTED: Final = {
+    Step("pulmonary", None, "Breathlessness", "Dyspnea"): 2,
+    Step("pulmonary", None, "BelowThresholdO2", "LowOxygenSaturation"): 2,
+    Step("pulmonary", "Dyspnea", "NormalBreathRate", None): 7,
+    Step("pulmonary", "LowOxygenSaturation", "NormalO2Level", None): 7,
+    Step("pulmonary", "Dyspnea", "BelowThresholdO2", "DyspneaOxygen"): 3,
+    Step("pulmonary", "DyspneaOxygen", "NormalO2Level", "Dyspnea"): 5,
+    Step("pulmonary", "LowOxygenSaturation", "Breathlessness", "DyspneaOxygen"): 3,
+    Step("pulmonary", "DyspneaOxygen", "NormalBreathRate", "LowOxygenSaturation"): 5,
+    Step("covid", None, "Symptom", "Suspected"): 2,
+    Step("covid", None, "ContactNotice", "Possible"): 2,
+    Step("covid", "Suspected", "Negative", None): 2,
+    Step("covid", "Possible", "Negative", None): 2,
+    Step("covid", "Suspected", "PositiveWithSymptoms", "Symptomatic"): 2,
+    Step("covid", "Suspected", "PositiveWithoutSymptoms", "Asymptomatic"): 6,
+    Step("covid", "Possible", "PositiveWithSymptoms", "Symptomatic"): 3,
+    Step("covid", "Possible", "PositiveWithoutSymptoms", "Asymptomatic"): 3,
+    Step("covid", "Symptomatic", "NoSymptom", "Asymptomatic"): 4,
+    Step("covid", "Asymptomatic", "Symptom", "Symptomatic"): 6,
+    Step("covid", "Symptomatic", "SevereSymptom", "Severe"): 3,
+    Step("covid", "Severe", "NoSevereSymptom", "Symptomatic"): 8,
+    Step("covid", "Asymptomatic", "Negative", None): 7,
+    Step("covid", "Symptomatic", "Negative", None): 10,
+    Step("covid", "Severe", "Negative", None): 6,
+}
+"""On which day, the first being 1, the scripted patients first go along an evolution.
+
+Illness, tests and windows take their time: before that day only chance leads along it.
+"""
+
+
 class Tally:
     """What came of the days."""
 
@@ -58,6 +108,17 @@ class Tally:
         self.published: Counter[str] = Counter()
         self.shown: Counter[str] = Counter()
         self.hidden: Counter[str] = Counter()
+
+    def missing(self, days: int) -> list[Step]:
+        """Return the evolutions that nobody went along, though so many days were enough."""
+        return [it for it in self._unseen() if SCRIPTED.get(it, 0) <= days]
+
+    def not_yet(self, days: int) -> dict[Step, int]:
+        """Return those that nobody went along for want of days, and on which day it is due."""
+        return {it: SCRIPTED[it] for it in self._unseen() if SCRIPTED.get(it, 0) > days}
+
+    def _unseen(self) -> list[Step]:
+        return [step for step, times in self.transitions.items() if not times]
 
     def as_dict(self) -> dict[str, Any]:
         """Return all as JSON data."""
@@ -91,11 +152,13 @@ class Simulation:
         carrier.on_transition = self._note
         carrier.on_publication = self._hear
 
-    def run(self, tell: Callable[[int], None] = lambda _: None, speed: float | None = None) -> None:
-        """Let all days pass."""
-        for message in paced(self.house, tell, speed):
+    def run(self, tell: Tell = tell_nobody, speed: float | None = None) -> float:
+        """Let all days pass; return by how many seconds that took too long for the speed."""
+        pace = Pace(self.house, speed)
+        for message in pace.messages(tell):
             self._publish(message)
         self.carrier.advance(self.house.end)
+        return pace.behind
 
     def _publish(self, message: Sending) -> None:
         at, user, topic, payload = message

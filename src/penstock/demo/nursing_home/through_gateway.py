@@ -5,16 +5,18 @@ Rules that hold here:
   whose windows are as much shorter: `set_pace` makes them.
 - Staff hear warnings and answer them; specialists listen to all vital signs, relatives to
   bulletins, and both are shown what situations let them see.
+- Nobody publishes what they may not: a message that is refused is none of the story's.
+- Each message waits for the answer to the one before. Where that takes longer than they are
+  apart the house falls behind, and its windows are too short for it: whoever runs it is told.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 from penstock.demo.nursing_home.clients import Clients
-from penstock.demo.nursing_home.simulation import paced
+from penstock.demo.nursing_home.simulation import Pace, Tell, tell_nobody
 from penstock.generate.nursing_home import House
 
 
@@ -29,18 +31,20 @@ class GatewaySimulation:
         self.received: Counter[str] = Counter()
         self._answered: set[tuple[str, int]] = set()
 
-    def run(self, tell: Callable[[int], None] = lambda _: None, speed: float | None = None) -> None:
-        """Let all days pass."""
+    def run(self, tell: Tell = tell_nobody, speed: float | None = None) -> float:
+        """Let all days pass; return by how many seconds that took too long for the speed."""
         for member in self.house.people.treated:
             self.clients.listen(member, "warning", "closecontact")
         for specialist in self.house.people.specialists:
             self.clients.listen(specialist, "physiological/#")
         for relative in self.house.people.relatives:
             self.clients.listen(relative, "bulletin")
-        for message in paced(self.house, tell, speed):
+        pace = Pace(self.house, speed)
+        for message in pace.messages(tell):
             allowed = self.clients.publish(message.user, message.topic, message.payload)
             (self.sent if allowed else self.refused)[message.topic] += 1
             self._take(message.at)
+        return pace.behind
 
     def _take(self, at: int) -> None:
         for heard in self.clients.take():
