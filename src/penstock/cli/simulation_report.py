@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 LATE_SECONDS: Final = 1.0
 """From when on it is told that messages come later than the speed wants them."""
-TOO_FAST: Final = "messages take longer than they are apart at this --speed"
+TOO_FAST: Final = "messages take longer than they are apart; take a lower --speed"
 _DAY: Final = 86_400_000
 
 

@@ -65,7 +65,7 @@ def test_who_falls_behind_says_so(
     monkeypatch.setattr(simulation, "time", SlowClock())
     assert run("--patients", "10", "--days", "1", "--rooms-every", "3600", "--speed", "8640") == 0
     out, err = capsys.readouterr()
-    assert err.count("behind: messages take longer than they are apart") == 1
+    assert err.count("behind: messages take longer than they are apart;") == 1
     assert "it ended" in out
     run("--patients", "10", "--days", "1", "--rooms-every", "3600", "--speed", "8640", "--json")
     assert json.loads(capsys.readouterr().out)["behind_seconds"] > 100  # a day is to take 10
