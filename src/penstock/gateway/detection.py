@@ -189,14 +189,14 @@ class Detection:
         now = self.clock.now()
         try:
             subject = _find_subject(engine, request, two_persons=two_persons)
-            outcome = engine.set(request.scenario, subject, request.situation, now)
+            outcome = engine.set(request.scenario, subject, request.situation, now, request.hold)
         except PenstockError as error:
             self.journal.add(settled=[(request.request, error.message)])
             return
         except Exception as error:  # noqa: BLE001 - whatever it is, the engine is not asked again
             self.crash(error)
             return
-        record = records.write_set(request.scenario, subject, request.situation, now)
+        record = records.write_set(request.scenario, subject, request.situation, now, request.hold)
         self._take(outcome, record, request)
         if outcome.publications:
             self.act()
