@@ -7,7 +7,7 @@ Rules that hold here:
 - A message of an action is an event as any other: it is detected before it is sent, in the
   step that it came up in. How deep that goes is limited. The rate holds for sending alone.
 - Fifty are carried out in one step. Where there are more, the others follow in steps of their
-  own, with other messages between them: an outbreak holds nobody up. The outbox keeps them, so
+  own, in half of the time: an outbreak holds nobody up. The outbox keeps them, so
   that a restart loses none.
 - At most so many wait to be detected, and as many to be sent. Beyond that the newest are given
   up, not the oldest: what waits was promised, some of it is on its way already, and a flood
@@ -21,11 +21,13 @@ Rules that hold here:
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Final
 
 from penstock.gateway.broker_texts import are_welcome
-from penstock.gateway.dispatch import Dispatch, encode_payload, tell_given_up
+from penstock.gateway.dispatch import OUTCOMES, Dispatch, encode_payload
+from penstock.telemetry import get_logger
 
 if TYPE_CHECKING:
     from penstock.cep.outcome import Publication
@@ -41,6 +43,8 @@ LIMIT: Final = 100_000
 """How many may wait to be detected, and how many to be sent: 60 MB, 16 MB in a snapshot."""
 _TURN_SECONDS: Final = 0.05
 """How often it is looked whether changed definitions are taken over."""
+_SILENT_SECONDS: Final = 1.0
+_log = get_logger("gateway")
 
 
 class Actions:
@@ -64,20 +68,23 @@ class Actions:
         self._fresh: deque[int] = deque()
         self._noted = 0
         """The last number that is in `_fresh`, or was."""
+        self._losses = Losses()
         self._busy = False
         self._later: asyncio.TimerHandle | None = None
 
     def carry_out(self) -> None:
         """Detect what is new in the outbox, and what comes up meanwhile; let it be sent."""
-        if self._busy or self._guard.detection.engine is None:
+        if self._busy or not self.dispatch.is_open:
             return
+        began = time.monotonic()
         self._busy = True
         try:
             self._carry_out(self._guard.detection.outbox)
         finally:
             self._busy = False
         if self._fresh and self._later is None:
-            self._go_on_in(0.0)
+            # As long as it took: half of the time is for all others.
+            self._go_on_in(time.monotonic() - began)
 
     def resume(self) -> None:
         """Go on with what was not done with before a restart."""
@@ -95,7 +102,7 @@ class Actions:
         """Carry out some more, in a step of their own."""
         self._later = None
         detection = self._guard.detection
-        if not detection.is_alive():
+        if not self.dispatch.is_open or not detection.is_alive():
             self._fresh.clear()  # whoever detects next finds them in the outbox
         elif detection.turning.busy:
             self._go_on_in(_TURN_SECONDS)
@@ -131,7 +138,7 @@ class Actions:
             detection.journal.add(outbox.pass_on(passed))
         if done:
             detection.journal.add(outbox.settle(done))
-            tell_given_up(refused)
+            self._losses.add(refused)
         self.dispatch.send(sent)
 
     def _take_new(self, outbox: Outbox) -> list[int]:
@@ -161,3 +168,27 @@ class Actions:
             or topic.count("/") >= self._limits.topic_levels
             or not are_welcome([topic])
         )
+
+
+class Losses:
+    """Counts what is given up and logs it, at most once a second; about whom stays unsaid."""
+
+    def __init__(self) -> None:
+        self._unsaid: Counter[str] = Counter()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, reasons: Counter[str]) -> None:
+        """Take note of how many are given up, by reason."""
+        for why, number in reasons.items():
+            OUTCOMES[why].inc(number)
+        self._unsaid += reasons
+        if self._timer is None:
+            self._say()
+
+    def _say(self) -> None:
+        self._timer = None
+        for why, number in self._unsaid.items():
+            _log.error("messages of actions were given up", reason=why, count=number)
+        if self._unsaid:
+            self._unsaid.clear()
+            self._timer = asyncio.get_running_loop().call_later(_SILENT_SECONDS, self._say)

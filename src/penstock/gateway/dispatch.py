@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import Counter, deque
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock.gateway.translation import ACTIONS, EPOCH, FOR, PUBLISHER
 from penstock.mqtt import encode_user_properties
-from penstock.telemetry import get_logger, metrics
+from penstock.telemetry import metrics
 
 if TYPE_CHECKING:
     from penstock.cep.outcome import Publication
@@ -31,9 +31,8 @@ _BURST_SECONDS: Final = 1.0
 _HANDED_LIMIT: Final = 1000
 _AGAIN_SECONDS: Final = 1.0
 _FOR_LIMIT: Final = 512
-_log = get_logger("gateway")
 
-_ACTIONS = metrics.counter(
+OUTCOMES = metrics.counter(
     "penstock_gateway_actions",
     "Messages of actions, by what became of them.",
     outcome=("sent", "depth", "topic", "event", "full"),
@@ -56,6 +55,11 @@ class Dispatch:
         self._spent = 0.0
         """Up to which moment of the loop's clock the rate is used up."""
         self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this gateway detects, and is not about to end: else the outbox is another's."""
+        return self._detection.engine is not None and not self._detection.stopping
 
     def send(self, numbers: list[int]) -> None:
         """Send some of the outbox when all that was added to the journal is durable."""
@@ -82,7 +86,7 @@ class Dispatch:
         """Hand over what is due, and come again for what is not."""
         if self._timer is not None:
             return
-        if self._detection.engine is None:
+        if not self.is_open:
             self._queue.clear()  # whoever detects next finds them in the outbox
             return
         now = asyncio.get_running_loop().time()
@@ -123,12 +127,13 @@ class Dispatch:
 
     def _finish(self, number: int) -> None:
         """Be done with a message that the broker has confirmed."""
-        _ACTIONS["sent"].inc()
+        OUTCOMES["sent"].inc()
         self._handed.discard(number)
         detection = self._detection
-        if detection.engine is not None:
-            detection.journal.add(detection.outbox.settle([number]))
-            _WAITING.set(len(detection.outbox.waiting))
+        line = detection.outbox.settle([number])
+        if self.is_open:
+            detection.journal.add(line)
+        _WAITING.set(len(detection.outbox.waiting))
         self._go_on()
 
 
@@ -138,11 +143,3 @@ def encode_payload(publication: Publication) -> bytes | None:
         return json.dumps(publication.payload, allow_nan=False).encode()
     except (ValueError, TypeError):
         return None
-
-
-def tell_given_up(reasons: Counter[str]) -> None:
-    """Count and log messages that are given up, by reason; whom they are about stays unsaid."""
-    for why, number in reasons.items():
-        if number:
-            _ACTIONS[why].inc(number)
-            _log.error("messages of actions were given up", reason=why, count=number)
