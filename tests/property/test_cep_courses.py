@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.cep.courses import Courses
@@ -32,6 +32,12 @@ rows = st.fixed_dictionaries(
     plans,
     st.lists(scenarios, max_size=8),
     st.lists(st.tuples(st.sampled_from([*EVENTS, "Other"]), rows), max_size=5),
+)
+@example(
+    [Evolution("A", None, "On")],
+    [],
+    [("p", "k", frozenset({"bob"})), ("p", "k", None), ("q", "k", frozenset({"bob"}))],
+    [("A", {"k": "bob"})],
 )
 def test_scenarios_take_their_turns_in_order(
     p: list[Evolution],

@@ -48,7 +48,7 @@ class Courses:
             else:
                 alike.setdefault((course.attribute, course.plan.name), []).append(course)
         for (attribute, _), several in alike.items():
-            if len(several) == 1:
+            if len(several) == 1:  # it needs no index
                 self._look_always(several[0])
                 continue
             index: _BySubject = {}
@@ -57,6 +57,8 @@ class Courses:
                     index.setdefault(subject, []).append(course)
             for event in several[0].rank:
                 self._listed.setdefault(event, []).append((attribute, index))
+        for courses in self._always.values():
+            courses.sort(key=attrgetter("number"))
 
     def _look_always(self, course: Course) -> None:
         for event in course.rank:
