@@ -156,6 +156,30 @@ def test_what_was_not_detected_is_after_a_restart(
         assert gateway.gateway.guard.detection.outbox.last == 2 * len(CONTACTS) + 1
 
 
+def test_what_was_not_detected_is_known_from_the_journal_alone(
+    broker: MosquittoServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_home(tmp_path, broker) as gateway:
+        detection = gateway.gateway.guard.detection
+        meet(gateway)
+
+        def save() -> None:
+            detection.journal.snapshot_due = True
+            detection.journal.add()
+
+        gateway.do(save)
+        gateway.call(detection.journal.finish)
+        with monkeypatch.context() as patch:
+            patch.setattr(actions.Actions, "_go_on_in", lambda *_: None)
+            fall_ill(gateway)
+            assert len(possible(gateway)) == actions.AT_ONCE - 1
+        gateway.do(lambda: detection.crash(RuntimeError("broken on purpose")))
+        until(lambda: gateway.do(detection.is_alive))
+        until(lambda: possible(gateway) == CONTACTS)
+        until(lambda: not waiting(gateway))
+        assert gateway.do(lambda: detection.outbox.last) == 2 * len(CONTACTS) + 1
+
+
 def test_where_too_many_wait_the_newest_are_not_sent_but_take_effect(
     broker: MosquittoServer,
     tmp_path: Path,

@@ -7,8 +7,8 @@ Rules that hold here:
 - A message of an action is an event as any other: it is detected before it is sent, in the
   step that it came up in. How deep that goes is limited. The rate holds for sending alone.
 - Fifty are carried out in one step. Where there are more, the others follow in steps of their
-  own, in half of the time: an outbreak holds nobody up. The outbox keeps them, so
-  that a restart loses none.
+  own, in half of the time: an outbreak holds nobody up. The outbox keeps them, so that a
+  restart loses none.
 - At most so many wait to be detected, and as many to be sent. Beyond that the newest are given
   up, not the oldest: what waits was promised, some of it is on its way already, and a flood
   costs its own messages, not those that came before it. What cannot be sent for that is
