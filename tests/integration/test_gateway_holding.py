@@ -118,7 +118,7 @@ def test_an_end_that_tells_the_true_time_counts_while_the_clock_is_ahead(
     off = 'filters: ["ward/+/off"]\n  set: {pid: o.patientId}\n'
     text = WARD.replace(off, f"{off}  time: t.payload.number\n  lateness: 60s\n")
     assert text != WARD
-    chosen = settings(tmp_path)
+    chosen = settings(tmp_path, lease="60s")
     define(write_config(tmp_path, broker.port, chosen), text.replace("WINDOW", "1h"))
     with (
         run_gateway(tmp_path, broker.port, chosen) as gateway,
@@ -126,7 +126,7 @@ def test_an_end_that_tells_the_true_time_counts_while_the_clock_is_ahead(
     ):
         clock = gateway.gateway.guard.detection.clock
         gateway.do(lambda: clock.go_on_from(clock.now() + 24 * HOUR))
-        sensor.publish("ward/true/pulse", reading(120), qos=1)
+        assert sensor.publish("ward/true/pulse", reading(120), qos=1).reason < FAILURE
         assert current(gateway, "true") == "Alert"
         told = json.dumps({"number": time.time_ns() // 1_000_000}).encode()
         assert sensor.publish("ward/true/off", told, qos=1).reason < FAILURE
