@@ -70,6 +70,8 @@ class Patient:
     )
     presence: dict[int, set[Spot]] = field(default_factory=dict)
     """By day, so that old days need not be looked at."""
+    sampled: dict[tuple[int, str], int] = field(default_factory=dict)
+    """When the patient was last noted in a room, by day and room."""
     prescriptions: list[int] = field(default_factory=list)
     activations: list[int] = field(default_factory=list)
     results: list[tuple[datetime, int, bool]] = field(default_factory=list)
@@ -184,6 +186,15 @@ class Model:
                 self._settle(self.patients[pid], set(), None)
         self.now = at
 
+    def _stay(self, patient: Patient, room: str) -> None:
+        """Note the second of a sample, and those since the last one if it is not too long ago."""
+        day = self.now // DAY
+        last = patient.sampled.get((day, room), 0)
+        first = last if self.now - last <= 1500 else self.now
+        patient.sampled[day, room] = self.now
+        seconds = range(first // 1000, self.now // 1000 + 1)
+        patient.presence.setdefault(day, set()).update((room, second) for second in seconds)
+
     def take(self, word: str, payload: dict[str, Any], at: int) -> None:
         """Take a packet."""
         self.advance(at)
@@ -191,8 +202,7 @@ class Model:
         patient = self.patients.setdefault(pid, Patient(pid))
         said: dict[str, Any] = {"pid": pid, "time": tell(self.now)}
         if word == "location":
-            second = self.now // 1000
-            patient.presence.setdefault(self.now // DAY, set()).add((payload["location"], second))
+            self._stay(patient, payload["location"])
             self.raised.append(make_event("Location", pos=payload["location"], **said))
             return  # nothing else follows from where somebody is, before a request asks
         if word in READINGS:

@@ -18,6 +18,7 @@ from penstock.mqtt.reasons import FAILURE
 from penstock.store.audit.reading import read_last
 from penstock.store.database import Database
 from tests.gateway.harness import GatewayThread, run_gateway, write_config
+from tests.gateway.pair import wait_until
 from tests.gateway.passwords import write_passwords
 from tests.gateway.raw import RawClient
 from tests.gateway.ward import define, login
@@ -114,17 +115,19 @@ def test_preferences_hold_in_an_emergency_unless_it_overrides_them(home: Gateway
         "kind: enforcement\nname: default\npolicies: required\n"
         "preferences_in_emergencies: overridden\n",
     )
-    while home.do(lambda: home.gateway.rules.epoch) == epoch:
-        time.sleep(0.02)
+    wait_until(lambda: home.do(lambda: home.gateway.rules.epoch) != epoch)
     assert read() == [37.5]
     home.do(home.gateway.tick)
-    time.sleep(0.5)
-    with (
-        Database.open(home.config.store.connection_url()) as database,
-        database.read() as connection,
-    ):
-        kinds = [it.entry.kind for it in read_last(connection, 100)]
-    assert "preference.overridden" in kinds
+
+    def is_on_record() -> bool:
+        with (
+            Database.open(home.config.store.connection_url()) as database,
+            database.read() as connection,
+        ):
+            kinds = [it.entry.kind for it in read_last(connection, 100)]
+        return "preference.overridden" in kinds
+
+    wait_until(is_on_record)
 
 
 def test_a_message_that_nobody_stamped_is_nobodys_to_read(
