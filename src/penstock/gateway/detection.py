@@ -11,8 +11,9 @@ Rules that hold here:
   from it (`sharing`). Whoever does neither knows no situations: the board is lost, and a
   message that could be an event is refused, because an event that nobody detects might be the
   end of an emergency.
-- A step and all that follows from it happens at once; its record is in the journal before
-  the loop turns. What was in the journal is there again after a restart.
+- A step and all that follows from it happens at once (of what actions publish, the first
+  fifty); its record is in the journal before the loop turns. What was in the journal is there
+  again after a restart.
 - Timers that are due come before everything that is decided later.
 - An engine that raised an error is not asked again: it is made anew from what is durable.
 - Changed definitions are taken over beside (`Turning`); what could be an event waits.
