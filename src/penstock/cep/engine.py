@@ -19,25 +19,22 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import timedelta
 from typing import Final
 
 from penstock.cep import codec, records
 from penstock.cep.aggregation import AggregateNode
 from penstock.cep.binding import INCOMPLETE, Binder, Bound, BoundType, Packet, RequestType
 from penstock.cep.courses import Courses
+from penstock.cep.evolving import Evolving
 from penstock.cep.network import Network
-from penstock.cep.nodes import NONE, Node, SourceNode
+from penstock.cep.nodes import NONE, SourceNode
 from penstock.cep.operators import Packet as PacketType
 from penstock.cep.operators import Request
 from penstock.cep.outcome import By, Detection, Outcome, Transition
 from penstock.cep.presence import Presence
 from penstock.cep.program import Program
-from penstock.cep.publishing import Publisher
 from penstock.cep.rows import HOLDS, NEVER, Limits, Row, Shared, Values
-from penstock.cep.situations import Course
 from penstock.errors import UsageError
-from penstock.lang.moments import EPOCH
 
 VERSION: Final = 2
 
@@ -76,8 +73,8 @@ class Engine:
         self._nodes = self._network.nodes
         self._seq = 0
         self._ids: dict[str, None] = {}
-        self._requests: list[RequestType] = []
         self._binder = Binder(self._shared)
+        requests: list[RequestType] = []
         for name, index in sorted(program.types.items()):
             spec, node = program.operators[index], self._nodes[index]
             if isinstance(spec, PacketType) and isinstance(node, SourceNode):
@@ -87,7 +84,7 @@ class Engine:
                 for filter_ in spec.filters:
                     self._binder.add(filter_, made)
             elif isinstance(spec, Request) and isinstance(node, SourceNode):
-                self._requests.append(RequestType(spec, node))
+                requests.append(RequestType(spec, node))
         self._courses = Courses(program, self._shared)
         self._driving = frozenset(self._courses.attributes)
         self._shared.moving = self._network.find_leading(self._driving)
@@ -98,7 +95,9 @@ class Engine:
         for made in self._binder.types.values():
             made.feeders = self._network.feeders(made.node.index)
             made.drives = made.name in self._driving
-        self._publisher = Publisher(program.actions)
+        self._evolving = Evolving(
+            program, self._shared, self._network, self._courses, self._visits, requests
+        )
 
     # Asking
 
@@ -190,8 +189,8 @@ class Engine:
                 row = self._accept(kind, values, happened, own)
                 if row is not None:
                     kind.node.emit(detected, [row], NONE, NONE)
-            self._wave(self._nodes, detected)
-            self._finish(detected, packet, outcome)
+            self._network.wave(detected)
+            self._evolving.follow(detected, packet, outcome)
         return outcome
 
     def _take_one(self, bound: Bound, packet: Packet, outcome: Outcome) -> None:
@@ -222,7 +221,7 @@ class Engine:
                 if reached.inbox:
                     reached.run(detected)
         if detected:
-            self._finish(detected, packet, outcome)
+            self._evolving.follow(detected, packet, outcome)
 
     def advance(self, at: int) -> Outcome:
         """Let time pass: fire the timers that are due."""
@@ -240,7 +239,7 @@ class Engine:
         outcome = self._begin(at, 0)
         source = course.current.get(subject)
         made = Transition(scenario, subject, source, situation, outcome.at, by=By.HAND)
-        self._move(course, made, outcome, hold)
+        self._evolving.move(course, made, outcome, hold)
         return outcome
 
     def _begin(self, at: int, depth: int) -> Outcome:
@@ -265,14 +264,9 @@ class Engine:
             else:
                 self._nodes[index].woken.append(key)
         detected: list[Detection] = []
-        self._wave(self._nodes, detected)
+        self._network.wave(detected)
         if detected:
-            self._finish(detected, None, outcome)
-
-    def _wave(self, nodes: Iterable[Node], detected: list[Detection]) -> None:
-        for node in nodes:
-            if node.inbox or node.woken:
-                node.run(detected)
+            self._evolving.follow(detected, None, outcome)
 
     def _accept(
         self, kind: BoundType, values: Values, happened: int | None, own: str | None
@@ -306,91 +300,6 @@ class Engine:
         if len(self._ids) > self._shared.limits.ids:
             del self._ids[next(iter(self._ids))]
         return True
-
-    # Scenarios
-
-    def _finish(self, detected: list[Detection], packet: Packet | None, outcome: Outcome) -> None:
-        """Follow the scenarios; requests of evolutions bring about further rounds."""
-        outcome.detected += detected
-        for _ in range(self._shared.limits.rounds):
-            further: list[Detection] = []
-            for course, event, row in self._courses.arrange(detected):
-                if row.alive:
-                    self._evolve(course, event, row, packet, outcome, further)
-            if not further:
-                return
-            detected = further
-        self._shared.counts["rounds"] += 1
-
-    def _evolve(
-        self,
-        course: Course,
-        event: str,
-        row: Row,
-        packet: Packet | None,
-        outcome: Outcome,
-        further: list[Detection],
-    ) -> None:
-        found = course.find(event, row)
-        if found is None:
-            return
-        subject, number, evolution = found
-        now = self._shared.now
-        transition = Transition(
-            course.scenario.name,
-            subject,
-            evolution.source,
-            evolution.target,
-            now,
-            event,
-            row.values,
-            number,
-        )
-        self._move(course, transition, outcome)
-        if not evolution.actions:
-            return
-        wanted = frozenset(self.program.actions[name].event for name in evolution.actions)
-        raised = self._request(transition, packet, wanted)
-        further += raised
-        outcome.detected += raised
-        publications, refused = self._publisher.publish(
-            evolution.actions, [(event, row), *raised], transition, outcome.depth + 1
-        )
-        outcome.add_publications(publications)
-        if refused:
-            self._shared.counts["refused_topics"] += refused
-
-    def _move(self, course: Course, made: Transition, outcome: Outcome, hold: int = 0) -> None:
-        """Let a transition take effect, and tell it with what ends for it."""
-        outcome.add_transition(made)
-        ended = course.move(made.subject, made.target, made.at, hold)
-        if ended is not None:
-            outcome.add_transition(ended)
-
-    def _request(
-        self, transition: Transition, packet: Packet | None, wanted: frozenset[str]
-    ) -> list[Detection]:
-        """Let the types of requests know of an evolution; return what follows from it."""
-        now = self._shared.now
-        for visits in self._visits:
-            visits.asked_for = wanted
-        request = {
-            "subject": transition.subject,
-            "scenario": transition.scenario,
-            "situation": transition.target,
-            "event": transition.event,
-            "at": now,
-            "time": EPOCH + timedelta(milliseconds=now),
-        }
-        raised: list[Detection] = []
-        for kind in self._requests:
-            values = kind.values_of(packet, request)
-            if values is None:
-                self._shared.counts["incomplete"] += 1
-            else:
-                kind.node.emit(raised, [self._shared.row(now, values)], NONE, NONE)
-        self._wave(self._nodes, raised)
-        return raised
 
     # State
 

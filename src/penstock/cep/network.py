@@ -45,6 +45,7 @@ from penstock.cep.operators import (
     Visits,
     is_relation,
 )
+from penstock.cep.outcome import Detection
 from penstock.cep.program import Program
 from penstock.cep.rows import Shared
 
@@ -71,6 +72,12 @@ class Network:
     def output(self, index: int) -> Node:
         """Return the node that passes on an operator's rows."""
         return self._outputs[index]
+
+    def wave(self, detected: list[Detection]) -> None:
+        """Let everybody run who has something to do, inputs first."""
+        for node in self.nodes:
+            if node.inbox or node.woken:
+                node.run(detected)
 
     def states(self) -> list[tuple[str, Node]]:
         """Return the nodes with state, and the texts under which it is saved."""

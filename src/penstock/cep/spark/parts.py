@@ -82,11 +82,11 @@ class PartEngine(Engine):
         assert transition.evolution is not None  # noqa: S101 - nobody set it by hand
         actions = plan.evolutions[transition.evolution].actions
         wanted = frozenset(self.program.actions[name].event for name in actions)
-        raised = self._request(transition, None, wanted)
+        raised = self._evolving.request(transition, None, wanted)
         outcome.detected += raised
         # Of the request itself the part has told already what follows.
         more = [it for it in raised if not self._is_request(it[0])]
-        publications, _ = self._publisher.publish(actions, more, transition, 1)
+        publications, _ = self._evolving.publisher.publish(actions, more, transition, 1)
         outcome.add_publications(publications)
         return outcome
 

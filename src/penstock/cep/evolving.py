@@ -1,0 +1,132 @@
+"""Evolving: what detected events do to scenarios, and what follows from that.
+
+    detected ──▶ the scenarios that they concern ──▶ evolution ──▶ transition
+                                       ▲                 └──▶ requests, actions ──▶ publications
+                                       └── what requests raise ◀──┘
+
+Rules that hold here:
+- What is detected in a step is followed in rounds: an evolution with actions raises requests,
+  and what these bring about counts in the next round. Rounds are limited.
+- An event that no longer holds when its turn comes leads nowhere.
+- A transition is told together with the one that it ends for a limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from penstock.cep.binding import Packet, RequestType
+from penstock.cep.contacts import VisitsNode
+from penstock.cep.courses import Courses
+from penstock.cep.network import Network
+from penstock.cep.nodes import NONE
+from penstock.cep.outcome import Detection, Outcome, Transition
+from penstock.cep.program import Program
+from penstock.cep.publishing import Publisher
+from penstock.cep.rows import Row, Shared
+from penstock.cep.situations import Course
+from penstock.lang.moments import EPOCH
+
+
+class Evolving:
+    """Follows the scenarios of one engine."""
+
+    def __init__(
+        self,
+        program: Program,
+        shared: Shared,
+        network: Network,
+        courses: Courses,
+        visits: Sequence[VisitsNode],
+        requests: Sequence[RequestType],
+    ) -> None:
+        self.publisher = Publisher(program.actions)
+        self._actions = program.actions
+        self._shared = shared
+        self._network = network
+        self._courses = courses
+        self._visits = visits
+        self._requests = requests
+
+    def follow(self, detected: list[Detection], packet: Packet | None, outcome: Outcome) -> None:
+        """Follow the scenarios; requests of evolutions bring about further rounds."""
+        outcome.detected += detected
+        for _ in range(self._shared.limits.rounds):
+            further: list[Detection] = []
+            for course, event, row in self._courses.arrange(detected):
+                if row.alive:
+                    self._evolve(course, event, row, packet, outcome, further)
+            if not further:
+                return
+            detected = further
+        self._shared.counts["rounds"] += 1
+
+    def move(self, course: Course, made: Transition, outcome: Outcome, hold: int = 0) -> None:
+        """Let a transition take effect, and tell it with what ends for it."""
+        outcome.add_transition(made)
+        ended = course.move(made.subject, made.target, made.at, hold)
+        if ended is not None:
+            outcome.add_transition(ended)
+
+    def request(
+        self, transition: Transition, packet: Packet | None, wanted: frozenset[str]
+    ) -> list[Detection]:
+        """Let the types of requests know of an evolution; return what follows from it."""
+        now = self._shared.now
+        for visits in self._visits:
+            visits.asked_for = wanted
+        request = {
+            "subject": transition.subject,
+            "scenario": transition.scenario,
+            "situation": transition.target,
+            "event": transition.event,
+            "at": now,
+            "time": EPOCH + timedelta(milliseconds=now),
+        }
+        raised: list[Detection] = []
+        for kind in self._requests:
+            values = kind.values_of(packet, request)
+            if values is None:
+                self._shared.counts["incomplete"] += 1
+            else:
+                kind.node.emit(raised, [self._shared.row(now, values)], NONE, NONE)
+        self._network.wave(raised)
+        return raised
+
+    def _evolve(
+        self,
+        course: Course,
+        event: str,
+        row: Row,
+        packet: Packet | None,
+        outcome: Outcome,
+        further: list[Detection],
+    ) -> None:
+        found = course.find(event, row)
+        if found is None:
+            return
+        subject, number, evolution = found
+        transition = Transition(
+            course.scenario.name,
+            subject,
+            evolution.source,
+            evolution.target,
+            self._shared.now,
+            event,
+            row.values,
+            number,
+        )
+        self.move(course, transition, outcome)
+        if not evolution.actions:
+            return
+        wanted = frozenset(self._actions[name].event for name in evolution.actions)
+        raised = self.request(transition, packet, wanted)
+        further += raised
+        outcome.detected += raised
+        publications, refused = self.publisher.publish(
+            evolution.actions, [(event, row), *raised], transition, outcome.depth + 1
+        )
+        outcome.add_publications(publications)
+        if refused:
+            self._shared.counts["refused_topics"] += refused
