@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame, types
 from penstock.masks.chain import type_reason
 from penstock.masks.fields import CHECKS, Schema
 from penstock.masks.spark import spark_type
+from penstock.pipeline import task_process
 from penstock.pipeline.avro import avro_names, avro_schema
 from penstock.pipeline.log_source import MILLISECONDS, OFFSET, PROBLEM, VALUE
 from penstock.pipeline.steps import arrow_schema
@@ -101,6 +102,7 @@ def decode_frame(frame: DataFrame, decoder: AvroDecoder) -> DataFrame:
     )
 
     def decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        task_process.settle()
         return (decode_batch(batch, decoder) for batch in batches)
 
     return frame.mapInArrow(decode, made)

@@ -20,6 +20,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from penstock.cep.codec import StateError
 from penstock.cep.program import Program
 from penstock.cep.spark import PartEngine, Results, read_steps
+from penstock.pipeline import task_process
 from penstock.pipeline.detection_plan import load_separation
 
 PART: Final = "part"
@@ -33,6 +34,7 @@ def make_task(text: str, folder: str, before: str, token: str) -> Callable[[pa.T
     """Return what takes the rows of one part, and returns what came of them."""
 
     def follow(table: pa.Table) -> pa.Table:
+        task_process.settle()
         part = table[PART][0].as_py()
         program = load_separation(text).parted
         engine = _take_engine(program, Path(folder), before, part)

@@ -29,6 +29,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 
 from penstock.masks import Chain
 from penstock.masks.spark import JointMasks, Layout
+from penstock.pipeline import task_process
 from penstock.pipeline.log_source import OFFSET, PROBLEM
 from penstock.pipeline.steps import ARROW_TYPES, DeadLetter
 
@@ -73,6 +74,7 @@ def write_together(frame: DataFrame, branches: Sequence[Branch], topic: str) -> 
         branch.target.mkdir()
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        task_process.settle()
         return _write_task(batches, parts)
 
     answer = masks.apply(frame, [OFFSET]).mapInArrow(write, _DDL).toArrow()

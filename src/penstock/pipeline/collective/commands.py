@@ -27,6 +27,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
+from penstock.pipeline import task_process
 from penstock.pipeline.log_source import OFFSET
 from penstock.pipeline.steps import NO_TIME, SUBJECT, DeadLetter, Integers, Outcome
 from penstock.store.opt_outs import number_of
@@ -144,6 +145,7 @@ def stage_rows(frame: DataFrame, folder: Path) -> tuple[str, ...]:
     target, names = str(folder), frame.columns
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        task_process.settle()
         return _write_task((batch.rename_columns(names) for batch in batches), target)
 
     # Spark takes a dot in a name for a way into a field here, so that names travel beside.
