@@ -6,53 +6,29 @@ import json
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
 from penstock.components import MosquittoServer
-from penstock.config import Config
 from penstock.definitions import read_text
 from penstock.errors import UnavailableError
 from penstock.gateway import ignored
 from penstock.mqtt import Publish, ReasonCode
 from penstock.mqtt.reasons import FAILURE
-from penstock.store.audit.log import AuditLog
-from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.checked import CheckedDefinitions
 from penstock.store.database import Database
 from penstock.store.definitions import Definitions
 from penstock.store.detection import Batch, DetectionStore
-from penstock.store.situations import Cause, Situations, State
+from penstock.store.situations import Cause, State
 from tests.gateway.harness import GatewayThread, make_process, run_gateway, share
+from tests.gateway.pair import current, open_situations, wait_until
 from tests.gateway.ward import WARD, define, login, open_ward, reading, settings
 
 pytestmark = pytest.mark.needs("mosquitto")
 pytest_plugins = ("tests.gateway.fixtures",)
 KEPT = {"enforcement", "vocabulary", "object", "policy"}
-
-
-def wait_until(holds: Callable[[], object], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.02)
-
-
-def current(gateway: GatewayThread, patient: str) -> str | None:
-    board = gateway.gateway.guard.detection.board
-    return gateway.do(lambda: board.current("alert", patient))
-
-
-@contextmanager
-def open_situations(config: Config) -> Iterator[Situations]:
-    with Database.open(config.store.connection_url()) as database:
-        log = AuditLog.open(database, config.audit.signing_key)
-        yield Situations(database, log, Pseudonyms.open(config.audit.pseudonym_key))
-        log.close()
 
 
 def test_time_alone_closes_access(broker: MosquittoServer, tmp_path: Path) -> None:

@@ -4,55 +4,21 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from penstock.components import MosquittoServer
-from penstock.config import Config
 from penstock.mqtt.reasons import FAILURE
-from penstock.policy.emergencies import SituationsUnknownError
-from penstock.store.audit.log import AuditLog
-from penstock.store.audit.pseudonyms import Pseudonyms
-from penstock.store.database import Database
 from penstock.store.situations import Cause, Situations, State
-from tests.gateway.harness import GatewayThread, make_process, run_gateway, share, write_config
+from tests.gateway.harness import run_gateway, write_config
+from tests.gateway.pair import current, detects, open_situations, pair, wait_until
 from tests.gateway.ward import WARD, define, login, reading, settings
 
 pytestmark = pytest.mark.needs("mosquitto")
 pytest_plugins = ("tests.gateway.fixtures",)
 
 HOUR = 3_600_000
-
-
-def wait_until(holds: Callable[[], object], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.02)
-
-
-def current(gateway: GatewayThread, patient: str) -> str | None:
-    board = gateway.gateway.guard.detection.board
-    return gateway.do(lambda: board.current("alert", patient))
-
-
-def find(gateway: GatewayThread, patient: str) -> str:
-    """Return where somebody stands, also while that is not known at a gateway."""
-    try:
-        return current(gateway, patient) or "none"
-    except SituationsUnknownError:
-        return "unknown"
-
-
-@contextmanager
-def open_situations(config: Config) -> Iterator[Situations]:
-    with Database.open(config.store.connection_url()) as database:
-        log = AuditLog.open(database, config.audit.signing_key)
-        yield Situations(database, log, Pseudonyms.open(config.audit.pseudonym_key))
-        log.close()
 
 
 def put(situations: Situations, patient: str, situation: str | None, hold: int = 0) -> None:
@@ -63,14 +29,8 @@ def put(situations: Situations, patient: str, situation: str | None, hold: int =
 def test_who_is_held_stays_so_when_another_gateway_takes_over(
     broker: MosquittoServer, tmp_path: Path
 ) -> None:
-    shared = share(tmp_path)
-    first = make_process(tmp_path / "first", broker.port, settings(tmp_path / "first"), **shared)
-    define(first.config, WARD.replace("WINDOW", "1h"))
     with (
-        first,
-        run_gateway(
-            tmp_path / "second", broker.port, settings(tmp_path / "second"), **shared
-        ) as second,
+        pair(tmp_path, broker) as (first, second),
         open_situations(second.config) as situations,
     ):
         put(situations, "held", "Alert", hold=HOUR)
@@ -78,8 +38,7 @@ def test_who_is_held_stays_so_when_another_gateway_takes_over(
             assert sensor.publish("ward/held/off", b"{}", qos=1).reason < FAILURE
         assert current(second, "held") == "Alert"
         first.kill()
-        detection = second.gateway.guard.detection
-        wait_until(lambda: second.do(detection.is_alive))
+        wait_until(lambda: detects(second))
         with login(second.port, "sensor") as sensor:
             assert sensor.publish("ward/held/off", b"{}", qos=1).reason < FAILURE
         assert current(second, "held") == "Alert"
@@ -92,21 +51,15 @@ def test_who_is_held_stays_so_when_another_gateway_takes_over(
 
 
 def test_time_ends_what_is_held_at_all_gateways(broker: MosquittoServer, tmp_path: Path) -> None:
-    shared = share(tmp_path)
-    first = make_process(tmp_path / "first", broker.port, settings(tmp_path / "first"), **shared)
-    define(first.config, WARD.replace("WINDOW", "1h"))
     with (
-        first,
-        run_gateway(
-            tmp_path / "second", broker.port, settings(tmp_path / "second"), **shared
-        ) as second,
+        pair(tmp_path, broker) as (first, second),
         open_situations(second.config) as situations,
         login(first.port, "sensor") as sensor,
     ):
         put(situations, "brief", "Alert", hold=1_500)
         sensor.publish("ward/brief/off", b"{}", qos=1)
         wait_until(lambda: situations.current("alert", "brief") == [])
-        wait_until(lambda: find(second, "brief") == "none")
+        assert current(second, "brief") is None
         ended, began = situations.history(subject="brief")
         assert (ended.source, ended.target, ended.cause) == ("Alert", None, Cause.TIME)
         assert (began.cause, began.held_until) == (Cause.MANUAL, ended.at)

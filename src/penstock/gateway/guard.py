@@ -90,6 +90,12 @@ class Guard:
 
     def publish(self, session: Session, packet: Publish) -> Written:
         """Decide on a message of a client; let the event that it is take effect."""
+        written = self._publish(session, packet)
+        if written is IN_DOUBT:
+            return Written(waits=self._when_certain(session, packet))
+        return written
+
+    def _publish(self, session: Session, packet: Publish) -> Written:
         topic = packet.topic
         detection = self.detection
         watched = detection.watch.sees(topic)
@@ -105,8 +111,6 @@ class Guard:
             elsewhere = detection.elsewhere
             return Written(waits=elsewhere.submit(asked)) if elsewhere.asks else NO_DETECTOR
         written = self._decide(asked, watched=watched)
-        if written is IN_DOUBT:
-            return Written(waits=self._when_certain(session, packet))
         if detection.neighbours.pending and not written.why:
             return Written(waits=self._when_known(written))
         return written
@@ -177,8 +181,10 @@ class Guard:
 
     async def _when_certain(self, session: Session, packet: Publish) -> Written:
         """Decide on a message when the situations are known that it depends on, or lost."""
-        await self.detection.elsewhere.wait_certain()
-        written = self.publish(session, packet)
+        written = IN_DOUBT
+        while written is IN_DOUBT:
+            await self.detection.elsewhere.wait_certain()
+            written = self._publish(session, packet)
         return written if written.waits is None else await written.waits
 
     async def _when_known(self, written: Written) -> Written:
