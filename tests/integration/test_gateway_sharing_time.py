@@ -13,14 +13,25 @@ import pytest
 
 from penstock.components import MosquittoServer
 from penstock.config import Config
-from penstock.mqtt import Publish
+from penstock.mqtt import Publish, ReasonCode
+from penstock.mqtt.reasons import FAILURE
 from tests.gateway.harness import GatewayThread
-from tests.gateway.pair import LONG, open_situations, pair, publish, wait_until
+from tests.gateway.pair import LONG, open_situations, pair, publication, publish, wait_until
 from tests.gateway.raw import ClosedError, RawClient
-from tests.gateway.ward import login, reading
+from tests.gateway.ward import define, login, reading
 
 pytestmark = pytest.mark.needs("mosquitto")
 pytest_plugins = ("tests.gateway.fixtures",)
+
+ORDERS = """
+kind: emergency-policy
+name: doctor/order
+subject: user:doctor
+filter: ward/+/order
+allow: write
+plan: alert
+about: o.patientId
+"""
 
 
 def now() -> int:
@@ -103,6 +114,37 @@ def test_nobody_reads_on_while_who_detects_stands_still(
         (over,) = ends(second.config)["brief"]
         assert not [it for it in held if it >= over]
         for client in (sensor, doctor, nurse):
+            client.close()
+
+
+def test_a_write_waits_for_what_time_has_changed(broker: MosquittoServer, tmp_path: Path) -> None:
+    """Decided at a gateway that does not detect: when it is known, and by what is known then."""
+    with pair(tmp_path, broker, window="4s") as (first, second):
+        define(second.config, ORDERS)
+        sensor = login(second.port, "sensor")
+        doctors = {name: login(second.port, "doctor") for name in ("lasting", "brief")}
+        publish(sensor, "ward/lasting/pulse", reading(120))
+        lasting = doctors["lasting"]
+        wait_until(lambda: lasting.publish("ward/lasting/order", qos=1).reason < FAILURE)
+        publish(sensor, "ward/brief/warmth", reading(120))
+        publish(sensor, "ward/brief/warmth", reading(50))
+        process = first._process
+        assert process is not None
+        process.send_signal(signal.SIGSTOP)
+        try:
+            wait_until(lambda: doubts(second))
+            for name, doctor in doctors.items():
+                doctor.send(publication(f"ward/{name}/order", b"", 500))
+            time.sleep(0.5)
+            for doctor in doctors.values():
+                doctor.messages(quiet=0.1)
+                assert not [it for it in doctor.packets if getattr(it, "packet_id", 0) == 500]
+        finally:
+            process.send_signal(signal.SIGCONT)
+        answers = {name: it.expect_answer(500, LONG).reason for name, it in doctors.items()}
+        assert answers["lasting"] < FAILURE
+        assert answers["brief"] == ReasonCode.NOT_AUTHORIZED
+        for client in (sensor, *doctors.values()):
             client.close()
 
 
