@@ -136,7 +136,7 @@ async def until(holds: Callable[[], object]) -> None:
 
 def make_elsewhere(terms: Terms = TERMS) -> tuple[Elsewhere, SituationBoard, list[str]]:
     board, lost = SituationBoard(), list[str]()
-    board.lose("not yet")
+    board.invalidate("not yet")
     elsewhere = Elsewhere(board, lost.append)
     elsewhere.terms = terms
     return elsewhere, board, lost

@@ -204,7 +204,7 @@ def test_an_exclusive_plan_sets_ordinary_rights_aside(
             assert numbers(doctor, 1) == [5]
             assert numbers(nurse) == []
             # Nobody knows: then it might be an emergency of anybody.
-            gateway.do(lambda: detection.board.lose("on purpose"))
+            gateway.do(lambda: detection.board.invalidate("on purpose"))
             assert publish("house/other", about("bob", 0, 6)) == ReasonCode.NOT_AUTHORIZED
         assert numbers(nurse) == numbers(doctor) == []
 

@@ -250,7 +250,7 @@ def change(draw: random.Random, world: World, access: Access) -> None:
     if draw.random() < 0.05:
         world.lost = not world.lost
         if world.lost:
-            world.board.lose("detection has stalled")
+            world.board.invalidate("detection has stalled")
         else:
             world.board.fill([("covid", "pat1", "High")])
     if draw.random() < 0.1:

@@ -54,7 +54,7 @@ class Detecting:
                 detection.keeping.failed(error)
             except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
                 _log.exception("detection could not begin", error=error)
-                detection.lose("state", "its state cannot be taken up")
+                detection.invalidate("state", "its state cannot be taken up")
             self._started.set()
             try:
                 async with asyncio.timeout(self._pause()):
@@ -147,7 +147,7 @@ class Detecting:
         if other is None:
             return True
         if detection.engine is not None:
-            detection.lose("claim", f"another gateway detects: {other.place or 'elsewhere'}")
+            detection.invalidate("claim", f"another gateway detects: {other.place or 'elsewhere'}")
         await self._join(other)
         return False
 
@@ -157,11 +157,11 @@ class Detecting:
         where = f"another gateway detects: {other.place or 'elsewhere'}"
         if not other.address:
             detection.elsewhere.give_up()
-            detection.lose("claim", where)
+            detection.invalidate("claim", where)
             return
         trouble = await detection.elsewhere.join(other.address, detection.claim.lease)
         if trouble:
-            detection.lose("link", f"{where}; {trouble}")
+            detection.invalidate("link", f"{where}; {trouble}")
         elif detection.elsewhere.joined:
             detection.trouble = ""
             _log.info("events are detected by another gateway")

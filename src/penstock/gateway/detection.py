@@ -138,7 +138,7 @@ class Detection:
             return False
         if self.claim.is_held:
             return True
-        self.lose("stall", "the store has not confirmed the claim in time")
+        self.invalidate("stall", "the store has not confirmed the claim in time")
         return False
 
     def catch_up(self, now: int) -> None:
@@ -274,7 +274,7 @@ class Detection:
         engine = self.engine
         if engine is None:
             if self.wanted and not self.trouble and not self.elsewhere.joined:
-                self.lose("", "detection has not begun yet")
+                self.invalidate("", "detection has not begun yet")
             return
         self.turning.begin()
         if not self.turning.blind:
@@ -357,21 +357,21 @@ class Detection:
     def _lose_sight(self, why: str) -> None:
         """Take note that the gateway that detects cannot be heard any more."""
         if self.engine is None and not self.stopping:
-            self.lose("link", f"another gateway detects; {why}")
+            self.invalidate("link", f"another gateway detects; {why}")
             self.news.set()
 
     def crash(self, error: Exception) -> None:
         """Begin anew from what is durable: something went wrong that cannot."""
         _log.exception("detection has failed and begins anew", error=error)
-        self.lose("crash", "an event could not be processed")
+        self.invalidate("crash", "an event could not be processed")
 
-    def lose(self, cause: str, trouble: str) -> None:
+    def invalidate(self, cause: str, trouble: str) -> None:
         """Stop detecting: from this step on no situation is known."""
         if self.engine is not None or trouble != self.trouble:
             if cause:
                 _FAILURES[cause].inc()
                 _log.error("events are not detected: emergencies grant nothing", reason=cause)
-            self.board.lose(trouble)
+            self.board.invalidate(trouble)
         self.engine = None
         self.trouble = trouble
         self._due = _NEVER

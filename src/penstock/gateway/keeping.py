@@ -96,6 +96,6 @@ class Keeping:
     def failed(self, error: Exception) -> None:
         """Take note that the store does not answer, or that it is another's."""
         if isinstance(error, ClaimLostError):
-            self._detection.lose("claim", "another gateway detects")
+            self._detection.invalidate("claim", "another gateway detects")
         elif not self._detection.claim.is_held:
-            self._detection.lose("store", "the store does not answer")
+            self._detection.invalidate("store", "the store does not answer")

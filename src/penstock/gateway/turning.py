@@ -64,7 +64,7 @@ class Turning:
         """Take note that a timer is due, which cannot fire now."""
         if not self.blind:
             self.blind = True
-            self._detection.board.lose("definitions are being taken over")
+            self._detection.board.invalidate("definitions are being taken over")
             self._detection.neighbours.dismiss("definitions are being taken over")
 
     def end(self) -> None:

@@ -53,7 +53,8 @@ class Applied(NamedTuple):
 class SituationBoard:
     """The situations of all scenarios, moved by hand: of tests, questions, or a feed.
 
-    `changes` counts the moves. A board that is lost answers nothing until it is filled.
+    `changes` counts the moves. An invalidated board answers nothing until it is filled or
+    revalidated.
     """
 
     def __init__(self, held: Iterable[tuple[str, str, str]] = ()) -> None:
@@ -64,31 +65,31 @@ class SituationBoard:
         """Take over all situations: scenario, subject, situation. Nothing else holds."""
         self._current: dict[tuple[str, str], str] = {}
         self._counts: dict[str, Counter[str]] = {}
-        self._lost: str | None = None
+        self._invalid: str | None = None
         self.changes += 1
         for scenario, subject, situation in held:
             self.move(scenario, subject, situation)
 
-    def lose(self, reason: str) -> None:
+    def invalidate(self, reason: str) -> None:
         """Take note that the situations are not known any more."""
-        self._lost = reason
+        self._invalid = reason
         self.changes += 1
 
-    def regain(self) -> None:
+    def revalidate(self) -> None:
         """Take note that what was known, and moved since, holds after all."""
-        self._lost = None
+        self._invalid = None
         self.changes += 1
 
     def current(self, scenario: str, subject: str) -> str | None:
         """Return the situation of a scenario's subject, None where it is inactive."""
-        if self._lost is not None:
-            raise SituationsUnknownError(self._lost)
+        if self._invalid is not None:
+            raise SituationsUnknownError(self._invalid)
         return self._current.get((scenario, subject))
 
     def occupied(self, scenario: str) -> AbstractSet[str]:
         """Return the situations that some subject of a scenario is in."""
-        if self._lost is not None:
-            raise SituationsUnknownError(self._lost)
+        if self._invalid is not None:
+            raise SituationsUnknownError(self._invalid)
         counts = self._counts.get(scenario)
         return counts.keys() if counts else frozenset()
 

@@ -155,7 +155,7 @@ def test_a_board_knows_which_situations_are_occupied() -> None:
     assert board.occupied("falls") == frozenset()
     assert board.current("covid", "b") is None
     before = board.changes
-    board.lose("the detector does not answer")
+    board.invalidate("the detector does not answer")
     assert board.changes > before
     for ask in (lambda: board.current("covid", "a"), lambda: board.occupied("covid")):
         with pytest.raises(SituationsUnknownError, match="does not answer"):

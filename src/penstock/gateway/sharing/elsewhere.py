@@ -134,7 +134,7 @@ class Elsewhere:
         if self.joined:
             self.joined = False
             self.submissions.send = None
-            self._board.lose(why)
+            self._board.invalidate(why)
             _JOINED.set(0)
             if self.terms is not None:
                 self._patient_until = boot_clock() + self.terms.patience
@@ -153,7 +153,7 @@ class Elsewhere:
         elif now >= self._foresight.until and not self.doubtful:
             self.doubtful = True
             self._certain.clear()
-            self._board.lose("time may have changed them")
+            self._board.invalidate("time may have changed them")
             _DOUBTS.inc()
             if self._link is not None:
                 # Its timer is about to fire; or its clock goes slower than ours, then it tells.
@@ -168,7 +168,7 @@ class Elsewhere:
         """Take note when time alone may change what is known."""
         self._foresight.see(due)
         if self.doubtful and boot_clock() < self._foresight.until:
-            self._board.regain()
+            self._board.revalidate()
             self._end_doubt()
 
     def _end_doubt(self) -> None:
@@ -207,7 +207,7 @@ class Elsewhere:
     def _fill(self, rows: list[tuple[str, str, str | None]]) -> None:
         self._board.fill((name, who, it) for name, who, it in rows if it)
         if self.doubtful:
-            self._board.lose("time may have changed them")
+            self._board.invalidate("time may have changed them")
 
     def _hear_pong(self, link: Link, pong: Pong) -> None:
         sent = self._pings.get(pong.number)
