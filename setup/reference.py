@@ -12,8 +12,8 @@ import penstock.cli.reference
 import penstock.config.reference
 import penstock.definitions.reference
 import penstock.gateway.counters
-import penstock.gateway.emergencies
-import penstock.gateway.recording
+import penstock.gateway.recording.recorder
+import penstock.gateway.service.emergencies
 import penstock.pipeline.metrics
 import penstock.store.audit
 import penstock.supervisor.metrics
@@ -24,8 +24,8 @@ MARK = "<!-- What follows is written by `make docs`. -->\n"
 # Importing a part is what makes its metrics and log fields known.
 PARTS = (
     penstock.gateway.counters,
-    penstock.gateway.emergencies,
-    penstock.gateway.recording,
+    penstock.gateway.service.emergencies,
+    penstock.gateway.recording.recorder,
     penstock.pipeline.metrics,
     penstock.store.audit,
     penstock.supervisor.metrics,

@@ -17,8 +17,8 @@ import yaml
 
 from penstock.components import processes
 from penstock.config import Config, load
-from penstock.gateway.gateway import Gateway
-from penstock.gateway.running import Running, run
+from penstock.gateway.service.gateway import Gateway
+from penstock.gateway.service.process import Running, run
 
 T = TypeVar("T")
 
@@ -129,7 +129,7 @@ import asyncio, sys
 from pathlib import Path
 import uvloop
 from penstock.config import load
-from penstock.gateway.running import run_until_told
+from penstock.gateway.service.process import run_until_told
 uvloop.run(run_until_told(load(Path(sys.argv[1]), {})))
 """
 

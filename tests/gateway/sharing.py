@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from penstock.gateway.sharing.channel import derive_secret
-from penstock.gateway.sharing.elsewhere import Elsewhere
-from penstock.gateway.sharing.link import Terms
-from penstock.gateway.sharing.messages import Asked, Row
-from penstock.gateway.sharing.neighbours import Neighbours
-from penstock.gateway.sharing.receipts import Receipt, Receipts
-from penstock.gateway.written import NO_DETECTOR, Written
+from penstock.gateway.publish_result import NO_DETECTOR, Written
+from penstock.gateway.replication.channel import derive_secret
+from penstock.gateway.replication.follower import Elsewhere
+from penstock.gateway.replication.leader import Neighbours
+from penstock.gateway.replication.link import Terms
+from penstock.gateway.replication.messages import Asked, Row
+from penstock.gateway.replication.receipts import Receipt, Receipts
 from penstock.policy.emergencies import SituationBoard
 from penstock.store.follower import boot_clock
 

@@ -16,7 +16,7 @@ from penstock.cep.binding import Packet
 from penstock.cep.engine import Engine
 from penstock.cep.outcome import Outcome
 from penstock.components import MosquittoServer
-from penstock.gateway import actions
+from penstock.gateway.publishing import actions
 from penstock.mqtt.reasons import FAILURE
 from tests.gateway.harness import GatewayThread, run_gateway, write_config
 from tests.gateway.house import about, open_house, situation

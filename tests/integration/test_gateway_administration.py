@@ -10,7 +10,7 @@ import pytest
 
 from penstock.components import MosquittoServer
 from penstock.config import Config
-from penstock.gateway.credentials import PasswordFile
+from penstock.gateway.connection.authentication import PasswordFile
 from penstock.model.document import Document, Key
 from penstock.mqtt import V3, ReasonCode
 from penstock.store.checked import CheckedDefinitions

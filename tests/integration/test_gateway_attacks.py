@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from penstock.components import MosquittoServer
-from penstock.gateway.holding import broker_filter
-from penstock.gateway.rules import RESERVATION
+from penstock.gateway.authorization.rules import RESERVATION
+from penstock.gateway.connection.subscription_lifecycle import broker_filter
 from penstock.model.document import Document, Key
 from penstock.mqtt import V3, Pubrel, Subscription, Will
 from penstock.mqtt.properties import Properties

@@ -225,7 +225,7 @@ def test_the_log_of_the_gateway_as_json(broker: MosquittoServer, tmp_path: Path)
 
 
 def test_password(process: GatewayProcess, tmp_path: Path) -> None:
-    from penstock.gateway.credentials import PasswordFile  # noqa: PLC0415
+    from penstock.gateway.connection.authentication import PasswordFile  # noqa: PLC0415
 
     file = tmp_path / "keys" / "passwords"
     made = run_cli(process, "password", "alice", "--file", str(file), "--client-ids", "sensor-*")

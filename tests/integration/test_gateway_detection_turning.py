@@ -13,7 +13,7 @@ import pytest
 from penstock.cep.engine import Engine
 from penstock.cep.program import Program
 from penstock.components import MosquittoServer
-from penstock.gateway.turning import Turning
+from penstock.gateway.detection.engine_reload import Turning
 from penstock.mqtt import Publish
 from penstock.mqtt.reasons import FAILURE
 from penstock.policy.emergencies import SituationsUnknownError

@@ -13,7 +13,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect as connect_websocket
 
 from penstock.components import MosquittoServer
-from penstock.gateway.downstream import Downstream
+from penstock.gateway.connection.downstream import Downstream
 from penstock.mqtt import (
     V3,
     V5,

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from penstock.components import MosquittoServer, processes
-from penstock.gateway.broker_address import BrokerAddress
-from penstock.gateway.publisher import Publisher
+from penstock.gateway.connection.broker_address import BrokerAddress
+from penstock.gateway.publishing.publisher import Publisher
 from tests.gateway.raw import RawClient
 
 pytestmark = pytest.mark.needs("mosquitto")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from penstock.components import MosquittoServer
-from penstock.gateway.downstream import Downstream
+from penstock.gateway.connection.downstream import Downstream
 from penstock.mqtt import Connack, Connect, Properties
 from tests.gateway.harness import GatewayThread, run_gateway, share
 from tests.gateway.raw import ClosedError, RawClient

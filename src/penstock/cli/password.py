@@ -29,7 +29,7 @@ def command(user: str, path: Path | None, client_ids: str, remove: bool, as_json
     """Set the password of USER; it is asked for, or read from standard input."""
     from argon2 import PasswordHasher
 
-    from penstock.gateway.credentials import check_name
+    from penstock.gateway.connection.authentication import check_name
 
     check_name(user)
     file = path or configuration().gateway.authentication.passwords

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def prove(config: Config, user: str, password_file: Path | None) -> bool:
     """Tell whether the user is who they say they are."""
     from penstock.config.secrets import SecretFile
-    from penstock.gateway.credentials import PASSWORD_LIMIT, PasswordFile, check_name
+    from penstock.gateway.connection.authentication import PASSWORD_LIMIT, PasswordFile, check_name
 
     check_name(user)
     passwords = config.gateway.authentication.passwords

@@ -22,9 +22,9 @@ from typing import Any
 import uvloop
 
 from penstock.config import load
-from penstock.gateway.running import run_until_told
-from penstock.gateway.sharing.elsewhere import Elsewhere
-from penstock.gateway.sharing.neighbours import Neighbours
+from penstock.gateway.replication.follower import Elsewhere
+from penstock.gateway.replication.leader import Neighbours
+from penstock.gateway.service.process import run_until_told
 
 
 def main(configuration: Path, report: Path) -> None:

@@ -23,9 +23,9 @@ from typing import Any
 import uvloop
 
 from penstock.config import load
-from penstock.gateway.guard import Guard
-from penstock.gateway.rules import Rules
-from penstock.gateway.running import run_until_told
+from penstock.gateway.authorization.guard import Guard
+from penstock.gateway.authorization.rules import Rules
+from penstock.gateway.service.process import run_until_told
 
 
 class Stopwatch:

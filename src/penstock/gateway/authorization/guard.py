@@ -1,0 +1,343 @@
+"""Policies, preferences and emergencies on the way of messages.
+
+    publish:  offer ──▶ may write? ──▶ commit: situations move ──▶ to the broker
+       │                    └── no: nothing has happened
+       └──▶ another gateway detects ──▶ it does all of this, and says what came of it
+    deliver:  purposes allow ──▶ may read, in the situations of now?
+
+Rules that hold here:
+- Each is one synchronous step: nothing comes between reading situations and acting on them.
+  Where several gateways share detection a publication is decided in one step at the one that
+  detects, and goes to the broker when all of them know what it has changed.
+- What would be denied for situations that are in doubt for the moment waits until they are known
+  or lost.
+- A message that could be an event is refused while events are not detected, and so is one
+  whose event cannot be put on record.
+- What depends on situations, on the time, or on what is in a message is decided for each
+  message. Only what depends on none of them may be remembered (`lasting`).
+- Where preferences exist, a message without a stamp is nobody's to read: nobody can tell
+  whose preferences hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+from penstock.cep.binding import Packet
+from penstock.errors import UnavailableError
+from penstock.gateway.authorization.denials import Denials
+from penstock.gateway.authorization.policies import Policies
+from penstock.gateway.clock import Clock
+from penstock.gateway.detection.duplicate_filter import mark_of
+from penstock.gateway.detection.engine_host import Detection
+from penstock.gateway.publish_result import IN_DOUBT, NO_DETECTOR, NO_EVENT, PASSES, POLICY, Written
+from penstock.gateway.replication.messages import Asked
+from penstock.gateway.replication.receipts import Receipt
+from penstock.gateway.session import ANONYMOUS, Session
+from penstock.gateway.translation import ACTIONS, CLIENT, FOR, PUBLISHER
+from penstock.mqtt import Publish
+from penstock.mqtt.properties import UserProperties
+from penstock.policy.access_rules import Depends, Verdict
+from penstock.policy.objects import Message
+from penstock.telemetry import get_logger
+
+_STAMPS_LIMIT: Final = 65_536
+_LONGEST: Final = 512
+_NOBODY: Final[Mapping[str, Any]] = {}
+
+_log = get_logger("gateway")
+
+UNSTAMPED: Final = "unstamped"
+"""The rule that denies a message of which nobody knows who published it."""
+
+
+class Stamp(NamedTuple):
+    """Who published a message, and for whom."""
+
+    user: str | None
+    client: str | None
+    behalf: str | None
+
+
+class Guard:
+    """What decides beside purposes, with the state that it decides by."""
+
+    def __init__(
+        self,
+        policies: Policies,
+        detection: Detection,
+        clock: Clock,
+        denials: Denials,
+        place: str | None = None,
+    ) -> None:
+        self.policies = policies
+        self.detection = detection
+        self._clock = clock
+        self._denials = denials
+        self._place = place
+        self._stamps: dict[UserProperties, Stamp | None] = {}
+
+    @property
+    def decides(self) -> bool:
+        """Whether deliveries are to be decided here, too."""
+        return self.policies.decides
+
+    def concerns(self, topic: str) -> bool:
+        """Say whether messages on a topic must be looked at when they are published."""
+        return self.policies.access.settings.required or self.detection.watch.sees(topic)
+
+    def publish(self, session: Session, packet: Publish) -> Written:
+        """Decide on a message of a client; let the event that it is take effect."""
+        written = self._publish(session, packet)
+        if written is IN_DOUBT:
+            return Written(waits=self._when_certain(session, packet))
+        return written
+
+    def _publish(self, session: Session, packet: Publish) -> Written:
+        topic = packet.topic
+        detection = self.detection
+        watched = detection.watch.sees(topic)
+        if not watched and not self.policies.access.settings.required:
+            return PASSES
+        user = None if session.principal == ANONYMOUS else session.principal
+        rest = _rest(packet)
+        mark = mark_of(user, session.client_id, packet) if watched else None
+        asked = Asked(user, session.client_id, topic, packet.payload, rest, self._place, mark)
+        if watched and detection.turning.busy:
+            return Written(waits=self._after_turn(session, packet))
+        if watched and not detection.is_alive():
+            elsewhere = detection.elsewhere
+            return Written(waits=elsewhere.submit(asked)) if elsewhere.asks else NO_DETECTOR
+        written = self._decide(asked, watched=watched)
+        if detection.neighbours.pending and not written.why:
+            return Written(waits=self._when_known(written))
+        return written
+
+    def publish_for(self, asked: Asked, receipt: Receipt) -> Written:
+        """Decide on a message of another gateway's client, once."""
+        detection = self.detection
+        if not detection.is_alive():
+            return NO_DETECTOR
+        if detection.receipts.has(receipt):
+            # It took effect and nobody was told; what is on record up to now holds it.
+            return Written(ticket=detection.journal.added)
+        watched = detection.watch.sees(asked.topic)
+        return self._decide(asked, watched=watched, receipt=receipt)
+
+    def _decide(self, asked: Asked, *, watched: bool, receipt: Receipt | None = None) -> Written:
+        """Decide on a message, and let the event that it is take effect, in one step."""
+        detection, access = self.detection, self.policies.access
+        topic = asked.topic
+        now = self._clock.now()
+        asker = access.asker(asked.user, asked.client)
+        message = Message(
+            topic, asked.payload, user=asked.user, client=asked.client, rest=asked.rest
+        )
+        e = _surroundings(now, asked.place)
+        detection.catch_up(now)
+        tentative = None
+        mark = asked.mark
+        repeated = mark is not None and detection.repeats.has(mark)
+        if watched and not repeated:
+            if detection.engine is None:
+                return NO_DETECTOR
+            seen = Packet(
+                topic,
+                message.t,
+                asker.attributes,
+                access.about(message),
+                e,
+                ahead=self._clock.ahead,
+            )
+            try:
+                tentative = detection.engine.offer(seen, now)
+                record = tentative.record() if tentative.bound else b""
+            except Exception as error:  # noqa: BLE001 - whatever it is, it was no event
+                _log.warning("a message could not be looked at", error=error)
+                return NO_EVENT
+        verdict = access.decide("write", asker, message, e, detection.board)
+        if not verdict:
+            return IN_DOUBT if self.is_doubtful(verdict) else Written(POLICY, verdict.rule)
+        if verdict.applied is not None:
+            self.tell_emergency(Session(asked.client, asked.user or ANONYMOUS, 0), verdict)
+        if tentative is None or not tentative.bound:
+            # One that took effect before is held by what is on record up to now.
+            ticket = detection.journal.added if repeated else 0
+            return Written(
+                ticket=ticket, lasting=not watched and self._lasts(verdict.depends, topic)
+            )
+        try:
+            return Written(ticket=detection.commit(tentative, record, receipt, mark))
+        except UnavailableError:
+            return NO_DETECTOR
+
+    async def _after_turn(self, session: Session, packet: Publish) -> Written:
+        """Decide on a message when changed definitions are taken over."""
+        await self.detection.turning.wait()
+        written = self.publish(session, packet)
+        return written if written.waits is None else await written.waits
+
+    async def _when_certain(self, session: Session, packet: Publish) -> Written:
+        """Decide on a message when the situations are known that it depends on, or lost."""
+        written = IN_DOUBT
+        while written is IN_DOUBT:
+            await self.detection.elsewhere.wait_certain()
+            written = self._publish(session, packet)
+        return written if written.waits is None else await written.waits
+
+    async def _when_known(self, written: Written) -> Written:
+        """Wait until all gateways know what was changed up to a decision."""
+        return written if await self.detection.neighbours.reach() else NO_DETECTOR
+
+    def detect(self, topic: str, payload: bytes, depth: int) -> bool:
+        """Let a message of an action take effect as an event, if it is one."""
+        detection, access = self.detection, self.policies.access
+        engine = detection.engine
+        if engine is None:
+            return False
+        if not detection.watch.sees(topic):
+            return True
+        now = self._clock.now()
+        message = Message(topic, payload, user=ACTIONS)
+        e = _surroundings(now, self._place)
+        # Actions go by this gateway's clock: whatever they tell needs no `ahead`.
+        packet = Packet(topic, message.t, _NOBODY, access.about(message), e, depth=depth)
+        try:
+            tentative = engine.offer(packet, now)
+            if tentative.bound:
+                detection.commit(tentative, tentative.record())
+        except Exception as error:  # noqa: BLE001 - as above
+            _log.warning("a message of an action could not be looked at", error=error)
+            return False
+        return True
+
+    def open(self, packet: Publish) -> Message | None:
+        """Return a message that is to be delivered as decisions see it; None: nobody's."""
+        stamp = self._read_stamp(packet.properties.reserved)
+        if stamp is None:
+            if self.policies.access.limited:
+                return None
+            stamp = Stamp(None, None, None)
+        return Message(
+            packet.topic,
+            packet.payload,
+            user=stamp.user,
+            client=stamp.client,
+            behalf=stamp.behalf,
+            rest=_rest(packet),
+        )
+
+    def judge(self, session: Session, packet: Publish) -> Judge:
+        """Make what decides on one delivery, for each of the purposes that it is asked for."""
+        return Judge(self, session, self.open(packet), packet.topic)
+
+    def read(self, session: Session, message: Message, purpose: str | None) -> Verdict:
+        """Decide whether a message may be delivered for a purpose, now."""
+        now = self._clock.now()
+        self.detection.catch_up(now)
+        user = None if session.principal == ANONYMOUS else session.principal
+        access = self.policies.access
+        asker = access.asker(user, session.client_id)
+        e = _surroundings(now, self._place)
+        e["purpose"] = purpose
+        return access.decide("read", asker, message, e, self.detection.board)
+
+    def is_doubtful(self, verdict: Verdict) -> bool:
+        """Say whether a refusal may turn out otherwise as soon as the situations are known."""
+        return self.detection.elsewhere.doubtful and bool(verdict.depends & Depends.SITUATION)
+
+    def read_lasts(self, verdict: Verdict, topic: str) -> bool:
+        """Say whether a verdict holds for all messages with the same topic and properties."""
+        # The publisher and the purpose are in the properties that it is remembered by.
+        depends = verdict.depends & ~(Depends.PUBLISHER | Depends.ENVIRONMENT)
+        return self._lasts(depends, topic)
+
+    def stamp_of(self, session: Session) -> tuple[tuple[str, str], ...]:
+        """Return what is added to the stamp of a client's messages."""
+        if not self.decides:
+            return ()
+        user = None if session.principal == ANONYMOUS else session.principal
+        added: list[tuple[str, str]] = [(CLIENT, session.client_id)]
+        behalf = self.policies.access.publishes_for(user, session.client_id)
+        if behalf is not None:
+            added.append((FOR, behalf))
+        return tuple(added)
+
+    def tell_emergency(self, session: Session, verdict: Verdict) -> None:
+        """Put on record that an emergency policy has granted something."""
+        if verdict.applied is not None:
+            self._denials.emergency(
+                session, verdict.rule, verdict.applied, overridden=verdict.overridden
+            )
+
+    def _lasts(self, depends: Depends, topic: str) -> bool:
+        if depends & Depends.OBJECT and not self.policies.access.place(topic).paths:
+            depends &= ~Depends.OBJECT  # all of it is in the topic
+        return not depends
+
+    def _read_stamp(self, reserved: UserProperties) -> Stamp | None:
+        known = self._stamps.get(reserved)
+        if known is not None or reserved in self._stamps:
+            return known
+        found = dict(reserved)
+        stamp: Stamp | None = None
+        if PUBLISHER in found:
+            user: str | None = found[PUBLISHER]
+            if user == ANONYMOUS:
+                user = None
+            stamp = Stamp(user, found.get(CLIENT), found.get(FOR))
+        if sum(len(name) + len(value) for name, value in reserved) <= _LONGEST:
+            if len(self._stamps) >= _STAMPS_LIMIT:
+                self._stamps.clear()
+            self._stamps[reserved] = stamp
+        return stamp
+
+
+class Judge:
+    """Decides on one delivery, in one step."""
+
+    __slots__ = ("_guard", "_message", "_session", "_topic", "doubtful", "lasting", "refusal")
+
+    def __init__(self, guard: Guard, session: Session, message: Message | None, topic: str) -> None:
+        self.lasting = True
+        self.doubtful = False
+        self.refusal = "" if message is not None else UNSTAMPED
+        self._guard = guard
+        self._session = session
+        self._message = message
+        self._topic = topic
+
+    def allows(self, purpose: str | None) -> bool:
+        """Decide for one purpose; what was denied leaves its rule in `refusal`."""
+        guard, message = self._guard, self._message
+        if message is None:
+            return False
+        verdict = guard.read(self._session, message, purpose)
+        self.lasting = self.lasting and guard.read_lasts(verdict, self._topic)
+        if not verdict:
+            self.refusal = verdict.rule
+            self.doubtful = self.doubtful or guard.is_doubtful(verdict)
+        elif verdict.applied is not None:
+            guard.tell_emergency(self._session, verdict)
+        return bool(verdict)
+
+
+def _surroundings(now: int, place: str | None) -> dict[str, Any]:
+    """Return what conditions know as `e`; what is not known has no name there."""
+    e: dict[str, Any] = {"time": datetime.fromtimestamp(now / 1000, UTC)}
+    if place is not None:
+        e["place"] = place
+    return e
+
+
+def _rest(packet: Publish) -> dict[str, Any]:
+    properties = packet.properties
+    return {
+        "qos": packet.first >> 1 & 3,
+        "retain": bool(packet.first & 1),
+        "size": len(packet.payload),
+        "contentType": properties.content_type,
+        "properties": dict(properties.user),
+    }

@@ -1,0 +1,1 @@
+"""Purpose commands: what clients change by publishing to command topics."""

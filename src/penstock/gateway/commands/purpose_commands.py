@@ -1,0 +1,265 @@
+"""Purpose commands: who gave one, whether they may, and what it changes.
+
+    PUBLISH !RESERVE/… ──▶ right? ──▶ rate? ──▶ store: a new epoch ──▶ rules ──▶ acknowledged
+                             └── no ──▶ 0x87, audited
+
+Rules that hold here:
+- A change is a change of definitions, checked as a whole and stored with its history and
+  its audit entry, as if it had been applied from a file. What it changes is worked out from
+  what the store holds then: what this gateway knows may be old. With `auto_persist` off it
+  holds at this gateway alone until PERSIST stores it or RELOAD takes it back.
+- The acknowledgement goes out when the change is stored and holds here: from then on this
+  gateway delivers nothing that it forbids.
+- What cannot be done changes nothing. Questions are answered to the asker alone, with a
+  message of QoS 0 on the response topic it named, else on the topic of the command.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import PenstockError, UnavailableError, UsageError
+from penstock.gateway.authorization.rules import (
+    PRESUBSCRIPTION,
+    RESERVATION,
+    SETTINGS,
+    read_settings,
+)
+from penstock.gateway.connection.replies import confirm, deny
+from penstock.model.document import Document, Key
+from penstock.model.purposes import PurposeSet
+from penstock.mqtt import Properties, Publish, ReasonCode
+from penstock.policy.commands import (
+    Clear,
+    Command,
+    Persist,
+    Presubscribe,
+    Reload,
+    Reserve,
+    Reset,
+    SetSetting,
+    ShowAffected,
+    ShowCombined,
+    ShowTree,
+)
+from penstock.policy.purpose_settings import PurposeSettings
+from penstock.store.audit.errors import TamperedError
+from penstock.store.snapshots import Snapshot
+
+if TYPE_CHECKING:
+    from penstock.gateway.connection.downstream import Downstream
+
+_SETTINGS = Key(SETTINGS, "default")
+_AFFECTED_LIMIT = 1_000
+_NAME_LIMIT = 256
+
+Wanted = dict[Key, Document | None]
+
+
+async def run(client: Downstream, packet: Publish, command: Command) -> None:
+    """Carry out a command and answer it."""
+    gateway = client.gateway
+    session = client.session
+    decision = gateway.rules.rights(session).may(command)
+    if not decision.allowed:
+        gateway.denials.command(session, decision.rule)
+        _refuse(client, packet, "right", decision.reason, ReasonCode.NOT_AUTHORIZED)
+        return
+    if not _within_rate(client):
+        _refuse(client, packet, "rate", "too many commands", ReasonCode.QUOTA_EXCEEDED)
+        return
+    try:
+        await _carry_out(client, packet, command)
+    except UnavailableError as error:
+        _refuse(client, packet, "stale", error.message, ReasonCode.UNSPECIFIED_ERROR)
+    except TamperedError as error:
+        gateway.log.exception("a change cannot be recorded, so it is refused", error=error)
+        text = "the change cannot be recorded"
+        _refuse(client, packet, "stale", text, ReasonCode.UNSPECIFIED_ERROR)
+    except PenstockError as error:
+        _refuse(client, packet, "malformed", str(error), ReasonCode.TOPIC_NAME_INVALID)
+    else:
+        gateway.counters.command("done")
+        client.unacked.discard(packet.packet_id)
+        confirm(client, packet)
+
+
+def _refuse(client: Downstream, packet: Publish, why: str, text: str, reason: ReasonCode) -> None:
+    client.gateway.counters.command("refused")
+    client.unacked.discard(packet.packet_id)
+    deny(client, packet, why, text, reason)
+
+
+def _within_rate(client: Downstream) -> bool:
+    """Take one from the client's bucket of commands, which fills up within a second."""
+    limit = client.gateway.limits.commands
+    now = time.monotonic()
+    due = max(client.budget, now - 1.0) + 1.0 / limit
+    if due > now:
+        return False
+    client.budget = due
+    return True
+
+
+async def _carry_out(client: Downstream, packet: Publish, command: Command) -> None:
+    gateway = client.gateway
+    rules = gateway.rules
+    match command:
+        case ShowTree():
+            _answer(client, packet, rules.engine.tree().encode())
+        case ShowCombined(topic=topic):
+            purposes = rules.engine.effective(topic)
+            _answer(client, packet, _as_json(topic=topic, purposes=_shown(purposes)))
+        case ShowAffected(filter=asked):
+            found = rules.engine.affected(asked)
+            listed = {there: _shown(it) for there, it in _first(found, _AFFECTED_LIMIT)}
+            _answer(client, packet, _as_json(filter=asked, reservations=listed))
+        case Persist():
+            unsaved = rules.unsaved()
+            await _store(client, lambda _: unsaved, "stored what was tried out")
+        case Reload():
+            gateway.following.turn(rules.reload())
+        case _:
+            tried = rules.unsaved()
+
+            def want(stored: Mapping[Key, Document]) -> Wanted:
+                return _wanted(command, stored, tried, rules.initial)
+
+            persists = rules.engine.settings.auto_persist
+            if isinstance(command, SetSetting) and command.name == "auto_persist":
+                persists = persists or command.value
+            if persists:
+                await _store(client, want, _history(command))
+            else:
+                wanted = want(rules.snapshot.documents if rules.snapshot else {})
+                await gateway.run_in_thread(gateway.following.check, wanted)
+                gateway.following.turn(rules.try_out(wanted))
+
+
+async def _store(
+    client: Downstream, want: Callable[[Mapping[Key, Document]], Wanted], done: str
+) -> None:
+    """Change what is stored, and let it hold here."""
+    gateway = client.gateway
+    rules = gateway.rules
+    tried = rules.unsaved()
+    wanted: Wanted = {}
+
+    def work_out(now: Snapshot) -> Wanted:
+        wanted.update(want(now.documents))
+        return wanted
+
+    change = await gateway.run_in_thread(
+        partial(
+            gateway.following.definitions.edit,
+            work_out,
+            actor=client.session.principal,
+            reason=f"{done} by MQTT command",
+        )
+    )
+    gateway.following.take(change)
+    gateway.following.turn(rules.settle(wanted, tried))
+
+
+def _wanted(
+    command: Command, stored: Mapping[Key, Document], tried: Wanted, initial: PurposeSettings
+) -> Wanted:
+    """Say which documents a command wants to see; None where one is to go.
+
+    What was tried out at this gateway goes before what is stored.
+    """
+    match command:
+        case Reserve(filter=reserved, purposes=purposes):
+            body = _reservation(purposes)
+            return {Key(RESERVATION, reserved): _document(RESERVATION, reserved, body)}
+        case Presubscribe(client=whom, filter=text, ap=ap):
+            return _presubscription(_held(PRESUBSCRIPTION, stored, tried), whom, text, ap)
+        case SetSetting(name=name, value=value):
+            held = _held(SETTINGS, stored, tried).get(_SETTINGS)
+            settings = initial if held is None else read_settings(held.body)
+            changed = settings.change(name, value=value).as_dict()
+            return {_SETTINGS: _document(SETTINGS, _SETTINGS.name, changed)}
+        case Reset():
+            return {_SETTINGS: None}
+        case Clear():
+            return dict.fromkeys(
+                key for kind in (RESERVATION, PRESUBSCRIPTION) for key in _held(kind, stored, tried)
+            )
+    raise AssertionError(command)
+
+
+def _held(kind: str, stored: Mapping[Key, Document], tried: Wanted) -> dict[Key, Document]:
+    held = {key: it for key, it in stored.items() if key.kind == kind and key not in tried}
+    return held | {key: it for key, it in tried.items() if key.kind == kind and it is not None}
+
+
+def _history(command: Command) -> str:
+    """Say for the history what a command did; who did it stands beside it."""
+    match command:
+        case Reserve(filter=reserved, purposes=purposes):
+            return f"{'released' if purposes is None else 'reserved'} {reserved[:_NAME_LIMIT]}"
+        case Presubscribe(ap=ap):
+            return "ended a presubscription" if ap is None else "presubscribed a client"
+        case SetSetting(name=name, value=value):
+            return f"setting {name} {'on' if value else 'off'}"
+        case Reset():
+            return "settings reset"
+        case Clear():
+            return "cleared all reservations and presubscriptions"
+    raise AssertionError(command)
+
+
+def _presubscription(held: dict[Key, Document], whom: str, text: str, ap: str | None) -> Wanted:
+    # Another definition may say the same already; of several the last by name counts.
+    known = [
+        key.name
+        for key, it in held.items()
+        if (it.body["client"], it.body["filter"]) == (whom, text)
+    ]
+    digest = hashlib.sha256(f"{whom}\0{text}".encode()).hexdigest()[:16]
+    name = max(known, default=f"command-{digest}")
+    body = None if ap is None else {"client": whom, "filter": text, "purpose": ap}
+    return {Key(PRESUBSCRIPTION, name): _document(PRESUBSCRIPTION, name, body)}
+
+
+def _reservation(purposes: PurposeSet | None) -> Mapping[str, Any] | None:
+    if purposes is None:
+        return None
+    return {"allow": sorted(purposes.aip), "prohibit": sorted(purposes.pip)}
+
+
+def _document(kind: str, name: str, body: Mapping[str, Any] | None) -> Document | None:
+    return None if body is None else Document(kind, name, body)
+
+
+def _answer(client: Downstream, packet: Publish, payload: bytes) -> None:
+    asked = packet.properties
+    topic = asked.response_topic or packet.topic
+    properties = Properties(correlation_data=asked.correlation_data)
+    data = Publish.of(topic, payload, properties=properties).encode(client.version)
+    most = min(client.takes.maximum_packet_size, client.gateway.limits.packet)
+    if len(data) > most:
+        raise UsageError(
+            f"the answer has {len(data)} bytes, more than fit into a packet of {most}",
+            fix="ask for less, or raise the largest packet",
+        )
+    client.send(data)
+
+
+def _as_json(**data: Any) -> bytes:
+    return json.dumps(data, ensure_ascii=False, sort_keys=True).encode()
+
+
+def _shown(purposes: PurposeSet | None) -> dict[str, list[str]] | None:
+    if purposes is None:
+        return None
+    return {"allow": sorted(purposes.aip), "prohibit": sorted(purposes.pip)}
+
+
+def _first(items: Any, count: int) -> list[Any]:
+    return [item for item, _ in zip(items, range(count), strict=False)]

@@ -1,0 +1,1 @@
+"""One client: its connection, its connection to the broker, its session and subscriptions."""

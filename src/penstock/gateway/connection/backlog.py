@@ -1,0 +1,198 @@
+"""What a client has sent while something must be finished first.
+
+    forward ──▶ must wait ──▶ suspend ──▶ done ──▶ forward what was kept ──▶ read on
+                    └── the broker's quota ──▶ still read: only its acknowledgements help
+
+Rules that hold here:
+- Whatever must wait suspends its own client and nobody else. What comes after it is kept in
+  order, and the socket is not read until it is done.
+- While a client waits for the broker's quota it is still read; its acknowledgements pass, for
+  they free the quota. What is kept meanwhile is bounded: beyond that the client is closed.
+- A client that leaves too many answers unread is not served until it reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, cast
+
+from penstock.gateway.connection.disconnect import Cause, end
+from penstock.gateway.connection.receive_window import cost
+from penstock.mqtt import (
+    V5,
+    MqttError,
+    Packet,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    ReceiveMaximumError,
+)
+from penstock.store.sessions import TakenError
+
+if TYPE_CHECKING:
+    from penstock.gateway.connection.downstream import Downstream
+
+_EXCHANGE = (Puback, Pubrec, Pubrel, Pubcomp)
+_REQUEST_BYTES = 256
+_QUEUES = 2
+
+
+class Backlog:
+    """What one client waits for, and what waits behind it."""
+
+    __slots__ = (
+        "_client",
+        "_kept",
+        "_kept_bytes",
+        "_over_quota",
+        "_quota_freed",
+        "_task",
+        "_was_read",
+        "busy",
+    )
+
+    def __init__(self, client: Downstream) -> None:
+        self.busy = False
+        """Whether packets must be kept now."""
+        self._client = client
+        self._over_quota = False
+        self._kept: deque[Packet | MqttError] | None = None
+        self._kept_bytes = 0
+        self._task: asyncio.Task[None] | None = None
+        self._quota_freed: asyncio.Future[None] | None = None
+        self._was_read: asyncio.Future[None] | None = None
+
+    def suspend(self, waits: Coroutine[Any, Any, None], rest: Iterator[Packet]) -> None:
+        """Let the client wait until something is done; keep the packets after it."""
+        self.busy = True
+        self._kept = deque(rest)
+        self._client.hold_reading("busy")
+        self._start(waits)
+
+    def wait_for_quota(self, packet: Publish, rest: Iterator[Packet]) -> None:
+        """Hold a message that the broker would not take now.
+
+        A client of MQTT 5 was told how many it may send; one of 3.1.1 knows no such limit.
+        """
+        client = self._client
+        if len(client.unacked) >= client.quota and client.version == V5:
+            raise ReceiveMaximumError(
+                f"PUBLISH: more than {client.quota} messages are not acknowledged"
+            )
+        freed = self._quota_freed = client.gateway.loop.create_future()
+        self.busy = self._over_quota = True
+        self._kept_bytes = 0
+        self._kept = deque([packet])
+        self._start(_wait(freed))
+        self.keep(list(rest))
+
+    def free_quota(self) -> None:
+        """Take note that the broker has finished with a message."""
+        if self._quota_freed is not None:
+            _wake(self._quota_freed)
+            self._quota_freed = None
+
+    def read(self) -> None:
+        """Take note that the client has read what waited for it."""
+        _wake(self._was_read)
+        self._was_read = None
+
+    def is_unheard(self, rest: Iterator[Packet]) -> bool:
+        """Say whether the client leaves too many answers unread; then wait until it reads."""
+        if self.busy or not self._leaves_unread():
+            return False
+        self.suspend(self._until_read(), rest)
+        return True
+
+    def keep(self, items: Iterable[Packet | MqttError]) -> None:
+        """Keep packets for later; acknowledgements do not wait for the broker's quota."""
+        if self._kept is None:
+            self._kept = deque()
+        if not self._over_quota:
+            self._kept.extend(items)
+            return
+        passing: list[Packet] = []
+        for item in items:
+            if isinstance(item, _EXCHANGE):
+                passing.append(item)
+            else:
+                self._kept.append(item)
+                self._kept_bytes += cost(item) if isinstance(item, Publish) else _REQUEST_BYTES
+        if passing:
+            self._client.forward(iter(passing))
+        if self._kept_bytes > self._client.gateway.limits.queue:
+            end(self._client, Cause.SLOW)
+
+    def cancel(self) -> None:
+        """Stop what the client waits for, unless that is what ends it."""
+        task = self._task
+        if task is not None and task is not asyncio.current_task(self._client.gateway.loop):
+            task.cancel()
+
+    def _start(self, waits: Coroutine[Any, Any, None]) -> None:
+        task = self._task = self._client.gateway.loop.create_task(self._finish(waits))
+        # A task that is cancelled before its first step never comes to its coroutine.
+        task.add_done_callback(lambda _: waits.close())
+
+    def _leaves_unread(self) -> bool:
+        client = self._client
+        most = _QUEUES * client.gateway.limits.queue
+        return (
+            client.blocked and not client.ended and client.transport.get_write_buffer_size() > most
+        )
+
+    async def _until_read(self) -> None:
+        while self._leaves_unread():
+            self._was_read = self._client.gateway.loop.create_future()
+            await self._was_read
+
+    async def _finish(self, waits: Coroutine[Any, Any, None]) -> None:
+        client = self._client
+        try:
+            await waits
+            await self._until_read()
+        except MqttError as error:
+            client.fail(error)
+        except TakenError:
+            # The store knows before the broker's DISCONNECT is here.
+            end(client, Cause.TAKEOVER)
+        except Exception as error:
+            client.gateway.log.exception("a request failed and its client was closed", error=error)
+            end(client, Cause.BROKER)
+        self._task = None
+        self.busy = self._over_quota = False
+        if client.ended:
+            return
+        kept, self._kept = self._kept, None
+        if kept:
+            self._go_on(kept)
+        if not self.busy:
+            client.release_reading("busy")
+
+    def _go_on(self, kept: deque[Packet | MqttError]) -> None:
+        client = self._client
+        last = kept[-1]
+        error = kept.pop() if isinstance(last, MqttError) else None
+        try:
+            if kept:
+                client.forward(cast("Iterator[Packet]", iter(kept)))
+        except MqttError as raised:
+            client.fail(raised)
+        if error is not None and not client.ended:
+            if self.busy:
+                self.keep([cast("MqttError", error)])
+            else:
+                client.fail(cast("MqttError", error))
+
+
+def _wake(future: asyncio.Future[None] | None) -> None:
+    if future is not None and not future.done():
+        future.set_result(None)
+
+
+async def _wait(future: asyncio.Future[None]) -> None:
+    await future

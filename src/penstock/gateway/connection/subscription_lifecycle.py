@@ -1,0 +1,221 @@
+"""Subscriptions that clients hold: stored, paused and resumed, asleep and awake, at the broker.
+
+    held ──▶ the mode forbids it now ──▶ paused ──▶ allowed again ──▶ held
+     │                                                                 ▲
+     └─────▶ its purpose is no longer one ──▶ asleep ──▶ it is again ──┘
+
+Rules that hold here:
+- What the rules forbid delivers nothing from the step on in which they changed; the broker
+  is told afterwards, and the store before the broker.
+- What is asleep is known by its filter and number only. It wakes when the rules of then
+  would accept it as it was made.
+- A shared subscription goes to the broker under a group name with its purpose and its user in
+  it: a group whose members have one purpose and are one user, wherever they are connected.
+  The broker gives each message to any member; one who may not have it would take it from those
+  who may.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from penstock.gateway.authorization.declared_purposes import RULE as UNDECLARED
+from penstock.gateway.session import ANONYMOUS, Session
+from penstock.model.topics import overlaps, parse_subscribed
+from penstock.mqtt import Properties, Subscribe, Unsubscribe
+from penstock.mqtt import Subscription as Requested
+from penstock.mqtt.reasons import FAILURE
+from penstock.policy.subscriptions import Subscription
+from penstock.store.sessions import Keep, StoredSubscription
+
+if TYPE_CHECKING:
+    from penstock.gateway.connection.downstream import Downstream
+    from penstock.gateway.connection.upstream import Upstream
+
+PAUSED = 0x100
+"""Beside the options of a stored subscription: the broker was told to end it for now."""
+
+_NO_RETAINED = 2
+_REPLAY = 0
+
+
+def drop(client: Downstream, text: str) -> None:
+    """Forget a subscription."""
+    session = client.session
+    client.gateway.rules.engine.unsubscribe(session.client_id, text)
+    session.drop(text)
+    client.forget_verdicts()
+
+
+async def keep(
+    client: Downstream, put: Iterable[StoredSubscription], dropped: Iterable[str]
+) -> None:
+    """Make the subscriptions of a session that outlives its connection durable."""
+    session = client.session
+    if not session.stored:
+        return
+    change = Keep(
+        session.client_id, session.holder, tuple(put), tuple(dropped), session.last_number
+    )
+    if change.put or change.drop:
+        await client.gateway.saver.save(change)
+
+
+def restore(client: Downstream, stored: Iterable[StoredSubscription]) -> list[Subscription]:
+    """Take up the subscriptions of a session that the broker has kept.
+
+    One that the rules of now would refuse sleeps until they change. Returned are those that
+    the broker does not have, because they were paused when the session was left.
+    """
+    session = client.session
+    rules = client.gateway.rules
+    missing: list[Subscription] = []
+    for it in stored:
+        session.numbers[it.filter] = it.number
+        subscription = rules.restore(session, it, it.options & ~PAUSED)
+        if subscription is None:
+            session.dormant[it.filter] = it
+            continue
+        session.hold(subscription)
+        if it.options & PAUSED:
+            missing.append(subscription)
+    return missing
+
+
+def rest(client: Downstream) -> None:
+    """Put to sleep the subscriptions whose purpose is no longer a declared one."""
+    gateway = client.gateway
+    session = client.session
+    declared = gateway.rules.declared
+    for subscription in [it for it in session.by_number.values() if not declared.admits(it.ap)]:
+        asleep = session.put_to_sleep(subscription)
+        gateway.rules.engine.unsubscribe(session.client_id, asleep.filter)
+        gateway.denials.subscription(session, UNDECLARED)
+        client.forget_verdicts()
+        gateway.start_task(_rest(client, asleep))
+
+
+async def _rest(client: Downstream, asleep: StoredSubscription) -> None:
+    """End at the broker what is asleep, unless it has woken up meanwhile."""
+    paused = replace(asleep, options=asleep.options | PAUSED)
+    await keep(client, [paused], [])
+    dormant = client.session.dormant
+    if not client.ended and dormant.get(asleep.filter) is asleep:
+        dormant[asleep.filter] = paused
+        filters = (broker_filter(asleep.filter, asleep.purpose, client.session.principal),)
+        await client.broker().questions.unsubscribe(Unsubscribe(1, filters))
+
+
+def wake(client: Downstream, concerned: Iterable[str] | None) -> None:
+    """Try again the subscriptions that could not be taken up when the session was.
+
+    All of them, or those that have topics in common with some of these filters.
+    """
+    dormant = client.session.dormant
+    waiting = [it for it in dormant.values() if concerned is None or _meets(it, concerned)]
+    for it in waiting:
+        del dormant[it.filter]
+    for subscription in restore(client, waiting):
+        resume(client, subscription)
+
+
+def _meets(stored: StoredSubscription, filters: Iterable[str]) -> bool:
+    mine = parse_subscribed(stored.filter).filter
+    return any(overlaps(mine, it) for it in filters)
+
+
+def pause(client: Downstream, subscription: Subscription) -> None:
+    """End at the broker a subscription that is forbidden for now."""
+    client.gateway.start_task(_pause(client, subscription))
+
+
+def resume(client: Downstream, subscription: Subscription) -> None:
+    """Make at the broker, once more, a subscription that is allowed again."""
+    client.gateway.start_task(_resume(client, subscription))
+
+
+async def _pause(client: Downstream, subscription: Subscription) -> None:
+    held = _held(client, subscription)
+    if held is None:
+        return
+    # Stored first: who takes the session up must know that the broker has it no longer.
+    await keep(client, [replace(held, options=held.options | PAUSED)], [])
+    if not subscription.active and _held(client, subscription) is not None:
+        await client.broker().questions.unsubscribe(
+            Unsubscribe(
+                1, (broker_filter(subscription.text, subscription.ap, client.session.principal),)
+            )
+        )
+
+
+async def _resume(client: Downstream, subscription: Subscription) -> None:
+    held = _held(client, subscription)
+    if held is None or not subscription.active:
+        return
+    handling = _REPLAY if client.gateway.replay_retained else _NO_RETAINED
+    reason = await ask_broker(client.broker(), subscription, held.number, handling)
+    if reason >= FAILURE:
+        # It stays marked as paused: who takes the session up tries again.
+        client.gateway.log.warning("the broker refused to resume", code=f"0x{reason:02x}")
+        return
+    # It may have been paused again meanwhile, and marked so.
+    if _flows(client, subscription):
+        await keep(client, [held], [])
+
+
+def _flows(client: Downstream, subscription: Subscription) -> bool:
+    return subscription.active and _held(client, subscription) is not None
+
+
+def _held(client: Downstream, subscription: Subscription) -> StoredSubscription | None:
+    """Return what a session holds of a subscription, unless both have gone separate ways."""
+    session = client.session
+    number = session.numbers.get(subscription.text)
+    if client.ended or number is None or session.by_number.get(number) is not subscription:
+        return None
+    return session.hold(subscription)
+
+
+async def ask_broker(
+    upstream: Upstream, subscription: Subscription, number: int, handling: int
+) -> int:
+    """Subscribe at the broker under the gateway's number; return its reason code."""
+    options = subscription.options
+    wanted = Requested(
+        broker_filter(subscription.text, subscription.ap, upstream.client.session.principal),
+        options & 3,
+        bool(options & 4),
+        bool(options & 8),
+        handling,
+    )
+    properties = Properties(subscription_identifiers=(number,))
+    answer = await upstream.questions.subscribe(Subscribe(1, (wanted,), properties))
+    return answer.reasons[0]
+
+
+def broker_filter(text: str, ap: str | None, principal: str = ANONYMOUS) -> str:
+    """Return the filter under which a subscription stands at the broker.
+
+    Every group has a mark behind its name, so that nobody can name another's.
+    """
+    subscribed = parse_subscribed(text)
+    if subscribed.group is None:
+        return text
+    meant = f"purpose {ap}" if ap is not None else ""
+    if principal != ANONYMOUS:
+        meant += f"\0user {principal}"
+    mark = hashlib.sha256(meant.encode()).hexdigest()[:12]
+    return f"$share/{subscribed.group}.{mark}/{subscribed.filter}"
+
+
+def broker_filter_of(session: Session, text: str) -> str | None:
+    """Return the filter that the broker has for a session's subscription, if there is one."""
+    asleep = session.dormant.get(text)
+    if asleep is not None:
+        return broker_filter(text, asleep.purpose, session.principal)
+    number = session.numbers.get(text)
+    held = session.by_number.get(number) if number is not None else None
+    return broker_filter(text, held.ap, session.principal) if held is not None else None

@@ -1,0 +1,1 @@
+"""Hosts the engine that detects complex events: journal, snapshots, reload, leader election."""

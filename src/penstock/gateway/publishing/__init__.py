@@ -1,0 +1,1 @@
+"""What the gateway itself publishes: messages of actions, and wills."""

@@ -1,0 +1,194 @@
+"""Actions: what an emergency publishes by itself.
+
+    evolution ──▶ outbox ──▶ detection, one deeper ──▶ `Dispatch`: durable ──▶ sent at a rate
+                     └── too deep, no topic, no room: given up, counted, logged
+
+Rules that hold here:
+- A message of an action is an event as any other: it is detected before it is sent, in the
+  step that it came up in. How deep that goes is limited. The rate holds for sending alone.
+- Fifty are carried out in one step. Where there are more, the others follow in steps of their
+  own, in half of the time: an outbreak holds nobody up. The outbox keeps them, so that a
+  restart loses none.
+- At most so many wait to be detected, and as many to be sent. Beyond that the newest are given
+  up, not the oldest: what waits was promised, some of it is on its way already, and a flood
+  costs its own messages, not those that came before it. What cannot be sent for that is
+  detected all the same. Since no depth has more than that, whatever leads to itself ends.
+- It is published as nobody's but the gateway's own, on behalf of the scenario's subject,
+  whose preferences hold for it.
+- It never is a command, and never goes to a topic of the broker's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, deque
+from typing import TYPE_CHECKING, Final
+
+from penstock.gateway.connection.broker_texts import are_welcome
+from penstock.gateway.publishing.dispatch import OUTCOMES, Dispatch, encode_payload
+from penstock.telemetry import get_logger
+
+if TYPE_CHECKING:
+    from penstock.cep.outcome import Publication
+    from penstock.gateway.authorization.guard import Guard
+    from penstock.gateway.limits import Limits
+    from penstock.gateway.publishing.outbox import Outbox
+    from penstock.gateway.publishing.publisher import Publisher
+    from penstock.policy.notation import Notation
+
+AT_ONCE: Final = 50
+"""How many are detected in one step: some ten milliseconds' worth."""
+LIMIT: Final = 100_000
+"""How many may wait to be detected, and how many to be sent: 60 MB, 16 MB in a snapshot."""
+_TURN_SECONDS: Final = 0.05
+"""How often it is looked whether changed definitions are taken over."""
+_SILENT_SECONDS: Final = 1.0
+_log = get_logger("gateway")
+
+
+class Actions:
+    """Carries out what plans want published."""
+
+    def __init__(
+        self,
+        guard: Guard,
+        publisher: Publisher,
+        notation: Notation,
+        limits: Limits,
+        *,
+        depth: int,
+        rate: int,
+    ) -> None:
+        self.dispatch = Dispatch(guard.detection, publisher, rate)
+        self._guard = guard
+        self._notation = notation
+        self._limits = limits
+        self._depth = depth
+        self._fresh: deque[int] = deque()
+        self._noted = 0
+        """The last number that is in `_fresh`, or was."""
+        self._losses = Losses()
+        self._busy = False
+        self._later: asyncio.TimerHandle | None = None
+
+    def carry_out(self) -> None:
+        """Detect what is new in the outbox, and what comes up meanwhile; let it be sent."""
+        if self._busy or not self.dispatch.is_open:
+            return
+        began = time.monotonic()
+        self._busy = True
+        try:
+            self._carry_out(self._guard.detection.outbox)
+        finally:
+            self._busy = False
+        if self._fresh and self._later is None:
+            # As long as it took: half of the time is for all others.
+            self._go_on_in(time.monotonic() - began)
+
+    def resume(self) -> None:
+        """Go on with what was not done with before a restart."""
+        outbox = self._guard.detection.outbox
+        self._fresh = deque(outbox.fresh())
+        self._noted = outbox.last
+        self.dispatch.resume()
+        if self._fresh and self._later is None:
+            self._go_on_in(0.0)
+
+    def _go_on_in(self, seconds: float) -> None:
+        self._later = asyncio.get_running_loop().call_later(seconds, self._go_on)
+
+    def _go_on(self) -> None:
+        """Carry out some more, in a step of their own."""
+        self._later = None
+        detection = self._guard.detection
+        if not self.dispatch.is_open or not detection.is_alive():
+            self._fresh.clear()  # whoever detects next finds them in the outbox
+        elif detection.turning.busy:
+            self._go_on_in(_TURN_SECONDS)
+        else:
+            detection.catch_up(detection.clock.now())
+            self.carry_out()
+
+    def _carry_out(self, outbox: Outbox) -> None:
+        """Detect some in their order, and note in the journal what became of each."""
+        detection = self._guard.detection
+        refused: Counter[str] = Counter()
+        passed: list[int] = []
+        sent: list[int] = []
+        done = self._take_new(outbox)
+        room = LIMIT - (len(outbox.waiting) - len(done) - len(self._fresh))
+        while self._fresh and len(passed) < AT_ONCE:
+            number = self._fresh.popleft()
+            passed.append(number)
+            why = self._try(outbox.waiting[number])
+            if why:
+                refused[why] += 1
+                done.append(number)
+            elif len(sent) < room:
+                sent.append(number)
+            else:
+                done.append(number)
+            if detection.engine is None:
+                break
+            done += self._take_new(outbox)
+        refused["full"] = len(done) - refused.total()
+        # Also where detection has failed: what it failed on must not come again.
+        if passed:
+            detection.journal.add(outbox.pass_on(passed))
+        if done:
+            detection.journal.add(outbox.settle(done))
+            self._losses.add(refused)
+        self.dispatch.send(sent)
+
+    def _take_new(self, outbox: Outbox) -> list[int]:
+        """Take note of what has come up; return those for which there is no room."""
+        self._fresh.extend(range(self._noted + 1, outbox.last + 1))
+        self._noted = outbox.last
+        return [self._fresh.pop() for _ in range(len(self._fresh) - LIMIT)]
+
+    def _try(self, publication: Publication) -> str:
+        """Let a message take effect as an event; return why it is given up, if it is."""
+        if publication.depth > self._depth:
+            return "depth"
+        if not self._is_welcome(publication.topic):
+            return "topic"
+        payload = encode_payload(publication)
+        if payload is None:
+            return "event"
+        taken = self._guard.detect(publication.topic, payload, publication.depth)
+        return "" if taken else "event"
+
+    def _is_welcome(self, topic: str) -> bool:
+        """Say whether actions may publish to a topic."""
+        return not (
+            topic.startswith("$")
+            or self._notation.is_command(topic)
+            or len(topic.encode("utf-8", "replace")) > self._limits.topic_bytes
+            or topic.count("/") >= self._limits.topic_levels
+            or not are_welcome([topic])
+        )
+
+
+class Losses:
+    """Counts what is given up and logs it, at most once a second; about whom stays unsaid."""
+
+    def __init__(self) -> None:
+        self._unsaid: Counter[str] = Counter()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, reasons: Counter[str]) -> None:
+        """Take note of how many are given up, by reason."""
+        for why, number in reasons.items():
+            OUTCOMES[why].inc(number)
+        self._unsaid += reasons
+        if self._timer is None:
+            self._say()
+
+    def _say(self) -> None:
+        self._timer = None
+        for why, number in self._unsaid.items():
+            _log.error("messages of actions were given up", reason=why, count=number)
+        if self._unsaid:
+            self._unsaid.clear()
+            self._timer = asyncio.get_running_loop().call_later(_SILENT_SECONDS, self._say)

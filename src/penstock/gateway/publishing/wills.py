@@ -1,0 +1,319 @@
+"""Wills that are judged: a will is a message, and is decided on when it is sent.
+
+    CONNECT ──▶ would the topic be looked at? ── no ──▶ the broker keeps and sends the will
+                      └── yes ──▶ kept here ──▶ the connection ends ──▶ as any publication
+                                      └── this gateway is killed ──▶ by the one that comes after
+
+Rules that hold here:
+- A will on a topic that policies or detection look at never lies at the broker, which would
+  send it unseen. Nor does one that feeds a stream and has a delay: it is recorded when it is
+  sent, and only who sends it knows when. Where that begins to hold for a will that the broker
+  has, its client is asked to connect again; should it leave before that, the will is taken back
+  and judged here.
+- A will that waits (its delay, definitions that are not fresh, detection that is not at work) is
+  sent unless the client is back by then. A client whose session is gone is not back.
+- A will that is kept here is in the store before its client is told that it is connected, until
+  the broker has it or nobody wants it any more. Where this gateway is killed, the next one to
+  run sends it before it lets clients in; where others run, one of them does.
+- Each is sent once. Who is killed between handing a will to the broker and hearing that it
+  has arrived leaves one that is sent again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from penstock.errors import PenstockError
+from penstock.gateway.connection.disconnect import Cause, end
+from penstock.gateway.detection.leader_lease import is_gone
+from penstock.gateway.publish_result import DETECTOR, UNTOLD, Written
+from penstock.gateway.session import Session
+from penstock.gateway.session_writer import Saver
+from penstock.gateway.translation import MESSAGE_AIP, MESSAGE_PIP
+from penstock.mqtt import Connect, Disconnect, Publish, Reader, Sender, Will
+from penstock.store.detection import Detector
+from penstock.store.follower import boot_clock
+from penstock.store.wills import DroppedWill, KeptWill, WillChange, WillStore, make_number
+
+if TYPE_CHECKING:
+    from penstock.gateway.service.gateway import Gateway
+
+LOOK_SECONDS: Final = 5.0
+_AGAIN_SECONDS: Final = 0.5
+_START_SECONDS: Final = 5.0
+
+
+@dataclass(eq=False, slots=True)
+class _Leaving:
+    """A will whose client is gone."""
+
+    session: Session
+    will: Will
+    number: str
+    timer: asyncio.TimerHandle | None = None
+    """What it waits with; None while it is on its way."""
+
+
+class Wills:
+    """The wills that this gateway keeps."""
+
+    def __init__(self, gateway: Gateway, store: WillStore) -> None:
+        self._gateway = gateway
+        self._store = store
+        self._saver: Saver[WillChange] = Saver(self._save)
+        self._kept: dict[Session, str] = {}
+        """The numbers of the wills of connected clients."""
+        self._leaving: dict[str, _Leaving] = {}
+        self._by_client: dict[str, list[_Leaving]] = {}
+        self._sent = asyncio.Event()
+        self._reviewed = 0
+        """The generation of the rules that the wills at the broker were looked at under."""
+
+    # --- while the client is connected ---
+
+    def keep(self, session: Session, will: Will) -> Will | None:
+        """Take a will that a client connects with; return what the broker is to know of it."""
+        session.will = will
+        session.will_given = not self._is_ours(will)
+        return will if session.will_given else None
+
+    async def secure(self, session: Session, *, resumed: bool) -> None:
+        """Let a client come in: its will is durable, and an earlier one has no use any more.
+
+        Where its session is not `resumed`, the earlier session has ended, and the will with it.
+        """
+        for it in list(self._by_client.get(session.client_id, ())):
+            if it.timer is not None:
+                if resumed:
+                    self._drop(it)
+                else:
+                    self._send(it)
+        will = session.will
+        if will is not None and not session.will_given:
+            self._kept[session] = make_number()
+            await self._saver.save(self._row(session, will))
+
+    def forget(self, session: Session) -> None:
+        """Take note that a connection is over and its will is not to be sent."""
+        number = self._kept.pop(session, "")
+        if number:
+            self._saver.later(DroppedWill(number))
+
+    # --- when it is gone ---
+
+    def leave(self, session: Session) -> bool:
+        """Send a will whose client has left without a word; False: the broker does."""
+        will = session.will
+        if will is None:
+            return False
+        if session.will_given and not self._is_ours(will):
+            self._gateway.recording.note(will.topic, will.payload, _is_restricted(will))
+            return False
+        session.will = None
+        self._depart(_Leaving(session, will, self._kept.pop(session, "") or make_number()))
+        return True
+
+    def finish(self) -> None:
+        """Send those that wait: nobody can come back any more."""
+        for it in list(self._leaving.values()):
+            if it.timer is not None:
+                self._send(it)
+
+    async def stop(self) -> None:
+        """Let another gateway have those that were not sent."""
+        await self._saver.finish()
+        if self._leaving:
+            await self._gateway.run_in_thread(self._store.leave)
+
+    # --- those of gateways that are gone ---
+
+    async def start(self) -> None:
+        """Send the wills of gateways that are gone, and look for further ones from now on."""
+        await self._take()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_START_SECONDS):
+                # A client that comes back must not be told of by its will afterwards.
+                while any(self._is_due(it) for it in self._leaving.values()):
+                    self._sent.clear()
+                    await self._sent.wait()
+        self._gateway.start_task(self._look())
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            if self._reviewed != self._gateway.rules.generation:
+                self._review()
+            if self._kept or self._leaving:
+                await self._renew()
+            await self._take()
+
+    def _review(self) -> None:
+        """Let clients connect again whose wills must not lie at the broker any more.
+
+        The broker is told that they left in order: such a will is not sent.
+        """
+        self._reviewed = self._gateway.rules.generation
+        for client in list(self._gateway.clients.values()):
+            session = client.session
+            will = session.will
+            if client.open and will and session.will_given and self._is_ours(will):
+                session.will = None
+                client.broker().close(Disconnect())
+                end(client, Cause.BROKER)
+
+    async def _renew(self) -> None:
+        """Say that this gateway is there; store its wills anew where it was taken for dead."""
+        try:
+            if not await self._gateway.run_in_thread(self._store.renew):
+                for session in list(self._kept):
+                    if session.will is not None:
+                        self._saver.later(self._row(session, session.will))
+        except PenstockError as error:
+            self._gateway.log.warning("the store does not answer for wills", error=error)
+
+    async def _take(self) -> None:
+        try:
+            found = await self._gateway.run_in_thread(self._store.take, _is_gone)
+        except PenstockError as error:
+            self._gateway.log.warning("wills of other gateways cannot be read", error=error)
+            return
+        for row in found:
+            leaving = _read(row)
+            if leaving is None or leaving.session.client_id in self._gateway.clients:
+                self._saver.later(DroppedWill(row.number))
+            else:
+                self._depart(leaving)
+        if found:
+            self._gateway.log.info("wills of a gateway that is gone are sent", count=len(found))
+
+    # --- inside ---
+
+    def _is_ours(self, will: Will) -> bool:
+        gateway = self._gateway
+        delayed = bool(will.properties.will_delay)
+        return gateway.guard.concerns(will.topic) or (
+            delayed and bool(gateway.recording.feeds.of(will.topic))
+        )
+
+    def _row(self, session: Session, will: Will) -> KeptWill:
+        packet = Connect(session.client_id, will=will).encode()
+        number = self._kept[session]
+        return KeptWill(number, session.client_id, session.principal, session.expiry, packet)
+
+    def _is_due(self, it: _Leaving) -> bool:
+        return it.timer is None or not _delay(it)
+
+    def _depart(self, it: _Leaving) -> None:
+        self._leaving[it.number] = it
+        self._by_client.setdefault(it.session.client_id, []).append(it)
+        delay = _delay(it)
+        if delay:
+            self._wait(it, delay)
+        else:
+            self._send(it)
+
+    def _wait(self, it: _Leaving, seconds: float) -> None:
+        it.timer = self._gateway.loop.call_later(seconds, self._fire, it)
+
+    def _fire(self, it: _Leaving) -> None:
+        if it.session.client_id in self._gateway.clients:
+            self._drop(it)
+        else:
+            self._send(it)
+
+    def _drop(self, it: _Leaving) -> None:
+        """Be done with a will, sent or not."""
+        if it.timer is not None:
+            it.timer.cancel()
+        if self._leaving.pop(it.number, None) is not None:
+            self._saver.later(DroppedWill(it.number))
+            client_id = it.session.client_id
+            self._by_client[client_id].remove(it)
+            if not self._by_client[client_id]:
+                del self._by_client[client_id]
+        self._sent.set()
+
+    def _send(self, it: _Leaving) -> None:
+        """Let a will be decided on and take effect; wait where that cannot be now."""
+        if it.timer is not None:
+            it.timer.cancel()
+            it.timer = None
+        gateway = self._gateway
+        if boot_clock() > gateway.rules.fresh_until or not gateway.rules.enforceable:
+            self._wait(it, _AGAIN_SECONDS)
+            return
+        written = gateway.guard.publish(it.session, _message(it.will))
+        if written.waits is not None:
+            gateway.start_task(self._send_later(it, written.waits))
+        else:
+            self._conclude(it, written)
+
+    async def _send_later(self, it: _Leaving, waits: Awaitable[Written]) -> None:
+        self._conclude(it, await waits)
+
+    def _conclude(self, it: _Leaving, written: Written) -> None:
+        """Hand a will to the broker that was decided on, or be done with it."""
+        gateway, will = self._gateway, it.will
+        if written.why in {DETECTOR, UNTOLD}:
+            self._wait(it, _AGAIN_SECONDS)
+            return
+        if written.why:
+            gateway.counters.denied("publish", written.why)
+            gateway.denials.will(it.session, written.why, written.rule)
+            self._drop(it)
+            return
+
+        def hand_over(durable: bool) -> None:  # noqa: FBT001
+            if not durable or not gateway.publisher.send(
+                will.topic,
+                will.payload,
+                _message(will).properties.raw,
+                lambda: self._drop(it),
+                retain=will.retain,
+                restricted=_is_restricted(will),
+            ):
+                self._wait(it, _AGAIN_SECONDS)
+
+        (written.keeper or gateway.guard.detection.journal).wait(written.ticket, hand_over)
+
+    async def _save(self, changes: list[WillChange]) -> None:
+        await self._gateway.run_in_thread(self._store.apply, changes)
+
+
+def _message(will: Will) -> Publish:
+    properties = replace(will.properties, will_delay=None)
+    return Publish.of(will.topic, will.payload, retain=will.retain, properties=properties)
+
+
+def _delay(it: _Leaving) -> int:
+    return min(it.will.properties.will_delay or 0, it.session.expiry)
+
+
+def _read(row: KeptWill) -> _Leaving | None:
+    """Return a will from the store; None where it is not one that this version has written."""
+    reader = Reader(Sender.CLIENT)
+    try:
+        reader.feed(row.packet)
+        packets = reader.packets()
+    except PenstockError:
+        return None
+    if len(packets) != 1 or not isinstance(packets[0], Connect) or packets[0].will is None:
+        return None
+    session = Session(packets[0].client_id, row.principal, row.expiry)
+    return _Leaving(session, packets[0].will, row.number)
+
+
+def _is_gone(keeper: str, place: str) -> bool:
+    """Say whether a gateway was a process of this machine that is no more."""
+    now = datetime.now(UTC)
+    return is_gone(Detector(keeper, place, since=now, held_until=now, trouble=""))
+
+
+def _is_restricted(will: Will) -> bool:
+    """Say whether a will carries purposes of its own."""
+    return any(name in {MESSAGE_AIP, MESSAGE_PIP} for name, _ in will.properties.user)

@@ -1,0 +1,1 @@
+"""Writes accepted messages to the event log."""

@@ -1,0 +1,278 @@
+"""Writes accepted messages to the event log, beside their way to the broker.
+
+    forward ──▶ record ──▶ buffer ──▶ one batch at a time ──▶ event log ──▶ durable
+                   │                        └── fails: tried again, later and later
+                   └── full ──▶ wait: the publisher is not read │ shed: left out, counted
+
+Rules that hold here:
+- Only what was authorised comes here, as it goes to the broker. Commands and `$` topics
+  never do. A message that carries purposes of its own is left out and counted: the log
+  could not keep to them.
+- The way of a message waits for nothing: what is to be recorded is put into the buffer. What
+  is in it is bounded, but for one message of each publisher that waits for room.
+- Nothing in the buffer is given up while the gateway runs, however long the log is out of
+  reach. Records of a stream keep the order in which messages were accepted here.
+- With `acknowledge: recorded` a publisher gets the answer to a message of QoS 1 or 2 when the
+  log has it (`HeldAnswers`), or after the time-out the end of its connection. So what is
+  acknowledged is in the log, and what a crash took with it is sent again: at least once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.config.sections.recording import RecordingSettings
+from penstock.gateway.recording.feeds import MAX_VALUE, Feed, Feeds
+from penstock.gateway.recording.log_writer import Batch, Entry, LogWriter, OpenTopic
+from penstock.gateway.session import ANONYMOUS
+from penstock.mqtt import Publish
+from penstock.telemetry import get_logger, metrics
+
+if TYPE_CHECKING:
+    from penstock.gateway.connection.downstream import Downstream
+
+BATCH_RECORDS: Final = 1_000
+BATCH_BYTES: Final = 2 << 20
+BATCH_MILLISECONDS: Final = 100
+"""Records of a batch have one time: that of its first."""
+FIRST_PAUSE: Final = 0.1
+LONGEST_PAUSE: Final = 5.0
+_ENTRY_BYTES: Final = 512
+"""About what a message that waits takes, however empty it is."""
+_QOS: Final = 0x06
+
+_log = get_logger("gateway")
+
+Settled = Callable[[bool], None]
+"""Called with whether what was waited for is in the log."""
+
+_WRITTEN = metrics.counter(
+    "penstock_recording_written", "Messages that the event log has got from the gateway."
+).plain
+_LEFT_OUT = metrics.counter(
+    "penstock_recording_left_out",
+    "Messages that feed a stream and were not recorded: no room in the buffer (shed), purposes "
+    "of their own (restricted), wills and messages of actions that are too long (long), the log "
+    "out of reach when the gateway ended (ended).",
+    reason=("shed", "restricted", "long", "ended"),
+)
+_FAILED = metrics.counter(
+    "penstock_recording_failures", "Batches that the event log did not take at the first try."
+).plain
+_BUFFERED = metrics.gauge(
+    "penstock_recording_buffered_bytes", "What waits for the event log, in bytes."
+).plain
+_LAG = metrics.gauge(
+    "penstock_recording_lag_seconds", "How long the oldest message waits for the event log."
+).plain
+
+
+class Recording:
+    """What one gateway writes to the event log."""
+
+    def __init__(self, settings: RecordingSettings, open_topic: OpenTopic) -> None:
+        self.feeds = Feeds()
+        self.added = 0
+        self.durable = 0
+        self.buffered = 0
+        """What waits, in bytes."""
+        self._settings = settings
+        self._holds_answers = settings.acknowledge == "recorded"
+        self._writer = LogWriter(open_topic)
+        self._waiting: deque[Entry] = deque()
+        self._writing: Batch | None = None
+        self._awaited: deque[tuple[int, float, Settled]] = deque()
+        self._room = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._trouble = ""
+        self._ended = False
+
+    # --- the way of a message ---
+
+    def record(
+        self, client: Downstream, packet: Publish, *, restricted: bool
+    ) -> Coroutine[Any, Any, None] | None:
+        """Record a message where it feeds a stream; return what its publisher must wait for."""
+        feeds = self.feeds.of(packet.topic)
+        if not feeds:
+            return None
+        if restricted:
+            _LEFT_OUT["restricted"].inc()
+            return None
+        qos = packet.first & _QOS
+        overflow = self._settings.overflow
+        sheds = overflow == "shed-all" or (overflow == "shed" and not qos)
+        if sheds and self._is_full():
+            _LEFT_OUT["shed"].inc()
+            return None
+        who = client.session.principal
+        self._put(feeds, packet.topic, packet.payload, None if who == ANONYMOUS else who)
+        if qos and self._holds_answers:
+            client.held_answers.expect(self, packet.packet_id, self.added)
+        return self._wait_for_room() if self._is_full() and not sheds else None
+
+    def note(self, topic: str, payload: bytes, restricted: bool) -> None:  # noqa: FBT001
+        """Record a message that nobody can be made to wait for: the gateway's own, a will."""
+        feeds = self.feeds.of(topic)
+        if not feeds:
+            return
+        if restricted:
+            _LEFT_OUT["restricted"].inc()
+        elif len(payload) > MAX_VALUE:
+            _LEFT_OUT["long"].inc()
+        elif self._settings.overflow != "wait" and self._is_full():
+            _LEFT_OUT["shed"].inc()
+        else:
+            self._put(feeds, topic, payload)
+
+    def wait(self, ticket: int, settled: Settled) -> None:
+        """Call back when the log has a message, or when that has taken too long."""
+        if ticket <= self.durable:
+            settled(True)  # noqa: FBT003
+        else:
+            deadline = time.monotonic() + self._settings.timeout
+            self._awaited.append((ticket, deadline, settled))
+
+    def _put(
+        self, feeds: tuple[Feed, ...], topic: str, payload: bytes, publisher: str | None = None
+    ) -> None:
+        self.added += 1
+        if self._ended:
+            # Its ticket will never be durable, so that nobody is told that it was recorded.
+            _LEFT_OUT["ended"].inc()
+            return
+        size = _ENTRY_BYTES + len(topic) + len(payload)
+        now = time.time_ns() // 1_000_000
+        self._waiting.append(Entry(feeds, topic, payload, now, size, publisher))
+        self.buffered += size
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def _is_full(self) -> bool:
+        return self.buffered >= self._settings.buffer
+
+    async def _wait_for_room(self) -> None:
+        while self._is_full():
+            self._room.clear()
+            await self._room.wait()
+
+    # --- the way to the log ---
+
+    async def _run(self) -> None:
+        delay = self._settings.delay
+        try:
+            while self._waiting:
+                fresh = self._waiting[0].milliseconds / 1000 + delay - time.time()
+                if fresh > 0:
+                    # The clock may have been set back: never longer than the delay.
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._hurry.wait(), min(fresh, delay))
+                batch = self._writing = self._gather()
+                await self._write(batch)
+                self._writing = None
+                self._settle(batch)
+        finally:
+            self._task = None
+
+    def _gather(self) -> Batch:
+        """Take messages out of the buffer that are written together."""
+        waiting = self._waiting
+        taken = [waiting.popleft()]
+        size = taken[0].size
+        latest = taken[0].milliseconds + BATCH_MILLISECONDS
+        while (
+            waiting
+            and len(taken) < BATCH_RECORDS
+            and size + waiting[0].size <= BATCH_BYTES
+            and waiting[0].milliseconds <= latest
+        ):
+            size += waiting[0].size
+            taken.append(waiting.popleft())
+        return Batch(taken, self.added - len(waiting))
+
+    async def _write(self, batch: Batch) -> None:
+        """Write a batch, however often it takes."""
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                await self._writer.write(batch)
+            except Exception as error:  # noqa: BLE001 - whatever a log raises, it may work later
+                if not self._trouble:
+                    _FAILED.inc()
+                    _log.warning("the event log takes no records; they wait", error=error)
+                self._trouble = type(error).__name__
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+            else:
+                if self._trouble:
+                    _log.info("the event log takes records again")
+                self._trouble = ""
+                return
+
+    def _settle(self, batch: Batch) -> None:
+        self.durable = batch.ticket
+        self.buffered -= sum(entry.size for entry in batch.entries)
+        _WRITTEN.inc(len(batch.entries))
+        if not self._is_full():
+            self._room.set()
+        awaited = self._awaited
+        while awaited and awaited[0][0] <= self.durable:
+            _tell(awaited.popleft()[2], durable=True)
+
+    # --- beside ---
+
+    @property
+    def lag(self) -> float:
+        """How long the oldest message that the log has not got waits, in seconds."""
+        batch = self._writing
+        try:
+            oldest = batch.entries[0] if batch is not None else self._waiting[0]
+        except IndexError:
+            return 0.0
+        return max(0.0, time.time() - oldest.milliseconds / 1000)
+
+    def tick(self) -> None:
+        """Tell the metrics; end the wait of those who wait too long. Once a second."""
+        _BUFFERED.set(self.buffered)
+        _LAG.set(self.lag)
+        now = time.monotonic()
+        while self._awaited and self._awaited[0][1] <= now:
+            _tell(self._awaited.popleft()[2], durable=False)
+
+    def check(self) -> str | None:
+        """Say that the log keeps publishers waiting, if it does. Any thread may ask."""
+        if self._settings.overflow != "wait" and not self._holds_answers:
+            return None
+        if self._trouble:
+            return f"the event log takes no records: {self._trouble}"
+        lag = self.lag
+        return f"the event log is {lag:.0f} s behind" if lag > self._settings.timeout else None
+
+    async def finish(self, seconds: float) -> None:
+        """Write what waits; give it up where that takes too long."""
+        self._hurry.set()
+        task = self._task
+        if task is not None:
+            await asyncio.wait([task], timeout=seconds)
+            if not task.done():
+                task.cancel()
+        self._ended = True
+        left = self.added - self.durable
+        if left:
+            _LEFT_OUT["ended"].inc(left)
+            _log.error("messages were not recorded: the event log took none", count=left)
+        self._writer.close()
+
+
+def _tell(settled: Settled, *, durable: bool) -> None:
+    """Call back; what goes wrong there concerns one client, and no other message."""
+    try:
+        settled(durable)
+    except Exception as error:  # noqa: BLE001 - see above
+        _log.exception("an acknowledgement could not be passed on", error=error)

@@ -1,0 +1,1 @@
+"""Replicates situations from the gateway that detects to the others."""

@@ -1,0 +1,142 @@
+"""A connection between two gateways, once they know each other.
+
+Rules that hold here:
+- What is sent in one step of the loop goes out together.
+- A connection that breaks a rule, or does not greet in time, is closed; who uses it is told
+  once that it is over, and hears nothing from it afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, cast
+
+from penstock.errors import PenstockError
+from penstock.gateway.replication.channel import Channel, ChannelError
+from penstock.gateway.replication.messages import Message, decode, encode
+
+GREETING_SECONDS: Final = 5.0
+BUFFER_LIMIT: Final = 256 << 20
+"""The most that may wait for a gateway that does not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """On what terms gateways share detection."""
+
+    secret: bytes
+    largest: int
+    """The longest message between them, in bytes."""
+    lease: float
+    """How long others go by what this gateway tells them after they last asked, in seconds."""
+    patience: float
+    """How long messages wait for a gateway that detects, in seconds."""
+
+
+class Link(asyncio.Protocol):
+    """One end of a connection."""
+
+    def __init__(
+        self,
+        terms: Terms,
+        *,
+        caller: bool,
+        opened: Callable[[Link], None],
+        heard: Callable[[Link, Message], None],
+        ended: Callable[[Link, str], None],
+    ) -> None:
+        self.open = False
+        self._channel = Channel(terms.secret, caller=caller, limit=terms.largest)
+        self._opened = opened
+        self._heard = heard
+        self._ended = ended
+        self._greeted = False
+        self._over = False
+        self._out: list[bytes] = []
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._transport: asyncio.Transport | None = None
+
+    # --- the network ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Say hello."""
+        self._transport = cast("asyncio.Transport", transport)
+        if self._over:
+            self._transport.abort()
+            return
+        self._transport.write(self._channel.hello)
+        self._timer = self._loop.call_later(
+            GREETING_SECONDS, self.close, "it did not greet in time"
+        )
+
+    def data_received(self, data: bytes) -> None:
+        """Deal with what the other gateway sent."""
+        try:
+            for message in self._channel.feed(data):
+                self._greet()
+                self._heard(self, decode(message))
+                if self._over:
+                    return
+            self._greet()
+        except ChannelError as error:
+            # The other side is to find out by itself what is wrong.
+            self._greet()
+            self.close(error.message)
+        except PenstockError as error:
+            self.close(f"it could not be dealt with: {type(error).__name__}")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell who uses it."""
+        del exc
+        self._end("the connection broke")
+
+    # --- both ends ---
+
+    def send(self, message: Message) -> None:
+        """Send a message, together with what else is sent in this step."""
+        if self._over:
+            return
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out.append(encode(message))
+
+    def close(self, why: str) -> None:
+        """Close it; what was sent before still goes out."""
+        if self._over:
+            return
+        self._flush()
+        if self._transport is not None:
+            self._transport.close()
+            self._loop.call_later(GREETING_SECONDS, self._transport.abort)
+        self._end(why)
+
+    def _flush(self) -> None:
+        out, self._out = self._out, []
+        transport = self._transport
+        if not out or self._over or transport is None or not self._channel.agreed:
+            return
+        transport.write(b"".join(map(self._channel.seal, out)))
+        if transport.get_write_buffer_size() > BUFFER_LIMIT:
+            transport.abort()
+
+    def _greet(self) -> None:
+        if self._channel.agreed and not self._greeted and self._transport is not None:
+            self._greeted = True
+            self._transport.write(self._channel.greeting)
+        if self._channel.ready and not self.open and not self._over:
+            self.open = True
+            if self._timer is not None:
+                self._timer.cancel()
+            self._opened(self)
+
+    def _end(self, why: str) -> None:
+        if self._over:
+            return
+        self._over = True
+        self._out.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._ended(self, why)

@@ -1,0 +1,1 @@
+"""The process: listeners, workers, the definition feed, and the gateway as a whole."""

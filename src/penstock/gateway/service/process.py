@@ -1,0 +1,243 @@
+"""Builds a gateway from the settings, runs it, and ends it in order.
+
+    open: store ─▶ audit ─▶ follower ─▶ rules ─▶ listeners ─▶ /metrics, /healthz, /readyz
+    end (SIGTERM, SIGINT): listeners ─▶ clients (0x8B) ─▶ sessions ─▶ audit ─▶ store
+
+Rules that hold here:
+- The gateway listens only when it knows the definitions.
+- Ready means: the lease holds, the broker accepts connections, the audit log can be
+  written, and events are detected where any are defined, here or by a gateway that tells
+  us what it knows. Alive means: the loop turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+
+from penstock.config import Config
+from penstock.errors import UnavailableError
+from penstock.gateway.authorization.denials import Denials
+from penstock.gateway.authorization.rules import Rules
+from penstock.gateway.connection.authentication import Authenticator, PasswordFile
+from penstock.gateway.connection.broker_address import BrokerAddress
+from penstock.gateway.detection.leader_lease import make_holder, make_place
+from penstock.gateway.limits import TICK_SECONDS, Limits
+from penstock.gateway.recording.event_logs import Logs
+from penstock.gateway.recording.recorder import Recording
+from penstock.gateway.replication.channel import derive_secret
+from penstock.gateway.service.emergencies import Sharing
+from penstock.gateway.service.gateway import Gateway
+from penstock.gateway.service.listeners import Listener, open_listener
+from penstock.policy.notation import Notation
+from penstock.policy.purpose_settings import PurposeSettings
+from penstock.store.audit.log import AuditLog
+from penstock.store.audit.pseudonyms import Pseudonyms
+from penstock.store.audit.writer import AuditWriter
+from penstock.store.change_records import recorder
+from penstock.store.checked import CheckedDefinitions
+from penstock.store.database import Database
+from penstock.store.definitions import Definitions
+from penstock.store.detection import DetectionStore
+from penstock.store.follower import Follower
+from penstock.store.sessions import Sessions
+from penstock.store.situations import Situations
+from penstock.store.wills import WillStore
+from penstock.telemetry import Endpoint, Health, get_logger
+
+DRAIN_SECONDS = 8.0
+_LOOP_SECONDS = 10.0
+_PROBE_SECONDS = 1.0
+_COLLECT = (20_000, 20, 50)
+
+_log = get_logger("gateway")
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A gateway that runs, and where its listeners are."""
+
+    gateway: Gateway
+    listeners: tuple[Listener, ...]
+    health: Health
+
+    def port(self, name: str) -> int:
+        """Return the port of a listener."""
+        return next(listener.port for listener in self.listeners if listener.name == name)
+
+
+@asynccontextmanager
+async def run(config: Config, *, shared: bool = False, worker: int = 0) -> AsyncIterator[Running]:
+    """Run a gateway on this loop for as long as the block lasts."""
+    async with AsyncExitStack() as stack:
+        settings = config.gateway
+        if settings.open_mode:
+            _log.warning("open mode: every client may reserve and administer; for trials only")
+        database = stack.enter_context(Database.open(config.store.connection_url()))
+        pseudonyms = Pseudonyms.open(config.audit.pseudonym_key)
+        log = AuditLog.open(database, config.audit.signing_key)
+        writer = AuditWriter(log, batch=config.audit.batch, delay=config.audit.delay)
+        stack.callback(_close_audit, writer, log)
+        follower = stack.enter_context(Follower(database, lease=config.store.lease))
+        definitions = CheckedDefinitions(Definitions(database), recorder(log, pseudonyms))
+        place, holder = make_place(), make_holder()
+        gateway = Gateway(
+            rules=Rules(purpose_settings(config), open_mode=settings.open_mode),
+            limits=Limits.of(settings),
+            notation=Notation(**dict(word.split("=", 1) for word in settings.notation)),
+            broker=BrokerAddress.of(config.broker),
+            authenticator=make_authenticator(config),
+            definitions=definitions,
+            sessions=Sessions(database),
+            follower=follower,
+            denials=Denials(writer, pseudonyms),
+            close_denied=settings.filtering.denied_publish == "close",
+            replay_retained=settings.filtering.replay_retained,
+            emergencies=settings.emergencies,
+            situations=Situations(database, log, pseudonyms),
+            detection_store=DetectionStore(
+                database,
+                place,
+                seconds=settings.emergencies.lease,
+                holder=holder,
+            ),
+            sharing=make_sharing(config, worker),
+            recording=Recording(config.recording, Logs(config).topic),
+            wills=WillStore(database, holder, place),
+            stands_at=settings.place,
+        )
+        stack.push_async_callback(gateway.stop)
+        await gateway.start()
+        stack.push_async_callback(gateway.drain, DRAIN_SECONDS)
+        listeners: list[Listener] = []
+        for name, listener in settings.listeners.items():
+            opened = await open_listener(gateway, name, listener, shared=shared)
+            stack.callback(opened.close)
+            listeners.append(opened)
+            _log.info("listening", kind=listener.transport, host=listener.host, port=opened.port)
+        health = make_health(gateway, follower, writer)
+        yield Running(gateway, tuple(listeners), health)
+
+
+async def run_until_told(config: Config, *, worker: int = 0) -> None:
+    """Run a gateway, or one of several workers, until SIGTERM or SIGINT."""
+    loop = asyncio.get_running_loop()
+    told = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told.set)
+    async with run(config, shared=config.gateway.workers > 1, worker=worker) as running:
+        # What is here now stays; the collector need not look at it, nor often at the rest:
+        # messages are freed by their counts.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*_COLLECT)
+        with _endpoint(config, running.health, worker):
+            _log.info("the gateway is ready")
+            await told.wait()
+            _log.info("the gateway drains its connections")
+
+
+def purpose_settings(config: Config) -> PurposeSettings:
+    """Return the settings of purposes that hold where no definition says otherwise."""
+    filtering = config.gateway.filtering
+    return PurposeSettings(
+        allow_without_reservation=not filtering.strict,
+        filter_on_subscribe=filtering.mode == "subscribe",
+        filter_on_publish=filtering.mode == "publish",
+        filter_hybrid=filtering.mode == "hybrid",
+        auto_persist=True,
+    )
+
+
+def make_sharing(config: Config, worker: int) -> Sharing:
+    """Say where other gateways reach this one, and what proves that they are ours."""
+    settings = config.gateway.emergencies
+    port = settings.link_port
+    secret = derive_secret(config.audit.pseudonym_key.read().strip())
+    return Sharing(secret, settings.link_host, port + worker if port else 0)
+
+
+def make_authenticator(config: Config) -> Authenticator:
+    """Make what finds out who clients are."""
+    settings = config.gateway.authentication
+    passwords = None
+    if settings.passwords is not None:
+        passwords = PasswordFile(settings.passwords)
+        passwords.load()
+    return Authenticator(
+        passwords=passwords,
+        relay=settings.relay,
+        anonymous=settings.anonymous,
+        checks=settings.checks,
+        certificates=any(it.client_ca for it in config.gateway.listeners.values()),
+    )
+
+
+def make_health(gateway: Gateway, follower: Follower, writer: AuditWriter) -> Health:
+    """Make the checks of a gateway."""
+    health = Health()
+    beat = _Heartbeat(gateway)
+
+    def check_lease() -> str | None:
+        status = follower.status()
+        return None if status.is_fresh else "the definitions are stale"
+
+    def check_broker() -> str | None:
+        address = (gateway.broker.host, gateway.broker.port)
+        try:
+            with socket.create_connection(address, timeout=_PROBE_SECONDS):
+                return None
+        except OSError as error:
+            return f"the broker cannot be reached: {type(error).__name__}"
+
+    health.register("definitions", check_lease)
+    health.register("broker", check_broker)
+    health.register("audit", writer.check)
+    health.register("detection", lambda: gateway.guard.detection.trouble or None)
+    health.register("event_log", gateway.recording.check)
+    health.register("loop", beat.check, liveness=True)
+    return health
+
+
+class _Heartbeat:
+    """Tells whether the loop still turns."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._last = time.monotonic()
+        gateway.start_task(self._beat())
+
+    def check(self) -> str | None:
+        """Say how long the loop has been stuck, if it is."""
+        behind = time.monotonic() - self._last
+        return None if behind < _LOOP_SECONDS else f"the loop has not turned for {behind:.0f} s"
+
+    async def _beat(self) -> None:
+        while True:
+            self._last = time.monotonic()
+            await asyncio.sleep(TICK_SECONDS)
+
+
+@contextmanager
+def _endpoint(config: Config, health: Health, worker: int) -> Iterator[None]:
+    if not config.monitor.enabled:
+        yield
+        return
+    port = config.gateway.monitor_port
+    port = port + worker if port else 0
+    with Endpoint(health, host=config.monitor.host, port=port) as endpoint:
+        _log.info("answering probes", port=endpoint.port)
+        yield
+
+
+def _close_audit(writer: AuditWriter, log: AuditLog) -> None:
+    try:
+        writer.close()
+    except UnavailableError as error:
+        _log.exception("audit entries were given up", error=error)
+    log.close()

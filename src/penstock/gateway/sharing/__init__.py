@@ -1,1 +1,0 @@
-"""Detection that several gateways share: one detects, the others ask it and know what it knows."""

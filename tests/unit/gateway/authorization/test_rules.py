@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from penstock.gateway.authorization.rules import Rules
+from penstock.gateway.session import Session
+from penstock.gateway.translation import stamp
+from penstock.model.document import Document, Key
+from penstock.mqtt import Properties, Publish
+from penstock.policy.commands import Clear, Presubscribe, Reserve
+from penstock.policy.purpose_settings import PurposeSettings
+from penstock.store.sessions import StoredSubscription
+from penstock.store.snapshots import Snapshot
+
+RESERVED = Key("reservation", "a/#")
+
+
+def document(key: Key, **body: Any) -> Document:
+    return Document(key.kind, key.name, body)
+
+
+def snapshot(epoch: int, *documents: Document) -> Snapshot:
+    held = {it.key: it for it in documents}
+    return Snapshot(epoch, f"mark-{epoch}", MappingProxyType(held))
+
+
+def rules(*documents: Document) -> Rules:
+    made = Rules(PurposeSettings(auto_persist=True))
+    first = snapshot(1, *documents)
+    made.take(first, first.documents)
+    return made
+
+
+def subscribed(made: Rules, *wanted: tuple[str, str | None, int]) -> Session:
+    session = Session("c", "alice", 0)
+    for text, ap, identifier in wanted:
+        admission = made.engine.subscribe("c", text, ap, 1, identifier=identifier)
+        assert admission.subscription is not None
+        session.hold(admission.subscription)
+    return session
+
+
+def message(topic: str, *numbers: int, user: tuple[tuple[str, str], ...] = ()) -> Publish:
+    packet = Publish.of(topic, properties=Properties(subscription_identifiers=numbers, user=user))
+    # As the gateway's reader has it: reserved names told apart.
+    packet.properties.reserved = user
+    packet.properties.kept = b""
+    return packet
+
+
+def test_a_delivery_needs_a_known_and_compatible_subscription() -> None:
+    made = rules(document(RESERVED, allow=["p"]))
+    session = subscribed(made, ("a/#", "p", 0), ("a/b", "q", 0))
+    assert made.delivery(session, message("a/b", 1)) == b""
+    assert made.delivery(session, message("a/b", 2)) is None
+    assert made.delivery(session, message("a/b", 3)) is None
+    assert made.delivery(session, message("a/b")) is None
+    assert made.explain(session, message("a/b", 2)) != ""
+    assert made.explain(session, message("a/b", 3)) == ""
+
+
+def test_one_copy_for_several_subscriptions_names_those_that_let_it_pass() -> None:
+    made = rules(document(RESERVED, allow=["p"]))
+    session = subscribed(made, ("a/#", "p", 7), ("a/b", "q", 8), ("a/+", "p", 0))
+    assert made.delivery(session, message("a/b", 1, 2, 3)) == b"\x0b\x07"
+    assert made.delivery(session, message("a/b", 2)) is None
+
+
+@pytest.mark.parametrize(
+    ("pairs", "passes"),
+    [
+        ((("penstock-aip", "p"),), True),
+        ((("penstock-aip", "q"),), False),
+        ((("penstock-aip", ""), ("penstock-pip", "p")), False),
+        ((("penstock-aip", ""), ("penstock-pip", "q")), True),
+        ((("penstock-aip", ""), ("penstock-pip", "")), False),
+        ((("penstock-aip", "not//a purpose"),), False),
+        ((("penstock-publisher", "x"), ("penstock-epoch", "1")), True),
+    ],
+)
+def test_purposes_that_a_message_carries(pairs: tuple[tuple[str, str], ...], passes: bool) -> None:  # noqa: FBT001
+    made = rules()
+    session = subscribed(made, ("a", "p", 0))
+    for _ in range(2):  # the second time from memory
+        assert (made.delivery(session, message("a", 1, user=pairs)) is not None) == passes
+
+
+def test_a_change_turns_a_generation_and_stamps_follow_the_epoch() -> None:
+    made = rules()
+    before = made.generation
+    alice = Session("c", "alice", 0)
+    assert made.stamp(alice) == stamp("alice", 1)
+    made.take(snapshot(2), ())
+    assert made.generation > before
+    assert made.stamp(alice) == stamp("alice", 2)
+    made.take(snapshot(2), ())
+    assert made.epoch == 2
+
+
+def test_what_is_tried_out_goes_before_what_is_stored_until_it_is_taken_back() -> None:
+    made = rules(document(RESERVED, allow=["p"]))
+    made.try_out({RESERVED: document(RESERVED, allow=["q"])})
+    assert made.engine.decide("a", "q")
+    later = snapshot(2, document(RESERVED, allow=["r"]))
+    made.take(later, later.documents)
+    assert made.engine.decide("a", "q")
+    assert made.unsaved().keys() == {RESERVED}
+    made.reload()
+    assert made.engine.decide("a", "r")
+    assert not made.engine.decide("a", "q")
+    assert made.unsaved() == {}
+
+
+def test_what_is_stored_holds_again_unless_something_else_is_tried_out() -> None:
+    made = rules(document(RESERVED, allow=["p"]))
+    made.try_out({RESERVED: document(RESERVED, allow=["q"])})
+    tried = made.unsaved()
+    made.try_out({RESERVED: document(RESERVED, allow=["r"])})
+    made.settle([RESERVED], tried)
+    assert made.engine.decide("a", "r")
+    before = made.generation
+    made.settle([RESERVED], made.unsaved())
+    assert made.engine.decide("a", "p")
+    assert made.unsaved() == {}
+    assert made.generation > before
+    made.try_out({RESERVED: None})
+    made.settle([RESERVED], {})
+    assert made.unsaved() == {RESERVED: None}
+
+
+def test_presubscriptions_of_the_same_go_by_name_and_can_be_taken_back() -> None:
+    made = rules()
+    one, two = Key("presubscription", "one"), Key("presubscription", "two")
+
+    def said(key: Key, purpose: str) -> Document:
+        return document(key, client="c", filter="a", purpose=purpose)
+
+    made.try_out({one: said(one, "p"), two: said(two, "q")})
+    found = made.engine.presubscriptions.get("c", "a")
+    assert found is not None
+    assert found.ap == "q"
+    assert made.presubscription("c", "a") == "two"
+    made.try_out({two: None})
+    assert made.presubscription("c", "a") == "one"
+    made.try_out({one: None})
+    assert made.engine.presubscriptions.get("c", "a") is None
+
+
+def test_a_plain_subscription_stays_plain_when_it_is_taken_up_again() -> None:
+    made = rules(document(RESERVED, allow=["p"]))
+    made.engine.presubscribe("c", "a/#", "p")
+    held = made.restore(Session("c", "alice", 0), StoredSubscription("a/b", 1, None, 1, 0), 1)
+    assert held is not None
+    assert held.ap is None
+    assert made.engine.presubscriptions.get("c", "a/#") is not None
+
+
+def test_settings_are_definitions() -> None:
+    key = Key("purpose-settings", "default")
+    made = rules(document(key, filter_on_subscribe=True, cache_reservations=False))
+    assert made.engine.settings.filter_on_subscribe
+    assert not made.remembers
+    made.take(snapshot(2), [key])
+    assert made.engine.settings == PurposeSettings(auto_persist=True)
+    assert made.remembers
+
+
+def test_rights_come_from_users_clients_and_groups() -> None:
+    made = rules(
+        Document("right", "r1", {"subjects": ["user:alice"], "reserve": ["a/#"]}),
+        Document("right", "r2", {"subjects": ["client:c"], "presubscribe": ["b/#"]}),
+        Document("right", "r3", {"subjects": ["group:ops"], "administer": True}),
+        Document("right", "r4", {"subjects": ["user:anonymous"], "administer": True}),
+        Document("group", "ops", {"members": ["user:olga"]}),
+    )
+    alice, olga = Session("x", "alice", 0), Session("y", "olga", 0)
+    nobody = Session("c", "anonymous", 0)
+    assert made.rights(alice).may(Reserve("a/b", None)).allowed
+    assert not made.rights(olga).may(Reserve("a/b", None)).allowed
+    assert made.rights(olga).may(Clear()).allowed
+    assert made.rights(nobody).may(Presubscribe("z", "b/c", None)).allowed
+    assert not made.rights(nobody).may(Clear()).allowed
+    made.take(snapshot(2), [Key("right", "r1")])
+    assert not made.rights(alice).may(Reserve("a/b", None)).allowed
+
+
+def test_policies_that_nobody_checks_close_the_gateway() -> None:
+    made = rules(Document("enforcement", "default", {"policies": "required"}))
+    session = subscribed(made, ("a", "p", 0))
+    assert made.delivery(session, message("a", 1)) is None
+
+
+def test_definitions_that_cannot_be_compiled_close_the_gateway_until_they_are_mended() -> None:
+    made = rules(Document("policy", "p", {"subject": "anyone"}))
+    session = subscribed(made, ("a", "p", 0))
+    assert not made.enforceable
+    assert made.delivery(session, message("a", 1)) is None
+    made.take(snapshot(2), [Key("policy", "p")])
+    assert made.delivery(session, message("a", 1)) == b""
+
+
+def test_many_reservations_are_taken_at_once_as_one_by_one() -> None:
+    """What is tried out at this gateway goes before them, either way."""
+    many = [
+        document(Key("reservation", f"t/{n}/#"), allow=[f"p{n % 7}"], prohibit=["x"])
+        for n in range(1_500)
+    ]
+    tried: dict[Key, Document | None] = {
+        many[3].key: None,
+        many[4].key: document(many[4].key, allow=["mine"]),
+        Key("reservation", "mine"): document(Key("reservation", "mine"), allow=["mine"]),
+    }
+    at_once, one_by_one = rules(), rules()
+    for made in (at_once, one_by_one):
+        made.try_out(tried)
+    whole = snapshot(2, *many)
+    held = at_once.engine.subscribe("c", "t/9/x", "p1").subscription
+    assert held is not None
+    at_once.take(whole, whole.documents)
+    for number, one in enumerate(many):
+        part = snapshot(2 + number, *many[: number + 1])
+        one_by_one.take(part, [one.key])
+    assert dict(at_once.engine.reservations.items()) == dict(one_by_one.engine.reservations.items())
+    assert at_once.engine.reservations.get("t/3/#") is None
+    # Half of them less: the subscription that was made before is judged by what is left.
+    fewer = snapshot(9_999, *many[1_400:])
+    at_once.take(fewer, whole.documents)
+    assert len(at_once.engine.reservations) == 102
+    assert at_once.engine.decide("t/9/x", "p1")
+    assert not at_once.engine.decide("t/1450/x", "nobody")
+
+
+def test_a_purpose_that_is_not_declared_delivers_nothing_and_says_so() -> None:
+    made = rules(document(Key("purpose", "p")))
+    session = subscribed(made, ("a", "p", 0), ("b", "q", 0))
+    session.put_to_sleep(session.by_number[2])
+    assert made.delivery(session, message("a", 1)) == b""
+    assert made.delivery(session, message("b", 2)) is None
+    assert made.explain(session, message("b", 2)) == "declared purposes"
+    assert made.restore(session, session.dormant["b"], 1) is None
+    free = snapshot(2)
+    made.take(free, [Key("purpose", "p")])
+    assert made.restore(session, session.dormant["b"], 1) is not None

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import asyncio
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.errors import UnavailableError
+from penstock.gateway.connection.authentication import (
+    Authenticator,
+    PasswordFile,
+    RefusedError,
+    check_name,
+    common_name,
+    parse_users,
+)
+from penstock.mqtt import Connect, ReasonCode
+from tests.gateway.passwords import write_passwords
+
+
+def authenticator(path: Path | None = None, **options: Any) -> Authenticator:
+    given: dict[str, Any] = {"relay": False, "anonymous": False, "checks": 1, **options}
+    return Authenticator(passwords=PasswordFile(path) if path else None, **given)
+
+
+def identify(who: Authenticator, connect: Connect, certificate: Any = None) -> str:
+    async def run() -> str:
+        return await who.identify(connect, certificate)
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("name", ["", "a:b", "anonymous", "line\nbreak", "x" * 257])
+def test_names_that_nobody_can_have(name: str) -> None:
+    with pytest.raises(RefusedError):
+        check_name(name)
+
+
+@pytest.mark.parametrize(
+    "line", ["alice", "alice:plain", ":$argon2id$x", "a:$argon2$1\na:$argon2$2"]
+)
+def test_a_line_that_is_wrong_is_named_and_not_quoted(line: str) -> None:
+    with pytest.raises(UnavailableError, match="line") as caught:
+        parse_users(line.encode(), Path("passwords"))
+    assert "plain" not in str(caught.value)
+
+
+def test_comments_and_blank_lines_are_passed_over() -> None:
+    users = parse_users(b"# users\n\nalice:$argon2id$h:a,b*\n", Path("p"))
+    assert users["alice"].patterns == ("a", "b*")
+
+
+def test_a_changed_file_counts_at_once(tmp_path: Path) -> None:
+    path = write_passwords(tmp_path / "p", {"alice": "old"})
+    who = authenticator(path)
+    assert identify(who, Connect("x", username="alice", password=b"old")) == "alice"
+    path.unlink()
+    write_passwords(path, {"alice": "new"})
+    with pytest.raises(RefusedError):
+        identify(who, Connect("x", username="alice", password=b"old"))
+    assert identify(who, Connect("x", username="alice", password=b"new")) == "alice"
+
+
+def test_a_missing_file_is_not_an_open_door(tmp_path: Path) -> None:
+    who = authenticator(tmp_path / "missing")
+    with pytest.raises(UnavailableError, match="create"):
+        identify(who, Connect("x", username="alice", password=b"x"))
+
+
+def test_too_many_waiting_logins_are_told_to_come_back(tmp_path: Path) -> None:
+    who = authenticator(write_passwords(tmp_path / "p", {"alice": "a"}))
+    who._waiting = who._most
+    with pytest.raises(RefusedError) as caught:
+        identify(who, Connect("x", username="alice", password=b"a"))
+    assert caught.value.reason is ReasonCode.SERVER_BUSY
+
+
+def test_nobody_gets_in_without_a_name_unless_allowed() -> None:
+    with pytest.raises(RefusedError):
+        identify(authenticator(), Connect("x"))
+    assert identify(authenticator(anonymous=True), Connect("x")) == "anonymous"
+    with pytest.raises(RefusedError):
+        identify(authenticator(anonymous=True), Connect("x", username="alice", password=b"?"))
+    assert identify(authenticator(relay=True), Connect("x", username="alice")) == "alice"
+
+
+def test_a_certificate_goes_before_a_password() -> None:
+    certificate = {"subject": ((("countryName", "DE"),), (("commonName", "erin"),))}
+    assert identify(authenticator(), Connect("x", username="alice"), certificate) == "erin"
+    with pytest.raises(RefusedError):
+        common_name({"subject": ()})
+
+
+def test_client_identifiers(tmp_path: Path) -> None:
+    path = write_passwords(tmp_path / "p", {"bob": "b"}, {"bob": "sensor-*,gauge"})
+    file = PasswordFile(path)
+    file.load()
+    who = Authenticator(passwords=file, relay=False, anonymous=True, checks=1)
+    owned = {"bob", "bob:1", "sensor-", "sensor-9", "gauge"}
+    for client_id in owned | {"bobby", "sensor", "gauge1", "alice"}:
+        assert who.owns("bob", client_id) == (client_id in owned), client_id
+    assert who.owns("anonymous", "whatever")
+    who.close()
+
+
+def test_nobody_may_use_what_belongs_to_a_user(tmp_path: Path) -> None:
+    patterns = {"alice": "a-*,a-b*,aa*,x", "bob": "z*,b*,ab-c*"}
+    path = write_passwords(tmp_path / "p", {"alice": "a", "bob": "b"}, patterns)
+    file = PasswordFile(path)
+    file.load()
+    who = Authenticator(passwords=file, relay=False, anonymous=True, checks=1)
+    users = ("alice", "bob")
+    for client_id in map("".join, itertools.product("ab-xz", repeat=3)):
+        taken = any(who.owns(user, client_id) for user in users)
+        assert who.owns("anonymous", client_id) != taken, client_id
+    for client_id in ("alice", "bob:1", "a-", "x", "z"):
+        assert not who.owns("anonymous", client_id), client_id
+    assert who.owns("anonymous", "alice2")
+    assert who.owns("anonymous", "xy")
+    who.close()
+
+
+@pytest.mark.parametrize("elsewhere", ["relay", "certificates"])
+def test_where_users_are_known_elsewhere_nobody_has_a_prefix(elsewhere: str) -> None:
+    known: dict[str, Any] = {elsewhere: True}
+    who = authenticator(anonymous=True, **known)
+    assert who.owns("anonymous", "anonymous:1")
+    assert not who.owns("anonymous", "dora")
+    assert not who.owns("anonymous", "anonymously")

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import pytest
+
+from penstock.cep.program import Program
+from penstock.definitions import DefinitionSet, read_text
+from penstock.definitions.events import compile_program
+from penstock.gateway.detection.watched_topics import Watch
+
+EVENTS = """
+kind: vocabulary
+name: v
+payload: {hot: bool}
+---
+kind: event
+name: Filtered
+attributes: {level: string}
+packet: {filters: ["a/+/b"], set: {level: t.topic}}
+---
+kind: event
+name: Named
+attributes: {level: string}
+packet: {when: 't.topic.includes("warmth")', set: {level: t.topic}}
+---
+kind: event
+name: Looking
+attributes: {level: string}
+packet: {filters: ["c/#"], when: t.payload.hot, set: {level: t.topic}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("topic", "seen"),
+    [
+        ("a/x/b", True),
+        ("a/x/c", False),
+        ("any/warmth", True),
+        ("any/cold", False),
+        ("c", True),
+        ("c/d/e", True),
+        ("$c/warmth", False),
+    ],
+)
+def test_a_topic_is_watched_if_a_message_on_it_could_be_an_event(topic: str, *, seen: bool) -> None:
+    definitions = DefinitionSet.build(read_text(EVENTS).documents)
+    watch = Watch(compile_program(definitions.definitions))
+    assert watch
+    assert watch.sees(topic) is watch.sees(topic) is seen
+
+
+def test_without_events_nothing_is_watched() -> None:
+    watch = Watch(Program())
+    assert not watch
+    assert not watch.sees("a")
