@@ -23,9 +23,9 @@ from penstock.policy.attribute_values import read_value
 from penstock.policy.attributes import Known
 from penstock.policy.emergencies import Emergency
 
-RULE_KINDS: Final = frozenset({"policy", "emergency-policy", "preference"})
-SETTING_KINDS: Final = frozenset({"enforcement", "plan", "scenario"})
-ACCESS_KINDS: Final = RULE_KINDS | SETTING_KINDS | {"vocabulary", "group", "attributes", "object"}
+RULE_KINDS: Final = kinds.kinds_of(kinds.Concern.RULES)
+SETTING_KINDS: Final = kinds.kinds_of(kinds.Concern.SETTINGS)
+ACCESS_KINDS: Final = kinds.kinds_of(kinds.Concern.ACCESS)
 """The kinds of definitions that decide on access."""
 
 

@@ -17,11 +17,12 @@ from typing import NamedTuple
 from penstock.definitions import DefinitionSet
 from penstock.eventlog.connection import SEPARATOR
 from penstock.model.document import Document, Key
-from penstock.model.kinds import Role, Stream, User, View
+from penstock.model.kinds import Concern, Role, Stream, User, View, kinds_of
 from penstock.model.kinds.role import Permission
 from penstock.policy.roles import RoleGraph
 
 ANY_HOST = "*"
+_KINDS = kinds_of(Concern.KAFKA)
 
 
 class Rule(NamedTuple):
@@ -141,7 +142,7 @@ class WantedAccess:
         roles: set[str] = set()
         streams: set[str] = set()
         for key in before.keys() | after.keys():
-            if key.kind not in {"user", "role", "view", "stream"}:
+            if key.kind not in _KINDS:
                 continue
             old, new = before.get(key), after.get(key)
             if old is not None and new is not None and (old is new or old.body == new.body):

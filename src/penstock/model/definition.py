@@ -4,6 +4,8 @@ Rules that hold here:
 - A kind is a frozen pydantic model, registered with `@register`. Reading, checking,
   storing, comparing and printing follow from the model: a later part adds a kind by
   registering one, and nothing else changes.
+- A kind says what it concerns (`Concern`); those who follow definitions ask for the kinds
+  of a concern (`penstock.model.kinds.kinds_of`) and keep no lists of their own.
 - What a field means beyond its type is said by a marker in its annotation:
   `Reference("purpose")` names another definition, `ExpressionText` is checked against
   the vocabularies. Markers work at any depth of lists, maps and nested models.
@@ -12,6 +14,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
+import enum
 import re
 import types
 from collections.abc import Iterator, Mapping
@@ -26,6 +29,27 @@ NAME_LIMIT = 256
 
 Steps = tuple[str | int, ...]
 """The way from a document's root to one of its values."""
+
+
+class Concern(enum.Flag):
+    """What definitions of a kind take part in; many take part in several."""
+
+    PURPOSES = enum.auto()
+    """What topics may be used for."""
+    COMMANDS = enum.auto()
+    """Who may give commands."""
+    ACCESS = enum.auto()
+    """Who may read and write what: rules, settings, and the attributes they look at."""
+    RULES = enum.auto()
+    """Of access: what grants or limits by itself."""
+    SETTINGS = enum.auto()
+    """Of access: what tells how emergency policies and all rules together are meant."""
+    EVENTS = enum.auto()
+    """What is detected."""
+    VIEWS = enum.auto()
+    """Which records are anonymized, and how."""
+    KAFKA = enum.auto()
+    """Who may do what at the event log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +99,7 @@ class Definition(Part):
     """The base of every kind: a name and a description for people."""
 
     kind: ClassVar[str]
+    concerns: ClassVar[Concern]
     summary: ClassVar[str]
 
     name: PlainName = Field(description="What this definition is called; unique for its kind.")

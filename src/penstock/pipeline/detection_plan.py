@@ -22,9 +22,9 @@ from penstock.definitions import DefinitionSet
 from penstock.definitions.events import compile_program
 from penstock.errors import UsageError, quote
 from penstock.model.document import Document
-from penstock.model.kinds import Stream
+from penstock.model.kinds import Concern, Stream, kinds_of
 
-KINDS: Final = frozenset({"vocabulary", "event", "action", "plan", "scenario", "group"})
+KINDS: Final = kinds_of(Concern.EVENTS)
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from penstock.definitions.events import compile_program
 from penstock.eventlog import EventLog
 from penstock.lang.moments import EPOCH
 from penstock.model.document import Document
+from penstock.model.kinds import Concern, kinds_of
 from penstock.pipeline.detection import DetectionRunner
 from penstock.pipeline.detection_plan import DetectionPlan
 from penstock.pipeline.session import open_session
@@ -102,7 +103,7 @@ def _define() -> DefinitionSet:
         document
         for name in RULES
         for document in read_text((folder / name).read_text(encoding="utf-8"), name).documents
-        if document.kind in {"vocabulary", "object", "event", "action", "plan", "scenario"}
+        if document.kind in kinds_of(Concern.EVENTS) | {"object"}
     ]
     fields = [
         {"name": name, "type": kind, "optional": name not in ALWAYS}

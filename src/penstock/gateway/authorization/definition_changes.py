@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from penstock.gateway.authorization.rules import PURPOSE, RESERVATION, SETTINGS
+from penstock.gateway.authorization.rules import PRESUBSCRIPTION, RESERVATION
 from penstock.model.document import Key
+from penstock.model.kinds import Concern, kinds_of
 from penstock.store.snapshots import Snapshot
+
+_DECIDING = kinds_of(Concern.PURPOSES) - {PRESUBSCRIPTION}
 
 COMPARED = 64
 """With how many changed filters others are compared; beyond that, trying out is cheaper."""
@@ -14,7 +17,7 @@ COMPARED = 64
 
 def concerned_filters(changed: Iterable[Key]) -> tuple[str, ...] | None:
     """Return the filters that changes concern; None where that is all, or too many to compare."""
-    keys = [key for key in changed if key.kind in {RESERVATION, SETTINGS, PURPOSE}]
+    keys = [key for key in changed if key.kind in _DECIDING]
     if len(keys) > COMPARED or any(key.kind != RESERVATION for key in keys):
         return None
     return tuple(key.name for key in keys)

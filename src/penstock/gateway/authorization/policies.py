@@ -18,12 +18,13 @@ from penstock.definitions.access import AccessDefinitions
 from penstock.definitions.events import compile_program
 from penstock.errors import PenstockError
 from penstock.model.document import Document, Key
+from penstock.model.kinds import Concern, kinds_of
 from penstock.policy.access import Access
 from penstock.telemetry import get_logger
 
-_APART: Final = frozenset({"reservation", "presubscription"})
+_APART: Final = kinds_of(Concern.PURPOSES)
 """Kinds of which there may be millions; neither policies nor events refer to them."""
-_EVENT_KINDS: Final = frozenset({"event", "action", "plan", "scenario", "vocabulary", "group"})
+_EVENT_KINDS: Final = kinds_of(Concern.EVENTS)
 
 _log = get_logger("gateway")
 

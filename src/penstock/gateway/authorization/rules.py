@@ -47,8 +47,8 @@ RESERVATION = "reservation"
 PRESUBSCRIPTION = "presubscription"
 SETTINGS = "purpose-settings"
 PURPOSE = kinds.Purpose.kind
-_PURPOSE_KINDS = frozenset({RESERVATION, PRESUBSCRIPTION, SETTINGS})
-_GRANTING_KINDS = frozenset({kinds.Group.kind, kinds.Right.kind})
+_PURPOSE_KINDS = kinds.kinds_of(kinds.Concern.PURPOSES) - {PURPOSE}
+_GRANTING_KINDS = kinds.kinds_of(kinds.Concern.COMMANDS)
 _AT_ONCE = 1_000
 """Where more than these, and more than half of all reservations change, all are taken anew."""
 

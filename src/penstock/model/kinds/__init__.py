@@ -1,6 +1,6 @@
 """The kinds of definitions, one module each; importing this package registers them all."""
 
-from penstock.model.definition import KINDS
+from penstock.model.definition import KINDS, Concern
 from penstock.model.kinds.action import Action
 from penstock.model.kinds.attributes import Attributes
 from penstock.model.kinds.emergency_policy import EmergencyPolicy
@@ -28,6 +28,7 @@ __all__ = [
     "KINDS",
     "Action",
     "Attributes",
+    "Concern",
     "EmergencyPolicy",
     "Enforcement",
     "Event",
@@ -48,4 +49,10 @@ __all__ = [
     "User",
     "View",
     "Vocabulary",
+    "kinds_of",
 ]
+
+
+def kinds_of(concern: Concern) -> frozenset[str]:
+    """Return the kinds whose definitions take part in a concern."""
+    return frozenset(name for name, model in KINDS.items() if concern in model.concerns)

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 from pydantic import AfterValidator, Field
 
 from penstock.errors import PenstockError
-from penstock.model.definition import Definition, PlainName, Reference, register
+from penstock.model.definition import Concern, Definition, PlainName, Reference, register
 from penstock.model.kinds.event import ATTRIBUTE_LIMIT, ExpressionOfSet, Word
 from penstock.model.topics import check_topic
 
@@ -25,6 +25,7 @@ class Action(Definition):
     """A message made of each event of a type that an evolution's request brings about."""
 
     kind: ClassVar[str] = "action"
+    concerns: ClassVar[Concern] = Concern.EVENTS
 
     event: Annotated[PlainName, Reference("event")] = Field(
         description="The event type whose events become messages."

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, JsonValue, model_validator
 
-from penstock.model.definition import NAME_LIMIT, Definition, register
+from penstock.model.definition import NAME_LIMIT, Concern, Definition, register
 from penstock.model.kinds.fields import Subject
 
 VALUE_LIMIT = 1_000
@@ -18,6 +18,7 @@ class Attributes(Definition):
     """What is known of a user, a client, the members of a group, or anyone."""
 
     kind: ClassVar[str] = "attributes"
+    concerns: ClassVar[Concern] = Concern.ACCESS
 
     name: Subject = Field(description="Whose: user:NAME, client:ID, group:NAME or anyone.")
     values: Mapping[str, JsonValue] = Field(

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from penstock.model.definition import ExpressionText, PlainName, Reference, register
+from penstock.model.definition import Concern, ExpressionText, PlainName, Reference, register
 from penstock.model.kinds.policy import EXPRESSION_LIMIT, Grant
 
 LIST_LIMIT = 1_000
@@ -20,6 +20,7 @@ class EmergencyPolicy(Grant):
     """A grant that holds while the message's subject is in certain situations of a plan."""
 
     kind: ClassVar[str] = "emergency-policy"
+    concerns: ClassVar[Concern] = Concern.ACCESS | Concern.RULES
 
     plan: Annotated[PlainName, Reference("plan")] = Field(
         description="The plan whose situations count."

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from penstock.model.definition import Definition, Part, PlainName, Reference, register
+from penstock.model.definition import Concern, Definition, Part, PlainName, Reference, register
 from penstock.model.kinds.emergency_policy import SubjectText
 
 PLAN_LIMIT = 1_000
@@ -27,6 +27,7 @@ class Enforcement(Definition):
     """Which rules must be satisfied: one definition, named `default`."""
 
     kind: ClassVar[str] = "enforcement"
+    concerns: ClassVar[Concern] = Concern.ACCESS | Concern.SETTINGS
 
     name: Literal["default"] = Field(default="default", description="There is one: `default`.")
     policies: Literal["required", "off"] = Field(

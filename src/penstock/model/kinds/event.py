@@ -15,7 +15,14 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, JsonValue, model_validator
 
-from penstock.model.definition import Definition, ExpressionText, Part, PlainName, Reference
+from penstock.model.definition import (
+    Concern,
+    Definition,
+    ExpressionText,
+    Part,
+    PlainName,
+    Reference,
+)
 from penstock.model.definition import register as register_kind
 from penstock.model.kinds.fields import TopicFilter
 from penstock.model.kinds.view import Milliseconds
@@ -236,6 +243,7 @@ class Event(Definition):
     """A type of events: bound to packets, to requests, or a pattern over other types."""
 
     kind: ClassVar[str] = "event"
+    concerns: ClassVar[Concern] = Concern.EVENTS
 
     attributes: Attributes = Field(
         description="What an event says: name and type, such as `pid: string`."

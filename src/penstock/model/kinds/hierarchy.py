@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Final, Self
 from pydantic import Field, model_validator
 
 from penstock.errors import quote
-from penstock.model.definition import Definition, Part, register
+from penstock.model.definition import Concern, Definition, Part, register
 
 VALUE_LIMIT: Final = 100_000
 DEPTH_LIMIT: Final = 32
@@ -32,6 +32,7 @@ class Hierarchy(Definition):
     """What values are instances of, for generalization and k-anonymity."""
 
     kind: ClassVar[str] = "hierarchy"
+    concerns: ClassVar[Concern] = Concern.VIEWS
 
     values: Mapping[Value, Way] | None = Field(
         default=None,

@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar, Final, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from penstock.errors import quote
-from penstock.model.definition import Definition, register
+from penstock.model.definition import Concern, Definition, register
 from penstock.model.kinds.topic_pattern import TopicPattern, named_levels, plain_filter
 
 ATTRIBUTE_LIMIT: Final = 100
@@ -33,6 +33,7 @@ class ObjectShape(Definition):
     """Where the attributes of `o` stand in messages: in levels of the topic, in the payload."""
 
     kind: ClassVar[str] = "object"
+    concerns: ClassVar[Concern] = Concern.ACCESS
 
     topics: TopicPattern = Field(
         default="#",

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Final, Self
 from pydantic import Field, model_validator
 
 from penstock.errors import quote
-from penstock.model.definition import Definition, Part, PlainName, Reference, register
+from penstock.model.definition import Concern, Definition, Part, PlainName, Reference, register
 
 SITUATION_LIMIT: Final = 1000
 EVOLUTION_LIMIT: Final = 10_000
@@ -49,6 +49,7 @@ class Plan(Definition):
     """How an emergency may develop: its situations and the evolutions between them."""
 
     kind: ClassVar[str] = "plan"
+    concerns: ClassVar[Concern] = Concern.ACCESS | Concern.EVENTS | Concern.SETTINGS
 
     situations: tuple[Situation, ...] = Field(
         min_length=1, max_length=SITUATION_LIMIT, strict=False, description="The stages."

@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from penstock.model.definition import (
+    Concern,
     Definition,
     ExpressionText,
     Marker,
@@ -49,3 +50,4 @@ class Policy(Grant):
     """A grant: this subject may read or write these topics where the condition holds."""
 
     kind: ClassVar[str] = "policy"
+    concerns: ClassVar[Concern] = Concern.ACCESS | Concern.RULES

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from penstock.model.definition import NAME_LIMIT, Definition, register
+from penstock.model.definition import NAME_LIMIT, Concern, Definition, register
 from penstock.model.kinds.fields import TopicFilter
 from penstock.model.kinds.policy import Condition
 
@@ -16,6 +16,7 @@ class Preference(Definition):
     """A user's limit on readers: of those about a message, at least one must hold."""
 
     kind: ClassVar[str] = "preference"
+    concerns: ClassVar[Concern] = Concern.ACCESS | Concern.RULES
 
     user: Annotated[str, Field(min_length=1, max_length=NAME_LIMIT)] = Field(
         description="On whose behalf the messages are published."

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from penstock.model.definition import Definition, register
+from penstock.model.definition import Concern, Definition, register
 from penstock.model.kinds.fields import PurposePath, TopicFilter
 from penstock.model.purposes import PURPOSE_LIMIT
 
@@ -18,6 +18,7 @@ class Presubscription(Definition):
     """The purpose that applies when a client subscribes to a filter without naming one."""
 
     kind: ClassVar[str] = "presubscription"
+    concerns: ClassVar[Concern] = Concern.PURPOSES
 
     client: str = Field(
         min_length=1, max_length=CLIENT_LIMIT, description="The MQTT client identifier."

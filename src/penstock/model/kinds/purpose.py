@@ -7,7 +7,15 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 
-from penstock.model.definition import NAME_LIMIT, Definition, Marker, Reference, Steps, register
+from penstock.model.definition import (
+    NAME_LIMIT,
+    Concern,
+    Definition,
+    Marker,
+    Reference,
+    Steps,
+    register,
+)
 from penstock.model.kinds.fields import as_value_error
 from penstock.model.purposes import check_purpose
 
@@ -17,6 +25,7 @@ class Purpose(Definition):
     """A purpose that data may be used for."""
 
     kind: ClassVar[str] = "purpose"
+    concerns: ClassVar[Concern] = Concern.PURPOSES
 
     name: Annotated[
         str, Field(max_length=NAME_LIMIT), AfterValidator(as_value_error(check_purpose))

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from penstock.model.definition import Definition, register
+from penstock.model.definition import Concern, Definition, register
 
 
 @register
@@ -14,6 +14,7 @@ class PurposeSettings(Definition):
     """How purposes are enforced: one definition, named `default`."""
 
     kind: ClassVar[str] = "purpose-settings"
+    concerns: ClassVar[Concern] = Concern.PURPOSES
 
     name: Literal["default"] = Field(default="default", description="There is one: `default`.")
     allow_without_reservation: bool = Field(

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from penstock.model.definition import Definition, register
+from penstock.model.definition import Concern, Definition, register
 from penstock.model.kinds.fields import FilterName, PurposePath
 from penstock.model.purposes import SET_LIMIT, PurposeSet
 
@@ -16,6 +16,7 @@ class Reservation(Definition):
     """The purposes that the topics of a filter are reserved for."""
 
     kind: ClassVar[str] = "reservation"
+    concerns: ClassVar[Concern] = Concern.PURPOSES
 
     name: FilterName = Field(description="The topic filter; `home/#` covers `home` too.")
     allow: tuple[PurposePath, ...] = Field(

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field, model_validator
 
 from penstock.errors import quote
-from penstock.model.definition import Definition, PlainName, Reference, register
+from penstock.model.definition import Concern, Definition, PlainName, Reference, register
 from penstock.model.kinds.fields import Subject, TopicFilter
 
 LIST_LIMIT = 10_000
@@ -18,6 +18,7 @@ class Right(Definition):
     """Who may command purposes, turn tokens back, or start and end emergencies by hand."""
 
     kind: ClassVar[str] = "right"
+    concerns: ClassVar[Concern] = Concern.COMMANDS
 
     subjects: tuple[Subject, ...] = Field(
         min_length=1, max_length=LIST_LIMIT, strict=False, description="Who has this right."

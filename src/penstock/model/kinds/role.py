@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from penstock.model.definition import Definition, Part, PlainName, Reference, register
+from penstock.model.definition import Concern, Definition, Part, PlainName, Reference, register
 from penstock.model.kinds.stream import TopicName
 
 PERMISSION_LIMIT: Final = 10_000
@@ -54,6 +54,7 @@ class Role(Definition):
     """What those who have the role may read and write, beside the views that name it."""
 
     kind: ClassVar[str] = "role"
+    concerns: ClassVar[Concern] = Concern.KAFKA
 
     permissions: tuple[Permission, ...] = Field(
         default=(),

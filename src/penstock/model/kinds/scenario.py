@@ -6,7 +6,14 @@ from typing import Annotated, ClassVar, Final, Self
 
 from pydantic import Field, model_validator
 
-from penstock.model.definition import NAME_LIMIT, Definition, PlainName, Reference, register
+from penstock.model.definition import (
+    NAME_LIMIT,
+    Concern,
+    Definition,
+    PlainName,
+    Reference,
+    register,
+)
 from penstock.model.kinds.event import Word
 
 SUBJECT_LIMIT: Final = 1_000_000
@@ -19,6 +26,7 @@ class Scenario(Definition):
     """A plan that is followed for each of its subjects, one situation at a time."""
 
     kind: ClassVar[str] = "scenario"
+    concerns: ClassVar[Concern] = Concern.ACCESS | Concern.EVENTS | Concern.SETTINGS
 
     plan: Annotated[PlainName, Reference("plan")] = Field(description="How it may develop.")
     attribute: Word = Field(

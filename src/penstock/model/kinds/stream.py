@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from penstock.errors import quote
-from penstock.model.definition import NAME_LIMIT, Definition, Part, register
+from penstock.model.definition import NAME_LIMIT, Concern, Definition, Part, register
 from penstock.model.kinds.topic_pattern import TopicPattern, named_levels
 
 RESERVED: Final = "penstock:"
@@ -207,6 +207,7 @@ class Stream(Definition):
     """A stream of records: its topic, its fields and who its records are about."""
 
     kind: ClassVar[str] = "stream"
+    concerns: ClassVar[Concern] = Concern.KAFKA | Concern.VIEWS
 
     name: TopicName = Field(description="What the stream is called, and its topic's name.")
     fields: tuple[StreamField, ...] = Field(

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from penstock.model.definition import Definition, PlainName, Reference, register
+from penstock.model.definition import Concern, Definition, PlainName, Reference, register
 from penstock.model.kinds.role import ROLE_LIMIT
 
 
@@ -15,6 +15,7 @@ class User(Definition):
     """Someone with roles. Passwords are kept elsewhere, never in definitions."""
 
     kind: ClassVar[str] = "user"
+    concerns: ClassVar[Concern] = Concern.KAFKA
 
     roles: tuple[Annotated[PlainName, Reference("role")], ...] = Field(
         default=(), max_length=ROLE_LIMIT, strict=False, description="The roles of the user."

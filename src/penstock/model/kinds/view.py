@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
 from penstock.errors import quote
-from penstock.model.definition import Definition, Part, PlainName, Reference, register
+from penstock.model.definition import Concern, Definition, Part, PlainName, Reference, register
 from penstock.model.kinds.fields import PurposePath
 from penstock.model.kinds.stream import TopicName
 from penstock.model.purposes import SET_LIMIT
@@ -75,6 +75,7 @@ class View(Definition):
     """An anonymized version of a stream, for those with one of its roles."""
 
     kind: ClassVar[str] = "view"
+    concerns: ClassVar[Concern] = Concern.KAFKA | Concern.VIEWS
 
     name: TopicName = Field(description="What the view is called; part of its topic's name.")
     stream: Annotated[PlainName, Reference("stream")] = Field(

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from pydantic import Field, JsonValue
 
-from penstock.model.definition import Definition, register
+from penstock.model.definition import Concern, Definition, register
 
 
 @register
@@ -15,6 +15,7 @@ class Vocabulary(Definition):
     """The attributes of subjects, objects and the environment, with their types."""
 
     kind: ClassVar[str] = "vocabulary"
+    concerns: ClassVar[Concern] = Concern.ACCESS | Concern.EVENTS
 
     subject: Mapping[str, JsonValue] = Field(
         default_factory=dict,
