@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from penstock.cli.forecast import command
+from penstock.cli.streams.forecast import command
 from penstock.config import load
 from penstock.demo.nursing_home.clients import Clients, Heard
 from penstock.demo.nursing_home.definitions import read_forecasts, read_people, read_rules

@@ -136,8 +136,7 @@ def test_libmosquitto(process: GatewayProcess, topic: str, version: str) -> None
 
 def run_cli(process: GatewayProcess, *arguments: str, **options: Any) -> Any:
     file = process.config.file
-    code = "import sys; from penstock.cli import entry; "
-    code += "entry.VERBS.update(dict.fromkeys(('tail', 'password'), '')); entry.main(sys.argv[1:])"
+    code = "import sys; from penstock.cli import main; main(sys.argv[1:])"
     return subprocess.Popen(
         [sys.executable, "-c", code, "--config", str(file), *arguments],
         stdout=subprocess.PIPE,

@@ -124,14 +124,14 @@ def _run(folder: Path, master: str) -> dict[str, list[Any]]:
     ]
     topic = Topic(folder / "penstock-data" / "eventlog" / "patients")
     topic.append([json.dumps(record).encode() for record in records])
-    for module, *arguments in (
+    for arguments in (
         ["apply", "-f", "d.yaml"],
         ["views", "start", "--all"],
         ["views", "run", "--once"],
         ["views", "stop", "--all"],
         ["views", "run", "--once"],
     ):
-        code = f"from penstock.cli.{module} import command; command.main({arguments!r})"
+        code = f"from penstock.cli import main; main({arguments!r})"
         done = subprocess.run(
             [sys.executable, "-c", code],
             cwd=folder,

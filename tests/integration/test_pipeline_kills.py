@@ -59,12 +59,12 @@ SETTINGS = "pipeline: {batch: 400, interval: 50ms, memory: 1g, monitor_port: 0}\
 
 
 def _penstock(folder: Path, *arguments: str) -> None:
-    code = f"from penstock.cli.views import command; command.main({list(arguments)!r})"
+    code = f"from penstock.cli.streams.views import command; command.main({list(arguments)!r})"
     subprocess.run([sys.executable, "-c", code], cwd=folder, check=True, capture_output=True)
 
 
 def _start(folder: Path) -> subprocess.Popen[bytes]:
-    code = "from penstock.cli.views import command; command.main(['run'])"
+    code = "from penstock.cli.streams.views import command; command.main(['run'])"
     return subprocess.Popen(
         [sys.executable, "-c", code],
         cwd=folder,

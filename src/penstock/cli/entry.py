@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from typing import NamedTuple
 
 from penstock import __version__
 from penstock.errors import PenstockError
@@ -16,43 +17,63 @@ except ImportError:
 
 from penstock.cli.output import print_error
 
-# Verb → the line that `penstock --help` shows. The order is the reader's: first steps,
-# definitions, questions, running, the rest.
-VERBS: dict[str, str] = {
-    "init": "Write a commented penstock.yaml and the keys it names.",
-    "doctor": "Report what is installed, what is missing, and how to fix it.",
-    "demo": "Run a demonstration on this machine.",
-    "apply": "Apply definitions from files or folders, all or nothing.",
-    "get": "Show definitions.",
-    "delete": "Delete definitions.",
-    "diff": "Show what applying files would change.",
-    "history": "Show the changes of a definition, or of all.",
-    "rollback": "Return definitions to what an earlier epoch held.",
-    "schema": "Print the JSON Schema of a kind.",
-    "check": "Ask whether a subject may read or write a topic, and why.",
-    "situation": "See which emergencies hold, why, and what they open; start and end them.",
-    "explain": "Say who can see a topic, for which purposes, and why.",
-    "tail": "Subscribe through the gateway for a purpose, and print what comes.",
-    "views": "Make anonymized versions of streams, each for its audience.",
-    "pipeline": "Detect events in streams, at scale and over long windows.",
-    "consent": "Take people's opt-outs of purposes, and show what holds.",
-    "detokenize": "Turn tokens back into originals, for those with the right.",
-    "connect": "Feed streams from files of a folder, each row once.",
-    "consume": "Read a view at Kafka as one of its readers, as tables.",
-    "generate": "Make up data for trials, in any volume.",
-    "forecast": "Foresee a worsening of vital signs; advice that opens nothing.",
-    "simulate": "Let made-up days pass, in process or through a gateway.",
-    "role": "Say what roles may read and write at Kafka.",
-    "user": "Say who is at Kafka, with which roles and password.",
-    "rbac": "Hold Kafka's users and rules to the roles; a prompt for them.",
-    "audit": "Read, verify and prove the audit log.",
-    "up": "Run the parts named in penstock.yaml.",
-    "down": "Stop them again, in order.",
-    "gateway": "Run the MQTT gateway in the foreground.",
-    "status": "Show the parts that run.",
-    "password": "Add, change or remove a user in the file of passwords.",
-    "dev": "Run servers for development on this machine.",
-    "bench": "Measure a part and print figures.",
+
+class Verb(NamedTuple):
+    """Where the command of a verb is, below this package, and what `penstock --help` says."""
+
+    module: str
+    about: str
+
+
+# The order is the reader's: first steps, definitions, questions, running, the rest.
+VERBS: dict[str, Verb] = {
+    "init": Verb("service.init", "Write a commented penstock.yaml and the keys it names."),
+    "doctor": Verb(
+        "service.doctor", "Report what is installed, what is missing, and how to fix it."
+    ),
+    "demo": Verb("demo", "Run a demonstration on this machine."),
+    "apply": Verb("definitions.apply", "Apply definitions from files or folders, all or nothing."),
+    "get": Verb("definitions.get", "Show definitions."),
+    "delete": Verb("definitions.delete", "Delete definitions."),
+    "diff": Verb("definitions.diff", "Show what applying files would change."),
+    "history": Verb("definitions.history", "Show the changes of a definition, or of all."),
+    "rollback": Verb("definitions.rollback", "Return definitions to what an earlier epoch held."),
+    "schema": Verb("definitions.schema", "Print the JSON Schema of a kind."),
+    "check": Verb("access.check", "Ask whether a subject may read or write a topic, and why."),
+    "situation": Verb(
+        "access.situation",
+        "See which emergencies hold, why, and what they open; start and end them.",
+    ),
+    "explain": Verb("access.explain", "Say who can see a topic, for which purposes, and why."),
+    "tail": Verb(
+        "streams.tail", "Subscribe through the gateway for a purpose, and print what comes."
+    ),
+    "views": Verb("streams.views", "Make anonymized versions of streams, each for its audience."),
+    "pipeline": Verb(
+        "streams.pipeline", "Detect events in streams, at scale and over long windows."
+    ),
+    "consent": Verb("privacy.consent", "Take people's opt-outs of purposes, and show what holds."),
+    "detokenize": Verb(
+        "privacy.detokenize", "Turn tokens back into originals, for those with the right."
+    ),
+    "connect": Verb("streams.connect", "Feed streams from files of a folder, each row once."),
+    "consume": Verb("streams.consume", "Read a view at Kafka as one of its readers, as tables."),
+    "generate": Verb("generate", "Make up data for trials, in any volume."),
+    "forecast": Verb(
+        "streams.forecast", "Foresee a worsening of vital signs; advice that opens nothing."
+    ),
+    "simulate": Verb("simulate", "Let made-up days pass, in process or through a gateway."),
+    "role": Verb("kafka.role", "Say what roles may read and write at Kafka."),
+    "user": Verb("kafka.user", "Say who is at Kafka, with which roles and password."),
+    "rbac": Verb("kafka.rbac", "Hold Kafka's users and rules to the roles; a prompt for them."),
+    "audit": Verb("privacy.audit", "Read, verify and prove the audit log."),
+    "up": Verb("service.up", "Run the parts named in penstock.yaml."),
+    "down": Verb("service.down", "Stop them again, in order."),
+    "gateway": Verb("service.gateway", "Run the MQTT gateway in the foreground."),
+    "status": Verb("service.status", "Show the parts that run."),
+    "password": Verb("service.password", "Add, change or remove a user in the file of passwords."),
+    "dev": Verb("service.dev", "Run servers for development on this machine."),
+    "bench": Verb("bench", "Measure a part and print figures."),
 }
 
 
@@ -67,14 +88,14 @@ class LazyGroup(click.Group):
         """Import the module of the verb."""
         if cmd_name not in VERBS:
             return None
-        module = importlib.import_module(f"penstock.cli.{cmd_name.replace('-', '_')}")
+        module = importlib.import_module(f"penstock.cli.{VERBS[cmd_name].module}")
         command: click.Command = module.command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """List the verbs without importing any of them."""
         with formatter.section("Verbs"):
-            formatter.write_dl(list(VERBS.items()))
+            formatter.write_dl([(name, verb.about) for name, verb in VERBS.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -13,12 +13,12 @@ def write_reference() -> str:
     """Return one section per verb: how it is called, what it does, its options."""
     context = click.Context(penstock, info_name="penstock")
     lines = ["| Verb | What it does |", "| --- | --- |"]
-    lines += [f"| [`{verb}`](#penstock-{verb}) | {about} |" for verb, about in VERBS.items()]
+    lines += [f"| [`{name}`](#penstock-{name}) | {verb.about} |" for name, verb in VERBS.items()]
     lines.append("")
-    for verb in VERBS:
-        command = penstock.get_command(context, verb)
+    for name in VERBS:
+        command = penstock.get_command(context, name)
         if command is not None:
-            lines += _section(command, click.Context(command, context, verb), level=2)
+            lines += _section(command, click.Context(command, context, name), level=2)
     return "\n".join(lines)
 
 

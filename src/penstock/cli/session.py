@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import click
 
 from penstock.config import Config, defaults, find, load
-from penstock.errors import UnavailableError, quote
+from penstock.errors import UnavailableError, UsageError, quote
 
 if TYPE_CHECKING:
     from penstock.store.checked import CheckedDefinitions
@@ -96,3 +97,14 @@ def actor() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return f"uid-{os.getuid()}"
+
+
+def parse_address(to: str) -> tuple[str, int]:
+    """Return host and port of a gateway."""
+    try:
+        parts = urlsplit(to)
+        if parts.scheme == "mqtt" and parts.hostname:
+            return parts.hostname, parts.port or 1883
+    except ValueError:
+        pass
+    raise UsageError(f"{quote(to)} is no address of a gateway", fix="write mqtt://HOST:PORT")

@@ -7,12 +7,12 @@ import secrets
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import click
 from rich.console import Console
 
 from penstock.cli.output import json_option, show
+from penstock.cli.session import parse_address
 from penstock.cli.simulation_report import follow, render, render_remote
 from penstock.errors import UsageError, quote
 
@@ -148,17 +148,6 @@ def _run_remotely(
     data = {**_head(house, time.monotonic() - started, behind), **simulation.as_dict()}
     show(as_json, data, lambda out: render_remote(out, simulation, data))
     return 1 if simulation.refused else 0
-
-
-def parse_address(to: str) -> tuple[str, int]:
-    """Return host and port of a gateway."""
-    try:
-        parts = urlsplit(to)
-        if parts.scheme == "mqtt" and parts.hostname:
-            return parts.hostname, parts.port or 1883
-    except ValueError:
-        pass
-    raise UsageError(f"{quote(to)} is no address of a gateway", fix="write mqtt://HOST:PORT")
 
 
 def _head(house: House, seconds: float, behind: float) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
 from penstock.cli.entry import penstock
-from penstock.cli.views import command
+from penstock.cli.streams.views import command
 from penstock.definitions import DefinitionSet
 from penstock.errors import UsageError
 from penstock.eventlog import EventLog, Topic

@@ -1,0 +1,150 @@
+"""`penstock check`: whether a subject may read or write a topic, and why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from penstock.cli.access.situation_context import (
+    Known,
+    know,
+    open_questions,
+    render_seen,
+    situation_option,
+    tell_seen,
+)
+from penstock.cli.output import json_option, show, table
+from penstock.cli.session import configuration
+from penstock.definitions.decisions import Decider, Question
+from penstock.errors import UsageError, quote
+from penstock.policy.decision import Decision
+from penstock.policy.emergencies import Witness
+from penstock.policy.objects import parse_payload
+
+
+def parse_values(given: tuple[str, ...], option: str) -> dict[str, Any]:
+    """Read `name=value` options; the value is JSON, or text where it is not JSON."""
+    values: dict[str, Any] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise UsageError(
+                f"{option} {quote(text)} names no value", fix=f"write {option} NAME=VALUE"
+            )
+        try:
+            values[name] = json.loads(value)
+        except ValueError:
+            values[name] = value
+    return values
+
+
+@click.command("check")
+@click.option("--topic", required=True, help="The topic of the message.")
+@click.option("--purpose", help="The access purpose of the subscription.")
+@click.option("--subject", "user", metavar="USER", help="The user who asks.")
+@click.option("--client", metavar="ID", help="The MQTT client identifier.")
+@click.option("--action", type=click.Choice(["read", "write"]), default="read", show_default=True)
+@click.option(
+    "--attribute", "-a", multiple=True, metavar="NAME=JSON", help="An attribute of the subject, s."
+)
+@click.option(
+    "--object", "-o", "about", multiple=True, metavar="NAME=JSON", help="An attribute of o."
+)
+@click.option("--environment", "-e", multiple=True, metavar="NAME=JSON", help="An attribute of e.")
+@click.option("--publisher", metavar="USER", help="The user who published what is read.")
+@situation_option
+@click.option("--payload", default="{}", metavar="JSON", help="The payload of the message.")
+@click.option("--epoch", type=int, help="Ask under the definitions of an earlier epoch.")
+@json_option
+def command(
+    *,
+    topic: str,
+    purpose: str | None,
+    user: str | None,
+    client: str | None,
+    action: str,
+    attribute: tuple[str, ...],
+    about: tuple[str, ...],
+    environment: tuple[str, ...],
+    publisher: str | None,
+    situation: tuple[str, ...],
+    payload: str,
+    epoch: int | None,
+    as_json: bool,
+) -> int:
+    """Ask whether a subject may read or write a topic, and why.
+
+    The subject may be a real or a hypothetical one: attributes given with -a go before
+    those that are defined, and so do those of the object. Emergencies are those that hold
+    now, as the gateway that detects knows them; --situation supposes others. The exit code
+    is 0 if it is allowed, 1 if it is denied.
+    """
+    question = Question(
+        topic=topic,
+        action="write" if action == "write" else "read",
+        purpose=purpose,
+        user=user,
+        client=client,
+        attributes=parse_values(attribute, "--attribute"),
+        object=parse_values(about, "--object"),
+        environment=_surroundings() | parse_values(environment, "--environment"),
+        payload=_parse_payload(payload),
+        publisher=publisher,
+    )
+    with open_questions() as (checked, database):
+        if epoch is None:
+            snapshot, meaning = checked.current()
+        else:
+            snapshot = checked.definitions.snapshot_at(epoch)
+            meaning = checked.meaning(snapshot)
+        decider = Decider(meaning)
+        known = know(situation, decider, database)
+    witness = Witness(known.situations)
+    decision = decider.decide(question, now=datetime.now(UTC), situations=witness)
+    data = {
+        **decision.as_dict(),
+        "epoch": snapshot.epoch,
+        "situations": tell_seen(known, witness),
+    }
+    show(as_json, data, lambda console: _render(console, decision, snapshot.epoch, known, witness))
+    return 0 if decision.allowed else 1
+
+
+def _render(
+    console: Console, decision: Decision, epoch: int, known: Known, witness: Witness
+) -> None:
+    """Draw a decision: the outcome, the deciding rule, every rule and situation considered."""
+    word = ("allowed", "bold green") if decision.allowed else ("denied", "bold red")
+    console.print(Text.assemble(word, f" by {decision.rule}: {decision.reason}"))
+    render_seen(console, known, witness)
+    if decision.considered:
+        shown = table("rule considered", "what it says")
+        for item in decision.considered:
+            shown.add_row(Text(item.rule), Text(item.effect))
+        console.print(shown)
+    if decision.more:
+        console.print("… and further rules")
+    console.print(f"decided under epoch {epoch}", style="dim")
+
+
+def _surroundings() -> dict[str, Any]:
+    """Return what the gateway of these settings would know of its surroundings."""
+    place = configuration().gateway.place
+    return {} if place is None else {"place": place}
+
+
+def _parse_payload(text: str) -> Mapping[str, Any]:
+    """Read a payload as the gateway does: what it would not look into is refused here."""
+    payload = parse_payload(text.encode("utf-8", "surrogateescape"))
+    if payload is None:
+        raise UsageError(
+            f"the payload {quote(text)} is no JSON object, or a name occurs twice in it",
+            fix="""write --payload '{"pulse": 80}'""",
+        )
+    return payload

@@ -1,0 +1,162 @@
+"""`penstock explain`: who can see a topic, and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from penstock.cli.access.situation_context import (
+    Held,
+    Known,
+    know,
+    open_questions,
+    situation_option,
+)
+from penstock.cli.output import json_option, show, table
+from penstock.definitions.decisions import Decider
+from penstock.model.kinds import PurposeSettings
+from penstock.model.topics import check_topic
+from penstock.policy.attributes import ACTIONS
+from penstock.policy.emergencies import Emergency
+from penstock.policy.objects import Place
+
+MOST_NAMES = 12
+
+
+@click.command("explain")
+@click.argument("topic")
+@situation_option
+@json_option
+def command(topic: str, situation: tuple[str, ...], as_json: bool) -> None:
+    """Say which rules apply to TOPIC: who can see it, for which purposes, and why.
+
+    Of emergency policies it is said which situations that they need hold now.
+    """
+    check_topic(topic)
+    with open_questions() as (checked, database):
+        snapshot, meaning = checked.current()
+        decider = Decider(meaning)
+        known = know(situation, decider, database)
+    settings = meaning.get(PurposeSettings, "default") or PurposeSettings()
+    effective = decider.reservations.effective(topic)
+    reservations = sorted(decider.reservations.affected(topic))
+    rules = [(action, it) for action in ACTIONS for it in decider.access.considered(action, topic)]
+    place = decider.access.place(topic)
+    policies = [
+        {
+            "policy": rule.name.partition(" ")[2],
+            "action": action,
+            "subject": rule.subject,
+            "when": rule.condition.text,
+            "emergency": str(rule.emergency) if rule.emergency else None,
+            "applies": [it.as_dict() for it in _find_applying(rule.emergency, known, topic, place)],
+        }
+        for action, rule in rules
+    ]
+    preferences = [
+        {
+            "preference": it.name.partition(" ")[2],
+            "publisher": it.subject,
+            "when": it.condition.text,
+        }
+        for it in decider.access.preferences(topic)
+    ]
+    about = {name: f"the topic's level {value}" for name, value in place.levels.items()}
+    about |= {name: f"the payload's {'.'.join(path)}" for name, path in place.paths}
+    data: dict[str, Any] = {
+        "topic": topic,
+        "epoch": snapshot.epoch,
+        "reserved": effective is not None,
+        "allow": sorted(effective.aip) if effective else [],
+        "prohibit": sorted(effective.pip) if effective else [],
+        "open_without_reservation": settings.allow_without_reservation,
+        "reservations": [{"filter": name, "purposes": str(held)} for name, held in reservations],
+        "object": about,
+        "policies_required": decider.policies_required,
+        "policies": policies,
+        "preferences": preferences,
+        "situations": {"source": known.source, "trouble": known.trouble or None},
+    }
+    show(as_json, data, lambda console: _render(console, data))
+
+
+def _find_applying(
+    emergency: Emergency | None, known: Known, topic: str, place: Place
+) -> list[Held]:
+    """Return the situations in which an emergency policy applies to messages of the topic.
+
+    Where the topic does not tell whose situation counts, they are those of everybody.
+    """
+    from penstock.store.situations import as_stored
+
+    if emergency is None:
+        return []
+    subject = None
+    if emergency.about is not None:
+        outcome = emergency.about.evaluate(s={}, o=place.levels, e={}, t={"topic": topic})
+        subject = None if outcome.missing else as_stored(outcome.value)
+    return [
+        it
+        for it in known.held
+        if it.scenario in emergency.scenarios
+        and (emergency.situations is None or it.situation in emergency.situations)
+        and subject in {None, it.subject}
+    ]
+
+
+def _tell_applying(held: list[dict[str, Any]]) -> str:
+    shown = [f"{it['situation']} of {it['subject']}" for it in held[:MOST_NAMES]]
+    if len(held) > MOST_NAMES:
+        shown.append(f"{len(held) - MOST_NAMES} more")
+    return ", ".join(shown)
+
+
+def _render(console: Console, data: dict[str, Any]) -> None:
+    console.print(Text.assemble("topic ", (data["topic"], "bold")))
+    console.print(Text(_say_purposes(data)))
+    if data["reservations"]:
+        shown = table("reservation", "purposes")
+        for item in data["reservations"]:
+            shown.add_row(Text(item["filter"]), Text(item["purposes"]))
+        console.print(shown)
+    for name, found in data["object"].items():
+        console.print(Text(f"o.{name} is {found}"))
+    if not data["policies_required"]:
+        console.print("policies are not required: nobody is refused for who they are")
+    elif not data["policies"]:
+        console.print("policies are required and none is about this topic: nobody may use it")
+    else:
+        when = "now" if data["situations"]["source"] == "live" else "as supposed"
+        shown = table("policy", "grants", "to", "when", "in emergencies", when)
+        for item in data["policies"]:
+            told = _tell_applying(item["applies"])
+            if item["emergency"] and not told:
+                told = "unknown" if data["situations"]["trouble"] else "none"
+            texts = (item["subject"], item["when"], item["emergency"] or "", told)
+            shown.add_row(item["policy"], item["action"], *map(Text, texts))
+        console.print(shown)
+    if data["preferences"]:
+        shown = table("preference", "on what is published for", "readers need")
+        for item in data["preferences"]:
+            shown.add_row(item["preference"], Text(item["publisher"]), Text(item["when"]))
+        console.print(shown)
+    if data["situations"]["trouble"]:
+        trouble = f"situations are not known: {data['situations']['trouble']}"
+        console.print(Text(trouble, "yellow"))
+    console.print(f"under epoch {data['epoch']}", style="dim")
+
+
+def _say_purposes(data: dict[str, Any]) -> str:
+    if not data["reserved"]:
+        if data["open_without_reservation"]:
+            return "not reserved: subscriptions may read it with any purpose, or none"
+        return "not reserved, and unreserved topics are closed: nobody may read it"
+    if not data["allow"]:
+        return "reserved for nobody"
+    text = f"reserved: may be read for {', '.join(data['allow'])} and what is below"
+    if data["prohibit"]:
+        text += f", never for {', '.join(data['prohibit'])} or what is below"
+    return text

@@ -1,0 +1,332 @@
+"""Situations by hand: `start`, `end`, `approve`, `withdraw` and `requests`.
+
+    start, end ──▶ recorded with the reason ──▶ (a second person approves) ──▶ carried out
+
+Rules that hold here:
+- Nothing is set here: the gateway that detects does it, in order with all that happens.
+- Who asks and who approves prove who they are, and have the right to. Where two persons are
+  needed they differ, and the right of who asked is looked up again when it is approved. Who
+  fails to is in the audit log.
+- To take back a request of one's own needs no right.
+- Somebody is held for as long as is asked for, and approved, in one request.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from penstock.cli.access.situation_session import Desk, open_desk
+from penstock.cli.access.situation_subjects import confirm_subject
+from penstock.cli.output import Function, json_option, show, table
+from penstock.errors import PenstockError, UsageError, quote
+
+if TYPE_CHECKING:
+    from penstock.store.situations import Request
+
+WAIT_SECONDS = 10.0
+_LOOK_SECONDS = 0.1
+
+
+class NotDoneError(PenstockError):
+    """A request was recorded and could not be carried out."""
+
+    exit_code = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """What somebody asks for; `sure` that the name is right."""
+
+    scenario: str
+    subject: str
+    situation: str | None
+    reason: str
+    hold: int = 0
+    sure: bool = False
+
+
+def _read_hold(text: str | None) -> int:
+    """Return a duration such as 30m in milliseconds."""
+    from penstock.cep.situations import LONGEST_HOLD
+    from penstock.config.quantities import SECONDS, parse_duration
+
+    if text is None:
+        return 0
+    try:
+        hold = round(parse_duration(text) * 1000)
+    except ValueError:
+        raise UsageError(
+            f"{quote(text)} is not a duration",
+            fix=f"write a number with a unit ({', '.join(SECONDS)}), such as 30m",
+        ) from None
+    if not 0 < hold <= LONGEST_HOLD:
+        raise UsageError(
+            f"nobody can be held in a situation for {quote(text)}", fix="hold them for 7d at most"
+        )
+    return hold
+
+
+def _proof_options(function: Function) -> Function:
+    named = click.option(
+        "--as",
+        "user",
+        metavar="USER",
+        help="Who asks, proved by the password; in open mode else the login name.",
+    )
+    file = click.option(
+        "--password-file",
+        type=click.Path(path_type=Path),
+        help="The file that holds the user's password, of mode 0600; else it is asked for.",
+    )
+    return named(file(function))
+
+
+_reason_option = click.option(
+    "--reason", required=True, help="Why; kept with the history, its digest in the audit log."
+)
+_wait_option = click.option(
+    "--wait",
+    type=click.FloatRange(0, 3600),
+    default=WAIT_SECONDS,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait until a gateway has carried it out.",
+)
+
+
+@click.command()
+@click.argument("scenario")
+@click.argument("subject")
+@click.argument("situation")
+@_reason_option
+@click.option(
+    "--hold",
+    metavar="DURATION",
+    help="Let no event move SUBJECT on for so long, such as 30m; then it ends. 7d at most.",
+)
+@click.option("--yes", is_flag=True, help="SUBJECT is right, even if nobody knows the name.")
+@_proof_options
+@_wait_option
+@json_option
+def start(
+    *,
+    scenario: str,
+    subject: str,
+    situation: str,
+    reason: str,
+    hold: str | None,
+    yes: bool,
+    user: str | None,
+    password_file: Path | None,
+    wait: float,
+    as_json: bool,
+) -> int:
+    """Put SUBJECT into SITUATION of SCENARIO by hand: break the glass.
+
+    Events lead on from there as if it had come about by itself, unless it is held. No action
+    of the plan is carried out.
+    """
+    wish = _Wish(scenario, subject, situation, reason, _read_hold(hold), sure=yes)
+    return _ask(wish, (user, password_file), wait, as_json=as_json)
+
+
+@click.command()
+@click.argument("scenario")
+@click.argument("subject")
+@_reason_option
+@_proof_options
+@_wait_option
+@json_option
+def end(
+    *,
+    scenario: str,
+    subject: str,
+    reason: str,
+    user: str | None,
+    password_file: Path | None,
+    wait: float,
+    as_json: bool,
+) -> int:
+    """End the situation of SUBJECT in SCENARIO by hand, held or not."""
+    wish = _Wish(scenario, subject, None, reason)
+    return _ask(wish, (user, password_file), wait, as_json=as_json)
+
+
+@click.command()
+@click.argument("request")
+@_proof_options
+@_wait_option
+@json_option
+def approve(
+    *, request: str, user: str | None, password_file: Path | None, wait: float, as_json: bool
+) -> int:
+    """Approve what somebody else asked for."""
+    with open_desk() as desk:
+        actor = desk.prove(user, password_file)
+        held = desk.situations.find(request)
+        for person in (actor, held.actor):
+            desk.check_right(person, held.scenario, held.subject, held.situation)
+        asked = desk.situations.approve(request, actor=actor)
+        return _follow(desk, asked, wait, as_json=as_json)
+
+
+@click.command()
+@click.argument("request")
+@_proof_options
+@json_option
+def withdraw(*, request: str, user: str | None, password_file: Path | None, as_json: bool) -> None:
+    """Take back a request that was not carried out yet."""
+    with open_desk() as desk:
+        actor = desk.prove(user, password_file)
+        held = desk.situations.find(request)
+        if actor != held.actor:
+            desk.check_right(actor, held.scenario, held.subject, held.situation)
+        asked = desk.situations.withdraw(request, actor=actor)
+    show(as_json, _request_data(asked), lambda out: out.print("the request is withdrawn"))
+
+
+@click.command()
+@click.option("--all", "everything", is_flag=True, help="Those that are settled, too.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
+@json_option
+def requests(everything: bool, limit: int, as_json: bool) -> None:
+    """List requests by hand, the newest first: those that wait, or all."""
+    with open_desk() as desk:
+        found = desk.situations.requests(settled=everything, limit=limit)
+
+    def render(out: Console) -> None:
+        shown = table("request", "at (UTC)", "who", "wants", "state", "why")
+        for it in found:
+            shown.add_row(
+                it.request,
+                f"{it.at:%Y-%m-%d %H:%M:%S}",
+                Text(it.actor),
+                Text(_tell_wish(it)),
+                it.state.value,
+                Text(f"{it.reason} ({it.trouble})" if it.trouble else it.reason),
+            )
+        if found:
+            out.print(shown)
+        else:
+            out.print("no request waits" if not everything else "there never was a request")
+
+    show(as_json, [_request_data(it) for it in found], render)
+
+
+def _ask(wish: _Wish, who: tuple[str | None, Path | None], wait: float, *, as_json: bool) -> int:
+    with open_desk() as desk:
+        actor = desk.prove(*who)
+        desk.scenario(wish.scenario)
+        # First the right: who has none learns nothing about anybody's situation.
+        desk.check_right(actor, wish.scenario, wish.subject, wish.situation)
+        _check(desk, wish)
+        two_persons = desk.config.gateway.emergencies.two_persons
+        asked = desk.situations.request(
+            wish.scenario,
+            wish.subject,
+            wish.situation,
+            actor=actor,
+            reason=wish.reason,
+            two_persons=two_persons,
+            hold=wish.hold,
+        )
+        if not two_persons:
+            return _follow(desk, asked, wait, as_json=as_json)
+    told = (
+        f"recorded; a second person must approve it within 15 minutes:\n"
+        f"  penstock situation approve {asked.request} --as USER"
+    )
+    show(as_json, _request_data(asked), lambda out: out.print(told, soft_wrap=True))
+    return 0
+
+
+def _check(desk: Desk, wish: _Wish) -> None:
+    """Refuse at once what no gateway could carry out, and ask about what may be a slip."""
+    scenario, subject, situation = wish.scenario, wish.subject, wish.situation
+    held, plan = desk.scenario(scenario)
+    known = [it.id for it in plan.situations]
+    if situation is not None and situation not in known:
+        raise UsageError(
+            f"the plan {plan.name} has no situation {quote(situation)}",
+            fix=f"name one of {', '.join(known)}",
+        )
+    if held.subjects is not None and subject not in held.subjects:
+        raise UsageError(
+            f"{quote(subject)} is no subject of the scenario {scenario}",
+            fix="add it to the scenario's subjects",
+        )
+    if situation is None and not desk.situations.current(scenario, subject):
+        raise UsageError(
+            f"{quote(subject)} is in no situation of {scenario}: there is nothing to end",
+            fix=f"`penstock situation list --scenario {scenario}` tells who is in one",
+        )
+    if not wish.sure:
+        confirm_subject(desk, subject)
+
+
+def _follow(desk: Desk, asked: Request, wait: float, *, as_json: bool) -> int:
+    """Wait until the request is carried out, and say what became of it."""
+    asked = _wait(lambda: desk.situations.find(asked.request), wait)
+    data = _request_data(asked)
+    if asked.state.value == "done":
+        show(as_json, data, lambda out: out.print(Text(f"done: {_tell_wish(asked)}", "green")))
+        return 0
+    if asked.state.value == "ready":
+        raise NotDoneError(
+            f"the request {asked.request} is recorded, and no gateway has carried it out yet: "
+            f"{_find_cause(desk)}",
+            fix="start a gateway; after 15 minutes the request expires",
+        )
+    raise NotDoneError(
+        f"the request {asked.request} is {asked.state.value}: {asked.trouble or 'see requests'}",
+        fix="`penstock situation requests --all` lists all",
+    )
+
+
+def _wait(look: Callable[[], Request], seconds: float) -> Request:
+    until = time.monotonic() + seconds
+    while True:
+        asked = look()
+        if asked.state.value != "ready" or time.monotonic() >= until:
+            return asked
+        time.sleep(_LOOK_SECONDS)
+
+
+def _find_cause(desk: Desk) -> str:
+    from penstock.store.detection import find_detector
+
+    detector = find_detector(desk.database)
+    if detector is None or not detector.is_alive(datetime.now(UTC)):
+        return "none detects now"
+    return detector.trouble or "it has not answered in time"
+
+
+def _tell_wish(it: Request) -> str:
+    held = f", held for {timedelta(milliseconds=it.hold)}" if it.hold else ""
+    return f"{it.scenario} of {it.subject}: {it.situation or 'end'}{held}"
+
+
+def _request_data(it: Request) -> dict[str, Any]:
+    return {
+        "request": it.request,
+        "at": it.at.isoformat(),
+        "scenario": it.scenario,
+        "subject": it.subject,
+        "situation": it.situation,
+        "actor": it.actor,
+        "reason": it.reason,
+        "state": it.state.value,
+        "approver": it.approver,
+        "settled": it.settled.isoformat() if it.settled else None,
+        "trouble": it.trouble,
+        "hold_seconds": it.hold / 1000,
+    }

@@ -1,0 +1,1 @@
+"""Verbs on definitions: put, show, compare, delete, return to what they were."""

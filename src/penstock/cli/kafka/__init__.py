@@ -1,0 +1,1 @@
+"""Verbs on the users and roles of a Kafka cluster."""

@@ -1,0 +1,1 @@
+"""Verbs on privacy: consent, tokens, and the audit log that proves what was done."""

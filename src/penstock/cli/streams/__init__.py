@@ -1,0 +1,1 @@
+"""Verbs on streams: feed them, make views of them, detect and forecast, read along."""

@@ -1,0 +1,317 @@
+"""`penstock views`: anonymized versions of streams: import, run, control, read."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from penstock.cli.definitions.changes import change_data, render_change
+from penstock.cli.output import json_option, show, table
+from penstock.cli.session import (
+    actor,
+    change_definitions,
+    configuration,
+    open_database,
+    open_definitions,
+    refuse_missing_store,
+)
+from penstock.cli.streams.view_risk import command as risk
+from penstock.errors import UsageError, quote
+
+if TYPE_CHECKING:
+    from penstock.definitions import DefinitionSet
+
+COLOURS = {"running": "green", "paused": "yellow", "waiting": "yellow", "failed": "bold red"}
+COLUMNS = (
+    "view", "stream", "state", "rate", "lag", "read", "published", "rejected", "held", "loss",
+)  # fmt: skip
+# On narrow terminals less is shown: columns that cannot be read tell nothing.
+NARROW = 100
+SPARED = {"stream", "read"}
+MOST_ROWS = 10_000
+
+
+@click.group("views")
+def command() -> None:
+    """Make anonymized versions of streams, each for its audience."""
+
+
+@command.command("import")
+@click.argument("file", type=click.Path(dir_okay=False))
+@click.option("-m", "--message", "reason", default="", help="Why; kept in the history.")
+@json_option
+def import_file(file: str, reason: str, as_json: bool) -> None:
+    """Take over a requirements file: a stream and its anonymized versions as JSON.
+
+    The file has globalConfig (topic, dataSchema) and streamProperties (applicationId,
+    anonymizers). Everything is checked first; all of it is applied, or nothing.
+    """
+    from penstock.model.kinds import View
+    from penstock.pipeline.requirements import LIMITS, check_owners, read_requirements
+
+    try:
+        with Path(file).open("rb") as source:
+            content = source.read(LIMITS.size + 1)
+    except OSError as error:
+        raise UsageError(
+            f"{quote(file)} cannot be read: {error.strerror}", fix="name a readable file"
+        ) from None
+    found = read_requirements(content, file)
+    with change_definitions() as definitions:
+        _, known = definitions.current()
+        check_owners(found, {name: view.stream for name, view in known.of(View).items()})
+        change = definitions.apply(
+            found.documents,
+            actor=actor(),
+            reason=reason,
+            locate=found.locate,
+            problems=found.problems,
+        )
+    unchanged = len(found.documents) - len(change.created) - len(change.updated)
+    show(
+        as_json,
+        change_data(change),
+        lambda target: render_change(target, change, unchanged=unchanged),
+    )
+
+
+@command.command("list")
+@json_option
+def list_views(as_json: bool) -> None:
+    """Show each view: its state, rate, lag, and what became of its records."""
+    rows = _describe()
+
+    def render(target: Console) -> None:
+        narrow = target.width < NARROW
+        columns = [name for name in COLUMNS if not narrow or name not in SPARED]
+        shown = table(*columns)
+        for row in rows:
+            state = Text(row["state"], style=COLOURS.get(row["state"], ""))
+            write = _shorten if narrow else _write
+            shown.add_row(*(state if name == "state" else write(row[name]) for name in columns))
+        target.print(shown if rows else "no views yet → define one, or `penstock views import`")
+        for row in rows:
+            if row["error"]:
+                target.print(Text.assemble((f"{row['view']}: ", "bold red"), row["error"]))
+
+    show(as_json, rows, render)
+
+
+def _make_action(action: str, about: str) -> None:
+    @command.command(action, help=about)
+    @click.argument("names", nargs=-1, metavar="[VIEW]...")
+    @click.option("--all", "everything", is_flag=True, help="All views.")
+    @json_option
+    def act(names: tuple[str, ...], everything: bool, as_json: bool) -> None:
+        if bool(names) == everything:
+            raise UsageError(f"which views to {action} is not said", fix="name views, or --all")
+        from penstock.pipeline.control import ACTIONS, Control
+
+        config = configuration()
+        with open_definitions() as store:
+            chosen = _choose(store.current()[1], names)
+        control = Control(config.pipeline.folder)
+        if everything:
+            # Those for which it makes no sense are passed over, not refused.
+            target, sources = ACTIONS[action]
+            allowed = sources | {target}
+            chosen = [name for name in chosen if control.wanted(name).state in allowed]
+        states = {name: control.change(name, action) for name in chosen}
+
+        def render(target: Console) -> None:
+            for name, state in states.items():
+                target.print(Text.assemble((name, "bold"), f" {state}"))
+
+        show(as_json, states, render)
+
+
+for _action, _about in {
+    "initialize": "Make views ready; they read nothing yet.",
+    "start": "Let views run from where they left off, or from the stream's beginning.",
+    "pause": "Let views rest; they keep what they hold back.",
+    "resume": "Let paused views go on.",
+    "stop": "End views; what they hold back is published or suppressed first.",
+}.items():
+    _make_action(_action, _about)
+
+
+@command.command("run")
+@click.option("--once", is_flag=True, help="Bring views to the end of their streams, and end.")
+def run(once: bool) -> None:
+    """Run the views that should run, until Ctrl-C or SIGTERM."""
+    from penstock.pipeline.manager import Manager
+    from penstock.pipeline.running import run_until_told
+    from penstock.pipeline.session import open_session
+    from penstock.store.checked import CheckedDefinitions
+    from penstock.store.consent import ConsentBook
+    from penstock.store.definitions import Definitions
+    from penstock.store.vault import VaultAddress
+    from penstock.telemetry import configure, install_hooks
+
+    config = configuration()
+    refuse_missing_store(config)
+    configure(level=config.log.level, style=config.log.format)
+    install_hooks()
+    told = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: told.set())
+    spark = open_session(config.pipeline)
+    try:
+        with open_database(config) as database:
+            store = CheckedDefinitions(Definitions(database))
+            vault = VaultAddress(config.store.connection_url())
+            consent = ConsentBook.open(database, config.consent.key).opt_outs
+            definitions = lambda: store.current()[1]  # noqa: E731 - asked for again and again
+            manager = Manager(spark, config.pipeline, definitions, vault, config.kafka, consent)
+            if once:
+                manager.run_once()
+            else:
+                run_until_told(config, spark, manager, definitions, told)
+    finally:
+        spark.stop()
+
+
+@command.command("feed")
+@click.argument("stream")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@json_option
+def feed_files(stream: str, files: tuple[str, ...], as_json: bool) -> None:
+    """Append the records of files to STREAM: CSV, JSON lines, Parquet or Avro, by their endings."""
+    from penstock.eventlog import EventLog
+    from penstock.model.kinds import Stream
+    from penstock.pipeline.feeding import feed
+
+    config = configuration()
+    with open_definitions() as store:
+        definitions = store.current()[1]
+    found = definitions.get(Stream, stream)
+    if found is None:
+        known = ", ".join(definitions.of(Stream)) or "none yet"
+        raise UsageError(f"there is no stream {quote(stream)}", fix=f"streams are {known}")
+    topic = EventLog(config.pipeline.event_log).topic(found.topic)
+    fed = {file: feed(Path(file), found, topic) for file in files}
+
+    def render(target: Console) -> None:
+        for file, rows in fed.items():
+            target.print(f"{rows:,} records of {file}")
+
+    show(as_json, {"fed": fed, "next": topic.next_offset}, render)
+
+
+@command.command("read")
+@click.argument("name", metavar="VIEW")
+@click.option("--rows", type=click.IntRange(1, MOST_ROWS), default=20, show_default=True)
+@json_option
+def read(name: str, rows: int, as_json: bool) -> None:
+    """Show what VIEW has published, the newest files or records first."""
+    from penstock.eventlog import EventLog
+    from penstock.model.kinds import View
+    from penstock.pipeline.control import Control
+    from penstock.pipeline.reading import read_published, read_topic
+
+    config = configuration()
+    with open_definitions() as store:
+        definitions = store.current()[1]
+    (found,) = _choose(definitions, (name,))
+    topic = EventLog(config.pipeline.event_log).topic(definitions.of(View)[found].topic)
+    # A view has either, or both if its format was changed.
+    folder = Control(config.pipeline.folder).view(found)
+    published = itertools.chain(read_topic(topic), read_published(folder))
+    records = list(itertools.islice(published, rows))
+    show(as_json, records, lambda target: _render_records(target, records))
+
+
+@command.command("dead")
+@click.argument("name", metavar="VIEW")
+@json_option
+def dead(name: str, as_json: bool) -> None:
+    """Count the records that VIEW could not publish, by their reasons."""
+    from collections import Counter
+
+    from penstock.pipeline.control import Control
+
+    config = configuration()
+    with open_definitions() as store:
+        (found,) = _choose(store.current()[1], (name,))
+    folder = Control(config.pipeline.folder).view(found)
+    reasons: Counter[str] = Counter()
+    first: dict[str, int] = {}
+    for letter in folder.dead_letters():
+        reasons[letter["reason"]] += 1
+        first.setdefault(letter["reason"], letter["offset"])
+
+    def render(target: Console) -> None:
+        shown = table("records", "first offset", "reason")
+        for reason, count in reasons.most_common():
+            shown.add_row(f"{count:,}", f"{first[reason]:,}", reason)
+        last = folder.last()
+        read = last.totals.read if last else 0
+        target.print(shown if reasons else f"no dead letters; {read:,} records were read")
+
+    show(as_json, dict(reasons.most_common()), render)
+
+
+command.add_command(risk)
+
+
+def _choose(definitions: DefinitionSet, names: Iterable[str]) -> list[str]:
+    """Return the views of these names, or all where none is named."""
+    from penstock.model.kinds import View
+
+    known = definitions.of(View)
+    chosen = list(names) or list(known)
+    for name in chosen:
+        if name not in known:
+            fix = f"views are {', '.join(known) or 'none yet'}"
+            raise UsageError(f"there is no view {quote(name)}", fix=fix)
+    return chosen
+
+
+def _describe() -> list[dict[str, Any]]:
+    from penstock.model.kinds import Stream, View
+    from penstock.pipeline.control import Control, describe
+    from penstock.pipeline.sources.ends import next_offset_of
+
+    config = configuration()
+    with open_definitions() as store:
+        definitions = store.current()[1]
+    ends = {
+        name: next_offset_of(stream, config.pipeline)
+        for name, stream in definitions.of(Stream).items()
+    }
+    control = Control(config.pipeline.folder)
+    return [
+        describe(name, view.stream, ends[view.stream], control)
+        for name, view in definitions.of(View).items()
+    ]
+
+
+def _shorten(value: Any) -> str:
+    """Write large numbers with few digits: 1,234,567 as 1.23M."""
+    if isinstance(value, int | float):
+        for unit, worth in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+            if value >= worth * 10:
+                return f"{value / worth:.3g}{unit}"
+    return _write(value)
+
+
+def _write(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int | float) else str(value)
+
+
+def _render_records(target: Console, records: list[dict[str, Any]]) -> None:
+    if not records:
+        target.print("nothing is published yet")
+        return
+    shown = table(*records[0])
+    for record in records:
+        shown.add_row(*("" if value is None else str(value) for value in record.values()))
+    target.print(shown)
