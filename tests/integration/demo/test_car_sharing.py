@@ -12,7 +12,7 @@ from penstock.demo import car_sharing
 from penstock.demo.story import DemoFailedError, Story
 
 pytestmark = pytest.mark.needs("mosquitto")
-EXAMPLE = Path(__file__).parents[2] / "examples" / "car-sharing" / "definitions.yaml"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "car-sharing" / "definitions.yaml"
 
 
 def test_the_story_holds() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-FUZZ = Path(__file__).parents[1] / "fuzz"
+FUZZ = Path(__file__).parents[2] / "fuzz"
 SECONDS = 20
 MEMORY_MB = 512
 

@@ -1,9 +1,9 @@
 """Statements 2 to 6 of the case study's appendix, against a model without any state.
 
 Statement 1, that every packet is intercepted, is the gateway's: see
-`test_nursing_home_interception.py`. Each other one is checked after every packet: the events
-bound to a packet are exactly those of its types (2, 3), every complex event that occurs is
-detected with all that it says, and no other (4), the cases evolve in that order along one
+`gateway/test_nursing_home_interception.py`. Each other one is checked after every packet: the
+events bound to a packet are exactly those of its types (2, 3), every complex event that occurs
+is detected with all that it says, and no other (4), the cases evolve in that order along one
 evolution each (5), and the situation that policies are chosen by is the model's (6).
 
 All types of tables 3 and 4 are compared. Two of them do not occur by themselves: stays

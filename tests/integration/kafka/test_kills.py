@@ -35,7 +35,7 @@ from tests.kafka.officers import Officer, open_officer, stream
 pytestmark = [pytest.mark.needs("java", "jars"), pytest.mark.timeout(1800)]
 
 KILLS = int(os.environ.get("PENSTOCK_KAFKA_KILLS", "5"))
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 USERS = [f"killed{number}" for number in range(12)]
 ROLES = ["red", "green", "blue"]
 TOPICS = [f"kills{number}" for number in range(6)]
