@@ -36,7 +36,7 @@ from penstock.definitions.collective import Aggregation
 from penstock.eventlog import EventLog, Topic
 from penstock.masks.fields import Field
 from penstock.model.kinds import Stream
-from penstock.model.kinds.view import Window
+from penstock.model.kinds.views import Window
 from penstock.pipeline.blueprint import Blueprint
 from penstock.pipeline.k_anonymity import KAnonymityStep
 from penstock.pipeline.log_source import OFFSET

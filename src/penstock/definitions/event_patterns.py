@@ -46,7 +46,7 @@ from penstock.lang import (
     Scope,
     Type,
 )
-from penstock.model.kinds.event import EventWindow, Pattern
+from penstock.model.kinds.events import EventWindow, Pattern
 
 IT: Final = "it"
 _VALUE: Final = re.compile(r"\s*([a-z]+)\s*\((.*)\)\s*", re.DOTALL)

@@ -31,7 +31,7 @@ from penstock.lang import (
 from penstock.model import kinds
 from penstock.model.definition import Definition, Reference, marked
 from penstock.model.document import Key
-from penstock.model.kinds.event import PacketSource, RequestSource
+from penstock.model.kinds.events import PacketSource, RequestSource
 
 Definitions = Mapping[Key, Definition]
 Finding = tuple[Key, Problem]

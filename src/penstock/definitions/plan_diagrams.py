@@ -13,7 +13,7 @@ from typing import Final
 from xml.sax.saxutils import escape
 
 from penstock.definitions.plan_layout import BOX_HEIGHT, MARGIN, Arrow, Box, Layout, lay_out
-from penstock.model.kinds.plan import Plan
+from penstock.model.kinds.plans import Plan
 
 CORNER: Final = 12.0
 TIP: Final = 7.0

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.model.kinds.plan import Evolution, Plan
+from penstock.model.kinds.plans import Evolution, Plan
 
 NAME_WIDTH: Final = 8.4
 LABEL_WIDTH: Final = 7.6

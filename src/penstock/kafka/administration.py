@@ -24,7 +24,7 @@ from penstock.kafka.scram import derive
 from penstock.kafka.sealing import Sealer
 from penstock.kafka.status import RoleStatus, UserStatus, role_status, user_status
 from penstock.model.document import Document, Key
-from penstock.model.kinds.role import TARGETS, Permission
+from penstock.model.kinds.roles import TARGETS, Permission
 from penstock.store.checked import CheckedDefinitions, Wanted
 from penstock.store.definitions import Change
 from penstock.store.kafka_users import KafkaUsers

@@ -18,7 +18,7 @@ from penstock.definitions import DefinitionSet
 from penstock.eventlog.connection import SEPARATOR
 from penstock.model.document import Document, Key
 from penstock.model.kinds import Concern, Role, Stream, User, View, kinds_of
-from penstock.model.kinds.role import Permission
+from penstock.model.kinds.roles import Permission
 from penstock.policy.roles import RoleGraph
 
 ANY_HOST = "*"

@@ -32,7 +32,7 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from penstock.definitions.differential_privacy import END, START, Aggregate, DifferentialPrivacy
 from penstock.masks.fields import Schema
-from penstock.model.kinds.view import Window
+from penstock.model.kinds.views import Window
 from penstock.pipeline.forgetting import split_off
 from penstock.pipeline.laplace import LaplaceNoise, MakeNoise, Noise
 from penstock.pipeline.ledger import Ledger

@@ -26,7 +26,7 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from penstock.definitions.collective import Collective
 from penstock.masks.fields import Schema
-from penstock.model.kinds.view import Window
+from penstock.model.kinds.views import Window
 from penstock.pipeline.forgetting import split_off
 from penstock.pipeline.grouped import apply_to_groups
 from penstock.pipeline.holding import hold_back, may_hold

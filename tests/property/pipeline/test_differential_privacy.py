@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from penstock.definitions.differential_privacy import UNITS, DifferentialPrivacy
 from penstock.masks.fields import Field
-from penstock.model.kinds.view import Window
+from penstock.model.kinds.views import Window
 from penstock.pipeline.differential_privacy import (
     NO_GROUP,
     NOBODY,

@@ -13,7 +13,7 @@ from penstock.definitions.anonymity import KAnonymization, TCloseness
 from penstock.definitions.collective import Shuffling, UnivariateMicroaggregation
 from penstock.definitions.differential_privacy import DifferentialPrivacy
 from penstock.masks.fields import Field
-from penstock.model.kinds.view import Window
+from penstock.model.kinds.views import Window
 from penstock.pipeline.differential_privacy import DifferentialPrivacyStep
 from penstock.pipeline.k_anonymity import KAnonymityStep
 from penstock.pipeline.log_source import OFFSET

@@ -20,7 +20,7 @@ from penstock.definitions.collective import (
     UnivariateMicroaggregation,
 )
 from penstock.masks.fields import Field
-from penstock.model.kinds.view import Window
+from penstock.model.kinds.views import Window
 from penstock.pipeline.log_source import OFFSET
 from penstock.pipeline.parsing import PERSON, TIME
 from penstock.pipeline.steps import SUBJECT, WINDOW, Outcome, arrow_schema

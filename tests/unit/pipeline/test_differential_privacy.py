@@ -10,7 +10,7 @@ import pytest
 
 from penstock.definitions.differential_privacy import Aggregate, DifferentialPrivacy
 from penstock.masks.fields import Field
-from penstock.model.kinds.view import Window
+from penstock.model.kinds.views import Window
 from penstock.pipeline import differential_privacy
 from penstock.pipeline.differential_privacy import SPENT, DifferentialPrivacyStep, Scale
 from penstock.pipeline.log_source import OFFSET

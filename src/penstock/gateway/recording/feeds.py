@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple
 from penstock.eventlog.lines import MAX_KEY
 from penstock.model.document import Document, Key
 from penstock.model.kinds import Stream
-from penstock.model.kinds.topic_pattern import named_levels, plain_filter
+from penstock.model.kinds.fields import named_levels, plain_filter
 from penstock.policy.filter_tree import FilterTree
 
 MAX_VALUE: Final = 1_000_000

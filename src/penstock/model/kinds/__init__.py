@@ -1,28 +1,15 @@
-"""The kinds of definitions, one module each; importing this package registers them all."""
+"""The kinds of definitions; importing this package registers them all."""
 
 from penstock.model.definition import KINDS, Concern
-from penstock.model.kinds.action import Action
-from penstock.model.kinds.attributes import Attributes
-from penstock.model.kinds.emergency_policy import EmergencyPolicy
-from penstock.model.kinds.enforcement import Enforcement
-from penstock.model.kinds.event import Event
-from penstock.model.kinds.group import Group
-from penstock.model.kinds.hierarchy import Hierarchy
-from penstock.model.kinds.object_shape import ObjectShape
-from penstock.model.kinds.plan import Plan
-from penstock.model.kinds.policy import Policy
-from penstock.model.kinds.preference import Preference
-from penstock.model.kinds.presubscription import Presubscription
-from penstock.model.kinds.purpose import Purpose
-from penstock.model.kinds.purpose_settings import PurposeSettings
-from penstock.model.kinds.reservation import Reservation
-from penstock.model.kinds.right import Right
-from penstock.model.kinds.role import Role
-from penstock.model.kinds.scenario import Scenario
-from penstock.model.kinds.stream import Stream
-from penstock.model.kinds.user import User
-from penstock.model.kinds.view import View
-from penstock.model.kinds.vocabulary import Vocabulary
+from penstock.model.kinds.events import Action, Event
+from penstock.model.kinds.plans import Plan, Scenario
+from penstock.model.kinds.policies import EmergencyPolicy, Enforcement, Policy, Preference
+from penstock.model.kinds.purposes import Presubscription, Purpose, PurposeSettings, Reservation
+from penstock.model.kinds.roles import Role, User
+from penstock.model.kinds.streams import Stream
+from penstock.model.kinds.subjects import Attributes, Group, Right
+from penstock.model.kinds.views import Hierarchy, View
+from penstock.model.kinds.vocabularies import ObjectShape, Vocabulary
 
 __all__ = [
     "KINDS",

@@ -1,16 +1,23 @@
-"""Texts that several kinds share, each with its check."""
+"""Texts that several kinds share, each with its check.
+
+A topic pattern is a topic filter in which `+` may carry a name, such as
+`home/+patientId/+/pulse`. No two levels of a pattern have one name; a lone `+` has none.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated
+import re
+from collections.abc import Callable, Mapping
+from typing import Annotated, Final
 
 from pydantic import AfterValidator, Field
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, quote
 from penstock.model.definition import NAME_LIMIT, Reference
 from penstock.model.purposes import check_purpose
 from penstock.model.topics import check_filter
+
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def as_value_error(check: Callable[[str], str]) -> Callable[[str], str]:
@@ -68,3 +75,32 @@ Subject = Annotated[
 
 Member = Annotated[str, Field(max_length=NAME_LIMIT), AfterValidator(_check_member)]
 """Who belongs to a group: user:NAME or client:ID."""
+
+
+def plain_filter(pattern: str) -> str:
+    """Return the topics of a pattern, as a filter without names."""
+    return "/".join("+" if level.startswith("+") else level for level in pattern.split("/"))
+
+
+def named_levels(pattern: str) -> Mapping[int, str]:
+    """Return the names of a pattern's levels, by the place of the level."""
+    return {
+        place: level[1:]
+        for place, level in enumerate(pattern.split("/"))
+        if level.startswith("+") and level != "+"
+    }
+
+
+def _check_pattern(pattern: str) -> str:
+    names = list(named_levels(pattern).values())
+    for name in names:
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"{quote(name)} cannot name a level → use letters, digits and _")
+        if names.count(name) > 1:
+            raise ValueError(f"two levels are called {quote(name)} → rename one, or write `+`")
+    as_value_error(check_filter)(plain_filter(pattern))
+    return pattern
+
+
+TopicPattern = Annotated[str, Field(max_length=65535), AfterValidator(_check_pattern)]
+"""A topic filter whose levels may have names."""

@@ -28,7 +28,7 @@ import pyarrow.csv  # type: ignore[import-untyped]
 import pyarrow.parquet  # type: ignore[import-untyped]
 
 from penstock.eventlog.lines import MAX_VALUE
-from penstock.model.kinds.stream import StreamField
+from penstock.model.kinds.streams import StreamField
 from penstock.pipeline.avro import avro_names
 from penstock.pipeline.sources.values import (
     Values,

@@ -8,7 +8,7 @@ from pathlib import Path
 from penstock.config.sections.pipeline import PipelineSettings
 from penstock.eventlog import EventLog
 from penstock.model.kinds import Stream
-from penstock.model.kinds.stream import StreamSource
+from penstock.model.kinds.streams import StreamSource
 from penstock.pipeline.sources.index import FileIndex
 from penstock.pipeline.sources.kafka_index import KafkaIndex
 

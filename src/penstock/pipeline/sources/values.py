@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
-from penstock.model.kinds.stream import StreamField
+from penstock.model.kinds.streams import StreamField
 
 NO_TEXT: Final = "the record is not text in UTF-8"
 _NONE: Final = pa.scalar(None, pa.string())

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from penstock.gateway.recording.feeds import MAX_VALUE, Feed, Feeds
 from penstock.model.document import Document, Key
 from penstock.model.kinds import Stream
-from penstock.model.kinds.topic_pattern import plain_filter
+from penstock.model.kinds.fields import plain_filter
 from penstock.model.topics import matches
 
 FIELDS = [

@@ -1,4 +1,4 @@
-"""Event types: what counts as having happened, in one packet or in many.
+"""Event types: what counts as having happened, in one packet or in many; messages made of them.
 
 Rules that hold here:
 - A type has one source: packets, requests (an evolution that wants its actions carried
@@ -22,10 +22,11 @@ from penstock.model.definition import (
     Part,
     PlainName,
     Reference,
+    register,
 )
-from penstock.model.definition import register as register_kind
-from penstock.model.kinds.fields import TopicFilter
-from penstock.model.kinds.view import Milliseconds
+from penstock.model.kinds.fields import TopicFilter, as_value_error
+from penstock.model.kinds.views import Milliseconds
+from penstock.model.topics import check_topic
 
 EXPRESSION_LIMIT: Final = 8192
 ATTRIBUTE_LIMIT: Final = 100
@@ -238,7 +239,7 @@ class Pattern(Part):
 _FIELDS: Final = {"or": "any_of", "and": "all_of", "not": "negated"}
 
 
-@register_kind
+@register
 class Event(Definition):
     """A type of events: bound to packets, to requests, or a pattern over other types."""
 
@@ -265,3 +266,21 @@ class Event(Definition):
         if len(sources) != 1:
             raise ValueError("an event has one source → write one of packet, request and pattern")
         return self
+
+
+@register
+class Action(Definition):
+    """A message made of each event of a type that an evolution's request brings about."""
+
+    kind: ClassVar[str] = "action"
+    concerns: ClassVar[Concern] = Concern.EVENTS
+
+    event: Annotated[PlainName, Reference("event")] = Field(
+        description="The event type whose events become messages."
+    )
+    topic: Annotated[str, Field(max_length=65535), AfterValidator(as_value_error(check_topic))] = (
+        Field(description="Where they are published; {pid} stands for the event's attribute pid.")
+    )
+    payload: Annotated[Mapping[Word, ExpressionOfSet], Field(max_length=ATTRIBUTE_LIMIT)] = Field(
+        default_factory=dict, description="Fields of the JSON payload: expressions over it."
+    )

@@ -1,4 +1,4 @@
-"""Roles: what may be read and written at the event log, put together under a name."""
+"""Roles: what may be read and written at the event log, put together under a name; who has them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from penstock.model.definition import Concern, Definition, Part, PlainName, Reference, register
-from penstock.model.kinds.stream import TopicName
+from penstock.model.kinds.streams import TopicName
 
 PERMISSION_LIMIT: Final = 10_000
 ROLE_LIMIT: Final = 1000
@@ -74,4 +74,16 @@ class Role(Definition):
         max_length=ROLE_LIMIT,
         strict=False,
         description="Roles that nobody may have together with this one, in either direction.",
+    )
+
+
+@register
+class User(Definition):
+    """Someone with roles. Passwords are kept elsewhere, never in definitions."""
+
+    kind: ClassVar[str] = "user"
+    concerns: ClassVar[Concern] = Concern.KAFKA
+
+    roles: tuple[Annotated[PlainName, Reference("role")], ...] = Field(
+        default=(), max_length=ROLE_LIMIT, strict=False, description="The roles of the user."
     )

@@ -1,4 +1,4 @@
-"""Objects: how the attributes of what a message is about are found in it.
+"""Vocabularies: the attributes that expressions may use, and where those of objects are found.
 
 Rules that hold here:
 - A pattern is a topic filter in which `+` may carry a name: `home/+patientId/+/pulse`.
@@ -11,14 +11,41 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Final, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, JsonValue, model_validator
 
 from penstock.errors import quote
 from penstock.model.definition import Concern, Definition, register
-from penstock.model.kinds.topic_pattern import TopicPattern, named_levels, plain_filter
+from penstock.model.kinds.fields import TopicPattern, named_levels, plain_filter
 
 ATTRIBUTE_LIMIT: Final = 100
 PATH_LIMIT: Final = 16
+
+
+@register
+class Vocabulary(Definition):
+    """The attributes of subjects, objects and the environment, with their types."""
+
+    kind: ClassVar[str] = "vocabulary"
+    concerns: ClassVar[Concern] = Concern.ACCESS | Concern.EVENTS
+
+    subject: Mapping[str, JsonValue] = Field(
+        default_factory=dict,
+        description="Attributes of `s`, who asks: name and type, such as `pSet: list(string)`. "
+        "`uid: string`, `cid: string` and `groups: list(string)` follow from who asks.",
+    )
+    object: Mapping[str, JsonValue] = Field(
+        default_factory=dict,
+        description="Attributes of `o`, what the message is about, such as `patientId: string`; "
+        "definitions of kind `object` say where they stand.",
+    )
+    environment: Mapping[str, JsonValue] = Field(
+        default_factory=dict,
+        description="Attributes of `e`, the surroundings: `time: timestamp`, `purpose: string` "
+        "where somebody reads, and `place: string` where the gateway's settings name one.",
+    )
+    payload: Mapping[str, JsonValue] = Field(
+        default_factory=dict, description="Fields of JSON payloads, as `t.payload`."
+    )
 
 
 def _check_path(path: str) -> str:

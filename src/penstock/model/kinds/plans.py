@@ -1,4 +1,4 @@
-"""Plans: how an emergency may develop, from situation to situation."""
+"""Plans: how an emergency may develop, from situation to situation, and for whom."""
 
 from __future__ import annotations
 
@@ -7,12 +7,22 @@ from typing import Annotated, ClassVar, Final, Self
 from pydantic import Field, model_validator
 
 from penstock.errors import quote
-from penstock.model.definition import Concern, Definition, Part, PlainName, Reference, register
+from penstock.model.definition import (
+    NAME_LIMIT,
+    Concern,
+    Definition,
+    Part,
+    PlainName,
+    Reference,
+    register,
+)
+from penstock.model.kinds.events import Word
 
 SITUATION_LIMIT: Final = 1000
 EVOLUTION_LIMIT: Final = 10_000
 LEVEL_LIMIT: Final = 1_000_000
 ACTION_LIMIT: Final = 16
+SUBJECT_LIMIT: Final = 1_000_000
 
 
 class Situation(Part):
@@ -82,4 +92,35 @@ class Plan(Definition):
                     f"evolutions[{first}] and evolutions[{index}] have the same source "
                     f"{quote(step.source)} and event {quote(step.event)} → keep one"
                 )
+        return self
+
+
+SubjectName = Annotated[str, Field(min_length=1, max_length=NAME_LIMIT)]
+
+
+@register
+class Scenario(Definition):
+    """A plan that is followed for each of its subjects, one situation at a time."""
+
+    kind: ClassVar[str] = "scenario"
+    concerns: ClassVar[Concern] = Concern.ACCESS | Concern.EVENTS | Concern.SETTINGS
+
+    plan: Annotated[PlainName, Reference("plan")] = Field(description="How it may develop.")
+    attribute: Word = Field(
+        description="The attribute of the plan's events that tells whom they are about."
+    )
+    subjects: Annotated[tuple[SubjectName, ...], Field(strict=False)] | None = Field(
+        default=None,
+        description="Whom it is followed for. Left out: everyone an event is about.",
+    )
+    group: Annotated[PlainName, Reference("group")] | None = Field(
+        default=None, description="Follow it for the users of this group instead of a list."
+    )
+
+    @model_validator(mode="after")
+    def _check_subjects(self) -> Self:
+        if self.group is not None and self.subjects is not None:
+            raise ValueError("subjects and group are both given → keep one")
+        if self.subjects is not None and len(self.subjects) > SUBJECT_LIMIT:
+            raise ValueError(f"more than {SUBJECT_LIMIT} subjects → use a group, or leave them out")
         return self

@@ -1,0 +1,175 @@
+"""Policies: who may read or write topics, always or in emergencies; how users limit their readers.
+
+Rules that hold here:
+- A policy grants; nothing else does. A preference takes away.
+- What is enforced at all is said explicitly, so that deleting a rule can never open a door.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from penstock.model.definition import (
+    NAME_LIMIT,
+    Concern,
+    Definition,
+    ExpressionText,
+    Marker,
+    Part,
+    PlainName,
+    Reference,
+    Steps,
+    register,
+)
+from penstock.model.kinds.fields import Subject, TopicFilter
+
+EXPRESSION_LIMIT = 8192
+LIST_LIMIT = 1_000
+PLAN_LIMIT = 1_000
+
+Condition = Annotated[str, Field(max_length=EXPRESSION_LIMIT), ExpressionText("bool")]
+"""An expression that is true or false."""
+
+
+class Grant(Definition):
+    """What ordinary and emergency policies share: who may do what with which topics, when."""
+
+    subject: Subject = Field(
+        default="anyone", description="user:NAME, client:ID, group:NAME or anyone."
+    )
+    filter: TopicFilter = Field(description="The topics that this policy grants.")
+    allow: Literal["read", "write"] = Field(description="What it grants.")
+    when: Condition = Field(
+        default="true",
+        description="An expression over s, o, e and t; "
+        "an error or a missing attribute counts as not satisfied.",
+    )
+
+    def implied(self) -> Iterator[tuple[Marker, Steps, str]]:
+        """Yield the say-so that policies are looked at; without it a policy would be idle."""
+        fix = "say whether policies count: add `kind: enforcement`, `name: default`, "
+        fix += "`policies: required`"
+        yield Reference("enforcement", fix=fix), ("name",), "default"
+
+
+@register
+class Policy(Grant):
+    """A grant: this subject may read or write these topics where the condition holds."""
+
+    kind: ClassVar[str] = "policy"
+    concerns: ClassVar[Concern] = Concern.ACCESS | Concern.RULES
+
+
+SubjectText = Annotated[str, Field(max_length=EXPRESSION_LIMIT), ExpressionText("string")]
+"""An expression that names the subject of a scenario, such as `o.patientId`."""
+
+
+@register
+class EmergencyPolicy(Grant):
+    """A grant that holds while the message's subject is in certain situations of a plan."""
+
+    kind: ClassVar[str] = "emergency-policy"
+    concerns: ClassVar[Concern] = Concern.ACCESS | Concern.RULES
+
+    plan: Annotated[PlainName, Reference("plan")] = Field(
+        description="The plan whose situations count."
+    )
+    scenarios: tuple[Annotated[PlainName, Reference("scenario")], ...] = Field(
+        default=(),
+        max_length=LIST_LIMIT,
+        strict=False,
+        description="Scenarios of this plan. Empty: all of them.",
+    )
+    situations: tuple[PlainName, ...] = Field(
+        default=(),
+        max_length=LIST_LIMIT,
+        strict=False,
+        description="Situations of the plan. Empty: all of them.",
+    )
+    minimum_level: int | None = Field(
+        default=None,
+        description="Instead of `situations`: those of this level and above.",
+    )
+    about: SubjectText | None = Field(
+        default=None,
+        description="Whose situation counts: an expression that names the scenario's subject, "
+        "such as `o.patientId`. The policy grants messages about that subject only.",
+    )
+    any_object: bool = Field(
+        default=False,
+        description="Instead of `about`: it suffices that some subject of a scenario is in such "
+        "a situation; the policy then grants messages about anybody.",
+    )
+    exclusive: bool = Field(
+        default=False,
+        description="Whether ordinary policies grant nothing while this policy applies, even "
+        "where its condition does not hold. Otherwise it adds to them.",
+    )
+
+    @model_validator(mode="after")
+    def _check_choices(self) -> Self:
+        if self.situations and self.minimum_level is not None:
+            raise ValueError("has both `situations` and `minimum_level` → leave one of them out")
+        if (self.about is None) is not self.any_object:
+            raise ValueError(
+                "must say whose situation counts → write `about: o.ATTRIBUTE`, or "
+                "`any_object: true`, not both"
+            )
+        return self
+
+
+@register
+class Preference(Definition):
+    """A user's limit on readers: of those about a message, at least one must hold."""
+
+    kind: ClassVar[str] = "preference"
+    concerns: ClassVar[Concern] = Concern.ACCESS | Concern.RULES
+
+    user: Annotated[str, Field(min_length=1, max_length=NAME_LIMIT)] = Field(
+        description="On whose behalf the messages are published."
+    )
+    filter: TopicFilter = Field(description="The topics of the messages that are limited.")
+    when: Condition = Field(
+        description="What must hold for a reader, over s, o, e and t; "
+        "an error or a missing attribute counts as not satisfied."
+    )
+
+
+class ExclusivePlan(Part):
+    """A plan whose emergencies set ordinary policies aside."""
+
+    plan: Annotated[PlainName, Reference("plan")] = Field(description="The plan.")
+    about: SubjectText = Field(
+        description="Whose situation counts: an expression that names the scenario's subject, "
+        "such as `o.patientId`. Where it is missing, ordinary policies are set aside too."
+    )
+
+
+@register
+class Enforcement(Definition):
+    """Which rules must be satisfied: one definition, named `default`."""
+
+    kind: ClassVar[str] = "enforcement"
+    concerns: ClassVar[Concern] = Concern.ACCESS | Concern.SETTINGS
+
+    name: Literal["default"] = Field(default="default", description="There is one: `default`.")
+    policies: Literal["required", "off"] = Field(
+        default="off",
+        description="required: reading and writing need a satisfied policy, even if there is "
+        "none. off: policies are not looked at; preferences are.",
+    )
+    exclusive: tuple[ExclusivePlan, ...] = Field(
+        default=(),
+        max_length=PLAN_LIMIT,
+        strict=False,
+        description="Plans during whose emergencies ordinary policies grant nothing: while the "
+        "subject of a message is in any situation, emergency policies alone decide.",
+    )
+    preferences_in_emergencies: Literal["kept", "overridden"] = Field(
+        default="kept",
+        description="overridden: what an emergency policy grants is delivered although the "
+        "publisher's preferences say otherwise; each time is written to the audit log.",
+    )

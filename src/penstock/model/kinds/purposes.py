@@ -1,0 +1,126 @@
+"""Purposes: what data may be used for, which topics serve which, and how that is enforced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import AfterValidator, Field
+
+from penstock.model.definition import (
+    NAME_LIMIT,
+    Concern,
+    Definition,
+    Marker,
+    Reference,
+    Steps,
+    register,
+)
+from penstock.model.kinds.fields import FilterName, PurposePath, TopicFilter, as_value_error
+from penstock.model.purposes import PURPOSE_LIMIT, SET_LIMIT, PurposeSet, check_purpose
+
+CLIENT_LIMIT = 65535
+
+
+@register
+class Purpose(Definition):
+    """A purpose that data may be used for."""
+
+    kind: ClassVar[str] = "purpose"
+    concerns: ClassVar[Concern] = Concern.PURPOSES
+
+    name: Annotated[
+        str, Field(max_length=NAME_LIMIT), AfterValidator(as_value_error(check_purpose))
+    ] = Field(description="A path such as marketing/individualized; its parent is declared too.")
+    dpv: str = Field(
+        default="",
+        max_length=NAME_LIMIT,
+        description="The identifier of this purpose in the W3C Data Privacy Vocabulary.",
+    )
+
+    def implied(self) -> Iterator[tuple[Marker, Steps, str]]:
+        """Yield the parent, which must be declared too."""
+        parent, slash, _ = self.name.rpartition("/")
+        if slash:
+            fix = f"declare {parent!r} too: a purpose stands below its parent"
+            yield Reference("purpose", fix=fix), ("name",), parent
+
+
+@register
+class Reservation(Definition):
+    """The purposes that the topics of a filter are reserved for."""
+
+    kind: ClassVar[str] = "reservation"
+    concerns: ClassVar[Concern] = Concern.PURPOSES
+
+    name: FilterName = Field(description="The topic filter; `home/#` covers `home` too.")
+    allow: tuple[PurposePath, ...] = Field(
+        default=(),
+        max_length=SET_LIMIT,
+        strict=False,
+        description="Purposes that subscribers may have, each with all below it. "
+        "Empty: this reservation allows nobody.",
+    )
+    prohibit: tuple[PurposePath, ...] = Field(
+        default=(),
+        max_length=SET_LIMIT,
+        strict=False,
+        description="Purposes that are refused, each with all below it, whatever is allowed.",
+    )
+
+    @property
+    def purposes(self) -> PurposeSet:
+        """What this reservation says, as the engine takes it."""
+        return PurposeSet(frozenset(self.allow), frozenset(self.prohibit))
+
+
+@register
+class Presubscription(Definition):
+    """The purpose that applies when a client subscribes to a filter without naming one."""
+
+    kind: ClassVar[str] = "presubscription"
+    concerns: ClassVar[Concern] = Concern.PURPOSES
+
+    client: str = Field(
+        min_length=1, max_length=CLIENT_LIMIT, description="The MQTT client identifier."
+    )
+    filter: TopicFilter = Field(description="The topic filter, exactly as the client writes it.")
+    purpose: PurposePath = Field(
+        max_length=PURPOSE_LIMIT, description="The access purpose of that subscription."
+    )
+
+
+@register
+class PurposeSettings(Definition):
+    """How purposes are enforced: one definition, named `default`."""
+
+    kind: ClassVar[str] = "purpose-settings"
+    concerns: ClassVar[Concern] = Concern.PURPOSES
+
+    name: Literal["default"] = Field(default="default", description="There is one: `default`.")
+    allow_without_reservation: bool = Field(
+        default=True, description="Whether topics without a reservation are open to all."
+    )
+    filter_on_subscribe: bool = Field(
+        default=False, description="Whether subscriptions are refused as a whole."
+    )
+    filter_on_publish: bool = Field(default=True, description="Whether each delivery is checked.")
+    filter_hybrid: bool = Field(
+        default=False,
+        description="Whether subscriptions that can never receive are refused, the others checked.",
+    )
+    hybrid_tag: bool = Field(
+        default=False, description="Whether hybrid filtering marks what it delivers."
+    )
+    use_tree_store: bool = Field(
+        default=True, description="Whether reservations are kept as a tree (else flat)."
+    )
+    cache_reservations: bool = Field(
+        default=True, description="Whether combined purposes of a topic are remembered."
+    )
+    cache_subscriptions: bool = Field(
+        default=True, description="Whether decisions on subscriptions are remembered."
+    )
+    auto_persist: bool = Field(
+        default=True, description="Whether commands are stored at once, or on PERSIST."
+    )

@@ -1,0 +1,121 @@
+"""Subjects: groups of users and clients, what is known of them, which commands they may give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Self
+
+from pydantic import Field, JsonValue, model_validator
+
+from penstock.errors import quote
+from penstock.model.definition import (
+    NAME_LIMIT,
+    Concern,
+    Definition,
+    PlainName,
+    Reference,
+    register,
+)
+from penstock.model.kinds.fields import Member, Subject, TopicFilter
+
+MEMBER_LIMIT = 100_000
+LIST_LIMIT = 10_000
+VALUE_LIMIT = 1_000
+
+
+@register
+class Group(Definition):
+    """Users and clients that policies and rights name together."""
+
+    kind: ClassVar[str] = "group"
+    concerns: ClassVar[Concern] = Concern.ACCESS | Concern.COMMANDS | Concern.EVENTS
+
+    members: tuple[Member, ...] = Field(
+        default=(), max_length=MEMBER_LIMIT, strict=False, description="user:NAME or client:ID."
+    )
+    includes: tuple[Annotated[PlainName, Reference("group", acyclic=True)], ...] = Field(
+        default=(),
+        max_length=MEMBER_LIMIT,
+        strict=False,
+        description="Groups whose members belong to this group too.",
+    )
+
+
+@register
+class Right(Definition):
+    """Who may command purposes, turn tokens back, or start and end emergencies by hand."""
+
+    kind: ClassVar[str] = "right"
+    concerns: ClassVar[Concern] = Concern.COMMANDS
+
+    subjects: tuple[Subject, ...] = Field(
+        min_length=1, max_length=LIST_LIMIT, strict=False, description="Who has this right."
+    )
+    reserve: tuple[TopicFilter, ...] = Field(
+        default=(),
+        max_length=LIST_LIMIT,
+        strict=False,
+        description="Filters below which these subjects may reserve topics.",
+    )
+    presubscribe: tuple[TopicFilter, ...] = Field(
+        default=(),
+        max_length=LIST_LIMIT,
+        strict=False,
+        description="Filters below which these subjects may set other clients' purposes.",
+    )
+    administer: bool = Field(
+        default=False, description="Whether these subjects may change settings and clear state."
+    )
+    detokenize: tuple[Annotated[PlainName, Reference("view")], ...] = Field(
+        default=(),
+        max_length=LIST_LIMIT,
+        strict=False,
+        description="Views whose tokens these users and groups may turn back into originals.",
+    )
+    break_glass: tuple[Annotated[PlainName, Reference("scenario")], ...] = Field(
+        default=(),
+        max_length=LIST_LIMIT,
+        strict=False,
+        description="Scenarios whose situations these users and groups may start and end by hand, "
+        "and approve where a second person is needed.",
+    )
+
+    @model_validator(mode="after")
+    def _check_people(self) -> Self:
+        for name in ("detokenize", "break_glass"):
+            for subject in self.subjects if getattr(self, name) else ():
+                if not subject.startswith(("user:", "group:")):
+                    raise ValueError(
+                        f"{name} is for people who prove who they are, not for "
+                        f"{quote(subject)} → name user:NAME or group:NAME"
+                    )
+        return self
+
+
+@register
+class Attributes(Definition):
+    """What is known of a user, a client, the members of a group, or anyone."""
+
+    kind: ClassVar[str] = "attributes"
+    concerns: ClassVar[Concern] = Concern.ACCESS
+
+    name: Subject = Field(description="Whose: user:NAME, client:ID, group:NAME or anyone.")
+    values: Mapping[str, JsonValue] = Field(
+        default_factory=dict,
+        max_length=VALUE_LIMIT,
+        description="Values by attribute, of the types that vocabularies declare for `s`. "
+        "Timestamps and durations are written as text.",
+    )
+    on_behalf_of: Annotated[str, Field(min_length=1, max_length=NAME_LIMIT)] | None = Field(
+        default=None,
+        description="The user for whom this user or client publishes, such as the wearer of a "
+        "sensor. That user's preferences hold for the messages.",
+    )
+
+    @model_validator(mode="after")
+    def _check_behalf(self) -> Self:
+        if self.on_behalf_of is not None and not self.name.startswith(("user:", "client:")):
+            raise ValueError(
+                f"{self.name} publishes for nobody → give on_behalf_of to a user or a client"
+            )
+        return self
