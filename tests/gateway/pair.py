@@ -12,7 +12,7 @@ from penstock.components import MosquittoServer
 from penstock.config import Config
 from penstock.mqtt import Publish
 from penstock.mqtt.reasons import FAILURE
-from penstock.policy.emergencies import SituationsUnknownError
+from penstock.policy.access.emergencies import SituationsUnknownError
 from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.database import Database

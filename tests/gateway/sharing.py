@@ -13,7 +13,7 @@ from penstock.gateway.replication.leader import Neighbours
 from penstock.gateway.replication.link import Terms
 from penstock.gateway.replication.messages import Asked, Row
 from penstock.gateway.replication.receipts import Receipt, Receipts
-from penstock.policy.emergencies import SituationBoard
+from penstock.policy.access.emergencies import SituationBoard
 from penstock.store.follower import boot_clock
 
 TERMS: Final = Terms(derive_secret(b"k" * 32), largest=1 << 20, lease=30.0, patience=60.0)

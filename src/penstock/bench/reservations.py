@@ -21,10 +21,10 @@ from typing import Any
 
 from penstock.model.purposes import PurposeSet
 from penstock.model.topics import SubscribedFilter, matches
-from penstock.policy.purpose_settings import PurposeSettings
-from penstock.policy.purposes import PurposeEngine
-from penstock.policy.reservations import CACHE_LIMIT, Reservations
-from penstock.policy.subscriptions import Subscription
+from penstock.policy.purposes.engine import PurposeEngine
+from penstock.policy.purposes.reservations import CACHE_LIMIT, Reservations
+from penstock.policy.purposes.settings import PurposeSettings
+from penstock.policy.purposes.subscriptions import Subscription
 
 SIZES = (100, 10_000, 1_000_000)
 QUICK_SIZES = (100, 1_000, 20_000)

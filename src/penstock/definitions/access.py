@@ -16,12 +16,12 @@ from penstock.lang import BOOL, STRING, Record, Scope, compile_expression
 from penstock.model import kinds
 from penstock.model.definition import Definition
 from penstock.model.document import Key
-from penstock.policy.access import Access
-from penstock.policy.access_plans import Settings
-from penstock.policy.access_rules import Limit, Rule
-from penstock.policy.attribute_values import read_value
-from penstock.policy.attributes import Known
-from penstock.policy.emergencies import Emergency
+from penstock.policy.access.attribute_values import read_value
+from penstock.policy.access.emergencies import Emergency
+from penstock.policy.access.engine import Access
+from penstock.policy.access.plans import Settings
+from penstock.policy.access.principals import Known
+from penstock.policy.access.rules import Limit, Rule
 
 RULE_KINDS: Final = kinds.kinds_of(kinds.Concern.RULES)
 SETTING_KINDS: Final = kinds.kinds_of(kinds.Concern.SETTINGS)

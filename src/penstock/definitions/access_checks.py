@@ -16,8 +16,8 @@ from penstock.lang import STRING, Record, Type, parse_type
 from penstock.model import kinds
 from penstock.model.definition import Definition
 from penstock.model.document import Key
-from penstock.policy.attribute_values import WrongValueError, read_value
-from penstock.policy.attributes import BUILT_IN
+from penstock.policy.access.attribute_values import WrongValueError, read_value
+from penstock.policy.access.principals import BUILT_IN
 
 Found = Iterator[tuple[Key, Problem]]
 

@@ -24,12 +24,12 @@ from penstock.errors import UsageError, quote
 from penstock.model.kinds import Plan, Purpose, PurposeSettings, Reservation, Scenario
 from penstock.model.purposes import check_purpose
 from penstock.model.topics import check_topic
-from penstock.policy.attributes import Action
+from penstock.policy.access.emergencies import SituationBoard, Situations
+from penstock.policy.access.objects import Message
+from penstock.policy.access.principals import Action
 from penstock.policy.decision import Decision
-from penstock.policy.emergencies import SituationBoard, Situations
-from penstock.policy.objects import Message
-from penstock.policy.purpose_explanations import explain_topic
-from penstock.policy.reservations import Reservations
+from penstock.policy.purposes.explanations import explain_topic
+from penstock.policy.purposes.reservations import Reservations
 
 
 @dataclass(frozen=True, slots=True)

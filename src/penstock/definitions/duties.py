@@ -8,7 +8,7 @@ from penstock.errors import Problem, quote
 from penstock.model.definition import Definition
 from penstock.model.document import Key
 from penstock.model.kinds import Role, User
-from penstock.policy.roles import RoleGraph
+from penstock.policy.access.roles import RoleGraph
 
 
 def check_roles(

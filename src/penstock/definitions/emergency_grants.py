@@ -15,8 +15,8 @@ from typing import Any
 from penstock.definitions.access import AccessDefinitions, compile_rule, scenarios_by_plan
 from penstock.definitions.set import DefinitionSet
 from penstock.model import kinds
-from penstock.policy.access_rules import Rule
-from penstock.policy.emergencies import SituationBoard
+from penstock.policy.access.emergencies import SituationBoard
+from penstock.policy.access.rules import Rule
 
 _USER = "user:"
 _CLIENT = "client:"

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from penstock.definitions.set import DefinitionSet
 from penstock.model.kinds import Group, Right
-from penstock.policy.attributes import Membership
+from penstock.policy.access.principals import Membership
 
 
 def find_right(definitions: DefinitionSet, user: str, gives: Callable[[Right], bool]) -> str | None:

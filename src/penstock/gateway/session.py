@@ -16,7 +16,7 @@ import secrets
 from typing import Final
 
 from penstock.mqtt import Will
-from penstock.policy.subscriptions import Subscription
+from penstock.policy.purposes.subscriptions import Subscription
 from penstock.store.sessions import StoredSubscription
 
 HIGHEST_NUMBER: Final = 268_435_455

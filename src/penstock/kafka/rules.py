@@ -19,7 +19,7 @@ from penstock.eventlog.connection import SEPARATOR
 from penstock.model.document import Document, Key
 from penstock.model.kinds import Concern, Role, Stream, User, View, kinds_of
 from penstock.model.kinds.roles import Permission
-from penstock.policy.roles import RoleGraph
+from penstock.policy.access.roles import RoleGraph
 
 ANY_HOST = "*"
 _KINDS = kinds_of(Concern.KAFKA)

@@ -25,7 +25,7 @@ from penstock.definitions import DefinitionSet
 from penstock.errors import DeniedError, UsageError, quote
 from penstock.model.kinds import Group, Purpose, Right, Stream, View
 from penstock.model.purposes import check_purpose
-from penstock.policy.attributes import Membership
+from penstock.policy.access.principals import Membership
 from penstock.store.audit.entry import Entry, Outcome
 from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms

@@ -34,7 +34,7 @@ from penstock.masks import Keys, Tokenization
 from penstock.masks.fields import TEXTS, read_text
 from penstock.masks.vault import KEY_VAULT, fingerprint
 from penstock.model.kinds import Group, Hierarchy, Right, Stream, View
-from penstock.policy.attributes import Membership
+from penstock.policy.access.principals import Membership
 from penstock.store.audit.entry import Detail, Entry, Outcome, allow_detail
 from penstock.store.audit.log import AREA, AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms

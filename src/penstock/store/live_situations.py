@@ -15,7 +15,7 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
-from penstock.policy.emergencies import SituationsUnknownError
+from penstock.policy.access.emergencies import SituationsUnknownError
 from penstock.store.database import Database
 from penstock.store.detection import Detector, read_detector
 from penstock.store.situations import Standing, as_stored, situations_table

@@ -20,9 +20,9 @@ from penstock.cep.outcome import Outcome
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.access import AccessDefinitions
 from penstock.definitions.events import compile_program
-from penstock.policy.access_rules import Verdict
-from penstock.policy.emergencies import SituationBoard
-from penstock.policy.objects import Message
+from penstock.policy.access.emergencies import SituationBoard
+from penstock.policy.access.objects import Message
+from penstock.policy.access.rules import Verdict
 
 FOLDER = Path(penstock.demo.__file__).parent / "nursing_home"
 START = int(datetime(2026, 3, 1, 8, tzinfo=UTC).timestamp() * 1000)

@@ -16,7 +16,7 @@ from penstock.components import MosquittoServer
 from penstock.gateway.detection.engine_reload import Turning
 from penstock.mqtt import Publish
 from penstock.mqtt.reasons import FAILURE
-from penstock.policy.emergencies import SituationsUnknownError
+from penstock.policy.access.emergencies import SituationsUnknownError
 from tests.gateway.harness import GatewayThread
 from tests.gateway.ward import WARD, define, login, open_ward, reading
 

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from penstock.lang import BOOL, STRING, Expression, Record, build_scope, compile_expression
 from penstock.model.kinds import Group, ObjectShape
 from penstock.model.topics import matches
-from penstock.policy.access import Access
-from penstock.policy.access_plans import Settings
-from penstock.policy.access_rules import VOLATILE, Depends, Limit, Rule, Verdict
-from penstock.policy.attributes import Action, Known
-from penstock.policy.emergencies import NO_SITUATIONS, Emergency, SituationBoard
-from penstock.policy.objects import Message
+from penstock.policy.access.emergencies import NO_SITUATIONS, Emergency, SituationBoard
+from penstock.policy.access.engine import Access
+from penstock.policy.access.objects import Message
+from penstock.policy.access.plans import Settings
+from penstock.policy.access.principals import Action, Known
+from penstock.policy.access.rules import VOLATILE, Depends, Limit, Rule, Verdict
 
 SCOPE = build_scope(
     s={"uid": "string", "groups": "list(string)", "pSet": "list(string)", "rank": "int"},

@@ -11,10 +11,10 @@ from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.access import AccessDefinitions
 from penstock.errors import InvalidError
 from penstock.model.document import Document, Key
-from penstock.policy.access import Access
-from penstock.policy.attributes import ACTIONS
-from penstock.policy.emergencies import SituationBoard
-from penstock.policy.objects import Message
+from penstock.policy.access.emergencies import SituationBoard
+from penstock.policy.access.engine import Access
+from penstock.policy.access.objects import Message
+from penstock.policy.access.principals import ACTIONS
 
 # Documents in variants: of each kind and name one at a time is in the set, or none.
 POOL = """

@@ -21,9 +21,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from penstock.model.purposes import PurposeSet
 from penstock.model.topics import covers, matches, overlaps, parse_subscribed
-from penstock.policy.purpose_settings import SETTING_NAMES, Mode, PurposeSettings
-from penstock.policy.purposes import Admission, Changes, PurposeEngine
-from penstock.policy.subscriptions import Subscription
+from penstock.policy.purposes.engine import Admission, Changes, PurposeEngine
+from penstock.policy.purposes.settings import SETTING_NAMES, Mode, PurposeSettings
+from penstock.policy.purposes.subscriptions import Subscription
 
 SCALE = int(os.environ.get("PENSTOCK_PROPERTY_SCALE", "1"))
 pytestmark = pytest.mark.timeout(300 * SCALE)

@@ -20,7 +20,7 @@ from penstock.demo.nursing_home.definitions import read_forecasts, read_people, 
 from penstock.demo.nursing_home.in_process import InProcess
 from penstock.model import kinds
 from penstock.model.document import Document
-from penstock.policy.objects import Message
+from penstock.policy.access.objects import Message
 
 START: Final = 1_800_000_000_000
 SIGNS: Final = ("Temperature", "RespiratoryRate", "EstimatedSpO2")

@@ -10,10 +10,10 @@ import penstock.demo
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.access import AccessDefinitions
 from penstock.model import kinds
-from penstock.policy.access import Access
-from penstock.policy.attributes import ACTIONS
-from penstock.policy.emergencies import NO_SITUATIONS, SituationBoard
-from penstock.policy.objects import Message
+from penstock.policy.access.emergencies import NO_SITUATIONS, SituationBoard
+from penstock.policy.access.engine import Access
+from penstock.policy.access.objects import Message
+from penstock.policy.access.principals import ACTIONS
 
 FOLDER = Path(penstock.demo.__file__).parent / "nursing_home"
 PART_NAMES = ("events.yaml", "plans.yaml", "policies.yaml", "people.yaml")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from penstock.gateway.session import HIGHEST_NUMBER, Session
 from penstock.model.topics import parse_subscribed
-from penstock.policy.subscriptions import Subscription
+from penstock.policy.purposes.subscriptions import Subscription
 
 
 def subscription(text: str, ap: str | None = None) -> Subscription:

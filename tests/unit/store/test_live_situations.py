@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from penstock.policy.emergencies import SituationsUnknownError
+from penstock.policy.access.emergencies import SituationsUnknownError
 from penstock.store.database import Database
 from penstock.store.detection import Batch, DetectionStore, Step
 from penstock.store.live_situations import read_live

@@ -34,11 +34,11 @@ from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.access import AccessDefinitions
 from penstock.lang import BOOL, build_scope, compile_expression
 from penstock.model.document import Document
-from penstock.policy.access import Access
-from penstock.policy.access_rules import Rule
-from penstock.policy.attributes import Action, Asker
-from penstock.policy.emergencies import SituationBoard
-from penstock.policy.objects import Message
+from penstock.policy.access.emergencies import SituationBoard
+from penstock.policy.access.engine import Access
+from penstock.policy.access.objects import Message
+from penstock.policy.access.principals import Action, Asker
+from penstock.policy.access.rules import Rule
 
 SIZES = {"target": 1, "extreme": 5, "crowded": 1}
 FURTHER = 10_000  # policies of others in the crowded home

@@ -23,9 +23,9 @@ from penstock.cli.output import json_option, show, table
 from penstock.cli.session import configuration
 from penstock.definitions.decisions import Decider, Question
 from penstock.errors import UsageError, quote
+from penstock.policy.access.emergencies import Witness
+from penstock.policy.access.objects import parse_payload
 from penstock.policy.decision import Decision
-from penstock.policy.emergencies import Witness
-from penstock.policy.objects import parse_payload
 
 
 def parse_values(given: tuple[str, ...], option: str) -> dict[str, Any]:

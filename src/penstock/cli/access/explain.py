@@ -19,9 +19,9 @@ from penstock.cli.output import json_option, show, table
 from penstock.definitions.decisions import Decider
 from penstock.model.kinds import PurposeSettings
 from penstock.model.topics import check_topic
-from penstock.policy.attributes import ACTIONS
-from penstock.policy.emergencies import Emergency
-from penstock.policy.objects import Place
+from penstock.policy.access.emergencies import Emergency
+from penstock.policy.access.objects import Place
+from penstock.policy.access.principals import ACTIONS
 
 MOST_NAMES = 12
 

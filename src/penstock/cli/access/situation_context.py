@@ -21,7 +21,7 @@ from rich.text import Text
 from penstock.cli.output import Function
 from penstock.cli.session import configuration, open_database, refuse_missing_store
 from penstock.errors import UsageError, quote
-from penstock.policy.emergencies import SituationBoard, Situations, Witness
+from penstock.policy.access.emergencies import SituationBoard, Situations, Witness
 
 if TYPE_CHECKING:
     from penstock.definitions.decisions import Decider

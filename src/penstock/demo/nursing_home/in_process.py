@@ -23,9 +23,9 @@ from penstock.definitions.access import AccessDefinitions
 from penstock.definitions.events import compile_program
 from penstock.lang.moments import EPOCH
 from penstock.model.document import Document
-from penstock.policy.access_rules import Verdict
-from penstock.policy.emergencies import SituationBoard
-from penstock.policy.objects import Message
+from penstock.policy.access.emergencies import SituationBoard
+from penstock.policy.access.objects import Message
+from penstock.policy.access.rules import Verdict
 
 DEPTH: Final = 4
 

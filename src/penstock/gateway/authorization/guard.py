@@ -39,8 +39,8 @@ from penstock.gateway.session import ANONYMOUS, Session
 from penstock.gateway.translation import ACTIONS, CLIENT, FOR, PUBLISHER
 from penstock.mqtt import Publish
 from penstock.mqtt.properties import UserProperties
-from penstock.policy.access_rules import Depends, Verdict
-from penstock.policy.objects import Message
+from penstock.policy.access.objects import Message
+from penstock.policy.access.rules import Depends, Verdict
 from penstock.telemetry import get_logger
 
 _STAMPS_LIMIT: Final = 65_536

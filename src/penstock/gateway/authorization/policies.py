@@ -19,7 +19,7 @@ from penstock.definitions.events import compile_program
 from penstock.errors import PenstockError
 from penstock.model.document import Document, Key
 from penstock.model.kinds import Concern, kinds_of
-from penstock.policy.access import Access
+from penstock.policy.access.engine import Access
 from penstock.telemetry import get_logger
 
 _APART: Final = kinds_of(Concern.PURPOSES)

@@ -35,11 +35,11 @@ from penstock.model.document import Document, Key
 from penstock.model.purposes import PurposeError, PurposeSet
 from penstock.mqtt import Publish, encode_subscription_identifiers
 from penstock.mqtt.properties import UserProperties
-from penstock.policy.attributes import Membership
-from penstock.policy.command_rights import OPEN_RIGHTS, CommandRights
-from penstock.policy.purpose_settings import PurposeSettings
-from penstock.policy.purposes import Changes, PurposeEngine
-from penstock.policy.subscriptions import Subscription
+from penstock.policy.access.principals import Membership
+from penstock.policy.purposes.command_rights import OPEN_RIGHTS, CommandRights
+from penstock.policy.purposes.engine import Changes, PurposeEngine
+from penstock.policy.purposes.settings import PurposeSettings
+from penstock.policy.purposes.subscriptions import Subscription
 from penstock.store.sessions import StoredSubscription
 from penstock.store.snapshots import Snapshot
 

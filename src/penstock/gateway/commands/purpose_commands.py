@@ -34,7 +34,7 @@ from penstock.gateway.connection.replies import confirm, deny
 from penstock.model.document import Document, Key
 from penstock.model.purposes import PurposeSet
 from penstock.mqtt import Properties, Publish, ReasonCode
-from penstock.policy.commands import (
+from penstock.policy.purposes.commands import (
     Clear,
     Command,
     Persist,
@@ -47,7 +47,7 @@ from penstock.policy.commands import (
     ShowCombined,
     ShowTree,
 )
-from penstock.policy.purpose_settings import PurposeSettings
+from penstock.policy.purposes.settings import PurposeSettings
 from penstock.store.audit.errors import TamperedError
 from penstock.store.snapshots import Snapshot
 

@@ -23,7 +23,7 @@ from penstock.gateway.connection.replies import deny
 from penstock.gateway.publish_result import DETECTOR, EVENT, POLICY, UNTOLD, Written
 from penstock.model.purposes import PurposeSet
 from penstock.mqtt import Publish, ReasonCode, encode_user_properties
-from penstock.policy.commands import SendFor, parse_publish
+from penstock.policy.purposes.commands import SendFor, parse_publish
 from penstock.store.follower import boot_clock
 
 if TYPE_CHECKING:

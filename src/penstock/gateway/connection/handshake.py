@@ -48,7 +48,7 @@ from penstock.gateway.translation import (
 from penstock.mqtt import V5, Connack, Limits, ReasonCode, Sender, State, Will
 from penstock.mqtt.aliases import Aliases
 from penstock.mqtt.reasons import FAILURE
-from penstock.policy.commands import SendFor, parse_publish
+from penstock.policy.purposes.commands import SendFor, parse_publish
 from penstock.store.follower import boot_clock
 from penstock.store.sessions import Begin, Forget, Return, TakenError
 

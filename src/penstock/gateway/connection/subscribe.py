@@ -41,8 +41,8 @@ from penstock.mqtt import (
 )
 from penstock.mqtt import Subscription as Requested
 from penstock.mqtt.reasons import FAILURE
-from penstock.policy.commands import PurposedFilter, parse_subscribe
-from penstock.policy.subscriptions import Subscription
+from penstock.policy.purposes.commands import PurposedFilter, parse_subscribe
+from penstock.policy.purposes.subscriptions import Subscription
 from penstock.store.follower import boot_clock
 from penstock.store.sessions import StoredSubscription
 

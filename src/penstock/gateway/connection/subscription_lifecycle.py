@@ -28,7 +28,7 @@ from penstock.model.topics import overlaps, parse_subscribed
 from penstock.mqtt import Properties, Subscribe, Unsubscribe
 from penstock.mqtt import Subscription as Requested
 from penstock.mqtt.reasons import FAILURE
-from penstock.policy.subscriptions import Subscription
+from penstock.policy.purposes.subscriptions import Subscription
 from penstock.store.sessions import Keep, StoredSubscription
 
 if TYPE_CHECKING:

@@ -44,7 +44,7 @@ from penstock.gateway.replication.follower import Elsewhere
 from penstock.gateway.replication.leader import Neighbours
 from penstock.gateway.replication.messages import Row
 from penstock.gateway.replication.receipts import Receipt, Receipts
-from penstock.policy.emergencies import SituationBoard
+from penstock.policy.access.emergencies import SituationBoard
 from penstock.store.detection import DetectionStore, Step
 from penstock.store.follower import boot_clock
 from penstock.store.situations import Cause, Request, as_stored

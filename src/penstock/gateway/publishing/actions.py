@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from penstock.gateway.limits import Limits
     from penstock.gateway.publishing.outbox import Outbox
     from penstock.gateway.publishing.publisher import Publisher
-    from penstock.policy.notation import Notation
+    from penstock.policy.purposes.notation import Notation
 
 AT_ONCE: Final = 50
 """How many are detected in one step: some ten milliseconds' worth."""

@@ -38,7 +38,7 @@ from penstock.gateway.replication.messages import (
     Pong,
 )
 from penstock.gateway.replication.submissions import Submissions
-from penstock.policy.emergencies import SituationBoard
+from penstock.policy.access.emergencies import SituationBoard
 from penstock.store.follower import boot_clock
 from penstock.telemetry import metrics
 

@@ -39,7 +39,7 @@ from penstock.gateway.session import Session
 from penstock.gateway.session_writer import Saver
 from penstock.gateway.translation import RESERVED, Offer
 from penstock.mqtt import Connect, PropertyLists, ReasonCode, Sender, TopicNames
-from penstock.policy.notation import Notation
+from penstock.policy.purposes.notation import Notation
 from penstock.store.checked import CheckedDefinitions
 from penstock.store.detection import DetectionStore
 from penstock.store.follower import Follower

@@ -35,8 +35,8 @@ from penstock.gateway.replication.channel import derive_secret
 from penstock.gateway.service.emergencies import Sharing
 from penstock.gateway.service.gateway import Gateway
 from penstock.gateway.service.listeners import Listener, open_listener
-from penstock.policy.notation import Notation
-from penstock.policy.purpose_settings import PurposeSettings
+from penstock.policy.purposes.notation import Notation
+from penstock.policy.purposes.settings import PurposeSettings
 from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.audit.writer import AuditWriter

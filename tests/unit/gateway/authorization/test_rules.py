@@ -10,8 +10,8 @@ from penstock.gateway.session import Session
 from penstock.gateway.translation import stamp
 from penstock.model.document import Document, Key
 from penstock.mqtt import Properties, Publish
-from penstock.policy.commands import Clear, Presubscribe, Reserve
-from penstock.policy.purpose_settings import PurposeSettings
+from penstock.policy.purposes.commands import Clear, Presubscribe, Reserve
+from penstock.policy.purposes.settings import PurposeSettings
 from penstock.store.sessions import StoredSubscription
 from penstock.store.snapshots import Snapshot
 

@@ -13,7 +13,7 @@ from penstock.gateway.replication.leader import Neighbours
 from penstock.gateway.replication.link import Link, Terms
 from penstock.gateway.replication.messages import Message, Moves
 from penstock.gateway.replication.receipts import Receipt
-from penstock.policy.emergencies import SituationsUnknownError
+from penstock.policy.access.emergencies import SituationsUnknownError
 from penstock.store.follower import boot_clock
 from tests.gateway.sharing import LONG, TERMS, Detector, Record, ask, make_elsewhere, run, until
 

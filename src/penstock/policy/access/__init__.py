@@ -1,0 +1,1 @@
+"""Who may read and write what: policies over attributes, preferences, emergencies, roles."""

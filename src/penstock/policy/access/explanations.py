@@ -1,0 +1,175 @@
+"""A decision on access told in full: every rule, what it says, and the situation that applied.
+
+Rules that hold here:
+- It is the plain form of what `access_plans` does fast: conditions are interpreted, nothing
+  is remembered. Tests show that both agree.
+- Situations are named without the subject whose they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from penstock.lang import Expression
+from penstock.policy.access.emergencies import (
+    Applied,
+    Emergency,
+    Situations,
+    SituationsUnknownError,
+)
+from penstock.policy.access.objects import Message
+from penstock.policy.access.plans import DEFAULT, Settings
+from penstock.policy.access.principals import Action, Asker
+from penstock.policy.access.rules import Limit, Rule
+from penstock.policy.decision import Considered, Decision, list_considered
+
+
+def explain_access(
+    action: Action,
+    asker: Asker,
+    message: Message,
+    *,
+    about: Mapping[str, Any],
+    e: Mapping[str, Any],
+    situations: Situations,
+    rules: Sequence[Rule],
+    limits: Sequence[Limit],
+    settings: Settings,
+) -> Decision:
+    """Decide with an explanation; `rules` are those of the topic, for whomever."""
+    roots = {"s": asker.attributes, "o": about, "e": e, "t": message.t}
+    return _Explanation(action, asker, roots, situations, settings).tell(rules, limits)
+
+
+class _Explanation:
+    def __init__(
+        self,
+        action: Action,
+        asker: Asker,
+        roots: Mapping[str, Any],
+        situations: Situations,
+        settings: Settings,
+    ) -> None:
+        self.action = action
+        self.asker = asker
+        self.roots = roots
+        self.situations = situations
+        self.settings = settings
+        self.looked_at: list[Considered] = []
+        self.aside: str | None = None  # what sets ordinary policies aside
+        self.granted: tuple[str, Applied] | None = None
+
+    def tell(self, rules: Sequence[Rule], limits: Sequence[Limit]) -> Decision:
+        limit = self._limit(limits)
+        ordinary: str | None = None
+        if self.settings.required:
+            for emergency in self.settings.exclusive:
+                self._look_at_plan(emergency)
+            subjects = frozenset(self.asker.subjects)
+            own = [rule for rule in rules if rule.subject in subjects]
+            for rule in own:
+                if rule.emergency is not None:
+                    self._look_at_emergency(rule, rule.emergency)
+            for rule in own:
+                if rule.emergency is None and self._look_at_ordinary(rule):
+                    ordinary = ordinary or rule.name
+            for why in self.asker.conflicts.values():
+                self._note("attributes", why)
+            # Last, as a long list is cut: those for others have decided nothing.
+            for rule in rules:
+                if rule.subject not in subjects:
+                    self._note(rule.name, f"is for {rule.subject}")
+        else:
+            ordinary = DEFAULT
+        return self._conclude(ordinary, limit, any_rules=bool(rules))
+
+    def _conclude(self, ordinary: str | None, limit: str | None, *, any_rules: bool) -> Decision:
+        action = self.action
+        if limit is None and ordinary is not None and self.aside is None:
+            reason = f"it grants {action}"
+            if not self.settings.required:
+                reason = f"policies are not required for {action}"
+            return self._decision(ordinary, reason, allowed=True)
+        if self.granted is not None and (limit is None or self.settings.override):
+            rule, applied = self.granted
+            reason = f"it grants {action} in the situation {applied}"
+            if limit is not None:
+                reason += f", and sets {limit} aside"
+            return self._decision(rule, reason, allowed=True, situation=str(applied))
+        if limit is not None:
+            return self._decision(limit, "none of the publisher's preferences holds")
+        if ordinary is not None:
+            reason = f"ordinary policies are set aside by {self.aside}"
+        elif any_rules:
+            reason = f"no policy for {action} on this topic is satisfied"
+        else:
+            reason = f"there is no policy for {action} on this topic"
+        return self._decision(DEFAULT, reason)
+
+    def _decision(
+        self, rule: str, reason: str, *, allowed: bool = False, situation: str | None = None
+    ) -> Decision:
+        considered, more = list_considered(self.looked_at)
+        return Decision(allowed, rule, reason, considered, more, situation)
+
+    def _limit(self, limits: Sequence[Limit]) -> str | None:
+        """Return the first preference where none holds."""
+        held = False
+        for limit in limits:
+            holds, says = self._evaluate(limit.condition)
+            held = held or holds
+            self._note(limit.name, "holds" if holds else says)
+        return None if held or not limits else limits[0].name
+
+    def _look_at_ordinary(self, rule: Rule) -> bool:
+        holds, says = self._evaluate(rule.condition)
+        if holds and self.aside is not None:
+            says = f"would grant {self.action}, but is set aside by {self.aside}"
+        self._note(rule.name, says)
+        return holds
+
+    def _look_at_emergency(self, rule: Rule, emergency: Emergency) -> None:
+        applied, says = self._find(emergency, rule.name)
+        if applied is None:
+            self._note(rule.name, says)
+            return
+        holds, says = self._evaluate(rule.condition)
+        self._note(rule.name, f"applies in {applied}: {says}")
+        if holds and self.granted is None:
+            self.granted = (rule.name, applied)
+
+    def _look_at_plan(self, emergency: Emergency) -> None:
+        name = f"exclusive plan of {', '.join(emergency.scenarios) or 'no scenario'}"
+        applied, says = self._find(emergency, name)
+        self._note(name, f"sets ordinary policies aside: {applied}" if applied else says)
+
+    def _find(self, emergency: Emergency, name: str) -> tuple[Applied | None, str]:
+        """Return the situation in which an emergency applies, or why it does not."""
+        subject: str | None = None
+        applied: Applied | None = None
+        says = ""
+        if emergency.about is not None:
+            outcome = emergency.about.evaluate(**self.roots)
+            subject = outcome.value
+            if outcome.missing:
+                says = f"cannot tell whose situation counts: {outcome.reason}"
+        if not says:
+            try:
+                applied = emergency.find(self.situations, subject)
+            except SituationsUnknownError as error:
+                says = f"cannot be decided: {error}"
+        if emergency.exclusive and (applied is not None or says):
+            self.aside = self.aside or name
+        return applied, says or "its situations do not hold"
+
+    def _evaluate(self, condition: Expression) -> tuple[bool, str]:
+        outcome = condition.evaluate(**self.roots)
+        if outcome.holds:
+            return True, f"grants {self.action}"
+        if outcome.missing:
+            return False, f"cannot be decided: {outcome.reason}"
+        return False, "its condition is false"
+
+    def _note(self, rule: str, effect: str) -> None:
+        self.looked_at.append(Considered(rule, effect))

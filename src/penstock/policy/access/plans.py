@@ -1,0 +1,308 @@
+"""How an asker's access to some topics is decided: the rules for both, and what they said.
+
+                       ┌ remembered by the attributes that the rules look at ┐
+    asker, rules ──▶ plan ──▶ settled: conditions evaluated ──▶ situations ──▶ verdict
+
+Rules that hold here:
+- allowed = a policy grants, ordinary ones unless an emergency sets them aside
+            and, where preferences are about the message, one of them holds;
+  with `override`, what an emergency policy grants needs no preference.
+- What is remembered is remembered by everything it depended on, situations included: there
+  is nothing to forget when a situation changes. Time and payload are never remembered.
+- Only texts are remembered by, as 1 and true are the same key; in limited number and length,
+  as others choose them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from penstock.policy.access.emergencies import (
+    NO_SITUATIONS,
+    Applied,
+    Emergency,
+    Situations,
+    SituationsUnknownError,
+)
+from penstock.policy.access.objects import Message, Place
+from penstock.policy.access.rules import (
+    VOLATILE,
+    Depends,
+    Limit,
+    Rule,
+    Verdict,
+    depends_on,
+    fields_of,
+)
+
+DEFAULT: Final = "enforcement default"
+MEMORY_LIMIT: Final = 131_072
+KEY_LIMIT: Final = 512
+TABLE_LIMIT: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What holds for all decisions."""
+
+    required: bool = False
+    """Whether policies are looked at."""
+    override: bool = False
+    """Whether emergency policies go before preferences."""
+    exclusive: tuple[Emergency, ...] = ()
+    """Emergencies that set ordinary policies aside."""
+
+
+class Memory:
+    """What all plans remember together, in limited number; where it is full, all is forgotten."""
+
+    __slots__ = ("_held", "count", "limit")
+
+    def __init__(self, limit: int = MEMORY_LIMIT) -> None:
+        self.limit = limit
+        self.count = 0
+        self._held: list[dict[Any, Any]] = []
+
+    def keep(self, own: dict[Any, Any], key: Any, value: Any) -> None:
+        """Keep a value in the memory of a plan."""
+        if self.count >= self.limit:
+            self.clear()
+        if not own:
+            self._held.append(own)
+        own[key] = value
+        self.count += 1
+
+    def clear(self) -> None:
+        """Forget all."""
+        for own in self._held:
+            own.clear()
+        self._held.clear()
+        self.count = 0
+
+
+class Case(NamedTuple):
+    """An emergency that may matter, and the policy that grants in it, if one does."""
+
+    emergency: Emergency
+    subject: str | None
+    rule: str | None
+
+
+class Settled:
+    """What the conditions came to; only situations are open."""
+
+    __slots__ = ("_aside", "_cases", "_instances", "_ordinary", "_plan", "_table", "limit")
+
+    def __init__(
+        self, plan: Plan, ordinary: str | None, limit: str | None, cases: list[Case], *, aside: bool
+    ) -> None:
+        self._plan = plan
+        self._ordinary = ordinary
+        self.limit = limit
+        self._cases = cases
+        self._aside = aside
+        self._table: dict[tuple[str | None, ...], Verdict] | None = None
+        # Where the situations of some subjects are all that counts, they are the key.
+        self._instances: tuple[tuple[str, str], ...] | None = None
+        if all(case.subject is not None for case in cases):
+            self._instances = tuple(
+                dict.fromkeys(
+                    (scenario, case.subject)
+                    for case in cases
+                    for scenario in case.emergency.scenarios
+                    if case.subject is not None
+                )
+            )
+
+    def resolve(self, situations: Situations) -> Verdict:
+        """Decide with the situations of now."""
+        if self._instances is None:
+            return self._resolve(situations)
+        current = situations.current
+        try:
+            key = tuple([current(scenario, subject) for scenario, subject in self._instances])
+        except SituationsUnknownError:
+            return self._resolve(situations)
+        if self._table is None or len(self._table) >= TABLE_LIMIT:
+            self._table = {}
+        verdict = self._table.get(key)
+        if verdict is None:
+            verdict = self._table[key] = self._resolve(situations)
+        return verdict
+
+    def _resolve(self, situations: Situations) -> Verdict:
+        aside = self._aside
+        granting: str | None = None
+        granted_in: Applied | None = None
+        for emergency, subject, rule in self._cases:
+            try:
+                applied = emergency.find(situations, subject)
+            except SituationsUnknownError:
+                aside = aside or emergency.exclusive
+                continue
+            if applied is None:
+                continue
+            aside = aside or emergency.exclusive
+            if rule is not None and granting is None:
+                granting, granted_in = rule, applied
+        depends = self._plan.depends
+        if self.limit is None and self._ordinary is not None and not aside:
+            return Verdict(True, self._ordinary, depends)  # noqa: FBT003
+        if granting is None:
+            return Verdict(False, self.limit or DEFAULT, depends)  # noqa: FBT003
+        overridden = self.limit is not None
+        return Verdict(True, granting, depends, granted_in, overridden)  # noqa: FBT003
+
+
+class Plan:
+    """The rules that decide on an asker's access to the topics that have these rules.
+
+    `limits` are the preferences of one publisher; `limited` says that there are some, be it
+    of others.
+    """
+
+    __slots__ = (
+        "_attributes",
+        "_denied",
+        "_emergency",
+        "_environment_names",
+        "_granted",
+        "_key_of_topic",
+        "_limits",
+        "_memory",
+        "_object_names",
+        "_ordinary",
+        "_own",
+        "_publisher",
+        "_remembers",
+        "_settings",
+        "depends",
+    )
+
+    def __init__(
+        self,
+        attributes: Mapping[str, Any],
+        rules: Sequence[Rule],
+        limits: Sequence[Limit],
+        settings: Settings,
+        memory: Memory,
+        *,
+        limited: bool = False,
+    ) -> None:
+        if not settings.required:
+            rules = ()
+        self._attributes = attributes
+        self._settings = settings
+        self._ordinary = tuple(
+            (rule.name, rule.condition.function) for rule in rules if rule.emergency is None
+        )
+        emergency: list[tuple[str, Callable[..., Any] | None, Emergency]] = [
+            (rule.name, rule.condition.function, rule.emergency)
+            for rule in rules
+            if rule.emergency is not None
+        ]
+        exclusive = settings.exclusive if settings.required else ()
+        emergency += [("", None, it) for it in exclusive]  # a plan: it grants nothing itself
+        self._emergency = tuple(emergency)
+        self._limits = tuple((limit.name, limit.condition.function) for limit in limits)
+        expressions = [rule.condition for rule in rules]
+        expressions += [limit.condition for limit in limits]
+        expressions += [it.about for _, _, it in emergency if it.about is not None]
+        self.depends = Depends.NOTHING
+        for expression in expressions:
+            self.depends |= depends_on(expression)
+        if emergency:
+            self.depends |= Depends.SITUATION
+        if limited:
+            self.depends |= Depends.PUBLISHER
+        self._object_names = fields_of(expressions, "o")
+        self._environment_names = fields_of(expressions, "e")
+        message_names = fields_of(expressions, "t")
+        self._key_of_topic = "topic" in message_names
+        self._publisher = "user" in message_names or "clientId" in message_names
+        self._remembers = not self.depends & VOLATILE
+        self._own: dict[tuple[Any, ...], Verdict | Settled] = {}
+        self._memory = memory
+        self._denied = Verdict(False, DEFAULT, self.depends)  # noqa: FBT003
+        self._granted = {
+            name: Verdict(True, name, self.depends)  # noqa: FBT003
+            for name in (DEFAULT, *(name for name, _ in self._ordinary))
+        }
+
+    def decide(
+        self, message: Message, place: Place, e: Mapping[str, Any], situations: Situations
+    ) -> Verdict:
+        """Decide on one message."""
+        o = message.about(place) if self._object_names or not self._remembers else {}
+        if not self._remembers:
+            made = self._settle(message, o, e)
+            return made if isinstance(made, Verdict) else made.resolve(situations)
+        key = self._make_key(message, o, e)
+        held = self._own.get(key) if key is not None else None
+        if held is None:
+            held = self._settle(message, o, e)
+            if key is not None:
+                self._memory.keep(self._own, key, held)
+        return held if isinstance(held, Verdict) else held.resolve(situations)
+
+    def _make_key(
+        self, message: Message, o: Mapping[str, Any], e: Mapping[str, Any]
+    ) -> tuple[Any, ...] | None:
+        """Return all that the conditions look at; None where it is not to be kept."""
+        values = [o.get(name) for name in self._object_names]
+        if self._environment_names:
+            values += [e.get(name) for name in self._environment_names]
+        if self._key_of_topic:
+            values.append(message.topic)
+        if self._publisher:
+            values += [message.user, message.client]
+        length = 0
+        for value in values:
+            if value is not None:
+                if type(value) is not str:
+                    return None
+                length += len(value)
+        return tuple(values) if length <= KEY_LIMIT else None
+
+    def _settle(
+        self, message: Message, o: Mapping[str, Any], e: Mapping[str, Any]
+    ) -> Verdict | Settled:
+        """Evaluate the conditions; a verdict where no situation can change it."""
+        s, t, settings = self._attributes, message.t, self._settings
+        limit: str | None = None
+        if self._limits and not any(holds(s, o, e, t) is True for _, holds in self._limits):
+            limit = self._limits[0][0]
+            if not settings.override:
+                return Verdict(False, limit, self.depends)  # noqa: FBT003
+        ordinary: str | None = None if settings.required else DEFAULT
+        for name, holds in self._ordinary:
+            if holds(s, o, e, t) is True:
+                ordinary = name
+                break
+        if not self._emergency and limit is None:
+            return self._denied if ordinary is None else self._granted[ordinary]
+        cases, aside = self._find_cases(s, o, e, t)
+        if not cases and ordinary is None and limit is None:
+            return self._denied
+        settled = Settled(self, ordinary, limit, cases, aside=aside)
+        undisputed = ordinary is not None and limit is None and not aside
+        if not cases or (undisputed and not any(case.emergency.exclusive for case in cases)):
+            return settled.resolve(NO_SITUATIONS)
+        return settled
+
+    def _find_cases(self, *roots: Mapping[str, Any]) -> tuple[list[Case], bool]:
+        """Return the emergencies that may matter, and whether one cannot be told that would."""
+        cases: list[Case] = []
+        aside = False
+        for name, holds, emergency in self._emergency:
+            rule = name if holds is not None and holds(*roots) is True else None
+            if rule is None and not emergency.exclusive:
+                continue
+            subject = emergency.about.function(*roots) if emergency.about else None
+            if emergency.about and subject is None:
+                aside = aside or emergency.exclusive
+            else:
+                cases.append(Case(emergency, subject, rule))
+        return cases, aside

@@ -1,0 +1,183 @@
+"""The rules that decide on access, compiled: policies, emergency policies, preferences.
+
+Rules that hold here:
+- What a rule looks at is known before it is evaluated: it tells what a decision depends on,
+  and so what may be remembered.
+- The index finds the rules of a topic by walking its levels, and those of an asker by name:
+  a decision costs what matches, not the number of rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntFlag
+from functools import reduce
+from operator import attrgetter, or_
+from typing import Final, Generic, TypeVar
+
+from penstock.lang import Expression
+from penstock.lang.tree import find_references
+from penstock.policy.access.emergencies import Applied, Emergency
+from penstock.policy.access.principals import Action
+from penstock.policy.filters.tree import FilterTree
+
+
+class Depends(IntFlag):
+    """What a decision depends on besides asker, action, topic and the definitions."""
+
+    NOTHING = 0
+    OBJECT = 1
+    """Attributes of `o`."""
+    ENVIRONMENT = 2
+    """Attributes of `e` other than the time."""
+    PUBLISHER = 4
+    """Who published: a condition names them, or some publisher has preferences about the
+    topic. What else a decision depends on may differ from publisher to publisher then."""
+    SITUATION = 8
+    """The situations of emergency scenarios."""
+    MESSAGE = 16
+    """The payload or other parts of the packet. Never remembered."""
+    TIME = 32
+    """The time. Never remembered."""
+
+
+VOLATILE: Final = Depends.MESSAGE | Depends.TIME
+
+_OF_ROOT: Final = {
+    "s": Depends.NOTHING,
+    "o": Depends.OBJECT,
+    "e": Depends.ENVIRONMENT,
+    "t": Depends.MESSAGE,
+}
+_OF_FIELD: Final[Mapping[tuple[str, ...], Depends]] = {
+    ("e", "time"): Depends.TIME,
+    ("t", "topic"): Depends.NOTHING,
+    ("t", "user"): Depends.PUBLISHER,
+    ("t", "clientId"): Depends.PUBLISHER,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The outcome of a decision, for the hot path."""
+
+    allowed: bool
+    rule: str
+    depends: Depends
+    applied: Applied | None = None
+    """The situation in which an emergency policy granted it."""
+    overridden: bool = False
+    """Whether an emergency set the publisher's preferences aside: to be audited."""
+
+    def __bool__(self) -> bool:
+        return self.allowed
+
+
+class Rule:
+    """A policy or, with `emergency`, an emergency policy."""
+
+    __slots__ = ("action", "condition", "emergency", "filter", "name", "subject")
+
+    def __init__(
+        self,
+        name: str,
+        subject: str,
+        filter_: str,
+        action: Action,
+        condition: Expression,
+        emergency: Emergency | None = None,
+    ) -> None:
+        self.name = name
+        self.subject = subject
+        self.filter = filter_
+        self.action = action
+        self.condition = condition
+        self.emergency = emergency
+
+
+class Limit:
+    """A preference: `subject` is the user whose messages it is about."""
+
+    __slots__ = ("condition", "filter", "name", "subject")
+
+    def __init__(self, name: str, subject: str, filter_: str, condition: Expression) -> None:
+        self.name = name
+        self.subject = subject
+        self.filter = filter_
+        self.condition = condition
+
+
+def depends_on(expression: Expression) -> Depends:
+    """Tell what an expression looks at besides the asker and the topic."""
+    return reduce(or_, map(_depends_on_path, find_references(expression.tree)), Depends.NOTHING)
+
+
+def _depends_on_path(path: tuple[str, ...]) -> Depends:
+    root, *fields = path
+    if not fields and root != "s":
+        return VOLATILE  # the whole of a root: anything may be in it
+    return _OF_FIELD.get(path[:2], _OF_ROOT[root])
+
+
+def fields_of(expressions: Iterable[Expression], root: str) -> tuple[str, ...]:
+    """Return the fields of a root that expressions look at."""
+    # Paths in parts: a field's name may have dots.
+    paths = [path for it in expressions for path in find_references(it.tree)]
+    return tuple(sorted({path[1] for path in paths if path[0] == root and len(path) > 1}))
+
+
+R = TypeVar("R", bound=Rule | Limit)
+
+Bucket = dict[str, tuple[R, ...]]
+"""The rules of one filter, by subject, in the order of their names."""
+
+
+class RuleIndex(Generic[R]):
+    """Rules by name, and by filter and subject."""
+
+    __slots__ = ("_by_name", "_tree")
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, R] = {}
+        self._tree: FilterTree[Bucket[R]] = FilterTree()
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def put(self, rule: R) -> None:
+        """Add a rule, in the place of one with its name."""
+        self.remove(rule.name)
+        self._by_name[rule.name] = rule
+        bucket = self._tree.get(rule.filter)
+        if bucket is None:
+            bucket = {}
+            self._tree.set(rule.filter, bucket)
+        rules = (*bucket.get(rule.subject, ()), rule)
+        bucket[rule.subject] = tuple(sorted(rules, key=attrgetter("name")))
+
+    def remove(self, name: str) -> None:
+        """Remove the rule with this name, if there is one."""
+        rule = self._by_name.pop(name, None)
+        if rule is None:
+            return
+        bucket: Bucket[R] = self._tree.get(rule.filter) or {}
+        left = tuple(other for other in bucket[rule.subject] if other is not rule)
+        if left:
+            bucket[rule.subject] = left
+            return
+        del bucket[rule.subject]
+        if not bucket:
+            self._tree.remove(rule.filter)
+
+    def matching(self, topic: str) -> tuple[Bucket[R], ...]:
+        """Return the rules of all filters that match a topic."""
+        return tuple(self._tree.matching(topic))
+
+
+def pick(buckets: Iterable[Bucket[R]], subjects: Iterable[str]) -> list[R]:
+    """Return the rules for these subjects, in the order of their names."""
+    wanted = tuple(subjects)
+    found = [rule for bucket in buckets for subject in wanted for rule in bucket.get(subject, ())]
+    found.sort(key=attrgetter("name"))
+    return found

@@ -1,0 +1,272 @@
+"""Commands in topics: what a client asks of the gateway itself, as typed values.
+
+    PUBLISH    !RESERVE/<filter>{aip,…|pip,…}     !AIP/<topic>{aip,…|pip,…}
+               !PBAC/PRESUB/<client>/<filter>{ap} !PBAC/SET/<setting>  true|false
+               !PBAC/CLEAR  RESET  PERSIST  RELOAD  TREE
+               !PBAC/CRES/<topic>  !PBAC/ARES/<filter>
+    SUBSCRIBE  !AP/<filter>{ap}                   UNSUBSCRIBE the same
+
+MQTT 5 clients can use user properties instead: `purpose-ap`, `purpose-aip`, `purpose-pip`.
+
+Rules that hold here:
+- Reading a command changes nothing; what is malformed raises a `CommandError` that quotes
+  it. All that comes out is checked: filters, topics, purposes, settings.
+- Ordinary topics cost one look at their beginning (`Notation.is_command`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from penstock.errors import PenstockError, quote
+from penstock.model.purposes import PurposeSet, check_purpose
+from penstock.model.topics import (
+    SubscribedFilter,
+    check_filter,
+    check_topic,
+    parse_subscribed,
+)
+from penstock.policy.purposes.notation import Notation
+from penstock.policy.purposes.settings import check_setting
+
+DEFAULT_NOTATION = Notation()
+AP_PROPERTY = "purpose-ap"
+AIP_PROPERTY = "purpose-aip"
+PIP_PROPERTY = "purpose-pip"
+
+
+class CommandError(PenstockError):
+    """A topic or filter that begins like a command is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """Reserve a filter; None removes its reservation."""
+
+    filter: str
+    purposes: PurposeSet | None
+
+
+@dataclass(frozen=True, slots=True)
+class Presubscribe:
+    """Store the purpose of a client's plain subscriptions; None removes it."""
+
+    client: str
+    filter: str
+    ap: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SetSetting:
+    """Change a setting."""
+
+    name: str
+    value: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """Remove all reservations and presubscriptions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """Go back to the configured settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Persist:
+    """Store the state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reload:
+    """Go back to the stored state."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShowTree:
+    """Answer with a drawing of the reservations."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShowCombined:
+    """Answer with the effective purposes of a topic."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShowAffected:
+    """Answer with the reservations that apply to topics of a filter."""
+
+    filter: str
+
+
+@dataclass(frozen=True, slots=True)
+class SendFor:
+    """Publish the payload to a topic, for these purposes only: a message, not a command."""
+
+    topic: str
+    purposes: PurposeSet
+
+
+Command = (
+    Reserve
+    | Presubscribe
+    | SetSetting
+    | Clear
+    | Reset
+    | Persist
+    | Reload
+    | ShowTree
+    | ShowCombined
+    | ShowAffected
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PurposedFilter:
+    """What a SUBSCRIBE or UNSUBSCRIBE names, and the purpose if it gives one."""
+
+    subscribed: SubscribedFilter
+    ap: str | None
+
+
+def parse_publish(
+    topic: str, payload: bytes, notation: Notation = DEFAULT_NOTATION
+) -> Command | SendFor:
+    """Read the topic of a PUBLISH for which `notation.is_command` holds."""
+    try:
+        return _read_publish(topic, payload, notation)
+    except PenstockError as error:
+        raise _blame(topic, error) from None
+
+
+def parse_subscribe(text: str, notation: Notation = DEFAULT_NOTATION) -> PurposedFilter:
+    """Read a filter of a SUBSCRIBE or UNSUBSCRIBE, with or without purpose."""
+    if not notation.is_command(text):
+        return PurposedFilter(parse_subscribed(text), None)
+    try:
+        return _read_subscribe(text, notation)
+    except PenstockError as error:
+        raise _blame(text, error) from None
+
+
+def read_access_property(properties: Iterable[tuple[str, str]]) -> str | None:
+    """Read the purpose of a SUBSCRIBE from its user properties, if they give one."""
+    given = [value for name, value in properties if name == AP_PROPERTY]
+    if len(given) > 1:
+        raise CommandError(
+            f"user property {AP_PROPERTY} is there {len(given)} times",
+            fix="subscribe for exactly one purpose",
+        )
+    return check_purpose(given[0]) if given else None
+
+
+def read_message_properties(properties: Iterable[tuple[str, str]]) -> PurposeSet | None:
+    """Read a message's own purposes from the user properties of a PUBLISH.
+
+    Each property lists purposes with commas and may be repeated. Without allowed ones the
+    message only adds prohibitions.
+    """
+    aip: list[str] = []
+    pip: list[str] = []
+    for name, value in properties:
+        if name == AIP_PROPERTY:
+            aip += value.split(",")
+        elif name == PIP_PROPERTY:
+            pip += value.split(",")
+    return PurposeSet.of(aip, pip) if aip or pip else None
+
+
+def _read_publish(topic: str, payload: bytes, notation: Notation) -> Command | SendFor:
+    keyword, slash, rest = topic[len(notation.prefix) :].partition("/")
+    if slash and keyword == notation.reserve:
+        path, inside = notation.split_marked(rest)
+        return Reserve(check_filter(notation.read_filter(path)), notation.read_set(inside))
+    if slash and keyword == notation.intended:
+        return _read_send(rest, notation)
+    if slash and keyword == notation.administer:
+        return _read_administration(rest, payload, notation)
+    raise CommandError(
+        f"there is no command {quote(notation.prefix + keyword)}",
+        fix=f"topics that begin with {quote(notation.prefix)} are commands; choose another topic",
+    )
+
+
+def _read_send(rest: str, notation: Notation) -> SendFor:
+    topic, inside = notation.split_marked(rest)
+    purposes = notation.read_set(inside)
+    if purposes is None:
+        raise CommandError("no purposes are given", fix="name them, or publish to the topic itself")
+    if notation.is_command(topic):
+        raise CommandError(
+            f"{quote(topic)} is a command itself", fix="give purposes to messages only"
+        )
+    return SendFor(check_topic(topic), purposes)
+
+
+def _read_administration(rest: str, payload: bytes, notation: Notation) -> Command:
+    verb, slash, subject = rest.partition("/")
+    if not slash:
+        simple: dict[str, Command] = {
+            notation.clear: Clear(),
+            notation.reset: Reset(),
+            notation.persist: Persist(),
+            notation.reload: Reload(),
+            notation.tree: ShowTree(),
+        }
+        if verb in simple:
+            return simple[verb]
+    elif verb == notation.presubscribe:
+        return _read_presubscribe(subject, notation)
+    elif verb == notation.setting:
+        return SetSetting(check_setting(subject), _read_flag(payload))
+    elif verb == notation.combined:
+        return ShowCombined(check_topic(subject))
+    elif verb == notation.affected:
+        return ShowAffected(check_filter(notation.read_filter(subject)))
+    raise CommandError(
+        f"there is no command {quote(rest)} under {notation.prefix}{notation.administer}",
+        fix="see the reference of purpose commands",
+    )
+
+
+def _read_presubscribe(subject: str, notation: Notation) -> Presubscribe:
+    path, inside = notation.split_marked(subject)
+    client, slash, filter_ = path.partition("/")
+    if not client or not slash:
+        raise CommandError(
+            "a client id and a filter are needed",
+            fix=f"write {notation.presubscribe}/<client>/<filter>{notation.opening}purpose"
+            f"{notation.closing}",
+        )
+    subscribed = parse_subscribed(notation.read_filter(filter_))
+    return Presubscribe(client, subscribed.text, notation.read_purpose(inside) if inside else None)
+
+
+def _read_flag(payload: bytes) -> bool:
+    if payload not in (b"true", b"false"):
+        raise CommandError("the payload is neither true nor false", fix="send true or false")
+    return payload == b"true"
+
+
+def _read_subscribe(text: str, notation: Notation) -> PurposedFilter:
+    keyword, slash, rest = text[len(notation.prefix) :].partition("/")
+    if not slash or keyword != notation.access:
+        raise CommandError(
+            f"nobody can subscribe to {quote(notation.prefix + keyword)}",
+            fix=f"write {notation.prefix}{notation.access}/<filter>{notation.opening}purpose"
+            f"{notation.closing}, or a filter that does not begin with {quote(notation.prefix)}",
+        )
+    path, inside = notation.split_marked(rest)
+    filter_ = notation.read_filter(path)
+    if notation.is_command(filter_):
+        raise CommandError(f"{quote(filter_)} is a command", fix="subscribe to messages only")
+    return PurposedFilter(parse_subscribed(filter_), notation.read_purpose(inside))
+
+
+def _blame(text: str, error: PenstockError) -> CommandError:
+    return CommandError(f"command {quote(text)}: {error.message}", fix=error.fix)

@@ -1,0 +1,380 @@
+"""Purpose limitation as one state: what the gateway asks on every packet.
+
+    reserve ──► reservations ──► admissions ──► pause, resume
+                     │               ▲
+    deliver ◄──── decide         subscribe (purpose given, presubscribed or none)
+
+Rules that hold here:
+- No I/O, no clock: each method takes its step at once, so that the gateway reads the state
+  and acts on it with nothing in between.
+- In all modes a delivery passes only if some active subscription that matches it has an
+  access purpose that the topic's reservations allow and the message's own purposes admit.
+- A subscription is active exactly as long as it would be accepted if it were made now.
+- Input is checked before anything changes; an error leaves the state as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from penstock.errors import UsageError
+from penstock.model.purposes import PurposeSet, check_purpose
+from penstock.model.topics import (
+    SubscribedFilter,
+    check_filter,
+    check_topic,
+    decode_topic,
+    parse_subscribed,
+)
+from penstock.policy.decision import Decision
+from penstock.policy.filters.store import check_depth
+from penstock.policy.purposes.admissions import Admissions
+from penstock.policy.purposes.explanations import (
+    draw_reservations,
+    explain_delivery,
+    explain_group,
+    explain_message,
+    explain_topic,
+)
+from penstock.policy.purposes.filter_coverage import Surroundings
+from penstock.policy.purposes.presubscriptions import Presubscriptions
+from penstock.policy.purposes.purpose_state import PurposeState, read_state, write_state
+from penstock.policy.purposes.reservations import CACHE_LIMIT, Reservations
+from penstock.policy.purposes.settings import PurposeSettings
+from penstock.policy.purposes.subscriptions import Subscription, Subscriptions
+
+TREE_LIMIT = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a change means for subscriptions: which to end upstream, which to make again."""
+
+    paused: tuple[Subscription, ...] = ()
+    resumed: tuple[Subscription, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.paused or self.resumed)
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The answer to a SUBSCRIBE: the decision, the subscription, the one it put an end to."""
+
+    decision: Decision
+    subscription: Subscription | None
+    replaced: Subscription | None
+
+    @property
+    def allowed(self) -> bool:
+        """Tell whether the subscription was accepted."""
+        return self.decision.allowed
+
+
+class Permits(Protocol):
+    """Tells whether a message may pass through a subscription."""
+
+    def __call__(
+        self, subscription: Subscription, topic: str | bytes, message: PurposeSet | None = None
+    ) -> bool:
+        """Tell it for one subscription, topic and, if it carries any, the message's purposes."""
+        ...
+
+
+class PurposeEngine:
+    """Reservations, subscriptions and presubscriptions under one set of settings.
+
+    `decide(topic, ap)` and `permits(subscription, topic, message)` are the hot paths. They
+    are replaced when a setting changes: look them up on the engine for each use.
+    """
+
+    decide: Callable[[str | bytes, str | None], bool]
+    permits: Permits
+
+    def __init__(
+        self,
+        settings: PurposeSettings | None = None,
+        *,
+        reservation_limit: int = 2_000_000,
+        presubscription_limit: int = 1_000_000,
+        cache_limit: int = CACHE_LIMIT,
+    ) -> None:
+        self.settings = settings or PurposeSettings()
+        self.reservations = Reservations(cache_limit=cache_limit)
+        self.presubscriptions = Presubscriptions()
+        self.subscriptions = Subscriptions()
+        self._initial = self.settings
+        self._reservation_limit = reservation_limit
+        self._presubscription_limit = presubscription_limit
+        self._admissions = Admissions(self.reservations)
+        self.configure(self.settings)
+
+    # Reservations
+
+    def reserve(self, filter_: str, purposes: PurposeSet | None) -> Changes:
+        """Reserve a filter for these purposes, or remove its reservation with None."""
+        check_depth(check_filter(filter_))
+        if purposes is not None and self.reservations.get(filter_) is None:
+            self._check_count("reservations", len(self.reservations) + 1, self._reservation_limit)
+        old, new = self.reservations.reserve(filter_, purposes)
+        if old is new:
+            return Changes()
+        return _sort_turned(self._admissions.change(filter_, old, new))
+
+    def replace_reservations(self, reservations: Iterable[tuple[str, PurposeSet]]) -> Changes:
+        """Put these in place of all reservations there are."""
+        held = list(reservations)
+        self._check_count("reservations", len(held), self._reservation_limit)
+        for filter_, _ in held:
+            check_depth(check_filter(filter_))
+        self.reservations.replace_all(held)
+        return _sort_turned(self._admissions.configure(self.settings, self.subscriptions))
+
+    def clear(self) -> Changes:
+        """Remove all reservations and presubscriptions; subscriptions stay."""
+        self.presubscriptions.clear()
+        return self.replace_reservations(())
+
+    def effective(self, topic: str) -> PurposeSet | None:
+        """Return the union of the purposes a topic is reserved for, None if it is not."""
+        return self.reservations.effective(check_topic(topic))
+
+    def affected(self, filter_: str) -> Iterator[tuple[str, PurposeSet]]:
+        """Yield the reservations that apply to some topic of a filter."""
+        return self.reservations.affected(check_filter(filter_))
+
+    def tree(self, limit: int = TREE_LIMIT) -> str:
+        """Draw the reservations, as many as the limit says."""
+        return draw_reservations(self.reservations, limit)
+
+    # Settings
+
+    def configure(self, settings: PurposeSettings) -> Changes:
+        """Put all settings in place of the present ones."""
+        self.settings = settings
+        self.reservations.configure(
+            tree=settings.use_tree_store,
+            cached=settings.cache_reservations,
+            allow_unreserved=settings.allow_without_reservation,
+        )
+        self.subscriptions.configure(
+            tree=settings.use_tree_store, cached=settings.cache_subscriptions
+        )
+        self.decide = self.reservations.decide
+        self.permits = _make_permits(self.decide, check=settings.checks_deliveries)
+        return _sort_turned(self._admissions.configure(settings, self.subscriptions))
+
+    def set_setting(self, name: str, *, value: bool) -> Changes:
+        """Change a setting."""
+        return self.configure(self.settings.change(name, value=value))
+
+    def reset(self) -> Changes:
+        """Go back to the settings the engine was made with."""
+        return self.configure(self._initial)
+
+    # Subscriptions
+
+    def presubscribe(self, client: str, filter_: str, ap: str | None) -> None:
+        """Store the purpose of a client's plain subscriptions to a filter; None removes it."""
+        if not client:
+            raise UsageError("the client id is empty", fix="name the client to presubscribe")
+        check_depth(parse_subscribed(filter_).filter)
+        if ap is not None:
+            check_purpose(ap)
+            if self.presubscriptions.get(client, filter_) is None:
+                count = len(self.presubscriptions) + 1
+                self._check_count("presubscriptions", count, self._presubscription_limit)
+        self.presubscriptions.set(client, filter_, ap)
+
+    def subscribe(
+        self,
+        client: str,
+        text: str,
+        ap: str | None = None,
+        qos: int = 0,
+        *,
+        options: int = 0,
+        identifier: int = 0,
+        presubscribed: bool = True,
+        owner: str = "",
+    ) -> Admission:
+        """Take a subscription to a filter, `$share/…` included; without AP it is plain.
+
+        `owner` is whose the group of a shared one is.
+
+        A plain one stands for what was presubscribed, unless it is not to look there. It takes
+        the place of the client's subscription with the same text; if it is refused, that one
+        ends all the same.
+        """
+        subscribed = parse_subscribed(text)
+        check_depth(subscribed.filter)
+        if ap is not None:
+            check_purpose(ap)
+        elif presubscribed:
+            found = self.presubscriptions.find(client, subscribed)
+            ap = found.ap if found else None
+        replaced = self.unsubscribe(client, text)
+        decision, around = self._admit(subscribed, ap, owner)
+        if not decision.allowed:
+            return Admission(decision, None, replaced)
+        subscription = Subscription(
+            client, subscribed, ap, qos, options=options, identifier=identifier, owner=owner
+        )
+        self.subscriptions.add(subscription)
+        self._admissions.join(subscription, around)
+        return Admission(decision, subscription, replaced)
+
+    def unsubscribe(self, client: str, text: str) -> Subscription | None:
+        """End the subscription of a client and return it, if there was one."""
+        gone = self.subscriptions.remove(client, text)
+        if gone is not None:
+            self._admissions.leave(gone)
+        return gone
+
+    def end_session(self, client: str) -> tuple[Subscription, ...]:
+        """End all subscriptions of a client; its presubscriptions stay."""
+        ended = self.subscriptions.of(client)
+        for subscription in ended:
+            self.unsubscribe(client, subscription.text)
+        return ended
+
+    # Deliveries
+
+    def delivers(
+        self,
+        client: str,
+        topic: str | bytes,
+        message: PurposeSet | None = None,
+        filters: Iterable[str] | None = None,
+    ) -> bool:
+        """Tell whether a message may reach a client.
+
+        `filters` are the subscriptions, as the client wrote them, that the broker names;
+        without, all that match the topic count. `message` holds its own purposes.
+        """
+        permits = self.permits
+        for subscription in self._candidates(client, topic, filters):
+            if permits(subscription, topic, message):
+                return True
+        return False
+
+    def deliver(
+        self,
+        client: str,
+        topic: str | bytes,
+        message: PurposeSet | None = None,
+        filters: Iterable[str] | None = None,
+    ) -> Decision:
+        """Decide like `delivers` and explain."""
+        name = decode_topic(topic) if isinstance(topic, bytes) else topic
+        candidates = self._candidates(client, topic, filters)
+        return explain_delivery(
+            name,
+            (
+                (subscription, self.check(name, subscription.ap, message))
+                for subscription in candidates
+            ),
+        )
+
+    def check(self, topic: str, ap: str | None, message: PurposeSet | None = None) -> Decision:
+        """Explain whether a message on a topic may be used for a purpose."""
+        decision = explain_topic(
+            self.reservations,
+            topic,
+            ap,
+            allow_unreserved=self.settings.allow_without_reservation,
+        )
+        return explain_message(decision, ap, message) if message is not None else decision
+
+    # State
+
+    def export_state(self) -> dict[str, Any]:
+        """Return everything the engine knows as JSON data."""
+        return write_state(
+            PurposeState(
+                self.settings,
+                tuple(self.reservations.items()),
+                tuple((client, *stored) for client, stored in self.presubscriptions.items()),
+                tuple(self.subscriptions),
+            )
+        )
+
+    def import_state(self, data: Any, *, subscriptions: bool = True) -> Changes:
+        """Put a stored state in place of this one.
+
+        Without `subscriptions` the present ones stay and are judged anew. The changes tell
+        what differs from what is stored as active.
+        """
+        state = read_state(data)
+        self._check_count("reservations", len(state.reservations), self._reservation_limit)
+        count = len(state.presubscriptions)
+        self._check_count("presubscriptions", count, self._presubscription_limit)
+        self.presubscriptions.clear()
+        for client, filter_, ap in state.presubscriptions:
+            self.presubscriptions.set(client, filter_, ap)
+        self.reservations.replace_all(state.reservations)
+        if subscriptions:
+            for present in self.subscriptions:
+                present.active = False
+            self.subscriptions = Subscriptions()
+            for stored in state.subscriptions:
+                self.subscriptions.add(stored)
+        return self.configure(state.settings)
+
+    # Inside
+
+    def _admit(
+        self, subscribed: SubscribedFilter, ap: str | None, owner: str = ""
+    ) -> tuple[Decision, Surroundings | None]:
+        for member in self.subscriptions.group(subscribed.text, owner).values():
+            if member.ap != ap:
+                return explain_group(member, ap), None
+            break  # the members of a group have one purpose
+        return self._admissions.admit(subscribed.filter, ap)
+
+    def _candidates(
+        self, client: str, topic: str | bytes, filters: Iterable[str] | None
+    ) -> Iterable[Subscription]:
+        if filters is None:
+            return self.subscriptions.matching(client, topic)
+        held = (self.subscriptions.get(client, text) for text in filters)
+        return (subscription for subscription in held if subscription is not None)
+
+    @staticmethod
+    def _check_count(what: str, count: int, limit: int) -> None:
+        if count > limit:
+            raise UsageError(
+                f"{count} {what} are more than the limit of {limit}",
+                fix=f"reserve wider filters or raise the limit of {what}",
+            )
+
+
+def _make_permits(decide: Callable[[str | bytes, str | None], bool], *, check: bool) -> Permits:
+    # Closures, because looking things up on the engine would cost as much as the decision.
+    def permit_checked(
+        subscription: Subscription, topic: str | bytes, message: PurposeSet | None = None
+    ) -> bool:
+        return (
+            subscription.active
+            and (subscription.whole or decide(topic, subscription.ap))
+            and (message is None or message.admits(subscription.ap))
+        )
+
+    def permit_active(
+        subscription: Subscription,
+        topic: str | bytes,  # noqa: ARG001
+        message: PurposeSet | None = None,
+    ) -> bool:
+        return subscription.active and (message is None or message.admits(subscription.ap))
+
+    return permit_checked if check else permit_active
+
+
+def _sort_turned(turned: Iterable[Subscription]) -> Changes:
+    turned = list(turned)
+    return Changes(
+        tuple(subscription for subscription in turned if not subscription.active),
+        tuple(subscription for subscription in turned if subscription.active),
+    )

@@ -1,0 +1,208 @@
+"""Puts decisions on purposes into words. Asked for after the fact, never on the hot path.
+
+Rules that hold here:
+- An explanation repeats the decision by the plainest way, reservation by reservation, and
+  never takes one of its own: the tests compare the two.
+- It looks at so many reservations at most: a refusal must not cost more than the decision.
+- Reservations are named as they are written: `reservation a/#{billing|marketing}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from heapq import nsmallest
+from itertools import islice
+
+from penstock.errors import quote
+from penstock.model.purposes import ALLOWS, PROHIBITS, PurposeSet
+from penstock.model.topics import covers
+from penstock.policy.decision import Considered, Decision, list_considered
+from penstock.policy.purposes.reservations import Reservations
+from penstock.policy.purposes.settings import Mode
+from penstock.policy.purposes.subscriptions import Subscription
+
+DEFAULT_RULE = "allow_without_reservation"
+SCAN_LIMIT = 1_000
+EMPTY_LEVEL = "(empty)"
+
+_EFFECTS = {PROHIBITS: "prohibits", ALLOWS: "allows"}
+
+
+def explain_topic(
+    reservations: Reservations, topic: str, ap: str | None, *, allow_unreserved: bool
+) -> Decision:
+    """Explain whether a subscription for this purpose may receive from the topic."""
+    applying = sorted(reservations.affected(topic), key=_by_levels)
+    considered, more = list_considered(
+        Considered(_name(filter_, purposes), effect(purposes, ap)) for filter_, purposes in applying
+    )
+    if not applying:
+        return _explain_unreserved(f"topic {quote(topic)}", allow_unreserved=allow_unreserved)
+    allowed = False
+    deciding = _first(applying, lambda purposes: purposes.stance(ap) == PROHIBITS)
+    reason = f"it prohibits {ap}"
+    if deciding is None:
+        deciding = _first(applying, lambda purposes: purposes.stance(ap) == ALLOWS)
+        allowed = deciding is not None
+        reason = f"it allows {ap}"
+    if deciding is None:
+        deciding = _name(*applying[0])
+        reason = _say_silence(f"topic {quote(topic)} is reserved", ap)
+    return Decision(allowed, deciding, reason, considered, more)
+
+
+def explain_filter(
+    reservations: Reservations,
+    filter_: str,
+    ap: str | None,
+    mode: Mode,
+    *,
+    allowed: bool,
+    allow_unreserved: bool,
+) -> Decision:
+    """Explain why a subscription was accepted or refused as a whole."""
+    if mode is Mode.ON_PUBLISH:
+        return Decision(
+            allowed=True, rule="filter_on_publish", reason="each delivery is checked instead"
+        )
+    considered, more = list_considered(
+        Considered(_name(there, purposes), effect(purposes, ap))
+        for there, purposes in reservations.affected(filter_)
+    )
+    if allowed:
+        rule = "filter_on_subscribe" if mode is Mode.ON_SUBSCRIBE else "filter_hybrid"
+        reason = (
+            f"nothing below {quote(filter_)} forbids it"
+            if mode is Mode.ON_SUBSCRIBE
+            else f"something below {quote(filter_)} may allow it; each delivery is checked"
+        )
+        return Decision(True, rule, reason, considered, more)  # noqa: FBT003
+    if not considered:
+        return _explain_unreserved(f"filter {quote(filter_)}", allow_unreserved=allow_unreserved)
+    rule, reason = _find_refusal(reservations, filter_, ap, mode, allow_unreserved=allow_unreserved)
+    return Decision(False, rule, reason, considered, more)  # noqa: FBT003
+
+
+def explain_message(decision: Decision, ap: str | None, message: PurposeSet) -> Decision:
+    """Add what a message says for itself to the decision on its topic."""
+    own = f"purposes of the message {message}"
+    admitted = message.admits(ap)
+    considered = (*decision.considered, Considered(own, "admits" if admitted else "refuses"))
+    if admitted or not decision.allowed:
+        return replace(decision, considered=considered)
+    reason = f"the message does not admit {ap or 'a subscription without purpose'}"
+    return Decision(False, own, reason, considered, decision.more)  # noqa: FBT003
+
+
+def explain_group(member: Subscription, ap: str | None) -> Decision:
+    """Explain why a subscription cannot join a group whose members have another purpose."""
+    return Decision(
+        allowed=False,
+        rule=f"shared subscription {member.text}",
+        reason=f"its members have {_say_purpose(member.ap)}, not {_say_purpose(ap)}",
+    )
+
+
+def explain_delivery(topic: str, candidates: Iterable[tuple[Subscription, Decision]]) -> Decision:
+    """Explain a delivery from the decisions on the topic for each subscription."""
+    considered: list[Considered] = []
+    refusals: list[Decision] = []
+    for subscription, on_topic in candidates:
+        label = f"subscription {subscription.text} with {_say_purpose(subscription.ap)}"
+        decision = on_topic
+        if not subscription.active:
+            paused = f"it is paused: reservations forbid topics of {quote(subscription.filter)}"
+            decision = Decision(allowed=False, rule=label, reason=paused)
+        considered.append(Considered(label, "allowed" if decision.allowed else "denied"))
+        considered += decision.considered
+        if decision.allowed:
+            return replace(decision, considered=tuple(considered))
+        refusals.append(decision)
+    if refusals:
+        return replace(refusals[0], considered=tuple(considered))
+    nothing = f"no subscription of the client matches topic {quote(topic)}"
+    return Decision(allowed=False, rule="subscriptions", reason=nothing)
+
+
+def effect(purposes: PurposeSet, ap: str | None) -> str:
+    """Say in a word how a set stands to an access purpose."""
+    if ap is None:
+        return "asks for a purpose"
+    return _EFFECTS.get(purposes.stance(ap), f"says nothing on {ap}")
+
+
+def draw_reservations(reservations: Reservations, limit: int) -> str:
+    """Draw reservations as a tree, level by level, in the order of their filters."""
+    lines: list[str] = []
+    above: list[str] = []
+    for filter_, purposes in nsmallest(limit, reservations.items(), key=_by_levels):
+        levels = filter_.split("/")
+        shared = 0
+        while shared < min(len(above), len(levels) - 1) and above[shared] == levels[shared]:
+            shared += 1
+        for depth in range(shared, len(levels)):
+            end = f" {purposes}" if depth == len(levels) - 1 else ""
+            lines.append(f"{'  ' * depth}{levels[depth] or EMPTY_LEVEL}{end}")
+        above = levels
+    if len(reservations) > limit:
+        lines.append(f"… and {len(reservations) - limit} more")
+    return "\n".join(lines) or "nothing is reserved"
+
+
+def _find_refusal(
+    reservations: Reservations,
+    filter_: str,
+    ap: str | None,
+    mode: Mode,
+    *,
+    allow_unreserved: bool,
+) -> tuple[str, str]:
+    covering: list[tuple[str, PurposeSet]] = []
+    partial: list[tuple[str, PurposeSet]] = []
+    for there, purposes in islice(reservations.affected(filter_), SCAN_LIMIT):
+        (covering if covers(there, filter_) else partial).append((there, purposes))
+    relevant = covering + partial if mode is Mode.ON_SUBSCRIBE else covering
+    deciding = _first(relevant, lambda purposes: purposes.stance(ap) == PROHIBITS)
+    if deciding is not None:
+        return deciding, f"it prohibits {ap} on topics of {quote(filter_)}"
+    if covering and _first(covering, lambda purposes: purposes.compatible(ap)) is None:
+        return _name(*covering[0]), _say_silence(f"filter {quote(filter_)} is reserved", ap)
+    if not covering and not allow_unreserved:
+        return DEFAULT_RULE, f"not all topics of {quote(filter_)} are reserved"
+    deciding = _first(
+        partial,
+        lambda purposes: not (purposes.compatible(ap) or (covering and purposes.prohibits_only)),
+    )
+    rule = deciding or "filter_on_subscribe"
+    return rule, _say_silence(f"topics of {quote(filter_)} are reserved", ap)
+
+
+def _explain_unreserved(what: str, *, allow_unreserved: bool) -> Decision:
+    return Decision(
+        allowed=allow_unreserved,
+        rule=DEFAULT_RULE,
+        reason=f"{what} is not reserved, and the setting is {str(allow_unreserved).lower()}",
+    )
+
+
+def _first(
+    reservations: Iterable[tuple[str, PurposeSet]], wanted: Callable[[PurposeSet], object]
+) -> str | None:
+    return next((_name(there, held) for there, held in reservations if wanted(held)), None)
+
+
+def _say_purpose(ap: str | None) -> str:
+    return f"purpose {ap}" if ap else "no purpose"
+
+
+def _say_silence(what: str, ap: str | None) -> str:
+    return f"{what}, but not for {ap}" if ap else f"{what}, and the subscription has no purpose"
+
+
+def _name(filter_: str, purposes: PurposeSet) -> str:
+    return f"reservation {filter_}{purposes}"
+
+
+def _by_levels(reservation: tuple[str, PurposeSet]) -> list[str]:
+    return reservation[0].split("/")

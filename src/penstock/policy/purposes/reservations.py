@@ -1,0 +1,144 @@
+"""Reservations: which purposes a topic is reserved for, and the decision that follows.
+
+Rules that hold here:
+- The effective purposes of a topic are the union of the allowed and the union of the
+  prohibited purposes of all reservations whose filter matches it.
+- Reserving a filter again overwrites; reserving it with None removes the reservation.
+- Store (flat or tree) and cache change the work, never an answer. A change forgets the
+  cached topics that the changed filter matches, and no others.
+- `decide` is the hot path: cached it is two dictionary lookups, uncached one walk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from penstock.model.purposes import PurposeSet
+from penstock.model.topics import decode_topic
+from penstock.policy.filters.store import FilterStore, FlatFilters
+from penstock.policy.filters.topic_cache import TopicCache
+from penstock.policy.filters.tree import FilterTree
+from penstock.policy.purposes.purpose_effects import StancePool, Stances, Unreserved
+
+CACHE_LIMIT = 65_536
+
+
+class Reservations:
+    """All reservations of a gateway.
+
+    `tree` and `cached` choose the store; `allow_unreserved` says whether topics without a
+    reservation are open to everybody.
+    """
+
+    decide: Callable[[str | bytes, str | None], bool]
+
+    def __init__(
+        self,
+        *,
+        tree: bool = True,
+        cached: bool = True,
+        allow_unreserved: bool = True,
+        cache_limit: int = CACHE_LIMIT,
+    ) -> None:
+        self._pool = StancePool()
+        self._cache_limit = cache_limit
+        self._tree = tree
+        self._store: FilterStore[Stances] = _make_store(tree=tree)
+        self.configure(tree=tree, cached=cached, allow_unreserved=allow_unreserved)
+
+    def configure(self, *, tree: bool, cached: bool, allow_unreserved: bool) -> None:
+        """Change the store, the cache and what holds where nothing is reserved."""
+        self._unreserved = Unreserved(allowed=allow_unreserved)
+        if tree != self._tree:
+            held = list(self._store.items())
+            self._tree = tree
+            self._store = _make_store(tree=tree)
+            for filter_, stances in held:
+                self._store.set(filter_, stances)
+        self._cache = TopicCache(self._work_out, self._cache_limit) if cached else None
+        self.decide = self._decide_by_cache(self._cache) if self._cache is not None else self._walk
+
+    def __len__(self) -> int:
+        return len(self._store)
+
+    def items(self) -> Iterator[tuple[str, PurposeSet]]:
+        """Yield all reservations."""
+        return ((filter_, stances.purposes) for filter_, stances in self._store.items())
+
+    def get(self, filter_: str) -> PurposeSet | None:
+        """Return the reservation of exactly this filter."""
+        held = self._store.get(filter_)
+        return held.purposes if held is not None else None
+
+    def reserve(
+        self, filter_: str, purposes: PurposeSet | None
+    ) -> tuple[Stances | None, Stances | None]:
+        """Set or, with None, remove a reservation; return what was there and what is."""
+        new = self._pool.of(purposes) if purposes is not None else None
+        old = self._store.remove(filter_) if new is None else self._store.set(filter_, new)
+        if old is not new and self._cache is not None:
+            self._cache.forget(filter_)
+        return old, new
+
+    def replace_all(self, reservations: Iterable[tuple[str, PurposeSet]]) -> None:
+        """Put these in place of all there are."""
+        self._store.clear()
+        for filter_, purposes in reservations:
+            self._store.set(filter_, self._pool.of(purposes))
+        if self._cache is not None:
+            self._cache.forget_all()
+
+    def effective(self, topic: str) -> PurposeSet | None:
+        """Return the effective purposes of a topic, None where nothing is reserved."""
+        parts = self._store.matching(topic)
+        return self._pool.combine(parts).purposes if parts else None
+
+    def affected(self, filter_: str) -> Iterator[tuple[str, PurposeSet]]:
+        """Yield the reservations that apply to some topic of the filter.
+
+        For a topic these are the ones that contribute to its effective purposes.
+        """
+        found = self._store.overlapping(filter_)
+        return ((there, stances.purposes) for there, stances in found)
+
+    def covering(self, filter_: str) -> list[Stances]:
+        """Return the stances of the reservations that apply to every topic of the filter."""
+        return self._store.covering(filter_)
+
+    def overlapping(self, filter_: str) -> Iterator[Stances]:
+        """Yield the stances of the reservations that apply to some topic of the filter."""
+        return self._store.overlapping_values(filter_)
+
+    def _work_out(self, topic: str) -> Stances:
+        parts = self._store.matching(topic)
+        return self._pool.combine(parts) if parts else self._unreserved
+
+    @staticmethod
+    def _decide_by_cache(
+        cache: TopicCache[Stances],
+    ) -> Callable[[str | bytes, str | None], bool]:
+        # A closure, because looking the cache up on self would cost as much as the decision.
+        def decide(topic: str | bytes, ap: str | None) -> bool:
+            return cache[topic][ap] > 0
+
+        return decide
+
+    def _walk(self, topic: str | bytes, ap: str | None) -> bool:
+        """Decide without a cache: no union is built, each set is asked for itself."""
+        if isinstance(topic, bytes):
+            topic = decode_topic(topic)
+        parts = self._store.matching(topic)
+        if not parts:
+            return self._unreserved[ap] > 0
+        allowed = False
+        for stances in parts:
+            stance = stances[ap]
+            if stance < 0:
+                return False
+            if stance:
+                allowed = True
+        return allowed
+
+
+def _make_store(*, tree: bool) -> FilterStore[Stances]:
+    return FilterTree[Stances](share=True) if tree else FlatFilters[Stances]()
