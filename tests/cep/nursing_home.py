@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from penstock.cep.binding import Packet
+from penstock.cep.event_binding import Packet
 from penstock.cep.program import Program
 from penstock.definitions import DefinitionSet, read_paths, read_text
 from penstock.definitions.events import compile_program

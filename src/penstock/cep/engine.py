@@ -21,19 +21,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from penstock.cep import codec, records
-from penstock.cep.aggregation import AggregateNode
-from penstock.cep.binding import INCOMPLETE, Binder, Bound, BoundType, Packet, RequestType
-from penstock.cep.courses import Courses
-from penstock.cep.evolving import Evolving
+from penstock.cep import state_codec, step_log
+from penstock.cep.algebra import Packet as PacketType
+from penstock.cep.algebra import Request
+from penstock.cep.contact_tracing.presence import Presence
+from penstock.cep.event_binding import INCOMPLETE, Binder, Bound, BoundType, Packet, RequestType
 from penstock.cep.network import Network
-from penstock.cep.nodes import NONE, SourceNode
-from penstock.cep.operators import Packet as PacketType
-from penstock.cep.operators import Request
-from penstock.cep.outcome import By, Detection, Outcome, Transition
-from penstock.cep.presence import Presence
+from penstock.cep.operators.aggregates import AggregateNode
+from penstock.cep.operators.nodes import NONE, SourceNode
 from penstock.cep.program import Program
 from penstock.cep.rows import HOLDS, NEVER, Limits, Row, Shared, Values
+from penstock.cep.scenarios.instance_index import Courses
+from penstock.cep.scenarios.transitions import Evolving
+from penstock.cep.step_result import By, Detection, Outcome, Transition
 from penstock.errors import UsageError
 
 VERSION: Final = 2
@@ -60,7 +60,7 @@ class Tentative:
 
     def record(self) -> bytes:
         """Return what the log keeps of the step, so that it can be repeated."""
-        return records.write_packet(self.packet, self.at, self.bound)
+        return step_log.write_packet(self.packet, self.at, self.bound)
 
 
 class Engine:
@@ -305,12 +305,12 @@ class Engine:
 
     def replay(self, record: bytes) -> Outcome:
         """Repeat a step from its record; the outcome is the one that it had."""
-        match records.read(record, self._binder.types):
-            case records.PacketStep(packet, at, bound):
+        match step_log.read(record, self._binder.types):
+            case step_log.PacketStep(packet, at, bound):
                 return self.take(packet, bound, at)
-            case records.SetStep(scenario, subject, situation, at, hold):
+            case step_log.SetStep(scenario, subject, situation, at, hold):
                 return self.set(scenario, subject, situation, at, hold)
-            case records.TimeStep(at):
+            case step_log.TimeStep(at):
                 return self.advance(at)
 
     def save(self) -> bytes:
@@ -321,7 +321,7 @@ class Engine:
             for text, node in self._network.states()
             if (state := node.save()) is not None
         }
-        return codec.compress(
+        return state_codec.compress(
             {
                 "version": VERSION,
                 "now": shared.now,
@@ -342,9 +342,9 @@ class Engine:
         The program may have changed since: operators that it still has keep their state,
         new ones begin without, and what others knew is gone.
         """
-        state = codec.expand(data)
+        state = state_codec.expand(data)
         if not isinstance(state, dict) or state.get("version") != VERSION:
-            raise codec.StateError(
+            raise state_codec.StateError(
                 "a snapshot of events has another format", fix="start without it, or go back"
             )
         engine = cls(program, limits)

@@ -13,25 +13,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from penstock.cep.aggregation import AggregateNode, ViewNode
-from penstock.cep.contacts import (
-    DailySumsNode,
-    Interest,
-    MeetingsNode,
-    VisitsNode,
-    find_daily_sums,
-)
-from penstock.cep.joining import JoinNode
-from penstock.cep.nodes import (
-    Feed,
-    IterateNode,
-    LatestNode,
-    Node,
-    RefineNode,
-    SourceNode,
-    UnionNode,
-)
-from penstock.cep.operators import (
+from penstock.cep.algebra import (
     Aggregate,
     Iterate,
     Join,
@@ -45,9 +27,27 @@ from penstock.cep.operators import (
     Visits,
     is_relation,
 )
-from penstock.cep.outcome import Detection
+from penstock.cep.contact_tracing.nodes import (
+    DailySumsNode,
+    Interest,
+    MeetingsNode,
+    VisitsNode,
+    find_daily_sums,
+)
+from penstock.cep.operators.aggregates import AggregateNode, ViewNode
+from penstock.cep.operators.joins import JoinNode
+from penstock.cep.operators.nodes import (
+    Feed,
+    IterateNode,
+    LatestNode,
+    Node,
+    RefineNode,
+    SourceNode,
+    UnionNode,
+)
 from penstock.cep.program import Program
 from penstock.cep.rows import Shared
+from penstock.cep.step_result import Detection
 
 
 class Network:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from penstock.cep.operators import Operator, Setting
+from penstock.cep.algebra import Operator, Setting
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from heapq import heapify, heappop, heappush
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
-from penstock.cep.operators import Setting
+from penstock.cep.algebra import Setting
 from penstock.lang import Expression
 from penstock.lang.tree import find_path
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from penstock.cep.operators import (
+from penstock.cep.algebra import (
     Aggregate,
     Function,
     Iterate,
@@ -31,7 +31,7 @@ from penstock.cep.operators import (
     Window,
     is_relation,
 )
-from penstock.cep.presence import DAY
+from penstock.cep.contact_tracing.presence import DAY
 from penstock.definitions.event_workshop import FaultyError, Workshop
 from penstock.errors import quote
 from penstock.lang import (

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from penstock.cep import program as cep
-from penstock.cep.operators import Packet, Request, Setting
-from penstock.cep.publishing import PLACE
+from penstock.cep.algebra import Packet, Request, Setting
+from penstock.cep.scenarios.actions import PLACE
 from penstock.definitions.event_patterns import IT, PatternCompiler
 from penstock.definitions.event_workshop import FaultyError, Workshop
 from penstock.definitions.expressions import scope_of

@@ -14,8 +14,8 @@ from typing import Any, Final
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet  # type: ignore[import-untyped]
 
-from penstock.cep.outcome import Transition
 from penstock.cep.spark import PartEngine, Results, Separation, Step, read_steps
+from penstock.cep.step_result import Transition
 from penstock.pipeline.detection_tasks import load_engine, save_engine
 
 NAME: Final = "joint"

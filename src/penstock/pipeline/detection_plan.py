@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Final
 
-from penstock.cep.operators import Request
+from penstock.cep.algebra import Request
 from penstock.cep.program import Program
 from penstock.cep.spark import Separation, list_packets, separate
 from penstock.definitions import DefinitionSet

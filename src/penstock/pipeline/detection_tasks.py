@@ -17,9 +17,9 @@ from typing import Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from penstock.cep.codec import StateError
 from penstock.cep.program import Program
 from penstock.cep.spark import PartEngine, Results, read_steps
+from penstock.cep.state_codec import StateError
 from penstock.pipeline import task_process
 from penstock.pipeline.detection_plan import load_separation
 

@@ -27,7 +27,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, Connection, Index, String, Table
 
-from penstock.cep.situations import check_hold
+from penstock.cep.scenarios.instances import check_hold
 from penstock.errors import DeniedError, UsageError, quote
 from penstock.store.audit.entry import Detail, Entry, Outcome, allow_detail
 from penstock.store.audit.log import AuditLog

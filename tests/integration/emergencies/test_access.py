@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 import penstock.demo
-from penstock.cep.binding import Packet
 from penstock.cep.engine import Engine
-from penstock.cep.outcome import Outcome
+from penstock.cep.event_binding import Packet
+from penstock.cep.step_result import Outcome
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.access import AccessDefinitions
 from penstock.definitions.events import compile_program

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import penstock.demo
-from penstock.cep.binding import Packet
 from penstock.cep.engine import Engine
-from penstock.cep.outcome import Outcome
+from penstock.cep.event_binding import Packet
+from penstock.cep.step_result import Outcome
 from penstock.components import MosquittoServer
 from penstock.gateway.publishing import actions
 from penstock.mqtt.reasons import FAILURE

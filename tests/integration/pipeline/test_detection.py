@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from penstock.cep.binding import Packet
+from penstock.cep.algebra import Packet as PacketType
+from penstock.cep.algebra import Request
 from penstock.cep.engine import Engine
-from penstock.cep.operators import Packet as PacketType
-from penstock.cep.operators import Request
-from penstock.cep.outcome import Outcome, Publication
+from penstock.cep.event_binding import Packet
+from penstock.cep.step_result import Outcome, Publication
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.events import compile_program
 from penstock.demo.nursing_home.definitions import make_documents, read_rules, set_pace

@@ -10,10 +10,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.cep.binding import Packet
 from penstock.cep.engine import Engine
-from penstock.cep.outcome import Outcome
+from penstock.cep.event_binding import Packet
 from penstock.cep.program import Evolution, Plan, Program, Scenario
+from penstock.cep.step_result import Outcome
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.events import compile_program
 

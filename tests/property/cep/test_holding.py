@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cep import records
-from penstock.cep.binding import Packet
+from penstock.cep import step_log
 from penstock.cep.engine import Engine
-from penstock.cep.outcome import By, Outcome
+from penstock.cep.event_binding import Packet
 from penstock.cep.rows import Limits
+from penstock.cep.step_result import By, Outcome
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.events import compile_program
 
@@ -66,10 +66,10 @@ class House:
     def step(self, at: int, kind: str, who: str, situation: str | None, hold: int) -> Outcome:
         """Take a step, and put it on record."""
         if kind == "time":
-            outcome, record = self.engine.advance(at), records.write_time(at)
+            outcome, record = self.engine.advance(at), step_log.write_time(at)
         elif kind == "set":
             outcome = self.engine.set("s", who, situation, at, hold)
-            record = records.write_set("s", who, situation, at, hold)
+            record = step_log.write_set("s", who, situation, at, hold)
         else:
             packet = Packet(kind, {"topic": kind, "payload": {}}, {}, {"k": who})
             tentative = self.engine.offer(packet, at)

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from penstock.cep.engine import Engine
-from penstock.cep.outcome import Outcome
+from penstock.cep.step_result import Outcome
 from tests.cep.nursing_home import (
     COVID,
     DAY,

@@ -1,7 +1,8 @@
 """Stays against the ticks that a naive model finds in the samples.
 
 The model keeps all samples. Two of a person at one place, on one day, at most 1,500 ms apart
-are one stay (see `penstock.cep.presence`): every tick between them counts, and their own.
+are one stay (see `penstock.cep.contact_tracing.presence`): every tick between them counts,
+and their own.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.cep.codec import StateError
-from penstock.cep.presence import DAY, Presence
+from penstock.cep.contact_tracing.presence import DAY, Presence
+from penstock.cep.state_codec import StateError
 
 EVERY = 1000
 REACH = 1500

@@ -19,9 +19,9 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from penstock.cep.binding import Packet
-from penstock.cep.codec import expand
 from penstock.cep.engine import Engine, Tentative
+from penstock.cep.event_binding import Packet
+from penstock.cep.state_codec import expand
 from penstock.components import MosquittoServer
 from penstock.mqtt import V3, V5, ReasonCode
 from penstock.mqtt.reasons import FAILURE

@@ -5,12 +5,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from penstock.cep import codec, records
-from penstock.cep.binding import Packet
-from penstock.cep.codec import StateError
+from penstock.cep import state_codec, step_log
 from penstock.cep.engine import Engine
-from penstock.cep.outcome import By
+from penstock.cep.event_binding import Packet
 from penstock.cep.rows import Limits
+from penstock.cep.state_codec import StateError
+from penstock.cep.step_result import By
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.events import compile_program
 from penstock.errors import UsageError
@@ -126,10 +126,10 @@ def test_a_snapshot_and_the_records_since_give_the_state_that_was_lost() -> None
             saved, log = engine.save(), []
         if number % 7 == 6:
             engine.advance(at)
-            log.append(records.write_time(at))
+            log.append(step_log.write_time(at))
         if number % 100 == 50:
             engine.set("covid", "patient-1", "Severe", at)
-            log.append(records.write_set("covid", "patient-1", "Severe", at))
+            log.append(step_log.write_set("covid", "patient-1", "Severe", at))
         tentative = engine.offer(make_packet(*draw_message(draw, [at - HOUR]), at), at)
         tentative.commit()
         log.append(tentative.record())
@@ -374,9 +374,9 @@ def test_what_cannot_be_held_is_refused(situation: str | None, hold: int, reason
 def test_a_snapshot_of_an_earlier_version_holds_nobody() -> None:
     engine = Engine(PROGRAM)
     engine.set("s", "x", "On", 1)
-    state = codec.expand(engine.save())
+    state = state_codec.expand(engine.save())
     del state["held"]
-    older = Engine.load(PROGRAM, codec.compress(state))
+    older = Engine.load(PROGRAM, state_codec.compress(state))
     assert older.save() == engine.save()
 
 

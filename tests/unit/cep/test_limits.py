@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.cep.binding import Packet
 from penstock.cep.engine import Engine
+from penstock.cep.event_binding import Packet
 from penstock.cep.rows import Limits
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.events import compile_program

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.cep.binding import Packet
+from penstock.cep.event_binding import Packet
 from penstock.demo.nursing_home.definitions import read_forecasts, read_people, read_rules
 from penstock.demo.nursing_home.in_process import InProcess
 

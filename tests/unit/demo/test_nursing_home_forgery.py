@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import pytest
 
-from penstock.cep.binding import Packet
-from penstock.cep.codec import expand
 from penstock.cep.engine import Engine
+from penstock.cep.event_binding import Packet
+from penstock.cep.state_codec import expand
 from penstock.demo.nursing_home.definitions import read_forecasts, read_people, read_rules
 from penstock.demo.nursing_home.in_process import InProcess
 from penstock.model import kinds

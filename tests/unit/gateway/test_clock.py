@@ -3,8 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cep.binding import Packet
 from penstock.cep.engine import Engine
+from penstock.cep.event_binding import Packet
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.events import compile_program
 from penstock.gateway.clock import Clock

@@ -5,8 +5,8 @@ from pathlib import Path
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet  # type: ignore[import-untyped]
 
-from penstock.cep.outcome import By, Outcome, Transition
 from penstock.cep.spark import Results, list_packets, separate
+from penstock.cep.step_result import By, Outcome, Transition
 from penstock.pipeline.detection_joint import Joint
 from tests.cep.nursing_home import START, load_program
 

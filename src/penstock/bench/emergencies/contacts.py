@@ -29,9 +29,9 @@ from typing import Any, Final
 from penstock.bench.emergencies.collector import settled_collector
 from penstock.bench.emergencies.engine import load_program
 from penstock.bench.emergencies.goals import at_most
-from penstock.cep.binding import Packet
+from penstock.cep.contact_tracing.presence import DAY, Presence
 from penstock.cep.engine import Engine
-from penstock.cep.presence import DAY, Presence
+from penstock.cep.event_binding import Packet
 from penstock.cep.rows import Limits
 from penstock.lang.moments import EPOCH
 

@@ -21,8 +21,8 @@ from typing import Any, Final
 
 from penstock.bench.emergencies.collector import settled_collector
 from penstock.bench.emergencies.goals import at_least
-from penstock.cep.binding import Packet
 from penstock.cep.engine import Engine
+from penstock.cep.event_binding import Packet
 from penstock.cep.program import Program
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.events import compile_program

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.bench.processes import cpu_seconds
-from penstock.cep.binding import Packet
 from penstock.cep.engine import Engine
+from penstock.cep.event_binding import Packet
 from penstock.config import defaults
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.events import compile_program

@@ -11,8 +11,8 @@ Rules that hold here:
 """
 
 from penstock.cep.spark.binding import bind_types, field_name, match_filter
-from penstock.cep.spark.parts import PartEngine, Results, Step, read_steps
-from penstock.cep.spark.separation import Separation, list_packets, separate
+from penstock.cep.spark.partition_engine import PartEngine, Results, Step, read_steps
+from penstock.cep.spark.partitioned_program import Separation, list_packets, separate
 
 __all__ = [
     "PartEngine",

@@ -1,7 +1,7 @@
 """Binding at scale: which primitive events a record is, as columns.
 
 Rules that hold here:
-- A column has the meaning of `cep.binding`: NULL where the record is no such event, or lacks
+- A column has the meaning of `cep.event_binding`: NULL where the record is no such event, or lacks
   an attribute that is not optional.
 - Moments travel as microseconds since 1970: so workers make no detour through time zones.
 """
@@ -17,7 +17,7 @@ from typing import Final
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
-from penstock.cep.operators import Packet, Setting
+from penstock.cep.algebra import Packet, Setting
 from penstock.errors import UsageError, quote
 from penstock.lang import DURATION, TIMESTAMP, Expression
 from penstock.lang.spark import Inputs, column

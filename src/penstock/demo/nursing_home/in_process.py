@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, Final
 
-from penstock.cep.binding import Packet
 from penstock.cep.engine import Engine
-from penstock.cep.outcome import Outcome, Publication, Transition
+from penstock.cep.event_binding import Packet
+from penstock.cep.step_result import Outcome, Publication, Transition
 from penstock.definitions import DefinitionSet
 from penstock.definitions.access import AccessDefinitions
 from penstock.definitions.events import compile_program

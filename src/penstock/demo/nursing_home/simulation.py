@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
-from penstock.cep.outcome import Publication, Transition
+from penstock.cep.step_result import Publication, Transition
 from penstock.demo.nursing_home.in_process import InProcess
 from penstock.errors import DeniedError
 from penstock.generate.nursing_home import HOUR, House, Sending

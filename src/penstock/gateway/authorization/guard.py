@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-from penstock.cep.binding import Packet
+from penstock.cep.event_binding import Packet
 from penstock.errors import UnavailableError
 from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.authorization.policies import Policies

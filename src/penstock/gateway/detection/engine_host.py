@@ -25,10 +25,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from penstock.cep import records
+from penstock.cep import step_log
 from penstock.cep.engine import Engine, Tentative
-from penstock.cep.outcome import By, Outcome
 from penstock.cep.program import Program
+from penstock.cep.step_result import By, Outcome
 from penstock.errors import PenstockError, UnavailableError, UsageError, quote
 from penstock.gateway.clock import Clock
 from penstock.gateway.detection.duplicate_filter import Mark, Repeats
@@ -197,7 +197,7 @@ class Detection:
         except Exception as error:  # noqa: BLE001 - whatever it is, the engine is not asked again
             self.crash(error)
             return
-        record = records.write_set(request.scenario, subject, request.situation, now, request.hold)
+        record = step_log.write_set(request.scenario, subject, request.situation, now, request.hold)
         self._take(outcome, record, request)
         if outcome.publications:
             self.act()
@@ -219,7 +219,7 @@ class Detection:
         except Exception as error:  # noqa: BLE001 - whatever it is, the engine is not asked again
             self.crash(error)
             return
-        self._take(outcome, records.write_time(now))
+        self._take(outcome, step_log.write_time(now))
         if outcome.publications:
             self.act()
 

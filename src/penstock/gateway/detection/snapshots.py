@@ -12,8 +12,8 @@ import json
 from typing import Any, Final, NamedTuple
 
 from penstock.cep.engine import Engine
-from penstock.cep.outcome import Publication
 from penstock.cep.program import Program
+from penstock.cep.step_result import Publication
 from penstock.errors import PenstockError
 from penstock.gateway.detection.duplicate_filter import Repeats
 from penstock.gateway.detection.journal import Snapshot

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from penstock.cep.operators import Packet
+from penstock.cep.algebra import Packet
 from penstock.cep.program import Program
 from penstock.cep.topic_index import TopicIndex
 

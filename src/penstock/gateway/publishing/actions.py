@@ -30,7 +30,7 @@ from penstock.gateway.publishing.dispatch import OUTCOMES, Dispatch, encode_payl
 from penstock.telemetry import get_logger
 
 if TYPE_CHECKING:
-    from penstock.cep.outcome import Publication
+    from penstock.cep.step_result import Publication
     from penstock.gateway.authorization.guard import Guard
     from penstock.gateway.limits import Limits
     from penstock.gateway.publishing.outbox import Outbox

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cep.outcome import Publication
+from penstock.cep.step_result import Publication
 from penstock.errors import PenstockError
 from penstock.gateway.detection.duplicate_filter import Repeats
 from penstock.gateway.detection.snapshots import pack_state, unpack_state

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import TypeAlias
 
-from penstock.cep.outcome import Detection
 from penstock.cep.program import Program
 from penstock.cep.rows import Row, Shared
-from penstock.cep.situations import Course
+from penstock.cep.scenarios.instances import Course
+from penstock.cep.step_result import Detection
 from penstock.errors import UsageError, quote
 
 Turn: TypeAlias = tuple[Course, str, Row]

@@ -8,10 +8,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cep.binding import INCOMPLETE, Packet
 from penstock.cep.engine import Engine
-from penstock.cep.outcome import Outcome
+from penstock.cep.event_binding import INCOMPLETE, Packet
 from penstock.cep.spark import PartEngine, Step, separate
+from penstock.cep.step_result import Outcome
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.events import compile_program
 from penstock.lang.moments import EPOCH

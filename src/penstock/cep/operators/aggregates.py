@@ -17,11 +17,10 @@ from typing import Any, Final, TypeAlias
 
 from typing_extensions import override
 
-from penstock.cep.accumulators import Accumulator, make_accumulator
-from penstock.cep.codec import pack_key, pack_row, unpack_key, unpack_row
-from penstock.cep.nodes import NONE, Detections, Feed, Node, Rows
-from penstock.cep.operators import Aggregate, Refine, Value
-from penstock.cep.rising import can_fall, can_rise
+from penstock.cep.algebra import Aggregate, Refine, Value
+from penstock.cep.operators.accumulators import Accumulator, make_accumulator
+from penstock.cep.operators.monotonicity import can_fall, can_rise
+from penstock.cep.operators.nodes import NONE, Detections, Feed, Node, Rows
 from penstock.cep.rows import (
     FIELD_OF_ROOT,
     NEVER,
@@ -33,6 +32,7 @@ from penstock.cep.rows import (
     key_reader,
     shaper,
 )
+from penstock.cep.state_codec import pack_key, pack_row, unpack_key, unpack_row
 from penstock.lang import INT
 from penstock.lang.tree import find_path
 

@@ -16,16 +16,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
-from penstock.cep.binding import Packet, RequestType
-from penstock.cep.contacts import VisitsNode
-from penstock.cep.courses import Courses
+from penstock.cep.contact_tracing.nodes import VisitsNode
+from penstock.cep.event_binding import Packet, RequestType
 from penstock.cep.network import Network
-from penstock.cep.nodes import NONE
-from penstock.cep.outcome import Detection, Outcome, Transition
+from penstock.cep.operators.nodes import NONE
 from penstock.cep.program import Program
-from penstock.cep.publishing import Publisher
 from penstock.cep.rows import Row, Shared
-from penstock.cep.situations import Course
+from penstock.cep.scenarios.actions import Publisher
+from penstock.cep.scenarios.instance_index import Courses
+from penstock.cep.scenarios.instances import Course
+from penstock.cep.step_result import Detection, Outcome, Transition
 from penstock.lang.moments import EPOCH
 
 

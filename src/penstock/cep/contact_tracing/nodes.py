@@ -17,10 +17,10 @@ from typing import Any
 
 from typing_extensions import override
 
-from penstock.cep.aggregation import ViewNode
-from penstock.cep.nodes import NONE, Detections, Feed, Node, Rows
-from penstock.cep.operators import Aggregate, Meetings, Operator, Refine, Visits
-from penstock.cep.presence import Presence
+from penstock.cep.algebra import Aggregate, Meetings, Operator, Refine, Visits
+from penstock.cep.contact_tracing.presence import Presence
+from penstock.cep.operators.aggregates import ViewNode
+from penstock.cep.operators.nodes import NONE, Detections, Feed, Node, Rows
 from penstock.cep.rows import FIELD_OF_ROOT, Row, Shared, Values
 from penstock.lang.tree import Node as Tree
 from penstock.lang.tree import find_path

@@ -22,14 +22,14 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from penstock.cep.binding import Bound, Packet
+from penstock.cep.algebra import Packet as PacketType
+from penstock.cep.algebra import Request
 from penstock.cep.engine import Engine
-from penstock.cep.operators import Packet as PacketType
-from penstock.cep.operators import Request
-from penstock.cep.outcome import Outcome, Transition
+from penstock.cep.event_binding import Bound, Packet
 from penstock.cep.program import Program
 from penstock.cep.spark.binding import HAPPENED, OWN, field_name
-from penstock.cep.spark.separation import list_packets
+from penstock.cep.spark.partitioned_program import list_packets
+from penstock.cep.step_result import Outcome, Transition
 from penstock.lang import DURATION, TIMESTAMP, Type
 from penstock.lang.moments import EPOCH, MICROSECOND
 

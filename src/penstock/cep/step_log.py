@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from penstock.cep import codec
-from penstock.cep.binding import Bound, BoundType, Packet
+from penstock.cep import state_codec
+from penstock.cep.event_binding import Bound, BoundType, Packet
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ Step: TypeAlias = PacketStep | SetStep | TimeStep
 
 def write_packet(packet: Packet, at: int, bound: list[Bound]) -> bytes:
     """Return the record of a packet's step."""
-    return codec.write(
+    return state_codec.write(
         {
             "packet": [packet.topic, packet.id, packet.depth],
             "at": at,
@@ -64,7 +64,7 @@ def write_packet(packet: Packet, at: int, bound: list[Bound]) -> bytes:
 
 def write_time(at: int) -> bytes:
     """Return the record of a moment."""
-    return codec.write({"at": at})
+    return state_codec.write({"at": at})
 
 
 def write_set(scenario: str, subject: str, situation: str | None, at: int, hold: int = 0) -> bytes:
@@ -72,12 +72,12 @@ def write_set(scenario: str, subject: str, situation: str | None, at: int, hold:
     record: dict[str, Any] = {"set": [scenario, subject, situation], "at": at}
     if hold:
         record["hold"] = hold
-    return codec.write(record)
+    return state_codec.write(record)
 
 
 def read(record: bytes, types: Mapping[str, BoundType]) -> Step:
     """Return the step that a record stands for."""
-    data: Any = codec.read(record)
+    data: Any = state_codec.read(record)
     try:
         at = data["at"]
         if "set" in data:
@@ -86,14 +86,14 @@ def read(record: bytes, types: Mapping[str, BoundType]) -> Step:
         if "packet" not in data:
             return TimeStep(at)
         topic, identifier, depth = data["packet"]
-        s, o, e = (codec.unpack(root) for root in data["roots"])
+        s, o, e = (state_codec.unpack(root) for root in data["roots"])
         bound: list[Bound] = [
-            (types[name], codec.unpack(values), happened, own)
+            (types[name], state_codec.unpack(values), happened, own)
             for name, values, happened, own in data["events"]
             if name in types
         ]
     except (KeyError, TypeError, ValueError):
-        raise codec.StateError(
+        raise state_codec.StateError(
             "a record of a step has another format", fix="go back to an earlier snapshot"
         ) from None
     return PacketStep(Packet(topic, {"topic": topic}, s, o, e, identifier, depth), at, bound)

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias
 
-from penstock.cep.nodes import Feed, Node, SourceNode
-from penstock.cep.operators import Packet as PacketType
-from penstock.cep.operators import Request, Setting
+from penstock.cep.algebra import Packet as PacketType
+from penstock.cep.algebra import Request, Setting
+from penstock.cep.operators.nodes import Feed, Node, SourceNode
 from penstock.cep.rows import Shared, Values
 from penstock.cep.topic_index import TopicIndex
 from penstock.lang import BOOL, DOUBLE, INT, STRING, TIMESTAMP, Type

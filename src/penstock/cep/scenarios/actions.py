@@ -16,9 +16,9 @@ from collections.abc import Callable, Hashable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from penstock.cep.outcome import Detection, Publication, Transition
 from penstock.cep.program import Action
 from penstock.cep.rows import Values, shaper
+from penstock.cep.step_result import Detection, Publication, Transition
 from penstock.errors import PenstockError
 from penstock.lang.moments import MICROSECOND
 from penstock.model.topics import check_topic

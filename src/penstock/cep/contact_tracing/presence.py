@@ -34,9 +34,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from penstock.cep.codec import StateError
-from penstock.cep.company import Company
-from penstock.cep.stays import (
+from penstock.cep.contact_tracing.pair_durations import Company
+from penstock.cep.contact_tracing.stays import (
     Spells,
     Ticks,
     count_common,
@@ -47,6 +46,7 @@ from penstock.cep.stays import (
     insert_stay,
     to_ticks,
 )
+from penstock.cep.state_codec import StateError
 from penstock.lang.moments import EPOCH
 
 DAY: Final = 86_400_000

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from penstock.cep.codec import pack_key, pack_row, unpack_key, unpack_row
-from penstock.cep.operators import Iterate, Latest, Refine
+from penstock.cep.algebra import Iterate, Latest, Refine
 from penstock.cep.rows import Key, Row, Shared, Values, evaluator, key_reader, shaper
+from penstock.cep.state_codec import pack_key, pack_row, unpack_key, unpack_row
 
 Rows: TypeAlias = list[Row]
 NONE: Rows = []

@@ -15,9 +15,9 @@ from __future__ import annotations
 from itertools import chain
 from typing import Any, Final
 
-from penstock.cep.outcome import By, Transition
 from penstock.cep.program import Evolution, Plan, Scenario
 from penstock.cep.rows import Row, Shared
+from penstock.cep.step_result import By, Transition
 from penstock.errors import UsageError, quote
 
 LONGEST_HOLD: Final = 7 * 86_400_000

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from penstock.cep.binding import make_reader
-from penstock.cep.operators import Setting
+from penstock.cep.algebra import Setting
+from penstock.cep.event_binding import make_reader
 from penstock.lang import build_scope, compile_expression
 
 SCOPE = build_scope(

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from penstock.cep.presence import DAY, Presence, Stay
+from penstock.cep.contact_tracing.presence import DAY, Presence, Stay
 
 START = 20_000 * DAY
 TICK = START // 1000

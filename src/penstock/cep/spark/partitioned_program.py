@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias, assert_never
 
-from penstock.cep.operators import (
+from penstock.cep.algebra import (
     Aggregate,
     Iterate,
     Join,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.cep.courses import Courses
 from penstock.cep.program import Evolution, Plan, Program, Scenario
 from penstock.cep.rows import Row, Shared
+from penstock.cep.scenarios.instance_index import Courses
 
 EVENTS = ("A", "B", "C")
 NAMES = ("ann", "bob", "cid")

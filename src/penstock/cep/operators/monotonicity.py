@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from penstock.cep.operators import Function
+from penstock.cep.algebra import Function
 from penstock.lang import tree
 
 _FALLING: Final = frozenset({"max", "count", "distinct"})

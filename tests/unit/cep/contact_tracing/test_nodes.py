@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from penstock.cep.contacts import find_daily_sums
+from penstock.cep.algebra import Aggregate
+from penstock.cep.contact_tracing.nodes import find_daily_sums
 from penstock.cep.engine import Engine
-from penstock.cep.operators import Aggregate
-from penstock.cep.outcome import Outcome
 from penstock.cep.program import Program
+from penstock.cep.step_result import Outcome
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.events import compile_program
 from tests.cep.nursing_home import FOLDER, START, make_packet

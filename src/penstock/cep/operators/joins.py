@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from penstock.cep.codec import pack_key, pack_row, unpack_key, unpack_row
-from penstock.cep.nodes import NONE, Node, Rows
-from penstock.cep.operators import Join
+from penstock.cep.algebra import Join
+from penstock.cep.operators.nodes import NONE, Node, Rows
 from penstock.cep.rows import NEVER, Key, Row, Shared, Values, key_reader, shaper
+from penstock.cep.state_codec import pack_key, pack_row, unpack_key, unpack_row
 
 Match = tuple[Row, ...]
 
