@@ -26,7 +26,7 @@ Function = Literal["count", "sum", "avg", "min", "max", "distinct", "first", "la
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class Assignment:
     """An attribute and what it is set to."""
 
     name: str
@@ -34,14 +34,14 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Packet:
+class PacketEvents:
     """Events that are bound to packets; expressions see s, o, e and t."""
 
     text: str
     attributes: Record
     filters: tuple[str, ...]
     when: Expression
-    settings: tuple[Setting, ...]
+    assignments: tuple[Assignment, ...]
     optional: frozenset[str]
     time: Expression | None
     lateness: int
@@ -50,12 +50,12 @@ class Packet:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RequestEvents:
     """Events that evolutions with actions bring about; expressions see s, o, e and r."""
 
     text: str
     attributes: Record
-    settings: tuple[Setting, ...]
+    assignments: tuple[Assignment, ...]
     optional: frozenset[str]
     inputs: tuple[int, ...] = ()
 
@@ -71,7 +71,7 @@ class Refine:
     attributes: Record
     inputs: tuple[int]
     where: Expression | None
-    settings: tuple[Setting, ...] | None
+    assignments: tuple[Assignment, ...] | None
     each: bool = True
 
 
@@ -85,15 +85,19 @@ class Union:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class WindowSpec:
     """Which events count together: the last so long, one period, the last few, one step."""
 
     kind: Literal["last", "each", "count", "step", "all"]
     size: int = 0
 
+    def __str__(self) -> str:
+        """Return its part of an operator's text, which names saved state: it never changes."""
+        return f"Window(kind={self.kind!r}, size={self.size})"
+
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class AggregateValue:
     """One aggregate: a function of an expression over the rows of some of the inputs."""
 
     name: str
@@ -110,8 +114,8 @@ class Aggregate:
     attributes: Record
     inputs: tuple[int, ...]
     by: tuple[str, ...]
-    window: Window
-    values: tuple[Value, ...]
+    window: WindowSpec
+    values: tuple[AggregateValue, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +168,7 @@ class Join:
     ordered: bool
     within: int
     where: Expression | None
-    settings: tuple[Setting, ...]
+    assignments: tuple[Assignment, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +194,16 @@ class Meetings:
 
 
 Operator: TypeAlias = (
-    Packet | Request | Refine | Union | Aggregate | Latest | Iterate | Join | Visits | Meetings
+    PacketEvents
+    | RequestEvents
+    | Refine
+    | Union
+    | Aggregate
+    | Latest
+    | Iterate
+    | Join
+    | Visits
+    | Meetings
 )
 
 

@@ -17,10 +17,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias
 
-from penstock.cep.algebra import Packet as PacketType
-from penstock.cep.algebra import Request, Setting
-from penstock.cep.operators.nodes import Feed, Node, SourceNode
-from penstock.cep.rows import Shared, Values
+from penstock.cep.algebra import Assignment, PacketEvents, RequestEvents
+from penstock.cep.operators.nodes import Feed, OperatorNode, SourceNode
+from penstock.cep.rows import EngineContext, Values
 from penstock.cep.topic_index import TopicIndex
 from penstock.lang import BOOL, DOUBLE, INT, STRING, TIMESTAMP, Type
 from penstock.lang.moments import EPOCH, MICROSECOND
@@ -48,7 +47,7 @@ class Packet:
     ahead: int = 0
 
 
-class BoundType:
+class PrimitiveType:
     """A primitive event type at work."""
 
     __slots__ = (
@@ -65,10 +64,10 @@ class BoundType:
         "when",
     )
 
-    def __init__(self, name: str, spec: PacketType, node: SourceNode) -> None:
+    def __init__(self, name: str, spec: PacketEvents, node: SourceNode) -> None:
         self.name = name
         self.node = node
-        self.reach: tuple[Node, ...] = ()
+        self.reach: tuple[OperatorNode, ...] = ()
         self.when = spec.when.function
         self.follows_topic = spec.when.references <= {"t.topic"}
         self.lateness = spec.lateness
@@ -78,7 +77,7 @@ class BoundType:
         """What takes its rows one by one; where there is none, the wave brings them."""
         self.drives = False
         """Whether some plan waits for its events."""
-        self.values_of = make_reader(spec.settings, spec.optional, "soet")
+        self.values_of = make_reader(spec.assignments, spec.optional, "soet")
         """Takes s, o, e and t; returns what the event says, or None where something lacks."""
 
     def happened(self, packet: Packet) -> int | None:
@@ -95,27 +94,27 @@ class BoundType:
         return value + ahead if isinstance(value, int) else None
 
 
-Bound: TypeAlias = tuple[BoundType, Values, int | None, str | None]
+BoundEvent: TypeAlias = tuple[PrimitiveType, Values, int | None, str | None]
 """An event that a packet is: its type, values, own time and own identifier."""
 
 INCOMPLETE: Final = ""
 """Stands where the identifier of an event would: it lacks something."""
 
 
-class Binder:
+class EventBinder:
     """All primitive event types that packets can be bound to."""
 
-    def __init__(self, shared: Shared) -> None:
-        self._index: TopicIndex[BoundType] = TopicIndex()
-        self._known: dict[str, tuple[BoundType, ...]] = {}
-        self._limit = shared.limits.topics
-        self.types: dict[str, BoundType] = {}
+    def __init__(self, context: EngineContext) -> None:
+        self._index: TopicIndex[PrimitiveType] = TopicIndex()
+        self._known: dict[str, tuple[PrimitiveType, ...]] = {}
+        self._limit = context.limits.topics
+        self.types: dict[str, PrimitiveType] = {}
 
-    def add(self, filter_: str, bound: BoundType) -> None:
+    def add(self, filter_: str, bound: PrimitiveType) -> None:
         """Look at packets of these topics for a type."""
         self._index.add(filter_, bound)
 
-    def find(self, topic: str) -> tuple[BoundType, ...]:
+    def find(self, topic: str) -> tuple[PrimitiveType, ...]:
         """Return the types that packets of a topic may be bound to."""
         found = self._known.get(topic)
         if found is None:
@@ -136,9 +135,9 @@ class RequestType:
 
     __slots__ = ("_read", "node")
 
-    def __init__(self, spec: Request, node: SourceNode) -> None:
+    def __init__(self, spec: RequestEvents, node: SourceNode) -> None:
         self.node = node
-        self._read = make_reader(spec.settings, spec.optional, "soer")
+        self._read = make_reader(spec.assignments, spec.optional, "soer")
 
     def values_of(self, packet: Packet | None, request: Mapping[str, Any]) -> Values | None:
         """Return what the event says; None where something is missing."""
@@ -164,21 +163,23 @@ _NAMES: Final[Mapping[str, Any]] = {
 
 
 def make_reader(
-    settings: Sequence[Setting], optional: frozenset[str], roots: str
+    assignments: Sequence[Assignment], optional: frozenset[str], roots: str
 ) -> Callable[..., Values | None]:
     """Return a function that makes an event's values, unrolled: it runs for every packet.
 
     Only our own words stand in its source; names and expressions are bound to them.
     """
     namespace = dict(_NAMES)
-    numbers = range(len(settings))
+    numbers = range(len(assignments))
     parameters = ", ".join(roots)
     lines = [f"def read({parameters}):"]
-    for number, setting in enumerate(settings):
-        namespace[f"f{number}"] = setting.value.function
-        namespace[f"k{number}"] = setting.name
-        lines += _read_setting(number, setting, parameters, namespace)
-    needed = [f"v{number} is None" for number in numbers if settings[number].name not in optional]
+    for number, assignment in enumerate(assignments):
+        namespace[f"f{number}"] = assignment.value.function
+        namespace[f"k{number}"] = assignment.name
+        lines += _read_assignment(number, assignment, parameters, namespace)
+    needed = [
+        f"v{number} is None" for number in numbers if assignments[number].name not in optional
+    ]
     if needed:
         lines.append(f" if {' or '.join(needed)}: return None")
     lines.append(" return {" + ", ".join(f"k{number}: v{number}" for number in numbers) + "}")
@@ -187,12 +188,12 @@ def make_reader(
     return reader
 
 
-def _read_setting(
-    number: int, setting: Setting, parameters: str, namespace: dict[str, Any]
+def _read_assignment(
+    number: int, assignment: Assignment, parameters: str, namespace: dict[str, Any]
 ) -> list[str]:
     """Return the lines that read one value; a plain path is followed on the spot."""
-    path = find_path(setting.value.tree)
-    usual = _USUAL.get(setting.value.type)
+    path = find_path(assignment.value.tree)
+    usual = _USUAL.get(assignment.value.type)
     if path is None or usual is None:
         return [f" v{number} = f{number}({parameters})"]
     value = f"v{number}"

@@ -20,9 +20,9 @@ from penstock.cep.algebra import (
     Latest,
     Meetings,
     Operator,
-    Packet,
+    PacketEvents,
     Refine,
-    Request,
+    RequestEvents,
     Union,
     Visits,
     is_relation,
@@ -40,25 +40,25 @@ from penstock.cep.operators.nodes import (
     Feed,
     IterateNode,
     LatestNode,
-    Node,
+    OperatorNode,
     RefineNode,
     SourceNode,
     UnionNode,
 )
 from penstock.cep.program import Program
-from penstock.cep.rows import Shared
-from penstock.cep.step_result import Detection
+from penstock.cep.rows import EngineContext
+from penstock.cep.step_result import DetectedEvent
 
 
 class Network:
     """The nodes of a program."""
 
-    def __init__(self, program: Program, shared: Shared) -> None:
+    def __init__(self, program: Program, context: EngineContext) -> None:
         self._operators = program.operators
-        self._shared = shared
-        self._outputs: list[Node] = []
+        self._context = context
+        self._outputs: list[OperatorNode] = []
         """Which node passes on an operator's rows."""
-        self.nodes: list[Node] = []
+        self.nodes: list[OperatorNode] = []
         """The nodes in order, each at the index of its operator."""
         found = {it: find_daily_sums(it, self._operators) for it in range(len(self._operators))}
         self._sums = {it: sums for it, sums in found.items() if sums is not None}
@@ -69,17 +69,17 @@ class Network:
         self._connect()
         self._mark_looked_at()
 
-    def output(self, index: int) -> Node:
+    def output(self, index: int) -> OperatorNode:
         """Return the node that passes on an operator's rows."""
         return self._outputs[index]
 
-    def wave(self, detected: list[Detection]) -> None:
+    def propagate(self, detected: list[DetectedEvent]) -> None:
         """Let everybody run who has something to do, inputs first."""
         for node in self.nodes:
             if node.inbox or node.woken:
                 node.run(detected)
 
-    def states(self) -> list[tuple[str, Node]]:
+    def states(self) -> list[tuple[str, OperatorNode]]:
         """Return the nodes with state, and the texts under which it is saved."""
         return [
             (operator.text, node)
@@ -87,7 +87,7 @@ class Network:
             if not isinstance(node, SourceNode | ViewNode)
         ]
 
-    def reach(self, start: int) -> tuple[Node, ...]:
+    def reach(self, start: int) -> tuple[OperatorNode, ...]:
         """Return the nodes that rows of a node can lead to, inputs first."""
         found = {start}
         for index, operator in enumerate(self._operators):
@@ -141,35 +141,35 @@ class Network:
                 return ()
         return tuple(consumer.feeder(slot) for consumer, slot in consumers)
 
-    def _make(self, index: int, operator: Operator) -> Node:
-        shared = self._shared
+    def _make(self, index: int, operator: Operator) -> OperatorNode:
+        context = self._context
         match operator:
             case Refine(inputs=(source,)) if isinstance(self._operators[source], Aggregate):
                 spec = self._operators[source]
                 assert isinstance(spec, Aggregate)  # noqa: S101 - the case says so
-                node: Node = ViewNode(index, shared, spec, operator)
+                node: OperatorNode = ViewNode(index, context, spec, operator)
             case Aggregate():
-                self._outputs.append(ViewNode(index, shared, operator, None))
-                return SourceNode(index, shared)  # its views are not known yet
-            case Packet() | Request():
-                node = SourceNode(index, shared)
+                self._outputs.append(ViewNode(index, context, operator, None))
+                return SourceNode(index, context)  # its views are not known yet
+            case PacketEvents() | RequestEvents():
+                node = SourceNode(index, context)
             case Refine():
                 relation = is_relation(operator, self._operators)
-                node = RefineNode(index, shared, operator, relation=relation)
+                node = RefineNode(index, context, operator, relation=relation)
             case Union():
-                node = UnionNode(index, shared)
+                node = UnionNode(index, context)
             case Latest():
-                node = LatestNode(index, shared, operator)
+                node = LatestNode(index, context, operator)
             case Iterate():
-                node = IterateNode(index, shared, operator)
+                node = IterateNode(index, context, operator)
             case Join():
-                node = JoinNode(index, shared, operator)
+                node = JoinNode(index, context, operator)
             case Visits():
-                node = VisitsNode(index, shared, operator)
+                node = VisitsNode(index, context, operator)
             case Meetings(inputs=(visits,)):
                 source_node = self.nodes[visits]
                 assert isinstance(source_node, VisitsNode)  # noqa: S101 - the compiler sees to it
-                node = MeetingsNode(index, shared, source_node)
+                node = MeetingsNode(index, context, source_node)
             case _:
                 assert_never(operator)
         self._outputs.append(node)
@@ -197,18 +197,18 @@ class Network:
                 own = [plain] if plain.consumers or plain.names else []
                 self._replace(index, self._gather(index, operator, [*own, *views.get(index, [])]))
 
-    def _gather(self, index: int, operator: Aggregate, views: list[ViewNode]) -> Node:
+    def _gather(self, index: int, operator: Aggregate, views: list[ViewNode]) -> OperatorNode:
         """Return the node of an aggregate with its views."""
         sums = self._sums.get(index)
         if sums is None:
-            return AggregateNode(index, self._shared, operator, views)
+            return AggregateNode(index, self._context, operator, views)
         visits = self.nodes[sums.visits]
         assert isinstance(visits, VisitsNode)  # noqa: S101 - the sums say so
-        made = DailySumsNode(index, self._shared, sums, visits, views)
+        made = DailySumsNode(index, self._context, sums, visits, views)
         visits.sums.append(made)
         return made
 
-    def _replace(self, index: int, made: Node) -> None:
+    def _replace(self, index: int, made: OperatorNode) -> None:
         """Put an aggregate where its place was held, for whoever feeds it."""
         held = self.nodes[index]
         self.nodes[index] = made
@@ -229,12 +229,12 @@ class Network:
             if isinstance(node, AggregateNode):
                 node.prepare()
 
-    def _holds(self, consumer: Node, slot: int) -> bool:
+    def _holds(self, consumer: OperatorNode, slot: int) -> bool:
         """Tell whether a consumer takes a row once, while it holds."""
         operator = self._operators[consumer.index]
         return isinstance(operator, Join) and operator.sides[slot].window is None
 
-    def _ends_matter(self, node: Node) -> bool:
+    def _ends_matter(self, node: OperatorNode) -> bool:
         """Tell whether some join looks at the rows while they hold."""
         for consumer, slot in node.consumers:
             if self._holds(consumer, slot):

@@ -10,21 +10,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from penstock.cep.algebra import Operator, Setting
+from penstock.cep.algebra import Assignment, Operator
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class CompiledAction:
     """A message that is made of each event of a type; expressions see `it`."""
 
     name: str
     event: str
     topic: str
-    payload: tuple[Setting, ...]
+    payload: tuple[Assignment, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Evolution:
+class CompiledEvolution:
     """A step between situations; None is inactive."""
 
     event: str
@@ -35,12 +35,12 @@ class Evolution:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CompiledPlan:
     """How an emergency may develop."""
 
     name: str
     situations: Mapping[str, int]
-    evolutions: tuple[Evolution, ...]
+    evolutions: tuple[CompiledEvolution, ...]
 
     def rank(self) -> dict[str, tuple[int, int]]:
         """Return the order of events of one moment: greatest priority, then as written."""
@@ -54,7 +54,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
+class CompiledScenario:
     """A plan, and whom it is followed for; no subjects: everyone."""
 
     name: str
@@ -69,9 +69,9 @@ class Program:
 
     operators: tuple[Operator, ...] = ()
     types: Mapping[str, int] = field(default_factory=dict)
-    actions: Mapping[str, Action] = field(default_factory=dict)
-    plans: Mapping[str, Plan] = field(default_factory=dict)
-    scenarios: Mapping[str, Scenario] = field(default_factory=dict)
+    actions: Mapping[str, CompiledAction] = field(default_factory=dict)
+    plans: Mapping[str, CompiledPlan] = field(default_factory=dict)
+    scenarios: Mapping[str, CompiledScenario] = field(default_factory=dict)
 
     def names(self) -> dict[int, tuple[str, ...]]:
         """Return the event types that each operator stands for."""

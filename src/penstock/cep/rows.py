@@ -17,7 +17,7 @@ from heapq import heapify, heappop, heappush
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
-from penstock.cep.algebra import Setting
+from penstock.cep.algebra import Assignment
 from penstock.lang import Expression
 from penstock.lang.tree import find_path
 
@@ -34,7 +34,7 @@ HOLDS: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class EngineLimits:
     """What one engine keeps at most."""
 
     keys: int = 200_000  # groups of one operator
@@ -65,10 +65,10 @@ class Row:
 
 
 @dataclass(slots=True)
-class Shared:
+class EngineContext:
     """What the operators of one engine share."""
 
-    limits: Limits = field(default_factory=Limits)
+    limits: EngineLimits = field(default_factory=EngineLimits)
     now: int = 0
     uid: int = 0
     version: int = 0  # counts the changes of situations
@@ -162,16 +162,16 @@ def evaluator(expression: Expression) -> Callable[..., Any]:
     return expression.function
 
 
-def shaper(settings: Sequence[Setting]) -> Callable[..., Values]:
+def shaper(assignments: Sequence[Assignment]) -> Callable[..., Values]:
     """Return what makes the values of a row from rows."""
-    names = [setting.name for setting in settings]
-    paths = [find_path(setting.value.tree) for setting in settings]
+    names = [assignment.name for assignment in assignments]
+    paths = [find_path(assignment.value.tree) for assignment in assignments]
     plain = [path[1] for path in paths if path is not None and len(path) == FIELD_OF_ROOT]
-    single = all(len(setting.value.scope.names) == 1 for setting in settings)
+    single = all(len(assignment.value.scope.names) == 1 for assignment in assignments)
     if single and 1 < len(plain) == len(names):
         take = itemgetter(*plain)
         return lambda values: dict(zip(names, take(values), strict=True))
-    parts = [(setting.name, evaluator(setting.value)) for setting in settings]
+    parts = [(assignment.name, evaluator(assignment.value)) for assignment in assignments]
     if len(parts) == 1:
         ((only, function),) = parts
         return lambda *rows: {only: function(*rows)}

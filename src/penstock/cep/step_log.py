@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from penstock.cep import state_codec
-from penstock.cep.event_binding import Bound, BoundType, Packet
+from penstock.cep.event_binding import BoundEvent, Packet, PrimitiveType
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class PacketStep:
 
     packet: Packet
     at: int
-    bound: list[Bound]
+    bound: list[BoundEvent]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class TimeStep:
 Step: TypeAlias = PacketStep | SetStep | TimeStep
 
 
-def write_packet(packet: Packet, at: int, bound: list[Bound]) -> bytes:
+def write_packet(packet: Packet, at: int, bound: list[BoundEvent]) -> bytes:
     """Return the record of a packet's step."""
     return state_codec.write(
         {
@@ -75,7 +75,7 @@ def write_set(scenario: str, subject: str, situation: str | None, at: int, hold:
     return state_codec.write(record)
 
 
-def read(record: bytes, types: Mapping[str, BoundType]) -> Step:
+def read(record: bytes, types: Mapping[str, PrimitiveType]) -> Step:
     """Return the step that a record stands for."""
     data: Any = state_codec.read(record)
     try:
@@ -87,7 +87,7 @@ def read(record: bytes, types: Mapping[str, BoundType]) -> Step:
             return TimeStep(at)
         topic, identifier, depth = data["packet"]
         s, o, e = (state_codec.unpack(root) for root in data["roots"])
-        bound: list[Bound] = [
+        bound: list[BoundEvent] = [
             (types[name], state_codec.unpack(values), happened, own)
             for name, values, happened, own in data["events"]
             if name in types

@@ -15,11 +15,11 @@ from typing import Any, TypeAlias
 
 from penstock.cep.rows import Row
 
-Detection: TypeAlias = tuple[str, Row]
+DetectedEvent: TypeAlias = tuple[str, Row]
 """An event type, and the row that says what happened or holds, and when."""
 
 
-class By(StrEnum):
+class TransitionCause(StrEnum):
     """What brings a transition about."""
 
     EVENT = "detected"
@@ -46,7 +46,7 @@ class Transition:
     event: str | None = None
     values: Mapping[str, Any] | None = None
     evolution: int | None = None
-    by: By = By.EVENT
+    cause: TransitionCause = TransitionCause.EVENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Publication:
     depth: int
 
 
-class Outcome:
+class StepResult:
     """What one step came to.
 
     Most steps come to little: what is empty is shared, and becomes a list of its own when
@@ -77,7 +77,7 @@ class Outcome:
         self.at = at
         self.depth = depth
         self.seq = seq
-        self.detected: list[Detection] = []
+        self.detected: list[DetectedEvent] = []
         """All events, primitive and complex."""
 
     def add_transition(self, transition: Transition) -> None:

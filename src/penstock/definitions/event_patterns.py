@@ -17,6 +17,8 @@ from typing import Final
 
 from penstock.cep.algebra import (
     Aggregate,
+    AggregateValue,
+    Assignment,
     Function,
     Iterate,
     Join,
@@ -24,11 +26,9 @@ from penstock.cep.algebra import (
     Latest,
     Meetings,
     Refine,
-    Setting,
     Union,
-    Value,
     Visits,
-    Window,
+    WindowSpec,
     is_relation,
 )
 from penstock.cep.contact_tracing.presence import DAY
@@ -146,28 +146,28 @@ class PatternCompiler:
             if pattern.where is None
             else self._shop.compile(pattern.where, scope, f"{place}.where", BOOL)
         )
-        settings = (
+        assignments = (
             None
             if pattern.set is None
-            else self._settings(pattern.set, scope, f"{place}.set", wanted)
+            else self._assignments(pattern.set, scope, f"{place}.set", wanted)
         )
         text = self._shop.text(
             "refine", [index], pattern.alias, pattern.where, pattern.set, pattern.raised,
-            *(() if settings is None else [_shape(settings)]),
+            *(() if assignments is None else [_shape(assignments)]),
         )  # fmt: skip
-        shape = record if settings is None else _shape(settings)
-        return self._shop.add(Refine(text, shape, (index,), where, settings, each))
+        shape = record if assignments is None else _shape(assignments)
+        return self._shop.add(Refine(text, shape, (index,), where, assignments, each))
 
-    def _settings(
+    def _assignments(
         self, texts: Mapping[str, str], scope: Scope, place: str, wanted: Record | None
-    ) -> tuple[Setting, ...]:
+    ) -> tuple[Assignment, ...]:
         made = []
         faulty = False
         for name, text in texts.items():
             expected = None if wanted is None else wanted.field(name)
             try:
                 made.append(
-                    Setting(name, self._shop.compile(text, scope, f"{place}.{name}", expected))
+                    Assignment(name, self._shop.compile(text, scope, f"{place}.{name}", expected))
                 )
             except FaultyError:
                 faulty = True
@@ -245,17 +245,26 @@ class PatternCompiler:
             else self._shop.compile(pattern.where, scope, f"{place}.where", BOOL)
         )
         given = pattern.set or {name: f"{positive[0].alias}.{name}" for name in pattern.by}
-        settings = self._settings(given, scope, f"{place}.set", wanted)
+        assignments = self._assignments(given, scope, f"{place}.set", wanted)
         indexes = tuple(item.index for item in inputs)
         within = pattern.within or 0
         text = self._shop.text(
-            pattern.operator, indexes, pattern.by, within, pattern.where, given, _shape(settings),
+            pattern.operator, indexes, pattern.by, within, pattern.where, given,
+            _shape(assignments),
             [(it.alias, side.negated, side.window, it.pattern.negated and it.pattern.where)
              for it, side in zip(inputs, sides, strict=True)],
         )  # fmt: skip
         return self._shop.add(
             Join(
-                text, _shape(settings), indexes, sides, pattern.by, ordered, within, where, settings
+                text,
+                _shape(assignments),
+                indexes,
+                sides,
+                pattern.by,
+                ordered,
+                within,
+                where,
+                assignments,
             )
         )
 
@@ -334,7 +343,9 @@ class PatternCompiler:
             Aggregate(text, Record(tuple(kinds)), indexes, pattern.by, window, tuple(values))
         )
 
-    def _value(self, name: str, text: str, inputs: list[_Input], place: str) -> tuple[Value, Type]:
+    def _value(
+        self, name: str, text: str, inputs: list[_Input], place: str
+    ) -> tuple[AggregateValue, Type]:
         """Compile an aggregate such as max(it.temp); return it and the type of its result."""
         found = _VALUE.fullmatch(text)
         function = None if found is None else _FUNCTIONS.get(found[1])
@@ -344,10 +355,10 @@ class PatternCompiler:
             )
         argument = found[2].strip()
         if function == "count" and not argument:
-            return Value(name, function, tuple(range(len(inputs))), None), INT
+            return AggregateValue(name, function, tuple(range(len(inputs))), None), INT
         for slot, item in enumerate(inputs):
             if function == "count" and argument == item.alias:
-                return Value(name, function, (slot,), None), INT
+                return AggregateValue(name, function, (slot,), None), INT
         scope = Scope(tuple((item.alias, item.record) for item in inputs))
         checked = self._shop.compile(argument, scope, place)
         roots = {path.partition(".")[0] for path in checked.references}
@@ -365,7 +376,7 @@ class PatternCompiler:
             raise self._shop.fault(place, f"{function} of {kind} is not defined")
         counted = function in {"count", "distinct"}
         result = INT if counted else DOUBLE if function == "avg" else kind
-        return Value(name, function, (slot,), expression), result
+        return AggregateValue(name, function, (slot,), expression), result
 
     def _visits(self, pattern: Pattern, place: str) -> int:
         (item,) = self._inputs([pattern.visits or pattern], f"{place}.visits")
@@ -414,17 +425,17 @@ class PatternCompiler:
         return self._shop.add(Meetings(self._shop.text("meetings", [index]), record, (index,)))
 
 
-def _shape(settings: Iterable[Setting]) -> Record:
-    return Record(tuple((setting.name, setting.value.type) for setting in settings))
+def _shape(assignments: Iterable[Assignment]) -> Record:
+    return Record(tuple((assignment.name, assignment.value.type) for assignment in assignments))
 
 
-def _window(window: EventWindow | None) -> Window:
+def _window(window: EventWindow | None) -> WindowSpec:
     if window is None:
-        return Window("all")
+        return WindowSpec("all")
     if window.last is not None:
-        return Window("last", window.last)
+        return WindowSpec("last", window.last)
     if window.each is not None:
-        return Window("each", window.each)
+        return WindowSpec("each", window.each)
     if window.count is not None:
-        return Window("count", window.count)
-    return Window("step")
+        return WindowSpec("count", window.count)
+    return WindowSpec("step")

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from penstock.cep import program as cep
-from penstock.cep.algebra import Packet, Request, Setting
+from penstock.cep.algebra import Assignment, PacketEvents, RequestEvents
 from penstock.cep.scenarios.actions import PLACE
 from penstock.definitions.event_patterns import IT, PatternCompiler
 from penstock.definitions.event_workshop import FaultyError, Workshop
@@ -105,7 +105,7 @@ class _Compiler:
 
     def _packet(self, event: kinds.Event, source: PacketSource, record: Record) -> int:
         shop, scope = self.shop, self.scope
-        settings = self._settings(source.set, scope, "packet.set", record)
+        assignments = self._assignments(source.set, scope, "packet.set", record)
         self._check_optional(source.optional, record, "packet.optional")
         try:
             when = compile_expression(source.when, scope, BOOL)
@@ -119,12 +119,12 @@ class _Compiler:
         own = source.id and shop.compile(source.id, scope, "packet.id", STRING)
         text = shop.text("packet", (), event.name, source.model_dump_json(), record)
         return shop.add(
-            Packet(
+            PacketEvents(
                 text,
                 record,
                 source.filters,
                 when,
-                settings,
+                assignments,
                 frozenset(source.optional),
                 time or None,
                 source.lateness,
@@ -135,19 +135,19 @@ class _Compiler:
     def _request(self, event: kinds.Event, source: RequestSource, record: Record) -> int:
         roots = [(name, fields) for name, fields in self.scope.roots if name != "t"]
         scope = Scope((*roots, ("r", REQUEST)))
-        settings = self._settings(source.set, scope, "request.set", record)
+        assignments = self._assignments(source.set, scope, "request.set", record)
         self._check_optional(source.optional, record, "request.optional")
         text = self.shop.text("request", (), event.name, source.model_dump_json(), record)
-        return self.shop.add(Request(text, record, settings, frozenset(source.optional)))
+        return self.shop.add(RequestEvents(text, record, assignments, frozenset(source.optional)))
 
     def _check_optional(self, names: tuple[str, ...], record: Record, place: str) -> None:
         for name in names:
             if record.field(name) is None:
                 raise self.shop.fault(place, f"there is no attribute {quote(name)}", "leave it out")
 
-    def _settings(
+    def _assignments(
         self, texts: Mapping[str, str], scope: Scope, place: str, record: Record
-    ) -> tuple[Setting, ...]:
+    ) -> tuple[Assignment, ...]:
         made = []
         declared = dict(record.fields)
         for name in texts:
@@ -163,12 +163,12 @@ class _Compiler:
                 value = self.shop.compile(texts[name], scope, f"{place}.{name}", kind)
             except FaultyError:
                 continue
-            made.append(Setting(name, value))
+            made.append(Assignment(name, value))
         if self.shop.problems:
             raise FaultyError
         return tuple(made)
 
-    def action(self, action: kinds.Action) -> cep.Action | None:
+    def action(self, action: kinds.Action) -> cep.CompiledAction | None:
         """Compile an action, or note what is wrong with it."""
         record = self.records.get(action.event)
         if record is None:
@@ -179,13 +179,15 @@ class _Compiler:
             if record.field(name) != STRING:
                 message = f"{quote(name)} is no string of {action.event}"
                 self.shop.fault("topic", message, "name an attribute that is a string")
-        settings = []
+        assignments = []
         for name, text in action.payload.items():
             try:
-                settings.append(Setting(name, self.shop.compile(text, scope, f"payload.{name}")))
+                assignments.append(
+                    Assignment(name, self.shop.compile(text, scope, f"payload.{name}"))
+                )
             except FaultyError:
                 continue
-        return cep.Action(action.name, action.event, action.topic, tuple(settings))
+        return cep.CompiledAction(action.name, action.event, action.topic, tuple(assignments))
 
     def follows_request(self, name: str) -> bool:
         """Tell whether events of a type can follow from a request."""
@@ -193,7 +195,7 @@ class _Compiler:
         waiting = [] if index is None else [index]
         while waiting:
             operator = self.shop.operators[waiting.pop()]
-            if isinstance(operator, Request):
+            if isinstance(operator, RequestEvents):
                 return True
             waiting.extend(operator.inputs)
         return False
@@ -270,7 +272,7 @@ def compile_program(definitions: Definitions) -> cep.Program:
         elif isinstance(definition, kinds.Plan):
             plans[definition.name] = _plan(definition)
         elif isinstance(definition, kinds.Scenario):
-            scenarios[definition.name] = cep.Scenario(
+            scenarios[definition.name] = cep.CompiledScenario(
                 definition.name,
                 definition.plan,
                 definition.attribute,
@@ -285,12 +287,12 @@ def compile_program(definitions: Definitions) -> cep.Program:
     )
 
 
-def _plan(plan: kinds.Plan) -> cep.Plan:
-    return cep.Plan(
+def _plan(plan: kinds.Plan) -> cep.CompiledPlan:
+    return cep.CompiledPlan(
         plan.name,
         {situation.id: situation.level for situation in plan.situations},
         tuple(
-            cep.Evolution(it.event, it.source, it.target, it.actions, it.priority)
+            cep.CompiledEvolution(it.event, it.source, it.target, it.actions, it.priority)
             for it in plan.evolutions
         ),
     )

@@ -257,7 +257,7 @@ class DetectionRunner:
 
     def _part(self, rows: DataFrame, clock: int) -> DataFrame:
         """Return the events of each part, and for each one row that lets time pass."""
-        names = list(list_packets(self.plan.separation.parted))
+        names = list(list_packets(self.plan.separation.keyed))
         wait = [F.lit(None).cast("bigint").alias(_PLACE), F.lit(clock).cast("bigint").alias(_AT)]
         nothing = [F.lit(None).cast(rows.schema[name].dataType).alias(name) for name in names]
         parts = self._spark.range(0, self._mark.parts, 1, 1)

@@ -14,7 +14,13 @@ from typing import Any, Final
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet  # type: ignore[import-untyped]
 
-from penstock.cep.spark import PartEngine, Results, Separation, Step, read_steps
+from penstock.cep.spark import (
+    PartitionedProgram,
+    PartitionEngine,
+    PartitionStep,
+    ResultTable,
+    read_steps,
+)
 from penstock.cep.step_result import Transition
 from penstock.pipeline.detection_tasks import load_engine, save_engine
 
@@ -27,30 +33,30 @@ _BEFORE: Final = -1
 class Joint:
     """The engine of what joins persons."""
 
-    def __init__(self, separation: Separation, engines: Path, token: str) -> None:
+    def __init__(self, separation: PartitionedProgram, engines: Path, token: str) -> None:
         if separation.joint is None:
             raise TypeError("nothing joins persons")
         self._program = separation.joint
         self._names = separation.results
         self._engines = engines
-        self._engine: PartEngine = load_engine(separation.joint, engines, token, NAME)
+        self._engine: PartitionEngine = load_engine(separation.joint, engines, token, NAME)
 
     def follow(self, samples: pa.Table, results: Path, clock: int) -> pa.Table:
         """Take in a batch, with what came of its parts; return what came of it here."""
         # What happens, by time, record, and place in the results of that record.
-        line: list[tuple[int, int, tuple[int, ...], Step | Transition]] = [
+        line: list[tuple[int, int, tuple[int, ...], PartitionStep | Transition]] = [
             (step.at, step.offset or 0, (), step) for step in read_steps(samples, self._engine)
         ]
         line += self._read_transitions(results)
         line.sort(key=lambda item: item[:3])
-        found = Results(self._program, PART, self._names)
+        found = ResultTable(self._program, PART, self._names)
         for _, offset, _, item in line:
-            if isinstance(item, Step):
+            if isinstance(item, PartitionStep):
                 for told, outcome in self._engine.step(item):
                     found.add(told, outcome)
             else:
                 found.add(None if offset == _BEFORE else offset, self._engine.ask(item))
-        for told, outcome in self._engine.step(Step(None, clock, [])):
+        for told, outcome in self._engine.step(PartitionStep(None, clock, [])):
             found.add(told, outcome)
         return found.table()
 
@@ -60,7 +66,7 @@ class Joint:
 
     def _read_transitions(
         self, results: Path
-    ) -> list[tuple[int, int, tuple[int, ...], Step | Transition]]:
+    ) -> list[tuple[int, int, tuple[int, ...], PartitionStep | Transition]]:
         """Return the transitions that ask for something, with their places."""
         table = pyarrow.parquet.read_table(results, filters=[("kind", "=", "transition")])
         return [

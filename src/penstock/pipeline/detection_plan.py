@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Final
 
-from penstock.cep.algebra import Request
+from penstock.cep.algebra import RequestEvents
 from penstock.cep.program import Program
-from penstock.cep.spark import Separation, list_packets, separate
+from penstock.cep.spark import PartitionedProgram, list_packets, partition_program
 from penstock.definitions import DefinitionSet
 from penstock.definitions.events import compile_program
 from penstock.errors import UsageError, quote
@@ -72,15 +72,15 @@ class DetectionPlan:
         return _compile(self.text)
 
     @cached_property
-    def separation(self) -> Separation:
+    def separation(self) -> PartitionedProgram:
         """What can be followed in parts, and what cannot."""
-        return separate(self.program)
+        return partition_program(self.program)
 
 
 @lru_cache(maxsize=4)
-def load_separation(text: str) -> Separation:
+def load_separation(text: str) -> PartitionedProgram:
     """Compile the definitions that `text` wrote down."""
-    return separate(_compile(text))
+    return partition_program(_compile(text))
 
 
 def _compile(text: str) -> Program:
@@ -92,12 +92,12 @@ def _check_requests(program: Program) -> None:
     """Refuse requests that need what nobody knows here: the packet that led to them."""
     for name, index in sorted(program.types.items()):
         spec = program.operators[index]
-        if not isinstance(spec, Request):
+        if not isinstance(spec, RequestEvents):
             continue
-        for setting in spec.settings:
-            strange = sorted(it for it in setting.value.references if not it.startswith("r."))
-            if strange and setting.name not in spec.optional:
+        for assignment in spec.assignments:
+            strange = sorted(it for it in assignment.value.references if not it.startswith("r."))
+            if strange and assignment.name not in spec.optional:
                 raise UsageError(
                     f"the request {quote(name)} looks at {strange[0]}, which records do not tell",
-                    fix=f"make {setting.name} optional, or detect it at the gateway",
+                    fix=f"make {assignment.name} optional, or detect it at the gateway",
                 )

@@ -18,7 +18,7 @@ from typing import Final
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from penstock.cep.program import Program
-from penstock.cep.spark import PartEngine, Results, read_steps
+from penstock.cep.spark import PartitionEngine, ResultTable, read_steps
 from penstock.cep.state_codec import StateError
 from penstock.pipeline import task_process
 from penstock.pipeline.detection_plan import load_separation
@@ -27,7 +27,7 @@ PART: Final = "part"
 KEPT: Final = 8
 """How many engines a worker keeps."""
 
-_kept: OrderedDict[tuple[str, int], tuple[str, PartEngine]] = OrderedDict()
+_kept: OrderedDict[tuple[str, int], tuple[str, PartitionEngine]] = OrderedDict()
 
 
 def make_task(text: str, folder: str, before: str, token: str) -> Callable[[pa.Table], pa.Table]:
@@ -36,9 +36,9 @@ def make_task(text: str, folder: str, before: str, token: str) -> Callable[[pa.T
     def follow(table: pa.Table) -> pa.Table:
         task_process.settle()
         part = table[PART][0].as_py()
-        program = load_separation(text).parted
+        program = load_separation(text).keyed
         engine = _take_engine(program, Path(folder), before, part)
-        results = Results(program, part)
+        results = ResultTable(program, part)
         for step in read_steps(table, engine):
             for offset, outcome in engine.step(step):
                 results.add(offset, outcome)
@@ -51,17 +51,17 @@ def make_task(text: str, folder: str, before: str, token: str) -> Callable[[pa.T
     return follow
 
 
-def _take_engine(program: Program, folder: Path, before: str, part: int) -> PartEngine:
+def _take_engine(program: Program, folder: Path, before: str, part: int) -> PartitionEngine:
     held = _kept.pop((str(folder), part), None)
     if held is not None and held[0] == before and held[1].program is program:
         return held[1]
     return load_engine(program, folder, before, str(part))
 
 
-def load_engine(program: Program, folder: Path, token: str, part: str) -> PartEngine:
+def load_engine(program: Program, folder: Path, token: str, part: str) -> PartitionEngine:
     """Return the engine of a part as of a batch; a new one before the first batch."""
     if not token:
-        return PartEngine(program)
+        return PartitionEngine(program)
     try:
         state = (folder / token / part).read_bytes()
     except FileNotFoundError:
@@ -69,12 +69,12 @@ def load_engine(program: Program, folder: Path, token: str, part: str) -> PartEn
             f"the state of part {part} of a detection is missing in {folder}",
             fix="restore the folder from a backup; on a cluster, all nodes must see it",
         ) from None
-    engine = PartEngine.load(program, state)
-    assert isinstance(engine, PartEngine)  # noqa: S101 - it is made by its own class
+    engine = PartitionEngine.load(program, state)
+    assert isinstance(engine, PartitionEngine)  # noqa: S101 - it is made by its own class
     return engine
 
 
-def save_engine(engine: PartEngine, folder: Path, token: str, part: str) -> None:
+def save_engine(engine: PartitionEngine, folder: Path, token: str, part: str) -> None:
     """Write an engine down, and when time alone may change something in it.
 
     A task that is tried again replaces what it wrote.

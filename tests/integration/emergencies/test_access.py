@@ -16,7 +16,7 @@ import pytest
 import penstock.demo
 from penstock.cep.engine import Engine
 from penstock.cep.event_binding import Packet
-from penstock.cep.step_result import Outcome
+from penstock.cep.step_result import StepResult
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.access import AccessDefinitions
 from penstock.definitions.events import compile_program
@@ -51,13 +51,13 @@ class House:
         message = Message(topic, json.dumps(payload).encode(), user=user)
         asker = self.access.asker(user, None)
         packet = Packet(topic, message.t, asker.attributes, self.access.about(message), self.e)
-        tentative = self.engine.offer(packet, self.at)
+        prepared = self.engine.prepare(packet, self.at)
         verdict = self.access.decide("write", asker, message, self.e, self.board)
         if verdict:
-            self._follow(tentative.commit())
+            self._follow(prepared.commit())
         return verdict
 
-    def _follow(self, outcome: Outcome) -> None:
+    def _follow(self, outcome: StepResult) -> None:
         for it in outcome.transitions:
             self.board.move(it.scenario, it.subject, it.target)
         for publication in outcome.publications:

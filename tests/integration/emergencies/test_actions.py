@@ -14,7 +14,7 @@ import pytest
 import penstock.demo
 from penstock.cep.engine import Engine
 from penstock.cep.event_binding import Packet
-from penstock.cep.step_result import Outcome
+from penstock.cep.step_result import StepResult
 from penstock.components import MosquittoServer
 from penstock.gateway.publishing import actions
 from penstock.mqtt.reasons import FAILURE
@@ -219,16 +219,16 @@ def test_where_too_many_are_to_be_detected_the_newest_are_given_up(
 def test_a_message_that_detection_fails_on_does_not_come_again(
     broker: MosquittoServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    take = Engine.take
+    apply = Engine.apply
     failed: list[str] = []
 
-    def fail_deep(engine: Engine, packet: Packet, *given: Any) -> Outcome:
+    def fail_deep(engine: Engine, packet: Packet, *given: Any) -> StepResult:
         if packet.depth:
             failed.append(packet.topic)
             raise RuntimeError("broken on purpose")
-        return take(engine, packet, *given)
+        return apply(engine, packet, *given)
 
-    monkeypatch.setattr(Engine, "take", fail_deep)
+    monkeypatch.setattr(Engine, "apply", fail_deep)
     with (
         open_ward(tmp_path, broker.port) as gateway,
         login(gateway.port, "echo") as echo,

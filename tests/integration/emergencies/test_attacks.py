@@ -97,7 +97,7 @@ def test_no_patients_name_harms_detection_or_opens_another(
     # Everybody else's emergencies go on, before and after a restart of detection.
     sensor.publish("house/pulse", about("ann", 120), qos=1)
     detection = gateway.gateway.guard.detection
-    gateway.do(lambda: setattr(detection.engine, "take", fail))
+    gateway.do(lambda: setattr(detection.engine, "apply", fail))
     assert sensor.publish("house/pulse", about("bob", 60), qos=1).reason >= FAILURE
     deadline = time.monotonic() + 60
     while not gateway.do(gateway.gateway.guard.detection.is_alive):

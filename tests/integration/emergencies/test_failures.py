@@ -118,7 +118,7 @@ def test_a_crashed_detector_closes_and_recovers(broker: MosquittoServer, tmp_pat
         def fail(*given: object) -> NoReturn:
             raise RuntimeError("broken on purpose")
 
-        gateway.do(lambda: setattr(detection.engine, "take", fail))
+        gateway.do(lambda: setattr(detection.engine, "apply", fail))
         denied = sensor.publish("ward/crash/pulse", reading(121), qos=1)
         assert denied.reason == ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
         # Nothing is known of situations until it has begun anew; ordinary rights hold on.

@@ -103,7 +103,9 @@ def test_preferences_hold_in_an_emergency_unless_it_overrides_them(home: Gateway
     def put(situation: str) -> None:
         detection = home.gateway.guard.detection
         assert detection.engine is not None
-        outcome = detection.engine.set("covid", "patient-1", situation, detection.clock.now())
+        outcome = detection.engine.set_situation(
+            "covid", "patient-1", situation, detection.clock.now()
+        )
         for it in outcome.transitions:
             detection.board.move(it.scenario, it.subject, it.target)
 

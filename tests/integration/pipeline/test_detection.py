@@ -22,11 +22,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from penstock.cep.algebra import Packet as PacketType
-from penstock.cep.algebra import Request
+from penstock.cep.algebra import PacketEvents, RequestEvents
 from penstock.cep.engine import Engine
 from penstock.cep.event_binding import Packet
-from penstock.cep.step_result import Outcome, Publication
+from penstock.cep.step_result import Publication, StepResult
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.events import compile_program
 from penstock.demo.nursing_home.definitions import make_documents, read_rules, set_pace
@@ -111,11 +110,11 @@ def _detect_in_line(
     plain = {
         name
         for name, index in program.types.items()
-        if isinstance(program.operators[index], PacketType | Request)
+        if isinstance(program.operators[index], PacketEvents | RequestEvents)
     }
     found = Detected({}, Counter(), Counter())
 
-    def note(outcome: Outcome) -> None:
+    def note(outcome: StepResult) -> None:
         for it in outcome.transitions:
             step = it.at, it.source, it.target, it.event, it.evolution
             found.transitions.setdefault((it.scenario, it.subject), []).append(step)
@@ -130,7 +129,7 @@ def _detect_in_line(
         o = {about: payload["pid"]}
         e = {"time": EPOCH + timedelta(milliseconds=at)}
         packet = Packet(topic, {"topic": topic, "payload": payload}, {}, o, e)
-        note(engine.offer(packet, at).commit())
+        note(engine.prepare(packet, at).commit())
     note(engine.advance(end))
     return found
 

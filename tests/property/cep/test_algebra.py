@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from penstock.cep.engine import Engine
 from penstock.cep.event_binding import Packet
-from penstock.cep.program import Evolution, Plan, Program, Scenario
-from penstock.cep.step_result import Outcome
+from penstock.cep.program import CompiledEvolution, CompiledPlan, CompiledScenario, Program
+from penstock.cep.step_result import StepResult
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.events import compile_program
 
@@ -277,7 +277,7 @@ class Naive:
         )
 
 
-def collect(outcome: Outcome) -> Raised:
+def collect(outcome: StepResult) -> Raised:
     return Counter((name, tuple(row.values.values())) for name, row in outcome.detected)
 
 
@@ -305,25 +305,27 @@ def test_operators_detect_what_their_definitions_say(
         clock += passing
         at = max(clock, naive.now) + skew
         packet = Packet(topic, {"topic": topic, "payload": {"v": v, "at": at}}, {}, {"k": k})
-        tentative = engine.offer(packet, clock)
+        prepared = engine.prepare(packet, clock)
         naive.raised = Counter()
         found: Raised = Counter()
         if what == "reload":
             engine = Engine.load(PROGRAM, engine.save())
-            tentative = engine.offer(packet, clock)
+            prepared = engine.prepare(packet, clock)
         if what == "wait":
             found = collect(engine.advance(clock))
             naive.advance(clock)
         elif what != "drop":
-            found = collect(tentative.commit())
+            found = collect(prepared.commit())
             naive.take(topic.upper(), k, v, at, clock)
         assert found == naive.raised
 
 
 def follow(begins: str, ends: str) -> Program:
     """Return the program with a scenario that one event begins and another ends."""
-    plan = Plan("p", {"on": 1}, (Evolution(begins, None, "on"), Evolution(ends, "on", None)))
-    return replace(PROGRAM, plans={"p": plan}, scenarios={"s": Scenario("s", "p", "k")})
+    plan = CompiledPlan(
+        "p", {"on": 1}, (CompiledEvolution(begins, None, "on"), CompiledEvolution(ends, "on", None))
+    )
+    return replace(PROGRAM, plans={"p": plan}, scenarios={"s": CompiledScenario("s", "p", "k")})
 
 
 events = st.sampled_from(sorted(PROGRAM.types))
@@ -341,12 +343,12 @@ def test_time_alone_changes_no_situation_before_it_was_said_to(
         clock = max(clock, clock + passing)
         if what == "reload":
             engine = Engine.load(program, engine.save())
-        foretold, moves = engine.next_move(), engine.advance(clock).transitions
+        foretold, moves = engine.next_deadline(), engine.advance(clock).transitions
         assert all(foretold is not None and foretold <= it.at for it in moves)
         if what != "wait":
             payload = {"v": v, "at": clock + skew}
             packet = Packet(topic, {"topic": topic, "payload": payload}, {}, {"k": k})
-            engine.offer(packet, clock).commit()
+            engine.prepare(packet, clock).commit()
 
 
 def test_a_time_is_foretold_only_where_a_scenario_follows() -> None:
@@ -354,6 +356,6 @@ def test_a_time_is_foretold_only_where_a_scenario_follows() -> None:
     for program, moves in ((PROGRAM, False), (follow("A", "B"), False), (follow("A", "Few"), True)):
         engine = Engine(program)
         for _ in range(2):
-            engine.offer(packet, 1_000_000).commit()
+            engine.prepare(packet, 1_000_000).commit()
         assert engine.next_timer() is not None
-        assert (engine.next_move() is not None) is moves
+        assert (engine.next_deadline() is not None) is moves

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from penstock.cep import step_log
 from penstock.cep.engine import Engine
 from penstock.cep.event_binding import Packet
-from penstock.cep.rows import Limits
-from penstock.cep.step_result import By, Outcome
+from penstock.cep.rows import EngineLimits
+from penstock.cep.step_result import StepResult, TransitionCause
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.events import compile_program
 
@@ -63,17 +63,17 @@ class House:
         self._saved = self.engine.save()
         self._log: list[bytes] = []
 
-    def step(self, at: int, kind: str, who: str, situation: str | None, hold: int) -> Outcome:
+    def step(self, at: int, kind: str, who: str, situation: str | None, hold: int) -> StepResult:
         """Take a step, and put it on record."""
         if kind == "time":
             outcome, record = self.engine.advance(at), step_log.write_time(at)
         elif kind == "set":
-            outcome = self.engine.set("s", who, situation, at, hold)
+            outcome = self.engine.set_situation("s", who, situation, at, hold)
             record = step_log.write_set("s", who, situation, at, hold)
         else:
             packet = Packet(kind, {"topic": kind, "payload": {}}, {}, {"k": who})
-            tentative = self.engine.offer(packet, at)
-            outcome, record = tentative.commit(), tentative.record()
+            prepared = self.engine.prepare(packet, at)
+            outcome, record = prepared.commit(), prepared.record()
         self._log.append(record)
         if len(self._log) == SNAPSHOT:
             self._saved, self._log = self.engine.save(), []
@@ -85,7 +85,7 @@ class House:
         for record in self._log:
             made.replay(record)
         assert made.save() == self.engine.save()
-        assert made.next_move() == self.engine.next_move()
+        assert made.next_deadline() == self.engine.next_deadline()
         self.engine = made
 
 
@@ -98,14 +98,14 @@ def test_a_held_case_is_moved_by_nothing_but_hand_and_time(
     for passed, (kind, who, situation, hold) in moves:
         at += passed
         over = {(name, until) for name, until in holds.items() if until <= at}
-        foretold = house.engine.next_move()
+        foretold = house.engine.next_deadline()
         assert all(foretold is not None and foretold <= until for until in holds.values())
         for it in house.step(at, kind, who, situation, hold).transitions:
-            if it.by is By.TIME:
+            if it.cause is TransitionCause.TIME:
                 assert it.target is None
                 over.remove((it.subject, it.at))
                 del holds[it.subject]
-            elif it.by is By.HAND:
+            elif it.cause is TransitionCause.HAND:
                 holds.pop(it.subject, None)
                 if hold:
                     holds[it.subject] = at + hold
@@ -120,17 +120,17 @@ def test_a_held_case_is_moved_by_nothing_but_hand_and_time(
 
 
 def test_whom_somebody_holds_is_the_last_to_go_for_a_limit() -> None:
-    engine = Engine(PROGRAM, Limits(subjects=2))
-    engine.set("s", "ann", "Low", 1, 10_000)
-    engine.set("s", "bob", "Low", 2)
-    _, dropped = engine.set("s", "cid", "Low", 3, 10_000).transitions
-    assert (dropped.subject, dropped.by) == ("bob", By.LIMIT)
+    engine = Engine(PROGRAM, EngineLimits(subjects=2))
+    engine.set_situation("s", "ann", "Low", 1, 10_000)
+    engine.set_situation("s", "bob", "Low", 2)
+    _, dropped = engine.set_situation("s", "cid", "Low", 3, 10_000).transitions
+    assert (dropped.subject, dropped.cause) == ("bob", TransitionCause.LIMIT)
     entered, dropped = (
-        engine.offer(Packet("up", {"topic": "up", "payload": {}}, {}, {"k": "dan"}), 4)
+        engine.prepare(Packet("up", {"topic": "up", "payload": {}}, {}, {"k": "dan"}), 4)
         .commit()
         .transitions
     )
     assert (entered.subject, dropped.subject) == ("dan", "dan")
-    _, dropped = engine.set("s", "eve", "Low", 5, 10_000).transitions
-    assert (dropped.subject, dropped.by) == ("ann", By.LIMIT)
+    _, dropped = engine.set_situation("s", "eve", "Low", 5, 10_000).transitions
+    assert (dropped.subject, dropped.cause) == ("ann", TransitionCause.LIMIT)
     assert [it.subject for it in engine.advance(20_000).transitions] == ["cid", "eve"]

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from penstock.cep.engine import Engine
-from penstock.cep.step_result import Outcome
+from penstock.cep.step_result import StepResult
 from tests.cep.nursing_home import (
     COVID,
     DAY,
@@ -66,7 +66,7 @@ class Run:
         waiting = [(word, payload)]
         while waiting:
             word, payload = waiting.pop(0)
-            outcome = self.engine.offer(make_packet(word, payload, at), at).commit()
+            outcome = self.engine.prepare(make_packet(word, payload, at), at).commit()
             self.model.take(word, payload, at)
             self.check(outcome)
             if word == "prescription":
@@ -88,7 +88,7 @@ class Run:
         self.asked[pid] = [*self.asked.get(pid, ())[-1:], request]
         self.requests = [*self.requests[-5:], request]
 
-    def check(self, outcome: Outcome) -> None:
+    def check(self, outcome: StepResult) -> None:
         model = self.model
         detected = [make_event(name, **row.values) for name, row in outcome.detected]
         detected = [it for it in detected if it[0] != "LastMeeting"]
@@ -134,7 +134,7 @@ def play(seed: int, *, awaited: bool) -> Model:
                 at = moment
         if draw.random() < 0.02:
             denied = draw_message(draw, run.requests, run.asked, at)
-            run.engine.offer(make_packet(*denied, at), at)
+            run.engine.prepare(make_packet(*denied, at), at)
         if draw.random() < 0.01:
             run.engine = Engine.load(run.program, run.engine.save())
         run.publish(*draw_message(draw, run.requests, run.asked, at), at)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from penstock.cep.engine import Engine
 from penstock.cep.event_binding import INCOMPLETE, Packet
-from penstock.cep.spark import PartEngine, Step, separate
-from penstock.cep.step_result import Outcome
+from penstock.cep.spark import PartitionEngine, PartitionStep, partition_program
+from penstock.cep.step_result import StepResult
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.events import compile_program
 from penstock.lang.moments import EPOCH
@@ -95,7 +95,7 @@ class Found:
         self.transitions: dict[str, list[Any]] = {}
         self.events: dict[str, list[Any]] = {}
 
-    def note(self, outcome: Outcome) -> None:
+    def note(self, outcome: StepResult) -> None:
         for it in outcome.transitions:
             step = it.at, it.source, it.target, it.event
             self.transitions.setdefault(it.subject, []).append(step)
@@ -105,19 +105,19 @@ class Found:
 
 
 def test_the_definitions_are_parted_by_the_person() -> None:
-    separation = separate(PROGRAM)
+    separation = partition_program(PROGRAM)
     assert separation.key == "k"
     assert separation.joint is None
-    assert separation.parted.types.keys() == PROGRAM.types.keys()
+    assert separation.keyed.types.keys() == PROGRAM.types.keys()
 
 
 @given(MESSAGES, st.integers(1, 4))
 def test_parts_find_what_one_engine_finds(
     messages: list[tuple[int, str, str, str, int]], count: int
 ) -> None:
-    separation = separate(PROGRAM)
+    separation = partition_program(PROGRAM)
     whole = Engine(PROGRAM)
-    parts = [PartEngine(separation.parted) for _ in range(count)]
+    parts = [PartitionEngine(separation.keyed) for _ in range(count)]
     expected, found = Found(), Found()
     at = clock = 0
     for offset, (pause, topic, person, other, value) in enumerate(messages):
@@ -126,22 +126,22 @@ def test_parts_find_what_one_engine_finds(
         payload = {"k": person, "other": other, "v": value}
         e = {"time": EPOCH + timedelta(milliseconds=at)}
         packet = Packet(topic, {"topic": topic, "payload": payload}, {}, {}, e)
-        expected.note(whole.offer(packet, at).commit())
+        expected.note(whole.prepare(packet, at).commit())
         for number, engine in enumerate(parts):
             bound = [
                 it
-                for it in engine.offer(packet, at).bound
+                for it in engine.prepare(packet, at).bound
                 if it[3] != INCOMPLETE and ord(it[1]["k"]) % count == number
             ]
             # A part that sees nothing of a record learns of the time later.
             if bound:
-                for _, outcome in engine.step(Step(offset, clock, bound)):
+                for _, outcome in engine.step(PartitionStep(offset, clock, bound)):
                     found.note(outcome)
     expected.note(whole.advance(max(END, clock)))
     for engine in parts:
-        saved = PartEngine.load(separation.parted, engine.save())
-        assert isinstance(saved, PartEngine)
-        for _, outcome in saved.step(Step(None, max(END, clock), [])):
+        saved = PartitionEngine.load(separation.keyed, engine.save())
+        assert isinstance(saved, PartitionEngine)
+        for _, outcome in saved.step(PartitionStep(None, max(END, clock), [])):
             found.note(outcome)
     assert found.transitions == expected.transitions
     assert found.events == expected.events

@@ -5,16 +5,16 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.cep.program import Evolution, Plan, Program, Scenario
-from penstock.cep.rows import Row, Shared
-from penstock.cep.scenarios.instance_index import Courses
+from penstock.cep.program import CompiledEvolution, CompiledPlan, CompiledScenario, Program
+from penstock.cep.rows import EngineContext, Row
+from penstock.cep.scenarios.instance_index import ScenarioInstances
 
 EVENTS = ("A", "B", "C")
 NAMES = ("ann", "bob", "cid")
 ATTRIBUTES = ("k", "l")
 
 evolutions = st.builds(
-    Evolution, st.sampled_from(EVENTS), st.none(), st.just("On"), priority=st.integers(0, 2)
+    CompiledEvolution, st.sampled_from(EVENTS), st.none(), st.just("On"), priority=st.integers(0, 2)
 )
 plans = st.lists(evolutions, max_size=4)
 scenarios = st.tuples(
@@ -34,27 +34,31 @@ rows = st.fixed_dictionaries(
     st.lists(st.tuples(st.sampled_from([*EVENTS, "Other"]), rows), max_size=5),
 )
 @example(
-    [Evolution("A", None, "On")],
+    [CompiledEvolution("A", None, "On")],
     [],
     [("p", "k", frozenset({"bob"})), ("p", "k", None), ("q", "k", frozenset({"bob"}))],
     [("A", {"k": "bob"})],
 )
 def test_scenarios_take_their_turns_in_order(
-    p: list[Evolution],
-    q: list[Evolution],
+    p: list[CompiledEvolution],
+    q: list[CompiledEvolution],
     made: list[tuple[str, str, frozenset[str] | None]],
     told: list[tuple[str, dict[str, str | None]]],
 ) -> None:
     program = Program(
-        plans={name: Plan(name, {"On": 1}, tuple(them)) for name, them in (("p", p), ("q", q))},
-        scenarios={f"s{number}": Scenario(f"s{number}", *it) for number, it in enumerate(made)},
+        plans={
+            name: CompiledPlan(name, {"On": 1}, tuple(them)) for name, them in (("p", p), ("q", q))
+        },
+        scenarios={
+            f"s{number}": CompiledScenario(f"s{number}", *it) for number, it in enumerate(made)
+        },
     )
     detected = [(event, Row(uid, 0, values)) for uid, (event, values) in enumerate(told)]
-    courses = Courses(program, Shared())
+    instances = ScenarioInstances(program, EngineContext())
     found = [
-        (course.scenario.name, event, row.uid)
-        for course, event, row in courses.arrange(detected)
-        if course.find(event, row) is not None
+        (instance.scenario.name, event, row.uid)
+        for instance, event, row in instances.arrange(detected)
+        if instance.find(event, row) is not None
     ]
     expected = []
     for name, scenario in sorted(program.scenarios.items()):

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from penstock.cep.engine import Engine, Tentative
+from penstock.cep.engine import Engine, PreparedStep
 from penstock.cep.event_binding import Packet
 from penstock.cep.state_codec import expand
 from penstock.components import MosquittoServer
@@ -146,24 +146,24 @@ def find_engine(home: GatewayThread) -> Engine:
 def look_on(home: GatewayThread, monkeypatch: pytest.MonkeyPatch) -> Seen:
     """Note what packets come to from now on."""
     engine, seen = find_engine(home), Seen()
-    offer, take = engine.offer, engine.take
+    prepare, apply = engine.prepare, engine.apply
 
-    def note_offer(packet: Packet, at: int) -> Tentative:
-        tentative = offer(packet, at)
+    def note_prepare(packet: Packet, at: int) -> PreparedStep:
+        prepared = prepare(packet, at)
         if packet.depth == 0:
-            names = {kind.name for kind, values, *_ in tentative.bound if values}
+            names = {kind.name for kind, values, *_ in prepared.bound if values}
             seen.offered.append((packet.topic, names))
-        return tentative
+        return prepared
 
-    def note_take(packet: Packet, *rest: Any) -> Any:
+    def note_apply(packet: Packet, *rest: Any) -> Any:
         if packet.depth == 0:
             seen.taken.append(packet.topic)
         else:
             seen.acted += 1
-        return take(packet, *rest)
+        return apply(packet, *rest)
 
-    monkeypatch.setattr(engine, "offer", note_offer)
-    monkeypatch.setattr(engine, "take", note_take)
+    monkeypatch.setattr(engine, "prepare", note_prepare)
+    monkeypatch.setattr(engine, "apply", note_apply)
     return seen
 
 

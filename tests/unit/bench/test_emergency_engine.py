@@ -10,7 +10,7 @@ def test_every_packet_of_the_benchmark_is_an_event() -> None:
     detector = Engine(engine.load_program())
     seen: set[str] = set()
     for packet in engine._packets(random.Random(1), engine.START, engine.MIXES["all"]):
-        outcome = detector.offer(packet, engine.START).commit()
+        outcome = detector.prepare(packet, engine.START).commit()
         assert outcome.detected
         seen |= {name for name, _ in outcome.detected}
     assert {"Location", "Temperature", "RespiratoryRate", "EstimatedSpO2", "NoSymptom"} <= seen

@@ -8,9 +8,9 @@ import pytest
 from penstock.cep import state_codec, step_log
 from penstock.cep.engine import Engine
 from penstock.cep.event_binding import Packet
-from penstock.cep.rows import Limits
+from penstock.cep.rows import EngineLimits
 from penstock.cep.state_codec import StateError
-from penstock.cep.step_result import By
+from penstock.cep.step_result import TransitionCause
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.events import compile_program
 from penstock.errors import UsageError
@@ -25,7 +25,7 @@ def offer(engine: Engine, word: str, at: int, **payload: object) -> list[tuple[o
     waiting = [(word, dict(payload))]
     found: list[tuple[object, ...]] = []
     while waiting:
-        outcome = engine.offer(make_packet(*waiting.pop(0), at), at).commit()
+        outcome = engine.prepare(make_packet(*waiting.pop(0), at), at).commit()
         found += [(it.scenario, it.subject, it.source, it.target) for it in outcome.transitions]
         waiting += [(it.topic, dict(it.payload)) for it in outcome.publications]
     return found
@@ -84,11 +84,11 @@ def test_contacts_are_looked_up_where_an_action_needs_them() -> None:
         for pid in ("ann", "bob"):
             offer(engine, "location", START + second * 1000, pid=pid, location="hall")
     at = START + HOUR
-    told = engine.offer(make_packet("closecontact", {"pid": "ann"}, at), at).commit()
+    told = engine.prepare(make_packet("closecontact", {"pid": "ann"}, at), at).commit()
     assert [it.target for it in told.transitions] == ["Possible"]
     assert "CloseContact" not in dict(told.detected)
     fever = make_packet("temperature", {"pid": "bob", "temperature": 39}, at)
-    assert "CloseContact" in dict(engine.offer(fever, at).commit().detected)
+    assert "CloseContact" in dict(engine.prepare(fever, at).commit().detected)
 
 
 def test_a_negative_result_of_an_earlier_request_does_not_close_a_newer_case() -> None:
@@ -109,9 +109,9 @@ def test_a_dropped_packet_leaves_no_trace() -> None:
     for number in range(500):
         at = START + number * 600_000
         packet = make_packet(*draw_message(draw, []), at)
-        engine.offer(make_packet(*draw_message(draw, []), at + HOUR), at + HOUR)
-        engine.offer(packet, at).commit()
-        other.offer(packet, at).commit()
+        engine.prepare(make_packet(*draw_message(draw, []), at + HOUR), at + HOUR)
+        engine.prepare(packet, at).commit()
+        other.prepare(packet, at).commit()
     assert engine.save() == other.save()
 
 
@@ -128,11 +128,11 @@ def test_a_snapshot_and_the_records_since_give_the_state_that_was_lost() -> None
             engine.advance(at)
             log.append(step_log.write_time(at))
         if number % 100 == 50:
-            engine.set("covid", "patient-1", "Severe", at)
+            engine.set_situation("covid", "patient-1", "Severe", at)
             log.append(step_log.write_set("covid", "patient-1", "Severe", at))
-        tentative = engine.offer(make_packet(*draw_message(draw, [at - HOUR]), at), at)
-        tentative.commit()
-        log.append(tentative.record())
+        prepared = engine.prepare(make_packet(*draw_message(draw, [at - HOUR]), at), at)
+        prepared.commit()
+        log.append(prepared.record())
     repeated = Engine.load(NURSING_HOME, saved)
     for record in log:
         repeated.replay(record)
@@ -209,7 +209,7 @@ def send(
 ) -> int:
     payload = {"v": v, "at": at if happened is None else happened, "id": own or f"{at}-{v}"}
     packet = Packet("a", {"topic": "a", "payload": payload}, {}, {"k": k}, {}, packet_id)
-    return len(engine.offer(packet, at).commit().detected)
+    return len(engine.prepare(packet, at).commit().detected)
 
 
 def test_late_events_count_up_to_the_allowed_lateness() -> None:
@@ -256,7 +256,7 @@ def test_times_that_events_tell_are_moved_to_a_clock_that_is_ahead(
         moment = wall + timedelta(milliseconds=ahead)
         now = round(moment.timestamp() * 1000)
         packet = Packet("a", {"topic": "a", "payload": payload}, e={"time": moment}, ahead=ahead)
-        ((_, row),) = engine.offer(packet, now).commit().detected
+        ((_, row),) = engine.prepare(packet, now).commit().detected
         assert row.at == now - 60_000
     assert engine.counts == {}
 
@@ -271,7 +271,7 @@ def test_repeated_events_and_packets_change_nothing() -> None:
 
 
 def test_identifiers_are_remembered_up_to_a_limit() -> None:
-    engine = Engine(PROGRAM, Limits(ids=2))
+    engine = Engine(PROGRAM, EngineLimits(ids=2))
     for own in ("one", "two", "three"):
         send(engine, 100_000, own=own)
     assert send(engine, 100_000, own="one") == 2
@@ -288,10 +288,10 @@ def test_time_never_goes_back() -> None:
 def test_incomplete_events_do_not_come_about() -> None:
     engine = Engine(PROGRAM)
     packet = Packet("a", {"topic": "a", "payload": {"v": "text", "at": 1, "id": "i"}})
-    assert engine.offer(packet, 100_000).commit().detected == []
+    assert engine.prepare(packet, 100_000).commit().detected == []
     assert engine.counts == {"incomplete": 1}
     ping = Packet("ping/me", {"topic": "ping/me", "payload": {}}, {}, {"k": "x"})
-    assert [name for name, _ in engine.offer(ping, 100_000).commit().detected] == ["Ping"]
+    assert [name for name, _ in engine.prepare(ping, 100_000).commit().detected] == ["Ping"]
 
 
 def test_actions_publish_what_requests_bring_about() -> None:
@@ -299,7 +299,7 @@ def test_actions_publish_what_requests_bring_about() -> None:
     packet = Packet(
         "a", {"topic": "a", "payload": {"v": 10, "at": 5, "id": "i"}}, {}, {"k": "x"}, {}, None, 3
     )
-    outcome = engine.offer(packet, 5).commit()
+    outcome = engine.prepare(packet, 5).commit()
     (told,) = outcome.publications
     assert (told.topic, told.payload, told.depth) == ("told/x", {"when": 5, "what": "s"}, 4)
     assert [name for name, _ in outcome.detected] == ["A", "High", "Asked"]
@@ -308,7 +308,7 @@ def test_actions_publish_what_requests_bring_about() -> None:
 def test_a_topic_takes_no_further_levels_from_an_event() -> None:
     engine = Engine(PROGRAM)
     packet = Packet("a", {"topic": "a", "payload": {"v": 10, "at": 5, "id": "i"}}, {}, {"k": "y/z"})
-    outcome = engine.offer(packet, 5).commit()
+    outcome = engine.prepare(packet, 5).commit()
     assert not outcome.publications
     assert engine.counts == {"refused_topics": 1}
 
@@ -323,10 +323,10 @@ def test_only_its_subjects_are_in_a_scenario() -> None:
 
 def test_a_situation_can_be_set_by_hand() -> None:
     engine = Engine(PROGRAM)
-    (entered,) = engine.set("s", "x", "On", 7).transitions
+    (entered,) = engine.set_situation("s", "x", "On", 7).transitions
     assert (entered.source, entered.target, entered.event) == (None, "On", None)
     assert list(engine.situations()) == [("s", "x", "On", 7)]
-    (left,) = engine.set("s", "x", None, 8).transitions
+    (left,) = engine.set_situation("s", "x", None, 8).transitions
     assert (left.source, left.target) == ("On", None)
     for scenario, subject, situation, reason in (
         ("t", "x", "On", "no scenario 't'"),
@@ -334,29 +334,34 @@ def test_a_situation_can_be_set_by_hand() -> None:
         ("s", "x", "Off", "no situation 'Off'"),
     ):
         with pytest.raises(UsageError, match=reason):
-            engine.set(scenario, subject, situation, 9)
+            engine.set_situation(scenario, subject, situation, 9)
 
 
 def test_who_is_held_by_hand_is_moved_by_no_event_and_ends_when_the_time_is_over() -> None:
     engine = Engine(PROGRAM)
     ping = Packet("ping/me", {"topic": "ping/me", "payload": {}}, {}, {"k": "x"})
-    engine.set("s", "x", "On", 1000, 60_000)
-    assert (engine.next_move(), engine.next_timer()) == (61_000, 61_000)
-    told = engine.offer(ping, 60_999).commit()
+    engine.set_situation("s", "x", "On", 1000, 60_000)
+    assert (engine.next_deadline(), engine.next_timer()) == (61_000, 61_000)
+    told = engine.prepare(ping, 60_999).commit()
     assert [name for name, _ in told.detected] == ["Ping"]
     assert list(told.transitions) == []
     engine = Engine.load(PROGRAM, engine.save())
-    assert engine.held_until("s", "x") == engine.next_move() == 61_000
-    (ended,) = engine.offer(ping, 70_000).commit().transitions
-    assert (ended.source, ended.target, ended.at, ended.by) == ("On", None, 61_000, By.TIME)
+    assert engine.held_until("s", "x") == engine.next_deadline() == 61_000
+    (ended,) = engine.prepare(ping, 70_000).commit().transitions
+    assert (ended.source, ended.target, ended.at, ended.cause) == (
+        "On",
+        None,
+        61_000,
+        TransitionCause.TIME,
+    )
     assert engine.held_until("s", "x") is None
-    engine.set("s", "x", "On", 80_000, 60_000)
-    (ended,) = engine.set("s", "x", None, 90_000).transitions
-    assert ended.by is By.HAND
-    engine.set("s", "x", "On", 100_000)
+    engine.set_situation("s", "x", "On", 80_000, 60_000)
+    (ended,) = engine.set_situation("s", "x", None, 90_000).transitions
+    assert ended.cause is TransitionCause.HAND
+    engine.set_situation("s", "x", "On", 100_000)
     assert list(engine.advance(140_000).transitions) == []
-    (ended,) = engine.offer(ping, 140_001).commit().transitions
-    assert ended.by is By.EVENT
+    (ended,) = engine.prepare(ping, 140_001).commit().transitions
+    assert ended.cause is TransitionCause.EVENT
 
 
 @pytest.mark.parametrize(
@@ -365,15 +370,15 @@ def test_who_is_held_by_hand_is_moved_by_no_event_and_ends_when_the_time_is_over
 )
 def test_what_cannot_be_held_is_refused(situation: str | None, hold: int, reason: str) -> None:
     engine = Engine(PROGRAM)
-    engine.set("s", "x", "On", 1)
+    engine.set_situation("s", "x", "On", 1)
     with pytest.raises(UsageError, match=reason):
-        engine.set("s", "x", situation, 2, hold)
+        engine.set_situation("s", "x", situation, 2, hold)
     assert engine.current("s", "x") == "On"
 
 
 def test_a_snapshot_of_an_earlier_version_holds_nobody() -> None:
     engine = Engine(PROGRAM)
-    engine.set("s", "x", "On", 1)
+    engine.set_situation("s", "x", "On", 1)
     state = state_codec.expand(engine.save())
     del state["held"]
     older = Engine.load(PROGRAM, state_codec.compress(state))
@@ -381,26 +386,34 @@ def test_a_snapshot_of_an_earlier_version_holds_nobody() -> None:
 
 
 def test_a_packet_takes_effect_once() -> None:
-    tentative = Engine(PROGRAM).offer(Packet("a", {"topic": "a"}), 1)
-    tentative.commit()
+    prepared = Engine(PROGRAM).prepare(Packet("a", {"topic": "a"}), 1)
+    prepared.commit()
     with pytest.raises(UsageError, match="already"):
-        tentative.commit()
+        prepared.commit()
 
 
 def test_active_subjects_are_limited_and_who_is_dropped_is_told() -> None:
-    engine = Engine(NURSING_HOME, Limits(subjects=2))
+    engine = Engine(NURSING_HOME, EngineLimits(subjects=2))
     for number in range(2):
         offer(engine, "closecontact", START, pid=f"p-{number}")
     contact = make_packet("closecontact", {"pid": "p-2"}, START)
-    entered, dropped = engine.offer(contact, START).commit().transitions
-    assert (entered.subject, entered.target, entered.by) == ("p-2", "Possible", By.EVENT)
+    entered, dropped = engine.prepare(contact, START).commit().transitions
+    assert (entered.subject, entered.target, entered.cause) == (
+        "p-2",
+        "Possible",
+        TransitionCause.EVENT,
+    )
     assert (dropped.subject, dropped.source, dropped.target) == ("p-0", "Possible", None)
-    assert (dropped.at, dropped.event, dropped.by) == (START, None, By.LIMIT)
+    assert (dropped.at, dropped.event, dropped.cause) == (START, None, TransitionCause.LIMIT)
     assert engine.current("covid", "p-0") is None
     assert engine.current("covid", "p-2") == "Possible"
     assert engine.counts == {"dropped_subjects": 1}
-    by_hand, dropped = engine.set("covid", "p-3", "Severe", START).transitions
-    assert (by_hand.by, dropped.by, dropped.subject) == (By.HAND, By.LIMIT, "p-1")
+    by_hand, dropped = engine.set_situation("covid", "p-3", "Severe", START).transitions
+    assert (by_hand.cause, dropped.cause, dropped.subject) == (
+        TransitionCause.HAND,
+        TransitionCause.LIMIT,
+        "p-1",
+    )
 
 
 ENDLESS = """
@@ -422,9 +435,9 @@ attribute: k
 def test_requests_that_bring_about_each_other_come_to_an_end() -> None:
     documents = read_text(SIMPLE + "---\n" + ENDLESS).documents
     program = compile_program(DefinitionSet.build(documents).definitions)
-    engine = Engine(program, Limits(rounds=5))
+    engine = Engine(program, EngineLimits(rounds=5))
     packet = Packet("a", {"topic": "a", "payload": {"v": 10, "at": 5, "id": "i"}}, {}, {"k": "x"})
-    outcome = engine.offer(packet, 5).commit()
+    outcome = engine.prepare(packet, 5).commit()
     assert engine.counts == {"rounds": 1}
     assert [it.target for it in outcome.transitions if it.scenario == "endless"][:3] == [
         "On",
@@ -462,7 +475,7 @@ def test_what_a_window_knows_outlives_conditions_that_come_and_go() -> None:
 
     def offer(engine: Engine, value: float, at: int) -> list[str]:
         message = {"topic": "a", "payload": {"v": value}}
-        outcome = engine.offer(Packet("a", message, {}, {"k": "ann"}, {}), at).commit()
+        outcome = engine.prepare(Packet("a", message, {}, {"k": "ann"}, {}), at).commit()
         return [name for name, _ in outcome.detected]
 
     engine = load(Hot=38.0, Low=30.0)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.cep.algebra import Setting
+from penstock.cep.algebra import Assignment
 from penstock.cep.event_binding import make_reader
 from penstock.lang import build_scope, compile_expression
 
@@ -15,7 +15,7 @@ SCOPE = build_scope(
     payload={"d": "double"},
 )
 PATHS = ["o.b", "o.i", "o.d", "o.s", "o.t", "o.l", "t.payload.d", "o.i + 1"]
-SETTINGS = [Setting(f"v{n}", compile_expression(path, SCOPE)) for n, path in enumerate(PATHS)]
+SETTINGS = [Assignment(f"v{n}", compile_expression(path, SCOPE)) for n, path in enumerate(PATHS)]
 MOMENT = datetime(2026, 3, 1, 8, tzinfo=UTC)
 VALUES = [
     *(None, True, False, 0, 1, -(2**63), 2**63, 2**63 - 1, 37, 37.5, float("nan"), float("inf")),
@@ -26,7 +26,7 @@ VALUES = [
 
 @pytest.mark.parametrize("value", VALUES)
 def test_values_are_read_as_their_expressions_say(value: Any) -> None:
-    read = make_reader(SETTINGS, frozenset(setting.name for setting in SETTINGS), "soet")
+    read = make_reader(SETTINGS, frozenset(assignment.name for assignment in SETTINGS), "soet")
     everything = dict.fromkeys("bidstl", value)
     for o in (everything, MappingProxyType(everything), value, None, {}):
         for payload in ({"d": value}, value):
@@ -36,7 +36,7 @@ def test_values_are_read_as_their_expressions_say(value: Any) -> None:
 
 
 def test_an_event_lacks_nothing_that_is_needed() -> None:
-    settings = [SETTINGS[3], SETTINGS[1]]
-    assert make_reader(settings, frozenset(), "soet")({}, {"s": "x"}, {}, {}) is None
-    some = make_reader(settings, frozenset({"v1"}), "soet")
+    assignments = [SETTINGS[3], SETTINGS[1]]
+    assert make_reader(assignments, frozenset(), "soet")({}, {"s": "x"}, {}, {}) is None
+    some = make_reader(assignments, frozenset({"v1"}), "soet")
     assert some({}, {"s": "x"}, {}, {}) == {"v3": "x", "v1": None}

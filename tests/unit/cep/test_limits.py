@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.cep.engine import Engine
 from penstock.cep.event_binding import Packet
-from penstock.cep.rows import Limits
+from penstock.cep.rows import EngineLimits
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.events import compile_program
 
@@ -31,21 +31,21 @@ pattern: %s
 """
 
 
-def start(pattern: str, limits: Limits) -> Engine:
+def start(pattern: str, limits: EngineLimits) -> Engine:
     documents = read_text(BASE % pattern).documents
     return Engine(compile_program(DefinitionSet.build(documents).definitions), limits)
 
 
 def send(engine: Engine, topic: str, k: str, v: int, at: int) -> list[str]:
     packet = Packet(topic, {"topic": topic, "payload": {"v": v}}, {}, {"k": k})
-    return [name for name, _ in engine.offer(packet, at).commit().detected]
+    return [name for name, _ in engine.prepare(packet, at).commit().detected]
 
 
 def test_groups_of_an_aggregate() -> None:
     engine = start(
         "{aggregate: [{event: A}], by: [k], window: {last: 1h}, values: {n: count()}, "
         "where: it.n >= 2, set: {k: it.k}}",
-        Limits(keys=2),
+        EngineLimits(keys=2),
     )
     for k in ("one", "two", "three"):
         send(engine, "a", k, 1, 1000)
@@ -58,7 +58,7 @@ def test_values_of_an_aggregate() -> None:
     engine = start(
         "{aggregate: [{event: A}], by: [k], window: {last: 9h}, values: {n: max(it.v)}, "
         "where: it.n >= 2000, set: {k: it.k}}",
-        Limits(samples=100),
+        EngineLimits(samples=100),
     )
     # Each is less than the one before, so that all could still become the greatest.
     for v in range(1024):
@@ -73,7 +73,7 @@ def test_groups_of_latest_and_of_iterate() -> None:
         "{iterate: {event: A}, by: [k], times: 2, within: 1h, set: {k: it.k}}",
         "{and: [{event: A, window: {last: 1h}}], by: [k]}",
     ):
-        engine = start(pattern, Limits(keys=2))
+        engine = start(pattern, EngineLimits(keys=2))
         for k in ("one", "two", "three"):
             send(engine, "a", k, 1, 1000)
         assert engine.counts == {"dropped_groups": 1}
@@ -81,12 +81,12 @@ def test_groups_of_latest_and_of_iterate() -> None:
 
 def test_rows_and_matches_of_a_join() -> None:
     pattern = "{and: [{event: A, as: a, window: {last: 1h}}, {event: B, window: {last: 1h}}], "
-    engine = start(pattern + "by: [k]}", Limits(rows=3))
+    engine = start(pattern + "by: [k]}", EngineLimits(rows=3))
     for v in range(5):
         send(engine, "a", "x", v, 1000 + v)
     assert engine.counts == {"dropped_rows": 2}
     assert send(engine, "b", "x", 0, 2000).count("E") == 3
-    engine = start(pattern + "by: [k]}", Limits(matches=2))
+    engine = start(pattern + "by: [k]}", EngineLimits(matches=2))
     for v in range(5):
         send(engine, "a", "x", v, 1000 + v)
     assert send(engine, "b", "x", 0, 2000).count("E") == 2
@@ -94,14 +94,16 @@ def test_rows_and_matches_of_a_join() -> None:
 
 
 def test_remembered_topics() -> None:
-    engine = start("{event: A, set: {k: it.k}}", Limits(topics=1))
+    engine = start("{event: A, set: {k: it.k}}", EngineLimits(topics=1))
     assert send(engine, "a", "x", 1, 1) == ["A", "E"]
     assert send(engine, "b", "x", 1, 1) == ["B"]
     assert send(engine, "a", "x", 1, 1) == ["A", "E"]
 
 
 def test_state_outlives_a_change_of_other_definitions() -> None:
-    engine = start("{iterate: {event: A}, by: [k], times: 3, within: 1h, set: {k: it.k}}", Limits())
+    engine = start(
+        "{iterate: {event: A}, by: [k], times: 3, within: 1h, set: {k: it.k}}", EngineLimits()
+    )
     send(engine, "a", "x", 1, 1000)
     send(engine, "a", "x", 1, 1001)
     saved = engine.save()

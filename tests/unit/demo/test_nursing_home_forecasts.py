@@ -37,7 +37,7 @@ def test_no_situation_follows_from_a_forecast(carrier: InProcess) -> None:
     assert list(carrier.engine.situations()) == []
     message = {"topic": TOPIC, "payload": FORECAST | vital}
     packet = Packet(TOPIC, message, {"uid": "forecaster"}, {"patientId": "patient-1"})
-    assert carrier.engine.offer(packet, 2000).bound == []
+    assert carrier.engine.prepare(packet, 2000).bound == []
     assert not carrier.may_read("specialist-1", "physiological/temperature", reading, "sensor-1")
 
 

@@ -108,7 +108,7 @@ def find_bound(carrier: InProcess, topic: str, payload: dict[str, Any]) -> set[s
     message = Message(topic, payload)
     e = {"time": START}
     packet = Packet(topic, message.t, {}, carrier.access.about(message), e)
-    return {kind.name for kind, *_ in carrier.engine.offer(packet, START).bound}
+    return {kind.name for kind, *_ in carrier.engine.prepare(packet, START).bound}
 
 
 def look(carrier: InProcess) -> tuple[dict[str, Any], list[Any]]:
@@ -123,7 +123,7 @@ def find_changes(documents: list[Document], situation: str | None) -> set[tuple[
     carrier = InProcess(documents)
     carrier.advance(START)
     for patient in PATIENTS if situation else ():
-        carrier.engine.set("covid", patient, situation, START)
+        carrier.engine.set_situation("covid", patient, situation, START)
     saved = carrier.engine.save()
 
     def begin() -> None:

@@ -137,9 +137,9 @@ def test_what_tells_the_true_time_at_once_is_never_late(moves: list[tuple[float,
     def publish(topic: str) -> None:
         now = clock.now()
         message = {"topic": topic, "payload": {"k": "ann", "at": int(hands.wall * 1000)}}
-        tentative = engine.offer(Packet(topic, message, ahead=clock.ahead), now)
-        log.append(tentative.record())
-        ((_, row),) = tentative.commit().detected
+        prepared = engine.prepare(Packet(topic, message, ahead=clock.ahead), now)
+        log.append(prepared.record())
+        ((_, row),) = prepared.commit().detected
         assert row.at == now
 
     for passed, jump in moves:

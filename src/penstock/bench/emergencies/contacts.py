@@ -32,7 +32,7 @@ from penstock.bench.emergencies.goals import at_most
 from penstock.cep.contact_tracing.presence import DAY, Presence
 from penstock.cep.engine import Engine
 from penstock.cep.event_binding import Packet
-from penstock.cep.rows import Limits
+from penstock.cep.rows import EngineLimits
 from penstock.lang.moments import EPOCH
 
 PATIENTS: Final = 300
@@ -71,7 +71,7 @@ def run(*, quick: bool = False) -> dict[str, Any]:
                     it for it, old, new in zip(first, before, rooms, strict=True) if old != new
                 ]
         now = START + hours * 3_600_000
-        way = min(_offer(engine, names, rooms, now + it * 1000) for it in range(SECONDS))
+        way = min(_publish(engine, names, rooms, now + it * 1000) for it in range(SECONDS))
         now += SECONDS * 1000
         openings = sorted(_open_case(engine, name, now) for name in names[:: 30 if quick else 6])
     samples = PATIENTS * 60 * hours * 60 // step
@@ -137,16 +137,16 @@ def _sample_rest(presence: Presence, names: list[str], rooms: list[str], at: int
     return time.process_time_ns() - start
 
 
-def _offer(engine: Engine, names: list[str], rooms: list[str], at: int) -> int:
+def _publish(engine: Engine, names: list[str], rooms: list[str], at: int) -> int:
     """Let the engine have a sample of everybody; return the time that it took."""
     packets = [
         _make_packet("location", {"pid": name, "location": room}, at)
         for name, room in zip(names, rooms, strict=True)
     ]
-    offer = engine.offer
+    prepare = engine.prepare
     start = time.process_time_ns()
     for packet in packets:
-        offer(packet, at).commit()
+        prepare(packet, at).commit()
     return time.process_time_ns() - start
 
 
@@ -161,7 +161,7 @@ def _open_case(engine: Engine, name: str, now: int) -> tuple[int, int]:
     payload = {"pid": name, "temperature": 39.5}
     packet = _make_packet("physiological/temperature", payload, now)
     start = time.process_time_ns()
-    outcome = engine.offer(packet, now).commit()
+    outcome = engine.prepare(packet, now).commit()
     spent = time.process_time_ns() - start
     return spent, len(outcome.publications)
 
@@ -169,7 +169,7 @@ def _open_case(engine: Engine, name: str, now: int) -> tuple[int, int]:
 def _measure_memory(presence: Presence) -> int:
     """Return what a copy of the stays and sums takes."""
     saved = presence.save()
-    limits = Limits()
+    limits = EngineLimits()
     copy = Presence(presence.every, presence.within, limits.stays, limits.pairs)
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()

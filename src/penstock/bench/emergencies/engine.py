@@ -101,20 +101,20 @@ def _packets(draw: random.Random, at: int, words: tuple[str, ...]) -> Iterator[P
 
 
 def _play(engine: Engine, packets: list[Packet], at: int) -> int:
-    offer = engine.offer
+    prepare = engine.prepare
     start = time.process_time_ns()
     for packet in packets:
-        outcome = offer(packet, at).commit()
+        outcome = prepare(packet, at).commit()
         for it in outcome.publications:
             message = {"topic": it.topic, "payload": it.payload}
             again = Packet(it.topic, message, {}, {"patientId": it.payload["pid"]}, packet.e)
-            offer(again, at).commit()
+            prepare(again, at).commit()
     return time.process_time_ns() - start
 
 
 def _bind(engine: Engine, packets: list[Packet], at: int) -> int:
-    offer = engine.offer
+    prepare = engine.prepare
     start = time.process_time_ns()
     for packet in packets:
-        offer(packet, at)
+        prepare(packet, at)
     return time.process_time_ns() - start

@@ -147,6 +147,6 @@ def _measure_in_line(definitions: DefinitionSet, messages: list[dict[str, Any]])
         ]
         began = time.process_time_ns()
         for packet, it in zip(packets, messages[start : start + size], strict=True):
-            engine.offer(packet, it["at"]).commit()
+            engine.prepare(packet, it["at"]).commit()
         spent.append((time.process_time_ns() - began) / 1000 / len(packets))
     return min(spent[1:])

@@ -4,7 +4,7 @@
 
 Rules that hold here:
 - It is the gateway that an operator runs, with two stopwatches: around what happens to a
-  publication (offer, decide, commit, transition) and around what is decided on a delivery.
+  publication (prepare, decide, commit, transition) and around what is decided on a delivery.
 - At SIGUSR1 it forgets what it noted; at SIGUSR2 it writes the report; at SIGTERM it ends.
 """
 

@@ -20,8 +20,8 @@ from typing_extensions import override
 from penstock.cep.algebra import Aggregate, Meetings, Operator, Refine, Visits
 from penstock.cep.contact_tracing.presence import Presence
 from penstock.cep.operators.aggregates import ViewNode
-from penstock.cep.operators.nodes import NONE, Detections, Feed, Node, Rows
-from penstock.cep.rows import FIELD_OF_ROOT, Row, Shared, Values
+from penstock.cep.operators.nodes import NO_ROWS, Detections, Feed, OperatorNode, Rows
+from penstock.cep.rows import FIELD_OF_ROOT, EngineContext, Row, Values
 from penstock.lang.tree import Node as Tree
 from penstock.lang.tree import find_path
 
@@ -43,14 +43,16 @@ class Interest:
         return self.awaited or not self.answers.isdisjoint(wanted)
 
 
-class VisitsNode(Node):
+class VisitsNode(OperatorNode):
     """Keeps stays, and raises those that a request asks for."""
 
-    def __init__(self, index: int, shared: Shared, spec: Visits) -> None:
-        super().__init__(index, shared)
+    def __init__(self, index: int, context: EngineContext, spec: Visits) -> None:
+        super().__init__(index, context)
         self.who = spec.who
         self.place = spec.place
-        self.presence = Presence(spec.every, spec.within, shared.limits.stays, shared.limits.pairs)
+        self.presence = Presence(
+            spec.every, spec.within, context.limits.stays, context.limits.pairs
+        )
         self.interest = Interest(awaited=True)
         """Who waits for stays, and for what is made of them by looking at each."""
         self.sums: list[DailySumsNode] = []
@@ -71,17 +73,17 @@ class VisitsNode(Node):
             else:
                 asked += [*added, *again]
         if self.presence.dropped:
-            self.shared.counts["dropped_days"] += self.presence.dropped
+            self.context.counts["dropped_days"] += self.presence.dropped
             self.presence.dropped = 0
         if not asked:
             return
         for node in self.sums:
             if node.interest.has(self.asked_for):
-                node.inbox.append((0, asked, NONE, NONE))
+                node.inbox.append((0, asked, NO_ROWS, NO_ROWS))
         if self.interest.has(self.asked_for):
             rows = [row for it in asked for row in self._rows(it.values[who], it.at)]
             if rows:
-                self.emit(detected, rows, NONE, NONE)
+                self.emit(detected, rows, NO_ROWS, NO_ROWS)
 
     @override
     def feeder(self, slot: int) -> Feed:
@@ -99,7 +101,7 @@ class VisitsNode(Node):
     def _rows(self, person: str, at: int) -> list[Row]:
         presence = self.presence
         return [
-            self.shared.row(
+            self.context.row(
                 at,
                 {
                     self.who: person,
@@ -110,7 +112,7 @@ class VisitsNode(Node):
                     "at": at,
                 },
             )
-            for stay in presence.visits(person, self.shared.now)
+            for stay in presence.visits(person, self.context.now)
         ]
 
     def save(self) -> Any:
@@ -122,11 +124,11 @@ class VisitsNode(Node):
         self.presence.load(state)
 
 
-class MeetingsNode(Node):
+class MeetingsNode(OperatorNode):
     """Raises the meetings of those whose visits a request brought."""
 
-    def __init__(self, index: int, shared: Shared, visits: VisitsNode) -> None:
-        super().__init__(index, shared)
+    def __init__(self, index: int, context: EngineContext, visits: VisitsNode) -> None:
+        super().__init__(index, context)
         self._visits = visits
 
     def run(self, detected: list[tuple[str, Row]]) -> None:
@@ -138,7 +140,7 @@ class MeetingsNode(Node):
             for row in added:
                 asked[row.values[visits.who], row.at] = None
         rows = [
-            self.shared.row(
+            self.context.row(
                 at,
                 {
                     visits.who: person,
@@ -151,9 +153,9 @@ class MeetingsNode(Node):
                 },
             )
             for person, at in asked
-            for meeting in presence.meetings(person, self.shared.now)
+            for meeting in presence.meetings(person, self.context.now)
         ]
-        self.emit(detected, rows, NONE, NONE)
+        self.emit(detected, rows, NO_ROWS, NO_ROWS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,18 +171,18 @@ class DailySums:
     order: tuple[str, ...]
 
 
-class DailySumsNode(Node):
+class DailySumsNode(OperatorNode):
     """Raises how long the person of a request was with each other one, day by day."""
 
     def __init__(
         self,
         index: int,
-        shared: Shared,
+        context: EngineContext,
         spec: DailySums,
         visits: VisitsNode,
         views: Sequence[ViewNode],
     ) -> None:
-        super().__init__(index, shared)
+        super().__init__(index, context)
         self._spec = spec
         self._visits = visits
         self._views = views
@@ -192,19 +194,19 @@ class DailySumsNode(Node):
         who = self._visits.who
         asked = {(row.values[who], row.at): None for _, rows, _, _ in inbox for row in rows}
         sums = [it for person, at in asked for it in self._sums(person, at)]
-        now, make = self.shared.now, self.shared.row
+        now, make = self.context.now, self.context.row
         for view in self._views:
             where, shape = view.where, view.shape
             held = sums if where is None else [it for it in sums if where(it) is True]
             shaped = held if shape is None else map(shape, held)
-            view.emit(detected, [make(now, values) for values in shaped], NONE, NONE)
+            view.emit(detected, [make(now, values) for values in shaped], NO_ROWS, NO_ROWS)
 
     def _sums(self, person: str, at: int) -> Iterator[Values]:
         spec, presence = self._spec, self._visits.presence
         blank: Values = dict.fromkeys(spec.order)
         blank |= {spec.who: person, spec.at: at}
         other, seconds = spec.other, presence.every / 1000
-        for first, company in presence.company(person, self.shared.now):
+        for first, company in presence.company(person, self.context.now):
             blank[spec.date] = presence.date_of(first)
             for name, ticks in company:
                 values = blank.copy()
@@ -225,8 +227,8 @@ def find_daily_sums(index: int, operators: Sequence[Operator]) -> DailySums | No
     source = operators[spec.inputs[0]]
     names = {name: name for name, _ in source.attributes.fields}
     while isinstance(source, Refine) and source.where is None:
-        if source.settings is not None:
-            plain = {it.name: _attribute(it.value.tree) for it in source.settings}
+        if source.assignments is not None:
+            plain = {it.name: _attribute(it.value.tree) for it in source.assignments}
             names = {name: plain.get(it, "") for name, it in names.items()}
         source = operators[source.inputs[0]]
     if not isinstance(source, Meetings):

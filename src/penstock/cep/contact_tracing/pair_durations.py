@@ -55,7 +55,7 @@ class _Day:
             self.pairs += 1
 
 
-class Company:
+class PairDurations:
     """The sums of all days."""
 
     def __init__(self, limit: int) -> None:

@@ -34,7 +34,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from penstock.cep.contact_tracing.pair_durations import Company
+from penstock.cep.contact_tracing.pair_durations import PairDurations
 from penstock.cep.contact_tracing.stays import (
     Spells,
     Ticks,
@@ -57,7 +57,7 @@ _DATES: Final = 1000
 _NOWHERE: Final = array("q")
 
 
-class Stay(NamedTuple):
+class Visit(NamedTuple):
     """An uninterrupted stay, in ticks, both ends included."""
 
     place: str
@@ -96,7 +96,7 @@ class Presence:
         # (day, place) → the ticks of the same stays, of everybody in order.
         self._order: dict[tuple[int, str], Spells] = {}
         # How long each two were together, as far as stays are stored.
-        self._company = Company(most_pairs)
+        self._company = PairDurations(most_pairs)
 
     def add(self, who: Any, place: Any, at: int) -> None:
         """Take a sample."""
@@ -187,11 +187,11 @@ class Presence:
                 del self._open[who]
         return since
 
-    def visits(self, who: str, now: int) -> list[Stay]:
+    def visits(self, who: str, now: int) -> list[Visit]:
         """Return the stays of one person within the window, in order."""
         since = self._settle(now)
         found = [
-            Stay(place, max(first, since), last)
+            Visit(place, max(first, since), last)
             for (_, place), stays in self._whereabouts(who).items()
             for first, last in to_ticks(stays, self.every)
             if last >= since

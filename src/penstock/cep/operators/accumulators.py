@@ -64,7 +64,7 @@ class Accumulator(ABC):
         """Take the state back."""
 
 
-class Extreme(Accumulator):
+class Extremum(Accumulator):
     """The greatest or least value: only those that can still become it are kept.
 
     Times rise and values fall (for the least: rise) from the first to the last. There are
@@ -326,7 +326,7 @@ class Distinct(_Retaining):
         self._load_kept(state[1])
 
 
-class Edge(_Retaining):
+class FirstLast(_Retaining):
     """The first or last value, by time; of one time by arrival."""
 
     __slots__ = ("_at", "_last", "_value")
@@ -368,7 +368,7 @@ class Edge(_Retaining):
         self._load_kept(state[2])
 
 
-class Few(_Retaining):
+class LastN(_Retaining):
     """Any aggregate of the last few values, in the order of their times: computed anew."""
 
     __slots__ = ("_function", "_limit", "_whole")
@@ -413,13 +413,13 @@ def make_accumulator(
 ) -> Accumulator:
     """Return an accumulator; `whole`: values are ints; `few`: of the last so many only."""
     if few is not None:
-        return Few(function, few, whole=whole)
+        return LastN(function, few, whole=whole)
     match function:
         case "min" | "max":
-            return Extreme(greatest=function == "max", retain=retain)
+            return Extremum(greatest=function == "max", retain=retain)
         case "count" | "sum" | "avg":
             return Total(function, retain=retain, whole=whole)
         case "distinct":
             return Distinct(retain=retain)
         case "first" | "last":
-            return Edge(last=function == "last", retain=retain)
+            return FirstLast(last=function == "last", retain=retain)

@@ -17,16 +17,16 @@ from typing import Any, Final, TypeAlias
 
 from typing_extensions import override
 
-from penstock.cep.algebra import Aggregate, Refine, Value
+from penstock.cep.algebra import Aggregate, AggregateValue, Refine
 from penstock.cep.operators.accumulators import Accumulator, make_accumulator
 from penstock.cep.operators.monotonicity import can_fall, can_rise
-from penstock.cep.operators.nodes import NONE, Detections, Feed, Node, Rows
+from penstock.cep.operators.nodes import NO_ROWS, Detections, Feed, OperatorNode, Rows
 from penstock.cep.rows import (
     FIELD_OF_ROOT,
     NEVER,
+    EngineContext,
     Key,
     Row,
-    Shared,
     Values,
     evaluator,
     key_reader,
@@ -39,19 +39,21 @@ from penstock.lang.tree import find_path
 _CHECK_EVERY: Final = 1024  # additions between two looks at how much a group keeps
 
 
-class ViewNode(Node):
+class ViewNode(OperatorNode):
     """A condition on an aggregate, or the aggregate itself; the aggregate runs it."""
 
-    def __init__(self, index: int, shared: Shared, spec: Aggregate, refine: Refine | None) -> None:
-        super().__init__(index, shared)
+    def __init__(
+        self, index: int, context: EngineContext, spec: Aggregate, refine: Refine | None
+    ) -> None:
+        super().__init__(index, context)
         self.text = "" if refine is None else refine.text
         where = None if refine is None else refine.where
-        settings = None if refine is None else refine.settings
+        assignments = None if refine is None else refine.assignments
         self.where = None if where is None else evaluator(where)
         self.shape: Callable[[Values], Values] | None = (
-            None if settings is None else shaper(settings)
+            None if assignments is None else shaper(assignments)
         )
-        self._settings = settings
+        self._assignments = assignments
         self.each = refine is None or refine.each
         functions = {value.name: value.function for value in spec.values}
         self.rises = where is not None and can_rise(where.tree, functions)
@@ -67,11 +69,11 @@ class ViewNode(Node):
 
     def keeps(self, name: str) -> bool:
         """Tell whether rows have an attribute of the group as it is."""
-        if self._settings is None:
+        if self._assignments is None:
             return True
         return any(
-            setting.name == name and (find_path(setting.value.tree) or ())[1:] == (name,)
-            for setting in self._settings
+            assignment.name == name and (find_path(assignment.value.tree) or ())[1:] == (name,)
+            for assignment in self._assignments
         )
 
     def values_of(self, it: Values) -> Values | None:
@@ -134,7 +136,7 @@ _Taker: TypeAlias = tuple[int, str, Callable[[Values], Any] | None]
 """Which accumulator takes what of a row: an attribute, or what a function makes of it."""
 
 
-def _take_argument(place: int, value: Value) -> _Taker:
+def _take_argument(place: int, value: AggregateValue) -> _Taker:
     if value.argument is None:
         return place, "", lambda _: True
     path = find_path(value.argument.tree)
@@ -143,11 +145,13 @@ def _take_argument(place: int, value: Value) -> _Taker:
     return place, "", value.argument.function
 
 
-class AggregateNode(Node):
+class AggregateNode(OperatorNode):
     """An aggregate with its views."""
 
-    def __init__(self, index: int, shared: Shared, spec: Aggregate, views: list[ViewNode]) -> None:
-        super().__init__(index, shared)
+    def __init__(
+        self, index: int, context: EngineContext, spec: Aggregate, views: list[ViewNode]
+    ) -> None:
+        super().__init__(index, context)
         self._spec = spec
         self._views = views
         self._key = key_reader(spec.by)
@@ -189,7 +193,7 @@ class AggregateNode(Node):
         """Take the events of this step and the ends of windows that are due."""
         inbox, self.inbox = self.inbox, []
         woken, self.woken = self.woken, []
-        now, groups = self.shared.now, self._groups
+        now, groups = self.context.now, self._groups
         touched: dict[Key, bool] = {}  # group → whether a value may have changed
         changes = [_Changes() for _ in self._views]
         for key in woken:
@@ -225,16 +229,16 @@ class AggregateNode(Node):
         only, takers = self._only, self._takers[slot]
         if only is None or not self._plain or self._passes_on or len(takers) != 1:
             return super().feeder(slot)
-        shared, size, by_subject = self.shared, self._size, self._by_subject
-        groups, changed_at, views = self._groups, shared.changed, self._views
+        context, size, by_subject = self.context, self._size, self._by_subject
+        groups, changed_at, views = self._groups, context.changed, self._views
         ((place, name, argument),) = takers
 
         def feed(row: Row, detected: Detections, quiet: Detections) -> bool:
-            values, at, now = row.values, row.at, shared.now
+            values, at, now = row.values, row.at, context.now
             key = values[only]
             group = groups.get(key)
             if group is None or group.expiry <= now or (at != now and at <= now - size):
-                self.inbox.append((slot, [row], NONE, NONE))
+                self.inbox.append((slot, [row], NO_ROWS, NO_ROWS))
                 return True
             value = values[name] if argument is None else argument(values)
             changed = value is not None and group.accumulators[place].add(at, value)
@@ -245,11 +249,11 @@ class AggregateNode(Node):
                 self._settle({key: True}, {key}, [_Changes() for _ in views], detected)
                 return True
             if group.checked >= (
-                changed_at.get(key, shared.floor) if by_subject else shared.version
+                changed_at.get(key, context.floor) if by_subject else context.version
             ):
                 quiet += group.raised
             else:
-                group.checked = shared.version
+                group.checked = context.version
                 detected += group.raised
             return False
 
@@ -284,9 +288,9 @@ class AggregateNode(Node):
         """Drop the oldest values where there are too many."""
         trimmed = False
         for accumulator in group.accumulators:
-            while accumulator.size() > self.shared.limits.samples:
+            while accumulator.size() > self.context.limits.samples:
                 accumulator.drop_oldest()
-                self.shared.counts["dropped_samples"] += 1
+                self.context.counts["dropped_samples"] += 1
                 trimmed = True
         return trimmed
 
@@ -294,7 +298,7 @@ class AggregateNode(Node):
         it = {name: row.values[name] for name in self._spec.by}
         group = _Group(it, self._accumulators(), len(self._views))
         if self._kind == "each":
-            group.period = self.shared.now // self._size
+            group.period = self.context.now // self._size
         self._groups[key] = group
         return group
 
@@ -311,7 +315,7 @@ class AggregateNode(Node):
 
     def _expire(self, key: Key, group: _Group, changes: list[_Changes]) -> None:
         """Let go what has left the window, and look at what follows from that alone."""
-        now = self.shared.now
+        now = self.context.now
         if self._kind == "last":
             for accumulator in group.accumulators:
                 accumulator.expire(now - self._size)
@@ -328,7 +332,7 @@ class AggregateNode(Node):
         detected: list[tuple[str, Row]],
     ) -> None:
         """Look at the conditions again where values changed, and pass on what follows."""
-        before = self.shared.uid
+        before = self.context.uid
         for key, changed in touched.items():
             group = self._groups[key]
             if changed:
@@ -339,7 +343,7 @@ class AggregateNode(Node):
                         change.raise_again(row)
         if self._kind == "step":
             self._groups.clear()
-        elif len(self._groups) > self.shared.limits.keys:
+        elif len(self._groups) > self.context.limits.keys:
             self._make_room(changes)
         for view, change in zip(self._views, changes, strict=True):
             view.emit(detected, change.added, change.removed, change.touched, change.replaced)
@@ -362,7 +366,7 @@ class AggregateNode(Node):
                 continue
             if held is not None:
                 change.removed.append(held)
-            row = None if values is None else self.shared.row(self.shared.now, values)
+            row = None if values is None else self.context.row(self.context.now, values)
             group.rows[place] = row
             if row is not None:
                 # With other values it still holds: it is raised again only by an event.
@@ -374,7 +378,7 @@ class AggregateNode(Node):
             del self._groups[key]
         elif wanted and group.expiry < group.wake:
             group.wake = group.expiry
-            self.shared.schedule(group.expiry, self.index, key)
+            self.context.schedule(group.expiry, self.index, key)
 
     def _note_raised(self, group: _Group) -> None:
         group.checked = -1
@@ -390,7 +394,7 @@ class AggregateNode(Node):
         for row, change in zip(self._groups.pop(oldest).rows, changes, strict=True):
             if row is not None:
                 change.removed.append(row)
-        self.shared.counts["dropped_groups"] += 1
+        self.context.counts["dropped_groups"] += 1
 
     def save(self) -> Any:
         """Return what is kept of each group."""
@@ -427,9 +431,9 @@ class AggregateNode(Node):
                 unpack_row(held[view.text]) if view.text in held else None for view in self._views
             ]
             group.period, group.expiry = period, expiry
-            group.wake = min(wake, self.shared.now) if new else wake
+            group.wake = min(wake, self.context.now) if new else wake
             self._note_raised(group)
             made = unpack_key(key)
             self._groups[made] = group
             if group.wake < NEVER:
-                self.shared.schedule(group.wake, self.index, made)
+                self.context.schedule(group.wake, self.index, made)

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from penstock.cep.algebra import Join
-from penstock.cep.operators.nodes import NONE, Node, Rows
-from penstock.cep.rows import NEVER, Key, Row, Shared, Values, key_reader, shaper
+from penstock.cep.operators.nodes import NO_ROWS, OperatorNode, Rows
+from penstock.cep.rows import NEVER, EngineContext, Key, Row, Values, key_reader, shaper
 from penstock.cep.state_codec import pack_key, pack_row, unpack_key, unpack_row
 
 Match = tuple[Row, ...]
@@ -108,15 +108,15 @@ class _Sides:
         return after, (match[-1].at + self._within, -1)
 
 
-class JoinNode(Node):
+class JoinNode(OperatorNode):
     """A conjunction or a sequence."""
 
-    def __init__(self, index: int, shared: Shared, spec: Join) -> None:
-        super().__init__(index, shared)
+    def __init__(self, index: int, context: EngineContext, spec: Join) -> None:
+        super().__init__(index, context)
         self._spec = spec
         self._sides = _Sides(spec)
         self._key = key_reader(spec.by)
-        self._shape: Callable[..., Values] = shaper(spec.settings)
+        self._shape: Callable[..., Values] = shaper(spec.assignments)
         self._cells: dict[Key, _Cell] = {}
 
     def run(self, detected: list[tuple[str, Row]]) -> None:
@@ -129,7 +129,7 @@ class JoinNode(Node):
         for slot, added, removed, again in inbox:
             # In a window a row counts as having happened, whether it still holds or not.
             windowed = self._spec.sides[slot].window is not None
-            for row in NONE if windowed else removed:
+            for row in NO_ROWS if windowed else removed:
                 key = self._key(row.values)
                 cell = self._cells.get(key)
                 if cell is not None and cell.sides[slot].pop(row.uid, None) is not None:
@@ -151,15 +151,15 @@ class JoinNode(Node):
             self._set_timer(key, cell)
             if cell.is_empty():
                 del self._cells[key]
-        if len(self._cells) > self.shared.limits.keys:
+        if len(self._cells) > self.context.limits.keys:
             oldest = self._cells.pop(next(iter(self._cells)))
             removed_rows.extend(oldest.matches.values())
-            self.shared.counts["dropped_groups"] += 1
-        self.emit(detected, added_rows, removed_rows, NONE)
+            self.context.counts["dropped_groups"] += 1
+        self.emit(detected, added_rows, removed_rows, NO_ROWS)
 
     def _take(self, slot: int, row: Row, fresh: dict[Key, set[int]]) -> None:
         window = self._spec.sides[slot].window
-        if window is not None and row.at + window <= self.shared.now:
+        if window is not None and row.at + window <= self.context.now:
             return
         key = self._key(row.values)
         if key is None:
@@ -169,16 +169,16 @@ class JoinNode(Node):
             cell = self._cells[key] = _Cell(len(self._spec.sides))
         if window is not None and row.uid in cell.sides[slot]:
             # A relation's row that is raised again happened again.
-            row = self.shared.row(self.shared.now, row.values)
+            row = self.context.row(self.context.now, row.values)
         side = cell.sides[slot]
         side[row.uid] = row
-        if len(side) > self.shared.limits.rows:
+        if len(side) > self.context.limits.rows:
             del side[min(side, key=lambda uid: _order(side[uid]))]
-            self.shared.counts["dropped_rows"] += 1
+            self.context.counts["dropped_rows"] += 1
         fresh.setdefault(key, set()).add(row.uid)
 
     def _prune(self, cell: _Cell) -> None:
-        now = self.shared.now
+        now = self.context.now
         for side, window in zip(cell.sides, self._sides.windows, strict=True):
             if window is not None:
                 for uid in [row.uid for row in side.values() if row.at + window <= now]:
@@ -190,13 +190,13 @@ class JoinNode(Node):
         for match in self._sides.find(cell):
             if self._sides.is_ruled_out(match, cell):
                 continue
-            if len(found) >= self.shared.limits.matches:
-                self.shared.counts["dropped_matches"] += 1
+            if len(found) >= self.context.limits.matches:
+                self.context.counts["dropped_matches"] += 1
                 break
             uids = tuple(row.uid for row in match)
             held = cell.matches.pop(uids, None)
             if held is None:
-                held = self._make(match, self.shared.now)
+                held = self._make(match, self.context.now)
                 added.append(held)
             found[uids] = held
         removed.extend(cell.matches.values())
@@ -204,7 +204,7 @@ class JoinNode(Node):
 
     def _end_waiting(self, cell: _Cell, added: Rows) -> None:
         """Raise the sequences that have waited long enough, and in vain."""
-        now, within = self.shared.now, self._spec.within
+        now, within = self.context.now, self._spec.within
         for match in [it for it in cell.waiting if it[-1].at + within <= now]:
             cell.waiting.remove(match)
             if not self._sides.is_disappointed(match, cell):
@@ -221,8 +221,8 @@ class JoinNode(Node):
             if self._sides.is_ruled_out(match, cell):
                 continue
             count += 1
-            if count > self.shared.limits.matches:
-                self.shared.counts["dropped_matches"] += 1
+            if count > self.context.limits.matches:
+                self.context.counts["dropped_matches"] += 1
                 break
             if self._sides.awaited is None:
                 added.append(self._make(match, match[-1].at))
@@ -230,7 +230,7 @@ class JoinNode(Node):
                 cell.waiting.append(match)
 
     def _make(self, match: Match, at: int) -> Row:
-        return self.shared.row(at, self._shape(*[row.values for row in match]))
+        return self.context.row(at, self._shape(*[row.values for row in match]))
 
     def _set_timer(self, key: Key, cell: _Cell) -> None:
         """Wake when a row leaves a window, or when a sequence has waited enough."""
@@ -241,7 +241,7 @@ class JoinNode(Node):
         at = min(ends, default=NEVER)
         if at < cell.wake:
             cell.wake = at
-            self.shared.schedule(at, self.index, key)
+            self.context.schedule(at, self.index, key)
 
     def save(self) -> Any:
         """Return the rows, matches and waiting sequences of each group."""
@@ -267,4 +267,4 @@ class JoinNode(Node):
             cell.waiting = [tuple(map(unpack_row, match)) for match in waiting]
             cell.wake = wake
             if wake < NEVER:
-                self.shared.schedule(wake, self.index, key)
+                self.context.schedule(wake, self.index, key)

@@ -16,23 +16,23 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from penstock.cep.algebra import Iterate, Latest, Refine
-from penstock.cep.rows import Key, Row, Shared, Values, evaluator, key_reader, shaper
+from penstock.cep.rows import EngineContext, Key, Row, Values, evaluator, key_reader, shaper
 from penstock.cep.state_codec import pack_key, pack_row, unpack_key, unpack_row
 
 Rows: TypeAlias = list[Row]
-NONE: Rows = []
+NO_ROWS: Rows = []
 Detections: TypeAlias = list[tuple[str, Row]]
 Feed: TypeAlias = Callable[[Row, Detections, Detections], bool]
 
 
-class Node:
+class OperatorNode:
     """An operator at work. `detected` takes what its event types raise."""
 
-    def __init__(self, index: int, shared: Shared) -> None:
+    def __init__(self, index: int, context: EngineContext) -> None:
         self.index = index
-        self.shared = shared
+        self.context = context
         self.names: tuple[str, ...] = ()
-        self.consumers: list[tuple[Node, int]] = []
+        self.consumers: list[tuple[OperatorNode, int]] = []
         self.inbox: list[tuple[int, Rows, Rows, Rows]] = []
         self.woken: list[Key] = []
 
@@ -49,7 +49,7 @@ class Node:
         """
 
         def feed(row: Row, detected: Detections, quiet: Detections) -> bool:  # noqa: ARG001
-            self.inbox.append((slot, [row], NONE, NONE))
+            self.inbox.append((slot, [row], NO_ROWS, NO_ROWS))
             return True
 
         return feed
@@ -60,7 +60,7 @@ class Node:
         added: Rows,
         removed: Rows,
         touched: Rows,
-        replaced: Rows = NONE,
+        replaced: Rows = NO_ROWS,
     ) -> None:
         """Pass on what this step changed; `replaced` rows are added without being raised."""
         for row in removed:
@@ -83,14 +83,14 @@ class Node:
         """Take the state back, timers included."""
 
 
-class SourceNode(Node):
+class SourceNode(OperatorNode):
     """Where rows come from outside: packets and requests."""
 
     def run(self, detected: list[tuple[str, Row]]) -> None:
         """Do nothing: the engine emits the rows."""
 
 
-class UnionNode(Node):
+class UnionNode(OperatorNode):
     """Passes on the rows of all inputs."""
 
     def run(self, detected: list[tuple[str, Row]]) -> None:
@@ -109,14 +109,14 @@ class UnionNode(Node):
         )
 
 
-class RefineNode(Node):
+class RefineNode(OperatorNode):
     """Keeps the rows where a condition holds, and reshapes them."""
 
-    def __init__(self, index: int, shared: Shared, spec: Refine, *, relation: bool) -> None:
-        super().__init__(index, shared)
+    def __init__(self, index: int, context: EngineContext, spec: Refine, *, relation: bool) -> None:
+        super().__init__(index, context)
         self._where = None if spec.where is None else evaluator(spec.where)
         self._shape: Callable[[Values], Values] | None = (
-            None if spec.settings is None else shaper(spec.settings)
+            None if spec.assignments is None else shaper(spec.assignments)
         )
         self._relation = relation
         self._made: dict[int, Row] = {}
@@ -142,7 +142,7 @@ class RefineNode(Node):
         if self._where is not None and self._where(row.values) is not True:
             return None
         values = row.values if self._shape is None else self._shape(row.values)
-        return self.shared.row(row.at, values)
+        return self.context.row(row.at, values)
 
     def save(self) -> Any:
         """Return the rows that hold."""
@@ -153,11 +153,11 @@ class RefineNode(Node):
         self._made = {uid: unpack_row(row) for uid, row in state}
 
 
-class LatestNode(Node):
+class LatestNode(OperatorNode):
     """Keeps for each group the row with the greatest value of an attribute."""
 
-    def __init__(self, index: int, shared: Shared, spec: Latest) -> None:
-        super().__init__(index, shared)
+    def __init__(self, index: int, context: EngineContext, spec: Latest) -> None:
+        super().__init__(index, context)
         self._key = key_reader(spec.by)
         self._order = spec.order
         self._best: dict[Key, Row] = {}
@@ -180,12 +180,12 @@ class LatestNode(Node):
                 if held is not None and added.get(key) is not held:
                     removed.append(held)
                 best.pop(key, None)
-                best[key] = added[key] = self.shared.row(row.at, row.values)
-                if len(best) > self.shared.limits.keys:
+                best[key] = added[key] = self.context.row(row.at, row.values)
+                if len(best) > self.context.limits.keys:
                     oldest = next(iter(best))
                     removed.append(best.pop(oldest))
-                    self.shared.counts["dropped_groups"] += 1
-        self.emit(detected, list(added.values()), removed, NONE)
+                    self.context.counts["dropped_groups"] += 1
+        self.emit(detected, list(added.values()), removed, NO_ROWS)
 
     def save(self) -> Any:
         """Return the row of each group."""
@@ -196,11 +196,11 @@ class LatestNode(Node):
         self._best = {unpack_key(key): unpack_row(row) for key, row in state}
 
 
-class IterateNode(Node):
+class IterateNode(OperatorNode):
     """Counts events of a group within a time, and begins anew when they are enough."""
 
-    def __init__(self, index: int, shared: Shared, spec: Iterate) -> None:
-        super().__init__(index, shared)
+    def __init__(self, index: int, context: EngineContext, spec: Iterate) -> None:
+        super().__init__(index, context)
         self._key = key_reader(spec.by)
         self._times = spec.times
         self._within = spec.within
@@ -210,7 +210,7 @@ class IterateNode(Node):
         """Count what the input brought."""
         inbox, self.inbox = self.inbox, []
         added = []
-        seen, since = self._seen, self.shared.now - self._within
+        seen, since = self._seen, self.context.now - self._within
         for _, rows, _, again in inbox:
             for row in (*rows, *again):
                 key = self._key(row.values)
@@ -220,13 +220,13 @@ class IterateNode(Node):
                 if row.at > since:
                     times.append(row.at)
                 if len(times) >= self._times:
-                    added.append(self.shared.row(row.at, row.values))
+                    added.append(self.context.row(row.at, row.values))
                 elif times:
                     seen[key] = times
-                    if len(seen) > self.shared.limits.keys:
+                    if len(seen) > self.context.limits.keys:
                         del seen[next(iter(seen))]
-                        self.shared.counts["dropped_groups"] += 1
-        self.emit(detected, added, NONE, NONE)
+                        self.context.counts["dropped_groups"] += 1
+        self.emit(detected, added, NO_ROWS, NO_ROWS)
 
     def save(self) -> Any:
         """Return when events of each group happened."""

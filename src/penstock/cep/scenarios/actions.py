@@ -16,9 +16,9 @@ from collections.abc import Callable, Hashable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from penstock.cep.program import Action
+from penstock.cep.program import CompiledAction
 from penstock.cep.rows import Values, shaper
-from penstock.cep.step_result import Detection, Publication, Transition
+from penstock.cep.step_result import DetectedEvent, Publication, Transition
 from penstock.errors import PenstockError
 from penstock.lang.moments import MICROSECOND
 from penstock.model.topics import check_topic
@@ -27,16 +27,20 @@ PLACE: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _FORBIDDEN: Final = frozenset("/+#")
 
 
-class Publisher:
+class ActionPublisher:
     """Carries out actions, up to handing their messages over."""
 
-    def __init__(self, actions: Mapping[str, Action]) -> None:
+    def __init__(self, actions: Mapping[str, CompiledAction]) -> None:
         self._actions = actions
         self._shapes = {name: shaper(action.payload) for name, action in actions.items()}
         self._sources = {name: _source(action) for name, action in actions.items()}
 
     def publish(
-        self, names: tuple[str, ...], events: list[Detection], transition: Transition, depth: int
+        self,
+        names: tuple[str, ...],
+        events: list[DetectedEvent],
+        transition: Transition,
+        depth: int,
     ) -> tuple[list[Publication], int]:
         """Return the messages of some actions, and how many had no proper topic."""
         made = []
@@ -71,11 +75,11 @@ class Publisher:
         return made, refused
 
 
-def _source(action: Action) -> Callable[[Values], Hashable]:
+def _source(action: CompiledAction) -> Callable[[Values], Hashable]:
     """Return what reads all that an action's message is made of."""
     names = set(PLACE.findall(action.topic))
-    for setting in action.payload:
-        for path in setting.value.references:
+    for assignment in action.payload:
+        for path in assignment.value.references:
             rest = path.partition(".")[2]
             if not rest:
                 return repr  # all of the event

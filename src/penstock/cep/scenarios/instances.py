@@ -15,25 +15,27 @@ from __future__ import annotations
 from itertools import chain
 from typing import Any, Final
 
-from penstock.cep.program import Evolution, Plan, Scenario
-from penstock.cep.rows import Row, Shared
-from penstock.cep.step_result import By, Transition
+from penstock.cep.program import CompiledEvolution, CompiledPlan, CompiledScenario
+from penstock.cep.rows import EngineContext, Row
+from penstock.cep.step_result import Transition, TransitionCause
 from penstock.errors import UsageError, quote
 
 LONGEST_HOLD: Final = 7 * 86_400_000
 """How long somebody can be held in a situation by hand, in milliseconds."""
 
 
-class Course:
+class ScenarioInstance:
     """One scenario at work."""
 
-    def __init__(self, number: int, scenario: Scenario, plan: Plan, shared: Shared) -> None:
+    def __init__(
+        self, number: int, scenario: CompiledScenario, plan: CompiledPlan, context: EngineContext
+    ) -> None:
         self.number = number
         """Its place among all scenarios."""
         self.scenario = scenario
         self.plan = plan
         self.attribute = scenario.attribute
-        self.steps: dict[tuple[str | None, str], tuple[int, Evolution]] = {
+        self.steps: dict[tuple[str | None, str], tuple[int, CompiledEvolution]] = {
             (evolution.source, evolution.event): (number, evolution)
             for number, evolution in enumerate(plan.evolutions)
         }
@@ -43,9 +45,9 @@ class Course:
         """Who is held by hand, and until when."""
         self.subjects = scenario.subjects
         self.rank = plan.rank()
-        self._shared = shared
+        self._context = context
 
-    def find(self, event: str, row: Row) -> tuple[str, int, Evolution] | None:
+    def find(self, event: str, row: Row) -> tuple[str, int, CompiledEvolution] | None:
         """Return whom an event leads along which evolution, if any."""
         subject = row.values.get(self.attribute)
         step = self.steps.get((self.current.get(subject), event))  # type: ignore[arg-type]
@@ -60,38 +62,40 @@ class Course:
 
     def move(self, subject: str, target: str | None, at: int, hold: int = 0) -> Transition | None:
         """Put a subject into a situation, or end it; return what else ends for it."""
-        self._shared.note_change(subject)
+        self._context.note_change(subject)
         self.current.pop(subject, None)
         self.since.pop(subject, None)
         until = self.held.pop(subject, None)
-        if until is not None and until > self._shared.now:
-            self._shared.let_go(until, (self.scenario.name, subject))
+        if until is not None and until > self._context.now:
+            self._context.let_go(until, (self.scenario.name, subject))
         if target is None:
             return None
         self.current[subject] = target
         self.since[subject] = at
         if hold:
             self._hold(subject, at + hold)
-        if len(self.current) <= self._shared.limits.subjects:
+        if len(self.current) <= self._context.limits.subjects:
             return None
         free = (it for it in self.current if it not in self.held)
         oldest = next(chain(free, self.current))
         source = self.current[oldest]
-        self._shared.counts["dropped_subjects"] += 1
+        self._context.counts["dropped_subjects"] += 1
         self.move(oldest, None, at)
-        return Transition(self.scenario.name, oldest, source, None, at, by=By.LIMIT)
+        return Transition(self.scenario.name, oldest, source, None, at, cause=TransitionCause.LIMIT)
 
     def _hold(self, subject: str, until: int) -> None:
         """Let no event move a subject until then."""
         self.held[subject] = until
-        self._shared.hold(until, (self.scenario.name, subject))
+        self._context.hold(until, (self.scenario.name, subject))
 
     def release(self, subject: str) -> Transition:
         """End the case of a subject whose time is over."""
         source = self.current[subject]
-        now = self._shared.now
+        now = self._context.now
         self.move(subject, None, now)
-        return Transition(self.scenario.name, subject, source, None, now, by=By.TIME)
+        return Transition(
+            self.scenario.name, subject, source, None, now, cause=TransitionCause.TIME
+        )
 
     def check(self, subject: str, situation: str | None, hold: int = 0) -> None:
         """Refuse a situation, a subject or a hold that the scenario does not have."""

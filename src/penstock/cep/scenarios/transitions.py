@@ -1,4 +1,4 @@
-"""Evolving: what detected events do to scenarios, and what follows from that.
+"""ScenarioRunner: what detected events do to scenarios, and what follows from that.
 
     detected ──▶ the scenarios that they concern ──▶ evolution ──▶ transition
                                        ▲                 └──▶ requests, actions ──▶ publications
@@ -19,61 +19,65 @@ from datetime import timedelta
 from penstock.cep.contact_tracing.nodes import VisitsNode
 from penstock.cep.event_binding import Packet, RequestType
 from penstock.cep.network import Network
-from penstock.cep.operators.nodes import NONE
+from penstock.cep.operators.nodes import NO_ROWS
 from penstock.cep.program import Program
-from penstock.cep.rows import Row, Shared
-from penstock.cep.scenarios.actions import Publisher
-from penstock.cep.scenarios.instance_index import Courses
-from penstock.cep.scenarios.instances import Course
-from penstock.cep.step_result import Detection, Outcome, Transition
+from penstock.cep.rows import EngineContext, Row
+from penstock.cep.scenarios.actions import ActionPublisher
+from penstock.cep.scenarios.instance_index import ScenarioInstances
+from penstock.cep.scenarios.instances import ScenarioInstance
+from penstock.cep.step_result import DetectedEvent, StepResult, Transition
 from penstock.lang.moments import EPOCH
 
 
-class Evolving:
+class ScenarioRunner:
     """Follows the scenarios of one engine."""
 
     def __init__(
         self,
         program: Program,
-        shared: Shared,
+        context: EngineContext,
         network: Network,
-        courses: Courses,
+        instances: ScenarioInstances,
         visits: Sequence[VisitsNode],
         requests: Sequence[RequestType],
     ) -> None:
-        self.publisher = Publisher(program.actions)
+        self.publisher = ActionPublisher(program.actions)
         self._actions = program.actions
-        self._shared = shared
+        self._context = context
         self._network = network
-        self._courses = courses
+        self._instances = instances
         self._visits = visits
         self._requests = requests
 
-    def follow(self, detected: list[Detection], packet: Packet | None, outcome: Outcome) -> None:
+    def follow(
+        self, detected: list[DetectedEvent], packet: Packet | None, outcome: StepResult
+    ) -> None:
         """Follow the scenarios; requests of evolutions bring about further rounds."""
         outcome.detected += detected
-        for _ in range(self._shared.limits.rounds):
-            further: list[Detection] = []
-            for course, event, row in self._courses.arrange(detected):
+        for _ in range(self._context.limits.rounds):
+            further: list[DetectedEvent] = []
+            for instance, event, row in self._instances.arrange(detected):
                 if row.alive:
-                    self._evolve(course, event, row, packet, outcome, further)
+                    self._evolve(instance, event, row, packet, outcome, further)
             if not further:
                 return
             detected = further
-        self._shared.counts["rounds"] += 1
+        self._context.counts["rounds"] += 1
 
-    def move(self, course: Course, made: Transition, outcome: Outcome, hold: int = 0) -> None:
+    def move(
+        self, instance: ScenarioInstance, made: Transition, outcome: StepResult, hold: int = 0
+    ) -> None:
         """Let a transition take effect, and tell it with what ends for it."""
         outcome.add_transition(made)
-        ended = course.move(made.subject, made.target, made.at, hold)
+        ended = instance.move(made.subject, made.target, made.at, hold)
         if ended is not None:
             outcome.add_transition(ended)
 
     def request(
         self, transition: Transition, packet: Packet | None, wanted: frozenset[str]
-    ) -> list[Detection]:
+    ) -> list[DetectedEvent]:
         """Let the types of requests know of an evolution; return what follows from it."""
-        now = self._shared.now
+        now = self._context.now
         for visits in self._visits:
             visits.asked_for = wanted
         request = {
@@ -84,40 +88,40 @@ class Evolving:
             "at": now,
             "time": EPOCH + timedelta(milliseconds=now),
         }
-        raised: list[Detection] = []
+        raised: list[DetectedEvent] = []
         for kind in self._requests:
             values = kind.values_of(packet, request)
             if values is None:
-                self._shared.counts["incomplete"] += 1
+                self._context.counts["incomplete"] += 1
             else:
-                kind.node.emit(raised, [self._shared.row(now, values)], NONE, NONE)
-        self._network.wave(raised)
+                kind.node.emit(raised, [self._context.row(now, values)], NO_ROWS, NO_ROWS)
+        self._network.propagate(raised)
         return raised
 
     def _evolve(
         self,
-        course: Course,
+        instance: ScenarioInstance,
         event: str,
         row: Row,
         packet: Packet | None,
-        outcome: Outcome,
-        further: list[Detection],
+        outcome: StepResult,
+        further: list[DetectedEvent],
     ) -> None:
-        found = course.find(event, row)
+        found = instance.find(event, row)
         if found is None:
             return
         subject, number, evolution = found
         transition = Transition(
-            course.scenario.name,
+            instance.scenario.name,
             subject,
             evolution.source,
             evolution.target,
-            self._shared.now,
+            self._context.now,
             event,
             row.values,
             number,
         )
-        self.move(course, transition, outcome)
+        self.move(instance, transition, outcome)
         if not evolution.actions:
             return
         wanted = frozenset(self._actions[name].event for name in evolution.actions)
@@ -129,4 +133,4 @@ class Evolving:
         )
         outcome.add_publications(publications)
         if refused:
-            self._shared.counts["refused_topics"] += refused
+            self._context.counts["refused_topics"] += refused

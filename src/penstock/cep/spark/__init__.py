@@ -11,18 +11,27 @@ Rules that hold here:
 """
 
 from penstock.cep.spark.binding import bind_types, field_name, match_filter
-from penstock.cep.spark.partition_engine import PartEngine, Results, Step, read_steps
-from penstock.cep.spark.partitioned_program import Separation, list_packets, separate
+from penstock.cep.spark.partition_engine import (
+    PartitionEngine,
+    PartitionStep,
+    ResultTable,
+    read_steps,
+)
+from penstock.cep.spark.partitioned_program import (
+    PartitionedProgram,
+    list_packets,
+    partition_program,
+)
 
 __all__ = [
-    "PartEngine",
-    "Results",
-    "Separation",
-    "Step",
+    "PartitionEngine",
+    "PartitionStep",
+    "PartitionedProgram",
+    "ResultTable",
     "bind_types",
     "field_name",
     "list_packets",
     "match_filter",
+    "partition_program",
     "read_steps",
-    "separate",
 ]

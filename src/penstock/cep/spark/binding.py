@@ -17,7 +17,7 @@ from typing import Final
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
-from penstock.cep.algebra import Packet, Setting
+from penstock.cep.algebra import Assignment, PacketEvents
 from penstock.errors import UsageError, quote
 from penstock.lang import DURATION, TIMESTAMP, Expression
 from penstock.lang.spark import Inputs, column
@@ -29,7 +29,7 @@ _TOLD: Final = ("t.topic", "t.payload", "o.", "e.time")
 
 
 def bind_types(
-    types: Mapping[str, Packet], inputs: Inputs, told: Collection[str] = frozenset()
+    types: Mapping[str, PacketEvents], inputs: Inputs, told: Collection[str] = frozenset()
 ) -> dict[str, Column]:
     """Return for each type a struct of what the event says, NULL where there is none.
 
@@ -47,14 +47,14 @@ def field_name(attribute: str) -> str:
     return f"it.{attribute}"
 
 
-def _bind(name: str, spec: Packet, inputs: Inputs) -> Column:
+def _bind(name: str, spec: PacketEvents, inputs: Inputs) -> Column:
     given = inputs["t"]
     topic = given.getField("topic") if isinstance(given, Column) else given["topic"]
     matched = reduce(or_, (match_filter(topic, filter_) for filter_ in spec.filters))
     holds = [matched, column(spec.when, inputs)]
-    values = [_travel(setting.value, inputs) for setting in spec.settings]
-    for setting, value in zip(spec.settings, values, strict=True):
-        if setting.name not in spec.optional:
+    values = [_travel(assignment.value, inputs) for assignment in spec.assignments]
+    for assignment, value in zip(spec.assignments, values, strict=True):
+        if assignment.name not in spec.optional:
             holds.append(value.isNotNull())
     happened = F.lit(None).cast("bigint")
     if spec.time is not None:
@@ -67,8 +67,8 @@ def _bind(name: str, spec: Packet, inputs: Inputs) -> Column:
         own = F.concat(F.lit(f"{name}/"), said)
         holds += [said.isNotNull(), said != ""]
     parts = [
-        value.alias(field_name(setting.name))
-        for setting, value in zip(spec.settings, values, strict=True)
+        value.alias(field_name(assignment.name))
+        for assignment, value in zip(spec.assignments, values, strict=True)
     ]
     event = F.struct(*parts, happened.alias(HAPPENED), own.alias(OWN))
     # A condition that is missing does not hold; CASE takes it so.
@@ -96,7 +96,7 @@ def match_filter(topic: Column, filter_: str) -> Column:
     return found & ~topic.startswith("$") if levels[0] == "+" else found
 
 
-def _check(name: str, spec: Packet, told: Collection[str]) -> None:
+def _check(name: str, spec: PacketEvents, told: Collection[str]) -> None:
     """Refuse a type that looks at what no record tells."""
     needed = [it for it in (spec.when, spec.time, spec.id) if it is not None]
     needed += [it.value for it in _required(spec)]
@@ -110,5 +110,5 @@ def _check(name: str, spec: Packet, told: Collection[str]) -> None:
                 )
 
 
-def _required(spec: Packet) -> list[Setting]:
-    return [it for it in spec.settings if it.name not in spec.optional]
+def _required(spec: PacketEvents) -> list[Assignment]:
+    return [it for it in spec.assignments if it.name not in spec.optional]

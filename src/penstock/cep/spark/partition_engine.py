@@ -22,14 +22,13 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from penstock.cep.algebra import Packet as PacketType
-from penstock.cep.algebra import Request
+from penstock.cep.algebra import PacketEvents, RequestEvents
 from penstock.cep.engine import Engine
-from penstock.cep.event_binding import Bound, Packet
+from penstock.cep.event_binding import BoundEvent, Packet
 from penstock.cep.program import Program
 from penstock.cep.spark.binding import HAPPENED, OWN, field_name
 from penstock.cep.spark.partitioned_program import list_packets
-from penstock.cep.step_result import Outcome, Transition
+from penstock.cep.step_result import StepResult, Transition
 from penstock.lang import DURATION, TIMESTAMP, Type
 from penstock.lang.moments import EPOCH, MICROSECOND
 
@@ -56,55 +55,57 @@ SCHEMA: Final = pa.schema(
 )
 
 
-class Step(NamedTuple):
+class PartitionStep(NamedTuple):
     """A record that is some events; without offset: time that passes."""
 
     offset: int | None
     at: int
-    bound: list[Bound]
+    bound: list[BoundEvent]
 
 
-class PartEngine(Engine):
+class PartitionEngine(Engine):
     """An engine that is fed what was bound before."""
 
-    def step(self, step: Step) -> Iterator[tuple[int | None, Outcome]]:
+    def step(self, step: PartitionStep) -> Iterator[tuple[int | None, StepResult]]:
         """Take a step; yield what time brought about first, then what the record did."""
         timer = self.next_timer()
         if step.offset is None or (timer is not None and timer <= step.at):
             yield None, self.advance(step.at)
         if step.offset is not None:
-            yield step.offset, self.take(NOBODY, step.bound, step.at)
+            yield step.offset, self.apply(NOBODY, step.bound, step.at)
 
-    def ask(self, transition: Transition) -> Outcome:
+    def ask(self, transition: Transition) -> StepResult:
         """Take up what an evolution elsewhere asks for."""
         outcome = self._begin(transition.at, 0)
         plan = self.program.plans[self.program.scenarios[transition.scenario].plan]
         assert transition.evolution is not None  # noqa: S101 - nobody set it by hand
         actions = plan.evolutions[transition.evolution].actions
         wanted = frozenset(self.program.actions[name].event for name in actions)
-        raised = self._evolving.request(transition, None, wanted)
+        raised = self._runner.request(transition, None, wanted)
         outcome.detected += raised
         # Of the request itself the part has told already what follows.
         more = [it for it in raised if not self._is_request(it[0])]
-        publications, _ = self._evolving.publisher.publish(actions, more, transition, 1)
+        publications, _ = self._runner.publisher.publish(actions, more, transition, 1)
         outcome.add_publications(publications)
         return outcome
 
     def _is_request(self, name: str) -> bool:
-        return isinstance(self.program.operators[self.program.types[name]], Request)
+        return isinstance(self.program.operators[self.program.types[name]], RequestEvents)
 
-    def readers(self) -> list[tuple[str, Callable[[pa.StructArray], Iterator[Bound]]]]:
+    def readers(self) -> list[tuple[str, Callable[[pa.StructArray], Iterator[BoundEvent]]]]:
         """Return for each type of packets what makes its events of columns."""
         return [
             (name, self._reader(name, spec)) for name, spec in list_packets(self.program).items()
         ]
 
-    def _reader(self, name: str, spec: PacketType) -> Callable[[pa.StructArray], Iterator[Bound]]:
+    def _reader(
+        self, name: str, spec: PacketEvents
+    ) -> Callable[[pa.StructArray], Iterator[BoundEvent]]:
         kind = self._binder.types[name]
-        names = [setting.name for setting in spec.settings]
-        kinds = [setting.value.type for setting in spec.settings]
+        names = [assignment.name for assignment in spec.assignments]
+        kinds = [assignment.value.type for assignment in spec.assignments]
 
-        def read(array: pa.StructArray) -> Iterator[Bound]:
+        def read(array: pa.StructArray) -> Iterator[BoundEvent]:
             fields = dict(zip((it.name for it in array.type), array.flatten(), strict=True))
             values = [
                 _values(fields[field_name(it)], of) for it, of in zip(names, kinds, strict=True)
@@ -128,13 +129,13 @@ def _values(array: pa.Array, kind: Type) -> list[Any]:
     return values
 
 
-def read_steps(table: pa.Table, engine: PartEngine) -> list[Step]:
+def read_steps(table: pa.Table, engine: PartitionEngine) -> list[PartitionStep]:
     """Return the steps of a batch in order.
 
     It has the columns `offset` and `at`, and one for each type of packets of the engine. A
     row without offset lets time pass, after all others.
     """
-    found: list[tuple[int, int, int, Bound]] = []
+    found: list[tuple[int, int, int, BoundEvent]] = []
     for number, (name, read) in enumerate(engine.readers()):
         column = table[name]
         if column.null_count == len(column):
@@ -147,12 +148,12 @@ def read_steps(table: pa.Table, engine: PartEngine) -> list[Step]:
     steps = []
     for offset, group in groupby(found, key=itemgetter(0)):
         held = list(group)
-        steps.append(Step(offset, held[0][1], [it[3] for it in held]))
+        steps.append(PartitionStep(offset, held[0][1], [it[3] for it in held]))
     waits = table.filter(table["offset"].is_null())["at"].to_pylist()
-    return steps + [Step(None, at, []) for at in sorted(waits)]
+    return steps + [PartitionStep(None, at, []) for at in sorted(waits)]
 
 
-class Results:
+class ResultTable:
     """What came of steps, column by column."""
 
     def __init__(self, program: Program, part: int, names: frozenset[str] | None = None) -> None:
@@ -164,11 +165,11 @@ class Results:
         self._told = {
             name: next((it for it in attributes if operator.attributes.field(it)), "")
             for name, index in program.types.items()
-            if not isinstance(operator := program.operators[index], PacketType | Request)
+            if not isinstance(operator := program.operators[index], PacketEvents | RequestEvents)
             and (names is None or name in names)
         }
 
-    def add(self, offset: int | None, outcome: Outcome) -> None:
+    def add(self, offset: int | None, outcome: StepResult) -> None:
         """Note what a step came to."""
         step, part, rows = outcome.seq, self._part, self._rows
         place = 0

@@ -18,15 +18,15 @@ from typing import TypeAlias, assert_never
 
 from penstock.cep.algebra import (
     Aggregate,
+    Assignment,
     Iterate,
     Join,
     Latest,
     Meetings,
     Operator,
-    Packet,
+    PacketEvents,
     Refine,
-    Request,
-    Setting,
+    RequestEvents,
     Union,
     Visits,
 )
@@ -41,24 +41,24 @@ _SUBJECT = ("r", "subject")
 
 
 @dataclass(frozen=True, slots=True)
-class Separation:
+class PartitionedProgram:
     """A program in two: what can be followed in parts, and what cannot."""
 
     key: str | None
     """The attribute that packets are parted by; None: all stay in one part."""
-    parted: Program
+    keyed: Program
     joint: Program | None
     results: frozenset[str]
     """The complex event types of the joint program that the parted one does not have."""
 
 
-def list_packets(program: Program) -> dict[str, Packet]:
+def list_packets(program: Program) -> dict[str, PacketEvents]:
     """Return the types that are bound to packets, in the order in which engines bind them."""
     found = {name: program.operators[index] for name, index in sorted(program.types.items())}
-    return {name: it for name, it in found.items() if isinstance(it, Packet)}
+    return {name: it for name, it in found.items() if isinstance(it, PacketEvents)}
 
 
-def separate(program: Program) -> Separation:
+def partition_program(program: Program) -> PartitionedProgram:
     """Separate a program."""
     keys = {scenario.attribute for scenario in program.scenarios.values()}
     if len(keys) == 1:
@@ -66,7 +66,7 @@ def separate(program: Program) -> Separation:
         carried = _follow(program.operators, key)
         if all(key in (carried[index] or ()) for index in _driving(program)):
             return _split(program, key, carried)
-    return Separation(None, program, None, frozenset())
+    return PartitionedProgram(None, program, None, frozenset())
 
 
 def _driving(program: Program) -> Iterable[int]:
@@ -94,21 +94,21 @@ def _carry(  # noqa: PLR0911 - one case per operator
     """Return what an operator carries whose inputs are parted."""
     common = frozenset.intersection(*given) if given else frozenset()
     match operator:
-        case Packet(attributes=attributes):
+        case PacketEvents(attributes=attributes):
             return frozenset({key}) if attributes.field(key) == STRING else None
-        case Request(settings=settings):
-            return frozenset(it.name for it in settings if find_path(it.value.tree) == _SUBJECT)
-        case Refine(settings=None) | Union():
+        case RequestEvents(assignments=assignments):
+            return frozenset(it.name for it in assignments if find_path(it.value.tree) == _SUBJECT)
+        case Refine(assignments=None) | Union():
             return common
-        case Refine(settings=settings):
-            return _reshape(settings or (), given)
+        case Refine(assignments=assignments):
+            return _reshape(assignments or (), given)
         case Aggregate(by=by):
             return frozenset(by) & common or None
         case Latest(by=by) | Iterate(by=by):
             return common if common & set(by) else None
-        case Join(by=by, sides=sides, settings=settings):
+        case Join(by=by, sides=sides, assignments=assignments):
             positive = [it for it, side in zip(given, sides, strict=True) if not side.negated]
-            return _reshape(settings, positive) if common & set(by) else None
+            return _reshape(assignments, positive) if common & set(by) else None
         case Visits(who=who):
             return frozenset({who}) if who in common else None
         case Meetings():
@@ -117,19 +117,19 @@ def _carry(  # noqa: PLR0911 - one case per operator
             assert_never(operator)
 
 
-def _reshape(settings: Iterable[Setting], given: Sequence[frozenset[str]]) -> frozenset[str]:
+def _reshape(assignments: Iterable[Assignment], given: Sequence[frozenset[str]]) -> frozenset[str]:
     """Return the attributes that are set to carried ones; roots stand for inputs in order."""
     found = set()
-    for setting in settings:
-        path = find_path(setting.value.tree)
+    for assignment in assignments:
+        path = find_path(assignment.value.tree)
         if path is not None and len(path) == len(("root", "attribute")):
-            place = setting.value.scope.names.index(path[0])
+            place = assignment.value.scope.names.index(path[0])
             if path[1] in given[place]:
-                found.add(setting.name)
+                found.add(assignment.name)
     return frozenset(found)
 
 
-def _split(program: Program, key: str, carried: Sequence[Carried]) -> Separation:
+def _split(program: Program, key: str, carried: Sequence[Carried]) -> PartitionedProgram:
     operators = program.operators
     driving = set(_driving(program))
     joint = {index for index, it in enumerate(carried) if it is None}
@@ -140,19 +140,20 @@ def _split(program: Program, key: str, carried: Sequence[Carried]) -> Separation
     parted = {
         index
         for index, operator in enumerate(operators)
-        if index not in joint and (not isinstance(operator, Packet) or index in used | driving)
+        if index not in joint
+        and (not isinstance(operator, PacketEvents) or index in used | driving)
     }
     results = {
         name
         for name, index in program.types.items()
-        if index in joint and not isinstance(operators[index], Packet)
+        if index in joint and not isinstance(operators[index], PacketEvents)
     }
     sources = {
         name
         for name, index in program.types.items()
-        if isinstance(operators[index], Packet | Request)
+        if isinstance(operators[index], PacketEvents | RequestEvents)
     }
-    return Separation(
+    return PartitionedProgram(
         key,
         _take(program, parted, program.types),
         _take(program, below, [*results, *sources]) if results else None,

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from penstock.cep.engine import Engine
 from penstock.cep.event_binding import Packet
-from penstock.cep.step_result import Outcome, Publication, Transition
+from penstock.cep.step_result import Publication, StepResult, Transition
 from penstock.definitions import DefinitionSet
 from penstock.definitions.access import AccessDefinitions
 from penstock.definitions.events import compile_program
@@ -49,10 +49,10 @@ class InProcess:
         message = Message(topic, payload, user=user)
         asker = self.access.asker(user, None)
         packet = Packet(topic, message.t, asker.attributes, self.access.about(message), e)
-        tentative = self.engine.offer(packet, at)
+        prepared = self.engine.prepare(packet, at)
         verdict = self.access.decide("write", asker, message, e, self.board)
         if verdict.allowed:
-            self._follow(tentative.commit())
+            self._follow(prepared.commit())
         return verdict
 
     def advance(self, at: int) -> None:
@@ -74,7 +74,7 @@ class InProcess:
             self._e = {"time": EPOCH + timedelta(milliseconds=at)}
         return self._e
 
-    def _follow(self, outcome: Outcome) -> None:
+    def _follow(self, outcome: StepResult) -> None:
         for it in outcome.transitions:
             self.board.move(it.scenario, it.subject, it.target)
             self.on_transition(it)
@@ -94,4 +94,4 @@ class InProcess:
             self._environment(at),
             depth=publication.depth,
         )
-        self._follow(self.engine.offer(packet, at).commit())
+        self._follow(self.engine.prepare(packet, at).commit())

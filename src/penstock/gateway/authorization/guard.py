@@ -137,7 +137,7 @@ class Guard:
         )
         e = _surroundings(now, asked.place)
         detection.catch_up(now)
-        tentative = None
+        prepared = None
         mark = asked.mark
         repeated = mark is not None and detection.repeats.has(mark)
         if watched and not repeated:
@@ -152,8 +152,8 @@ class Guard:
                 ahead=self._clock.ahead,
             )
             try:
-                tentative = detection.engine.offer(seen, now)
-                record = tentative.record() if tentative.bound else b""
+                prepared = detection.engine.prepare(seen, now)
+                record = prepared.record() if prepared.bound else b""
             except Exception as error:  # noqa: BLE001 - whatever it is, it was no event
                 _log.warning("a message could not be looked at", error=error)
                 return NO_EVENT
@@ -162,14 +162,14 @@ class Guard:
             return IN_DOUBT if self.is_doubtful(verdict) else Written(POLICY, verdict.rule)
         if verdict.applied is not None:
             self.tell_emergency(Session(asked.client, asked.user or ANONYMOUS, 0), verdict)
-        if tentative is None or not tentative.bound:
+        if prepared is None or not prepared.bound:
             # One that took effect before is held by what is on record up to now.
             ticket = detection.journal.added if repeated else 0
             return Written(
                 ticket=ticket, lasting=not watched and self._lasts(verdict.depends, topic)
             )
         try:
-            return Written(ticket=detection.commit(tentative, record, receipt, mark))
+            return Written(ticket=detection.commit(prepared, record, receipt, mark))
         except UnavailableError:
             return NO_DETECTOR
 
@@ -205,9 +205,9 @@ class Guard:
         # Actions go by this gateway's clock: whatever they tell needs no `ahead`.
         packet = Packet(topic, message.t, _NOBODY, access.about(message), e, depth=depth)
         try:
-            tentative = engine.offer(packet, now)
-            if tentative.bound:
-                detection.commit(tentative, tentative.record())
+            prepared = engine.prepare(packet, now)
+            if prepared.bound:
+                detection.commit(prepared, prepared.record())
         except Exception as error:  # noqa: BLE001 - as above
             _log.warning("a message of an action could not be looked at", error=error)
             return False

@@ -26,9 +26,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from penstock.cep import step_log
-from penstock.cep.engine import Engine, Tentative
+from penstock.cep.engine import Engine, PreparedStep
 from penstock.cep.program import Program
-from penstock.cep.step_result import By, Outcome
+from penstock.cep.step_result import StepResult, TransitionCause
 from penstock.errors import PenstockError, UnavailableError, UsageError, quote
 from penstock.gateway.clock import Clock
 from penstock.gateway.detection.duplicate_filter import Mark, Repeats
@@ -160,14 +160,14 @@ class Detection:
 
     def commit(
         self,
-        tentative: Tentative,
+        prepared: PreparedStep,
         record: bytes,
         receipt: Receipt | None = None,
         mark: Mark | None = None,
     ) -> int:
         """Let an authorised packet take effect; return its ticket in the journal."""
         try:
-            outcome = tentative.commit()
+            outcome = prepared.commit()
         except Exception as error:
             self.crash(error)
             raise UnavailableError("an event could not be processed") from error
@@ -190,7 +190,9 @@ class Detection:
         now = self.clock.now()
         try:
             subject = _find_subject(engine, request, two_persons=two_persons)
-            outcome = engine.set(request.scenario, subject, request.situation, now, request.hold)
+            outcome = engine.set_situation(
+                request.scenario, subject, request.situation, now, request.hold
+            )
         except PenstockError as error:
             self.journal.add(settled=[(request.request, error.message)])
             return
@@ -223,13 +225,13 @@ class Detection:
         if outcome.publications:
             self.act()
 
-    def _take(self, outcome: Outcome, record: bytes, request: Request | None = None) -> int:
+    def _take(self, outcome: StepResult, record: bytes, request: Request | None = None) -> int:
         """Take over what a step came to."""
         steps = []
         for it in outcome.transitions:
             self.board.move(it.scenario, it.subject, it.target)
-            by_hand = it.by is By.HAND
-            cause = Cause(it.by.value)
+            by_hand = it.cause is TransitionCause.HAND
+            cause = Cause(it.cause.value)
             step = Step(
                 it.at,
                 it.scenario,
@@ -342,7 +344,7 @@ class Detection:
     @property
     def moves_at(self) -> int | None:
         """When time alone may change a situation, by `clock`."""
-        return None if self.engine is None else self.engine.next_move()
+        return None if self.engine is None else self.engine.next_deadline()
 
     def _foretell(self) -> float | None:
         """Return when time alone may change a situation, by `boot_clock`."""

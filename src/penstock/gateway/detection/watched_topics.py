@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from penstock.cep.algebra import Packet
+from penstock.cep.algebra import PacketEvents
 from penstock.cep.program import Program
 from penstock.cep.topic_index import TopicIndex
 
@@ -23,11 +23,11 @@ class Watch:
 
     def __init__(self, program: Program) -> None:
         self._index: TopicIndex[int] = TopicIndex()
-        self._kinds: list[Packet] = []
+        self._kinds: list[PacketEvents] = []
         self._known: dict[str, bool] = {}
         for index in sorted(set(program.types.values())):
             kind = program.operators[index]
-            if isinstance(kind, Packet):
+            if isinstance(kind, PacketEvents):
                 for filter_ in kind.filters:
                     self._index.add(filter_, len(self._kinds))
                 self._kinds.append(kind)
@@ -47,7 +47,7 @@ class Watch:
         return known
 
 
-def _could_be(kind: Packet, topic: str) -> bool:
+def _could_be(kind: PacketEvents, topic: str) -> bool:
     if not kind.when.references <= {"t.topic"}:
         return True
     return kind.when.function(_NOTHING, _NOTHING, _NOTHING, {"topic": topic}) is True

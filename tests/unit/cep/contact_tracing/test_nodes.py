@@ -10,7 +10,7 @@ from penstock.cep.algebra import Aggregate
 from penstock.cep.contact_tracing.nodes import find_daily_sums
 from penstock.cep.engine import Engine
 from penstock.cep.program import Program
-from penstock.cep.step_result import Outcome
+from penstock.cep.step_result import StepResult
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.events import compile_program
 from tests.cep.nursing_home import FOLDER, START, make_packet
@@ -64,7 +64,7 @@ def test_kept_sums_are_those_of_the_meetings() -> None:
             messages.append(("temperature", {"pid": feverish, "temperature": 39}))
         for message in messages:
             one, other = (
-                engine.offer(make_packet(*message, at), at).commit() for engine in (kept, made)
+                engine.prepare(make_packet(*message, at), at).commit() for engine in (kept, made)
             )
             assert close_contacts(one) == close_contacts(other)
             assert set(map(repr, one.publications)) == set(map(repr, other.publications))
@@ -72,11 +72,11 @@ def test_kept_sums_are_those_of_the_meetings() -> None:
         for engine in (kept, made):
             # The case is closed again, so that the next fever asks again.
             if engine.current("covid", feverish) is not None:
-                engine.set("covid", feverish, None, at)
+                engine.set_situation("covid", feverish, None, at)
     assert found > 500
 
 
-def close_contacts(outcome: Outcome) -> set[tuple[object, ...]]:
+def close_contacts(outcome: StepResult) -> set[tuple[object, ...]]:
     return {
         tuple(row.values[it] for it in ("pid", "rpid", "date", "ts", "duration"))
         for name, row in outcome.detected
@@ -108,10 +108,12 @@ attribute: pid
         engine = Engine(load(text))
         at = START
         for room in ("hall", "garden"):
-            engine.offer(make_packet("location", {"pid": "ann", "location": room}, at), at).commit()
+            engine.prepare(
+                make_packet("location", {"pid": "ann", "location": room}, at), at
+            ).commit()
             at += HOUR
         fever = make_packet("temperature", {"pid": "ann", "temperature": 39}, at)
-        outcome = engine.offer(fever, at).commit()
+        outcome = engine.prepare(fever, at).commit()
         assert {it.topic for it in outcome.publications} == topics
         raised = [row.values["pos"] for name, row in outcome.detected if name == "VisitedRoom"]
         assert raised == (["hall", "garden"] if "rooms" in topics else [])
@@ -148,10 +150,10 @@ def test_samples_need_not_come_on_the_second(phase: int) -> None:
         for pid in ("ann", "bob")
     ]
     for at, pid in sorted(samples):
-        engine.offer(make_packet("location", {"pid": pid, "location": "hall"}, at), at).commit()
+        engine.prepare(make_packet("location", {"pid": pid, "location": "hall"}, at), at).commit()
     at = START + HOUR
     fever = make_packet("temperature", {"pid": "ann", "temperature": 39}, at)
-    ((told, _, _, _, duration),) = close_contacts(engine.offer(fever, at).commit())
+    ((told, _, _, _, duration),) = close_contacts(engine.prepare(fever, at).commit())
     assert told == "bob"
     assert isinstance(duration, float)
     assert 1499 <= duration <= 1501

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from penstock.cep.contact_tracing.presence import DAY, Presence, Stay
+from penstock.cep.contact_tracing.presence import DAY, Presence, Visit
 
 START = 20_000 * DAY
 TICK = START // 1000
@@ -57,9 +57,9 @@ def test_who_was_elsewhere_for_a_second_was_not_here() -> None:
     for second, place in enumerate(["hall", "garden", "hall", "hall"]):
         presence.add("ann", place, START + second * 1000)
     assert presence.visits("ann", START + 4000) == [
-        Stay("hall", TICK, TICK),
-        Stay("garden", TICK + 1, TICK + 1),
-        Stay("hall", TICK + 2, TICK + 3),
+        Visit("hall", TICK, TICK),
+        Visit("garden", TICK + 1, TICK + 1),
+        Visit("hall", TICK + 2, TICK + 3),
     ]
 
 
