@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from penstock.clock import boot_clock
 from penstock.gateway.publish_result import NO_DETECTOR, Written
 from penstock.gateway.replication.channel import derive_secret
 from penstock.gateway.replication.follower import Elsewhere
@@ -14,7 +15,6 @@ from penstock.gateway.replication.link import Terms
 from penstock.gateway.replication.messages import Asked, Row
 from penstock.gateway.replication.receipts import Receipt, Receipts
 from penstock.policy.access.emergencies import SituationBoard
-from penstock.store.follower import boot_clock
 
 TERMS: Final = Terms(derive_secret(b"k" * 32), largest=1 << 20, lease=30.0, patience=60.0)
 LONG: Final = 60.0

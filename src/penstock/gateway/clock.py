@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from penstock.store.follower import boot_clock
+from penstock.clock import boot_clock
 from penstock.telemetry import get_logger, metrics
 
 _JUMP_MS: Final = 60_000

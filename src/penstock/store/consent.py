@@ -27,11 +27,11 @@ from typing import Final, Self
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, Connection, Index, Integer, String, Table
 
+from penstock.clock import utc_now
 from penstock.config.secrets import SecretFile, generate_key
 from penstock.errors import UnavailableError
 from penstock.model.purposes import check_purpose
 from penstock.store.database import Database
-from penstock.store.definitions import utc_now
 from penstock.store.opt_outs import DIGITS, OptOuts, SubjectMarks
 from penstock.store.schema import MARK_LENGTH, NAME_LENGTH, Moment, metadata
 

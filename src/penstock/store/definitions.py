@@ -13,12 +13,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from types import MappingProxyType
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
+from penstock.clock import utc_now
 from penstock.errors import InvalidError, Problem
 from penstock.model.document import Document, Key
 from penstock.store.database import Database
@@ -80,11 +81,6 @@ class Revision:
     actor: str
     reason: str
     document: Document | None
-
-
-def utc_now() -> datetime:
-    """Return the time of day."""
-    return datetime.now(UTC)
 
 
 class Definitions:

@@ -23,9 +23,9 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, Connection, Integer, LargeBinary, String, Table
 
+from penstock.clock import utc_now
 from penstock.errors import PenstockError
 from penstock.store.database import Database
-from penstock.store.definitions import utc_now
 from penstock.store.schema import Moment, metadata
 from penstock.store.situations import (
     AREA,

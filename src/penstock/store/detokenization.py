@@ -27,6 +27,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy import Column, String, Table
 
+from penstock.clock import utc_now
 from penstock.definitions import DefinitionSet
 from penstock.definitions.views import hierarchies_of, plan_view
 from penstock.errors import DeniedError, PenstockError, UnavailableError, UsageError, quote
@@ -39,7 +40,6 @@ from penstock.store.audit.entry import Detail, Entry, Outcome, allow_detail
 from penstock.store.audit.log import AREA, AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.database import Database
-from penstock.store.definitions import utc_now
 from penstock.store.schema import NAME_LENGTH, REASON_LENGTH, Moment, metadata
 from penstock.store.vault import StoreVault
 

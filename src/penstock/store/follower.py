@@ -21,7 +21,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from typing import Self
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from penstock.clock import boot_clock
 from penstock.errors import PenstockError, UnavailableError, UsageError
 from penstock.store.database import Database
 from penstock.store.feed import Bell, Feed, open_feed
@@ -61,14 +61,6 @@ class Status:
     age: float | None  # seconds since it last knew that this is the current epoch
     is_fresh: bool
     trouble: str | None
-
-
-def boot_clock() -> float:
-    """Return seconds that go on while the machine sleeps, and never go back."""
-    return time.clock_gettime(_CLOCK)
-
-
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Follower:

@@ -31,9 +31,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, Connection, Integer, LargeBinary, String, Table
 
+from penstock.clock import utc_now
 from penstock.errors import UnavailableError
 from penstock.store.database import Database
-from penstock.store.definitions import utc_now
 from penstock.store.schema import MARK_LENGTH, NAME_LENGTH, Moment, metadata
 
 AREA = "kafka"

@@ -27,9 +27,9 @@ from datetime import datetime, timedelta
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, Connection, ForeignKey, Integer, String, Table, Text
 
+from penstock.clock import utc_now
 from penstock.errors import UnavailableError
 from penstock.store.database import Database
-from penstock.store.definitions import utc_now
 from penstock.store.schema import Moment, metadata
 
 AREA = "sessions"

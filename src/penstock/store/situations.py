@@ -28,12 +28,12 @@ import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, Connection, Index, String, Table
 
 from penstock.cep.scenarios.instances import check_hold
+from penstock.clock import utc_now
 from penstock.errors import DeniedError, UsageError, quote
 from penstock.store.audit.entry import Detail, Entry, Outcome, allow_detail
 from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.database import Database
-from penstock.store.definitions import utc_now
 from penstock.store.schema import ACTOR_LENGTH, NAME_LENGTH, REASON_LENGTH, Moment, metadata
 
 AREA: Final = "situations"

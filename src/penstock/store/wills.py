@@ -22,8 +22,8 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, Connection, LargeBinary, String, Table
 
+from penstock.clock import utc_now
 from penstock.store.database import Database
-from penstock.store.definitions import utc_now
 from penstock.store.schema import Moment, metadata
 from penstock.store.sessions import DIGEST_LENGTH, PRINCIPAL_LENGTH, digest
 

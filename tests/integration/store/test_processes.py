@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from penstock.clock import boot_clock
 from penstock.components import PostgresServer
 from penstock.errors import UnavailableError
 from penstock.model.document import Document, Key
 from penstock.store.database import Database
 from penstock.store.definitions import Definitions
 from penstock.store.edits import Put
-from penstock.store.follower import Follower, StaleError, boot_clock
+from penstock.store.follower import Follower, StaleError
 from penstock.store.snapshots import Update
 
 SOON = 60.0

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from penstock.clock import boot_clock
 from penstock.errors import UsageError
 from penstock.model.document import Document, Key
 from penstock.store.database import Database
 from penstock.store.definitions import Definitions
 from penstock.store.edits import Delete, Edit, Put
 from penstock.store.feed import Bell, open_feed
-from penstock.store.follower import Follower, StaleError, boot_clock
+from penstock.store.follower import Follower, StaleError
 from penstock.store.schema import epochs
 from penstock.store.snapshots import Update
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from penstock.clock import boot_clock
 from penstock.errors import PenstockError, UsageError
 from penstock.gateway.authorization.message_purposes import as_properties, narrow, read_purposes
 from penstock.gateway.commands import purpose_commands
@@ -24,7 +25,6 @@ from penstock.gateway.publish_result import DETECTOR, EVENT, POLICY, UNTOLD, Wri
 from penstock.model.purposes import PurposeSet
 from penstock.mqtt import Publish, ReasonCode, encode_user_properties
 from penstock.policy.purposes.commands import SendFor, parse_publish
-from penstock.store.follower import boot_clock
 
 if TYPE_CHECKING:
     from penstock.gateway.connection.downstream import Downstream

@@ -21,6 +21,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
 
+from penstock.clock import boot_clock
 from penstock.gateway.connection import admission, control_packets, handshake
 from penstock.gateway.connection.backlog import Backlog
 from penstock.gateway.connection.deferred_acks import HeldAnswers
@@ -46,7 +47,6 @@ from penstock.mqtt import (
     encode_puback,
 )
 from penstock.mqtt.aliases import Aliases
-from penstock.store.follower import boot_clock
 
 if TYPE_CHECKING:
     from penstock.gateway.connection.upstream import Upstream

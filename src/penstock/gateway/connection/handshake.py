@@ -25,6 +25,7 @@ import secrets
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from penstock.clock import boot_clock
 from penstock.errors import PenstockError
 from penstock.gateway.authorization.message_purposes import as_properties, narrow, read_purposes
 from penstock.gateway.connection import subscription_lifecycle
@@ -49,7 +50,6 @@ from penstock.mqtt import V5, Connack, Limits, ReasonCode, Sender, State, Will
 from penstock.mqtt.aliases import Aliases
 from penstock.mqtt.reasons import FAILURE
 from penstock.policy.purposes.commands import SendFor, parse_publish
-from penstock.store.follower import boot_clock
 from penstock.store.sessions import Begin, Forget, Return, TakenError
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ import asyncio
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from penstock.clock import boot_clock
 from penstock.errors import PenstockError
 from penstock.gateway.authorization.declared_purposes import RULE as UNDECLARED
 from penstock.gateway.connection.replies import within
@@ -43,7 +44,6 @@ from penstock.mqtt import Subscription as Requested
 from penstock.mqtt.reasons import FAILURE
 from penstock.policy.purposes.commands import PurposedFilter, parse_subscribe
 from penstock.policy.purposes.subscriptions import Subscription
-from penstock.store.follower import boot_clock
 from penstock.store.sessions import StoredSubscription
 
 if TYPE_CHECKING:

@@ -28,6 +28,7 @@ import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, cast
 
+from penstock.clock import boot_clock
 from penstock.gateway.authorization.decision_cache import UNDECIDED, Verdicts
 from penstock.gateway.connection.disconnect import FAREWELL_SECONDS, Cause, end
 from penstock.gateway.connection.duplicate_filter import Copies
@@ -60,7 +61,6 @@ from penstock.mqtt import (
 )
 from penstock.mqtt.control import PINGREQ
 from penstock.mqtt.wire import FIELD_LIMIT
-from penstock.store.follower import boot_clock
 
 if TYPE_CHECKING:
     from penstock.gateway.connection.downstream import Downstream

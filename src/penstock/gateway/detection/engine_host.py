@@ -29,6 +29,7 @@ from penstock.cep import step_log
 from penstock.cep.engine import Engine, PreparedStep
 from penstock.cep.program import Program
 from penstock.cep.step_result import StepResult, TransitionCause
+from penstock.clock import boot_clock
 from penstock.errors import PenstockError, UnavailableError, UsageError, quote
 from penstock.gateway.clock import Clock
 from penstock.gateway.detection.duplicate_filter import Mark, Repeats
@@ -46,7 +47,6 @@ from penstock.gateway.replication.messages import Row
 from penstock.gateway.replication.receipts import Receipt, Receipts
 from penstock.policy.access.emergencies import SituationBoard
 from penstock.store.detection import DetectionStore, Step
-from penstock.store.follower import boot_clock
 from penstock.store.situations import Cause, Request, as_stored
 from penstock.telemetry import get_logger, metrics
 

@@ -12,12 +12,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from penstock.clock import boot_clock
 from penstock.errors import UnavailableError
 from penstock.gateway.detection.fork_snapshot import Child, save_beside
 from penstock.gateway.detection.journal import Snapshot
 from penstock.gateway.detection.snapshots import pack_state, write
 from penstock.store.detection import Batch, ClaimLostError, DetectionStore
-from penstock.store.follower import boot_clock
 from penstock.telemetry import get_logger
 
 if TYPE_CHECKING:

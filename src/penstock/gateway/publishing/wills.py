@@ -28,6 +28,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
+from penstock.clock import boot_clock
 from penstock.errors import PenstockError
 from penstock.gateway.connection.disconnect import Cause, end
 from penstock.gateway.detection.leader_lease import is_gone
@@ -37,7 +38,6 @@ from penstock.gateway.session_writer import Saver
 from penstock.gateway.translation import MESSAGE_AIP, MESSAGE_PIP
 from penstock.mqtt import Connect, Disconnect, Publish, Reader, Sender, Will
 from penstock.store.detection import Detector
-from penstock.store.follower import boot_clock
 from penstock.store.wills import DroppedWill, KeptWill, WillChange, WillStore, make_number
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from penstock.clock import boot_clock
 from penstock.gateway.publish_result import Written
 from penstock.gateway.replication.channel import ChannelError
 from penstock.gateway.replication.clock_bound import Foresight
@@ -39,7 +40,6 @@ from penstock.gateway.replication.messages import (
 )
 from penstock.gateway.replication.submissions import Submissions
 from penstock.policy.access.emergencies import SituationBoard
-from penstock.store.follower import boot_clock
 from penstock.telemetry import metrics
 
 _FIRST_LEASE: Final = 1.0

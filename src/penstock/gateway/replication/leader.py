@@ -30,6 +30,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
+from penstock.clock import boot_clock
 from penstock.errors import PenstockError, UnavailableError
 from penstock.gateway.publish_result import NO_DETECTOR, Keeper, Written
 from penstock.gateway.replication.channel import ChannelError
@@ -51,7 +52,6 @@ from penstock.gateway.replication.messages import (
     check_version,
 )
 from penstock.gateway.replication.receipts import Receipt
-from penstock.store.follower import boot_clock
 from penstock.telemetry import get_logger, metrics
 
 LINKS: Final = 1_000

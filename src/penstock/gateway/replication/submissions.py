@@ -21,10 +21,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from penstock.clock import boot_clock
 from penstock.gateway.publish_result import NO_DETECTOR, NOT_TOLD, Keeper, Written
 from penstock.gateway.replication.messages import Answer, Asked, Submit
 from penstock.gateway.replication.receipts import Receipt
-from penstock.store.follower import boot_clock
 from penstock.telemetry import get_logger, metrics
 
 OPEN: Final = 100_000

@@ -16,6 +16,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from penstock.clock import boot_clock
 from penstock.gateway.authorization.definition_changes import concerned_filters, differing
 from penstock.gateway.authorization.rules import PURPOSE, Turn
 from penstock.gateway.connection import subscription_lifecycle
@@ -23,7 +24,7 @@ from penstock.gateway.connection.intake import STALE
 from penstock.model.document import Document, Key
 from penstock.store.checked import CheckedDefinitions
 from penstock.store.definitions import Change
-from penstock.store.follower import Follower, boot_clock
+from penstock.store.follower import Follower
 from penstock.store.snapshots import Snapshot, Update
 
 if TYPE_CHECKING:

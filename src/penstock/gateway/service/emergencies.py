@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from penstock.clock import boot_clock, utc_now
 from penstock.config.sections.gateway import EmergencySettings
 from penstock.errors import UnavailableError
 from penstock.gateway.authorization.guard import Guard
@@ -38,9 +39,7 @@ from penstock.gateway.replication.messages import Asked
 from penstock.gateway.replication.receipts import Receipt
 from penstock.store.audit.entry import Entry, Outcome
 from penstock.store.audit.pseudonyms import Pseudonyms
-from penstock.store.definitions import utc_now
 from penstock.store.detection import DetectionStore, Step
-from penstock.store.follower import boot_clock
 from penstock.store.situations import Request, Situations, name_details
 
 if TYPE_CHECKING:

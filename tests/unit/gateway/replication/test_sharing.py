@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from penstock.clock import boot_clock
 from penstock.gateway.publish_result import NO_DETECTOR, UNTOLD
 from penstock.gateway.replication.follower import Elsewhere
 from penstock.gateway.replication.leader import Neighbours
@@ -14,7 +15,6 @@ from penstock.gateway.replication.link import Link, Terms
 from penstock.gateway.replication.messages import Message, Moves
 from penstock.gateway.replication.receipts import Receipt
 from penstock.policy.access.emergencies import SituationsUnknownError
-from penstock.store.follower import boot_clock
 from tests.gateway.sharing import LONG, TERMS, Detector, Record, ask, make_elsewhere, run, until
 
 

@@ -9,12 +9,12 @@ import time
 
 import pytest
 
+from penstock.clock import boot_clock
 from penstock.gateway.replication.follower import Elsewhere
 from penstock.gateway.replication.leader import Neighbours
 from penstock.gateway.replication.link import Terms
 from penstock.gateway.replication.messages import Message, Moves
 from penstock.policy.access.emergencies import SituationBoard, SituationsUnknownError
-from penstock.store.follower import boot_clock
 from tests.gateway.sharing import LONG, TERMS, Detector, Record, make_elsewhere, run, until
 
 
