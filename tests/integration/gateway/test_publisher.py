@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.components import MosquittoServer, processes
-from penstock.gateway.connection.broker_address import BrokerAddress
+from penstock.gateway.broker import BrokerAddress
 from penstock.gateway.publishing.publisher import Publisher
 from tests.gateway.raw import RawClient
 

@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING
 from penstock.clock import boot_clock
 from penstock.errors import PenstockError
 from penstock.gateway.authorization.message_purposes import as_properties, narrow, read_purposes
+from penstock.gateway.broker import are_acceptable
 from penstock.gateway.connection import subscription_lifecycle
 from penstock.gateway.connection.authentication import RefusedError
-from penstock.gateway.connection.broker_texts import are_welcome
 from penstock.gateway.connection.disconnect import Cause, end
 from penstock.gateway.connection.intake import OPENING
 from penstock.gateway.connection.replies import within
@@ -209,7 +209,7 @@ def _authorise_will(client: Downstream, session: Session) -> Will | None:
         raise RefusedError("the will's topic is too long", ReasonCode.TOPIC_NAME_INVALID, "will")
     if not topic or (answer is not None and gateway.notation.is_command(answer)):
         raise RefusedError("a will cannot be a command", ReasonCode.NOT_AUTHORIZED, "will")
-    if not are_welcome(_texts(topic, will)):
+    if not are_acceptable(_texts(topic, will)):
         # It may go out on the connection that all wills have in common.
         text = "the will has control characters in its topic or properties"
         raise RefusedError(text, ReasonCode.TOPIC_NAME_INVALID, "will")

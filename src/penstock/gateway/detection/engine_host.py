@@ -38,9 +38,9 @@ from penstock.gateway.detection.ignored_events import Ignored
 from penstock.gateway.detection.journal import Journal
 from penstock.gateway.detection.journal_batches import Keeping
 from penstock.gateway.detection.leader_lease import Claim
+from penstock.gateway.detection.outbox import Outbox
 from penstock.gateway.detection.snapshots import Rebuilt
 from penstock.gateway.detection.watched_topics import Watch
-from penstock.gateway.publishing.outbox import Outbox
 from penstock.gateway.replication.follower import Elsewhere
 from penstock.gateway.replication.leader import Neighbours
 from penstock.gateway.replication.messages import Row

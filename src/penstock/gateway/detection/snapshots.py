@@ -17,7 +17,7 @@ from penstock.cep.step_result import Publication
 from penstock.errors import PenstockError
 from penstock.gateway.detection.duplicate_filter import Repeats
 from penstock.gateway.detection.journal import Snapshot
-from penstock.gateway.publishing.outbox import Outbox
+from penstock.gateway.detection.outbox import Outbox
 from penstock.gateway.replication.receipts import Receipts
 from penstock.store.detection import Batch, DetectionStore
 

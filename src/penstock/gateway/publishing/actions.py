@@ -25,15 +25,15 @@ import time
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Final
 
-from penstock.gateway.connection.broker_texts import are_welcome
+from penstock.gateway.broker import are_acceptable
 from penstock.gateway.publishing.dispatch import OUTCOMES, Dispatch, encode_payload
 from penstock.telemetry import get_logger
 
 if TYPE_CHECKING:
     from penstock.cep.step_result import Publication
     from penstock.gateway.authorization.guard import Guard
+    from penstock.gateway.detection.outbox import Outbox
     from penstock.gateway.limits import Limits
-    from penstock.gateway.publishing.outbox import Outbox
     from penstock.gateway.publishing.publisher import Publisher
     from penstock.policy.purposes.notation import Notation
 
@@ -166,7 +166,7 @@ class Actions:
             or self._notation.is_command(topic)
             or len(topic.encode("utf-8", "replace")) > self._limits.topic_bytes
             or topic.count("/") >= self._limits.topic_levels
-            or not are_welcome([topic])
+            or not are_acceptable([topic])
         )
 
 

@@ -24,7 +24,7 @@ from penstock.telemetry import metrics
 if TYPE_CHECKING:
     from penstock.cep.step_result import Publication
     from penstock.gateway.detection.engine_host import Detection
-    from penstock.gateway.publishing.outbox import Outbox
+    from penstock.gateway.detection.outbox import Outbox
     from penstock.gateway.publishing.publisher import Publisher
 
 _BURST_SECONDS: Final = 1.0

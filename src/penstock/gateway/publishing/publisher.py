@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.errors import PenstockError
-from penstock.gateway.connection.broker_address import BrokerAddress
+from penstock.gateway.broker import BrokerAddress
 from penstock.mqtt import (
     V5,
     Connack,

@@ -23,8 +23,8 @@ from penstock.config.sections.gateway import EmergencySettings
 from penstock.errors import UnavailableError
 from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.authorization.rules import Rules
+from penstock.gateway.broker import BrokerAddress
 from penstock.gateway.connection.authentication import Authenticator, RefusedError
-from penstock.gateway.connection.broker_address import BrokerAddress
 from penstock.gateway.connection.disconnect import Cause, end
 from penstock.gateway.connection.downstream import Downstream
 from penstock.gateway.connection.intake import DOUBT

@@ -25,8 +25,8 @@ from penstock.config import Config
 from penstock.errors import UnavailableError
 from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.authorization.rules import Rules
+from penstock.gateway.broker import BrokerAddress
 from penstock.gateway.connection.authentication import Authenticator, PasswordFile
-from penstock.gateway.connection.broker_address import BrokerAddress
 from penstock.gateway.detection.leader_lease import make_holder, make_place
 from penstock.gateway.limits import TICK_SECONDS, Limits
 from penstock.gateway.recording.event_logs import Logs

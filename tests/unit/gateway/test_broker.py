@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.gateway.connection.broker_texts import are_welcome
+from penstock.gateway.broker import are_acceptable
 
 
 @pytest.mark.parametrize("text", ["", "ward/ann", "Ærøskøbing 病 🏥", "e\u0301", " ", "\u202e"])
-def test_plain_texts_are_welcome(text: str) -> None:
-    assert are_welcome([text, "x"])
+def test_plain_texts_are_acceptable(text: str) -> None:
+    assert are_acceptable([text, "x"])
 
 
 @pytest.mark.parametrize(
@@ -18,4 +18,4 @@ def test_plain_texts_are_welcome(text: str) -> None:
      "\U0010fffe"],
 )  # fmt: skip
 def test_control_characters_and_what_is_none_are_not(character: str) -> None:
-    assert not are_welcome(["x", f"ward/{character}x"])
+    assert not are_acceptable(["x", f"ward/{character}x"])

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from penstock.cep.step_result import Publication
 from penstock.errors import PenstockError
 from penstock.gateway.detection.duplicate_filter import Repeats
+from penstock.gateway.detection.outbox import Outbox
 from penstock.gateway.detection.snapshots import pack_state, unpack_state
-from penstock.gateway.publishing.outbox import Outbox
 from penstock.gateway.replication.receipts import Receipts
 
 
