@@ -22,7 +22,7 @@ _log = get_logger("gateway")
 Change = TypeVar("Change")
 
 
-class Saver(Generic[Change]):
+class SessionWriter(Generic[Change]):
     """A queue in front of the store of sessions, or of wills."""
 
     def __init__(self, store: Callable[[list[Change]], Awaitable[None]]) -> None:

@@ -202,7 +202,7 @@ def test_a_session_that_moved_outlives_its_old_connection(
     one.call(keep_busy)
     assert new.connect(name, clean=False, expiry=600).session_present
     old.wait_closed()
-    one.call(one.gateway.saver.finish)
+    one.call(one.gateway.session_writer.finish)
     time.sleep(1.1)
     two.gateway.sessions.sweep()
     new.close()

@@ -311,9 +311,9 @@ def test_a_stuck_log_stops_no_delivery_where_it_may_shed(
             for number in range(count):
                 publisher.publish("home/w7/pulse", payload(number, padding=1_000), qos=qos)
             assert len(reader.messages(count)) == count
-            assert gateway.gateway.recording.buffered < 64 * 1024 + 2_000
+            assert gateway.gateway.recorder.buffered < 64 * 1024 + 2_000
         publisher.publish("home/w7/motion", b"", qos=1)
-        wait_until(lambda: gateway.gateway.recording.buffered == 0)
+        wait_until(lambda: gateway.gateway.recorder.buffered == 0)
         held = numbers(gateway.config)
         assert held == list(range(len(held)))
         assert 40 < len(held) < 60
@@ -343,13 +343,13 @@ def test_a_stuck_log_holds_up_its_publishers_alone(
                 if qos and number >= 90:
                     break
                 publisher.send(Publish.of("home/w7/pulse", message, qos=qos, packet_id=packet_id))
-            wait_until(lambda: gateway.gateway.recording.buffered >= 64 * 1024)
-            assert gateway.gateway.recording.buffered < 64 * 1024 + 2_000
+            wait_until(lambda: gateway.gateway.recorder.buffered >= 64 * 1024)
+            assert gateway.gateway.recorder.buffered < 64 * 1024 + 2_000
             assert len(reader.messages(40)) < 60
             for number in range(100):
                 other.publish("home/w7/motion", payload(number), qos=1)
             assert len(reader.messages(100)) == 100
-            assert gateway.gateway.recording.buffered < 64 * 1024 + 2_000
+            assert gateway.gateway.recorder.buffered < 64 * 1024 + 2_000
         expected = count if not qos else 90
         wait_for_records(gateway.config, expected)
         assert numbers(gateway.config) == list(range(expected))
@@ -361,12 +361,12 @@ def test_a_log_out_of_reach_is_tried_again(broker: MosquittoServer, tmp_path: Pa
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.write_text("not a folder")
         publisher.publish("home/w7/pulse", payload(1), qos=1)
-        wait_until(lambda: gateway.gateway.recording.check() is not None)
+        wait_until(lambda: gateway.gateway.recorder.check() is not None)
         publisher.publish("home/w7/pulse", payload(2), qos=1)
         folder.unlink()
         wait_for_records(gateway.config, 2)
         assert numbers(gateway.config) == [1, 2]
-        wait_until(lambda: gateway.gateway.recording.check() is None)
+        wait_until(lambda: gateway.gateway.recorder.check() is None)
 
 
 def test_what_waits_is_written_before_the_end(broker: MosquittoServer, tmp_path: Path) -> None:

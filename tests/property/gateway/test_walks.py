@@ -112,7 +112,7 @@ class Walk:
 
         def idle() -> bool:
             gateway = self.gateway.gateway
-            return gateway._tasks <= self.lasting and gateway.saver._running is None
+            return gateway._tasks <= self.lasting and gateway.session_writer._running is None
 
         deadline = time.monotonic() + 10
         while not self.gateway.do(idle):

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from penstock.errors import UnavailableError
-from penstock.gateway.session_writer import Saver
+from penstock.gateway.session_writer import SessionWriter
 from penstock.store.sessions import Leave, SessionChange
 
 
@@ -21,10 +21,10 @@ def test_what_comes_meanwhile_goes_into_the_next_batch_in_order() -> None:
         await asyncio.sleep(0)
 
     async def run() -> None:
-        saver = Saver(store)
-        await asyncio.gather(*(saver.save(leave(str(number))) for number in range(5)))
-        saver.later(leave("last"))
-        await saver.finish()
+        writer = SessionWriter(store)
+        await asyncio.gather(*(writer.save(leave(str(number))) for number in range(5)))
+        writer.later(leave("last"))
+        await writer.finish()
 
     asyncio.run(run())
     assert [name for batch in batches for name in batch] == ["0", "1", "2", "3", "4", "last"]
@@ -40,11 +40,11 @@ def test_one_change_that_is_refused_does_not_stand_in_the_way() -> None:
         stored.extend(change.client for change in changes)
 
     async def run() -> list[object]:
-        saver = Saver(store)
-        saver.later(leave("bad"))
+        writer = SessionWriter(store)
+        writer.later(leave("bad"))
         names = ("a", "bad", "b")
         return await asyncio.gather(
-            *(saver.save(leave(name)) for name in names), return_exceptions=True
+            *(writer.save(leave(name)) for name in names), return_exceptions=True
         )
 
     results = asyncio.run(run())
@@ -57,6 +57,6 @@ def test_finishing_without_work_returns() -> None:
         pytest.fail("nothing was to be stored")
 
     async def run() -> None:
-        await Saver(store).finish()
+        await SessionWriter(store).finish()
 
     asyncio.run(run())

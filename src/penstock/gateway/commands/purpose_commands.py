@@ -123,7 +123,7 @@ async def _carry_out(client: Downstream, packet: Publish, command: Command) -> N
             unsaved = rules.unsaved()
             await _store(client, lambda _: unsaved, "stored what was tried out")
         case Reload():
-            gateway.following.turn(rules.reload())
+            gateway.definition_feed.turn(rules.reload())
         case _:
             tried = rules.unsaved()
 
@@ -137,8 +137,8 @@ async def _carry_out(client: Downstream, packet: Publish, command: Command) -> N
                 await _store(client, want, _history(command))
             else:
                 wanted = want(rules.snapshot.documents if rules.snapshot else {})
-                await gateway.run_in_thread(gateway.following.check, wanted)
-                gateway.following.turn(rules.try_out(wanted))
+                await gateway.run_in_thread(gateway.definition_feed.check, wanted)
+                gateway.definition_feed.turn(rules.try_out(wanted))
 
 
 async def _store(
@@ -156,14 +156,14 @@ async def _store(
 
     change = await gateway.run_in_thread(
         partial(
-            gateway.following.definitions.edit,
+            gateway.definition_feed.definitions.edit,
             work_out,
             actor=client.session.principal,
             reason=f"{done} by MQTT command",
         )
     )
-    gateway.following.take(change)
-    gateway.following.turn(rules.settle(wanted, tried))
+    gateway.definition_feed.take(change)
+    gateway.definition_feed.turn(rules.settle(wanted, tried))
 
 
 def _wanted(

@@ -117,7 +117,7 @@ async def _admit_later(
         return
     client.broker().write([packet.to_v5(packet.properties.kept + stamp)])
     gateway.counters.messages_in += 1
-    recorded = gateway.recording.record(client, packet, restricted=purposes is not None)
+    recorded = gateway.recorder.record(client, packet, restricted=purposes is not None)
     if recorded is not None:
         await recorded
 
@@ -142,5 +142,5 @@ def _authorise(client: Downstream, packet: Publish, written: Written) -> bool:
         return False
     if written.ticket and packet.first & _QOS:
         keeper = written.keeper or gateway.guard.detection.journal
-        client.held_answers.expect(keeper, packet.packet_id, written.ticket)
+        client.deferred_acks.expect(keeper, packet.packet_id, written.ticket)
     return True

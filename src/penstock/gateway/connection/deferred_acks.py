@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from penstock.gateway.connection.downstream import Downstream
 
 
-class HeldAnswers:
+class DeferredAcks:
     """What one client is not told yet."""
 
     __slots__ = ("_client", "_waiting", "open")

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, cast
 from penstock.clock import boot_clock
 from penstock.gateway.connection import admission, control_packets, handshake
 from penstock.gateway.connection.backlog import Backlog
-from penstock.gateway.connection.deferred_acks import HeldAnswers
+from penstock.gateway.connection.deferred_acks import DeferredAcks
 from penstock.gateway.connection.disconnect import Cause, end
 from penstock.gateway.recording.feeds import MAX_VALUE
 from penstock.mqtt import (
@@ -69,11 +69,11 @@ class Downstream(asyncio.Protocol):
         "budget",
         "connect",
         "connection",
+        "deferred_acks",
         "ended",
         "gateway",
         "generation",
         "heard",
-        "held_answers",
         "idle",
         "idle_limit",
         "open",
@@ -128,7 +128,7 @@ class Downstream(asyncio.Protocol):
         self.budget = 0.0
         self._holds: set[str] = set()
         self.backlog = Backlog(self)
-        self.held_answers = HeldAnswers(self)
+        self.deferred_acks = DeferredAcks(self)
 
     # --- the network ---
 
@@ -197,8 +197,8 @@ class Downstream(asyncio.Protocol):
             known = _NOTHING_KNOWN
         upstream = self.broker()
         stamp = self.stamp
-        recording = gateway.recording
-        fed = recording.feeds.known
+        recorder = gateway.recorder
+        fed = recorder.feeds.known
         unacked = self.unacked
         out: list[bytes] = []
         passed = 0
@@ -216,14 +216,14 @@ class Downstream(asyncio.Protocol):
                     if (
                         fed is not None
                         and len(packet.payload) > MAX_VALUE
-                        and recording.feeds.of(packet.topic)
+                        and recorder.feeds.of(packet.topic)
                     ):
                         admission.refuse_long(self, packet)
                         if self.ended or self.backlog.is_unheard(packets):
                             return
                         continue
                     if packet.first & 6 and packet.packet_id not in unacked:
-                        if len(unacked) >= self.quota or packet.packet_id in upstream.questions:
+                        if len(unacked) >= self.quota or packet.packet_id in upstream.requests:
                             self.backlog.wait_for_quota(packet, packets)
                             return
                         unacked.add(packet.packet_id)
@@ -242,7 +242,7 @@ class Downstream(asyncio.Protocol):
                     passed += 1
                     if fed is not None and fed.get(packet.topic, True):
                         restricted = len(listed) > len(properties.kept) + len(stamp)
-                        waits = recording.record(self, packet, restricted=restricted)
+                        waits = recorder.record(self, packet, restricted=restricted)
                         if waits is not None:
                             self.backlog.suspend(waits, packets)
                             return

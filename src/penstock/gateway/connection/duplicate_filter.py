@@ -1,4 +1,4 @@
-"""Copies of one message: what a client of MQTT 3.1.1 gets once.
+"""Duplicates of one message: what a client of MQTT 3.1.1 gets once.
 
 Towards MQTT 5 some brokers send a message once for each subscription that it matches, one
 copy after the other, each with the identifier of its subscription. The same brokers send
@@ -18,7 +18,7 @@ from penstock.mqtt import Publish
 _RETAIN = 0x01
 
 
-class Copies:
+class DuplicateFilter:
     """Remembers the last message of a connection."""
 
     __slots__ = ("_last", "_named", "delivered")
@@ -28,7 +28,7 @@ class Copies:
         self._named: set[int] = set()
         self.delivered = False
 
-    def repeats(self, packet: Publish) -> bool:
+    def is_duplicate(self, packet: Publish) -> bool:
         """Take a message; say whether it is a copy of one that was delivered."""
         last = self._last
         numbers = packet.properties.subscription_identifiers

@@ -294,7 +294,7 @@ async def _inherit(client: Downstream, answer: Connack, seen: str | None) -> Non
             raise TakenError
     if stored is not None and stored.principal == session.principal:
         session.stored = True
-        await gateway.saver.save(Return(session.client_id, session.holder, stored))
+        await gateway.session_writer.save(Return(session.client_id, session.holder, stored))
         session.last_number = stored.last_number
         session.missing = subscription_lifecycle.restore(client, stored.subscriptions)
         return
@@ -303,7 +303,9 @@ async def _inherit(client: Downstream, answer: Connack, seen: str | None) -> Non
         session.last_number = secrets.randbelow(_UNKNOWN_NUMBERS)
     if session.resumable:
         session.stored = True
-        await gateway.saver.save(Begin(session.client_id, session.principal, session.holder, seen))
+        await gateway.session_writer.save(
+            Begin(session.client_id, session.principal, session.holder, seen)
+        )
     elif seen is not None:
         # The broker has ended an earlier session that was to be kept.
-        await gateway.saver.save(Forget(session.client_id, seen))
+        await gateway.session_writer.save(Forget(session.client_id, seen))

@@ -27,8 +27,8 @@ Answer = Suback | Unsuback
 _HIGHEST_ID: Final = 65_535
 
 
-class Questions(dict[int, "asyncio.Future[Answer]"]):
-    """The questions of one connection that are not answered yet, by packet identifier."""
+class PendingRequests(dict[int, "asyncio.Future[Answer]"]):
+    """The requests of one connection that are not answered yet, by packet identifier."""
 
     __slots__ = ("_last_id", "_send", "_used")
 

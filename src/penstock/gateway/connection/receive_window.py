@@ -25,7 +25,7 @@ def cost(packet: Publish) -> int:
     )
 
 
-class Window:
+class ReceiveWindow:
     """The messages that a client has not acknowledged, and those that wait for it."""
 
     __slots__ = ("_in_flight", "_kept", "_released", "_size", "kept_bytes")

@@ -172,7 +172,7 @@ class _Request:
         await keep(client, [grant.held for grant in granted], gone)
         upstream = client.broker()
         for _, filter_ in self._ended:
-            await upstream.questions.unsubscribe(Unsubscribe(1, (filter_,)))
+            await upstream.requests.unsubscribe(Unsubscribe(1, (filter_,)))
         lost: list[str] = []
         for start in range(0, len(granted), _AT_ONCE):
             some = granted[start : start + _AT_ONCE]
@@ -222,7 +222,7 @@ async def unsubscribe(client: Downstream, packet: Unsubscribe) -> None:
         asked.append((place, named.text, there))
     if asked:
         request = Unsubscribe(1, tuple(filter_ for _, _, filter_ in asked))
-        answer = await client.broker().questions.unsubscribe(request)
+        answer = await client.broker().requests.unsubscribe(request)
         ended: list[str] = []
         for (place, text, _), reason in zip(asked, answer.reasons, strict=True):
             known = text in session.numbers or text in session.dormant

@@ -61,7 +61,7 @@ async def keep(
         session.client_id, session.holder, tuple(put), tuple(dropped), session.last_number
     )
     if change.put or change.drop:
-        await client.gateway.saver.save(change)
+        await client.gateway.session_writer.save(change)
 
 
 def restore(client: Downstream, stored: Iterable[StoredSubscription]) -> list[Subscription]:
@@ -106,7 +106,7 @@ async def _rest(client: Downstream, asleep: StoredSubscription) -> None:
     if not client.ended and dormant.get(asleep.filter) is asleep:
         dormant[asleep.filter] = paused
         filters = (broker_filter(asleep.filter, asleep.purpose, client.session.principal),)
-        await client.broker().questions.unsubscribe(Unsubscribe(1, filters))
+        await client.broker().requests.unsubscribe(Unsubscribe(1, filters))
 
 
 def wake(client: Downstream, concerned: Iterable[str] | None) -> None:
@@ -144,7 +144,7 @@ async def _pause(client: Downstream, subscription: Subscription) -> None:
     # Stored first: who takes the session up must know that the broker has it no longer.
     await keep(client, [replace(held, options=held.options | PAUSED)], [])
     if not subscription.active and _held(client, subscription) is not None:
-        await client.broker().questions.unsubscribe(
+        await client.broker().requests.unsubscribe(
             Unsubscribe(
                 1, (broker_filter(subscription.text, subscription.ap, client.session.principal),)
             )
@@ -192,7 +192,7 @@ async def ask_broker(
         handling,
     )
     properties = Properties(subscription_identifiers=(number,))
-    answer = await upstream.questions.subscribe(Subscribe(1, (wanted,), properties))
+    answer = await upstream.requests.subscribe(Subscribe(1, (wanted,), properties))
     return answer.reasons[0]
 
 

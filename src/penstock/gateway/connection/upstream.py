@@ -31,10 +31,10 @@ from typing import TYPE_CHECKING, Final, cast
 from penstock.clock import boot_clock
 from penstock.gateway.authorization.decision_cache import UNDECIDED, Verdicts
 from penstock.gateway.connection.disconnect import FAREWELL_SECONDS, Cause, end
-from penstock.gateway.connection.duplicate_filter import Copies
+from penstock.gateway.connection.duplicate_filter import DuplicateFilter
 from penstock.gateway.connection.intake import DOUBT, STALE, Intake
-from penstock.gateway.connection.pending_requests import Questions
-from penstock.gateway.connection.receive_window import Window
+from penstock.gateway.connection.pending_requests import PendingRequests
+from penstock.gateway.connection.receive_window import ReceiveWindow
 from penstock.gateway.connection.replies import within
 from penstock.mqtt import (
     NO_PROPERTIES,
@@ -78,7 +78,7 @@ class Upstream(asyncio.Protocol):
     """The connection to the broker that belongs to one client."""
 
     __slots__ = (
-        "_copies",
+        "_duplicates",
         "_pinged",
         "_quiet",
         "_waits",
@@ -88,8 +88,8 @@ class Upstream(asyncio.Protocol):
         "intake",
         "keep_alive",
         "packet_limit",
-        "questions",
         "reader",
+        "requests",
         "spoke",
         "transport",
         "verdicts",
@@ -113,15 +113,15 @@ class Upstream(asyncio.Protocol):
         self.ended = False
         self.keep_alive = 0
         most = client.takes.receive_maximum
-        self.window = Window(most) if most < FIELD_LIMIT else None
+        self.window = ReceiveWindow(most) if most < FIELD_LIMIT else None
         self.packet_limit = client.takes.maximum_packet_size
         self.verdicts = Verdicts(gateway.rules)
         self.denied: set[int] = set()
-        self.questions = Questions(client.unacked, self.write)
+        self.requests = PendingRequests(client.unacked, self.write)
         self.spoke = True
         self._quiet = 0
         self._pinged = 0
-        self._copies = Copies()
+        self._duplicates = DuplicateFilter()
 
     # --- the network ---
 
@@ -133,7 +133,7 @@ class Upstream(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """End the client's connection: its broker is gone."""
         self._end(exc)
-        self.questions.give_up()
+        self.requests.give_up()
         # While it opens, whoever opens it notices and tells the client.
         if self.client.open and not self.client.ended:
             self.client.gateway.counters.broker_lost()
@@ -234,7 +234,7 @@ class Upstream(asyncio.Protocol):
         """Forget what was decided."""
         self.verdicts.forget()
         # Through other subscriptions than before an equal message is no copy.
-        self._copies = Copies()
+        self._duplicates = DuplicateFilter()
 
     # --- the way of a delivery ---
 
@@ -283,7 +283,7 @@ class Upstream(asyncio.Protocol):
         session = client.session
         verdicts = self.verdicts.known
         old = self.version == V3
-        copies = self._copies if old and len(session.by_number) > 1 else None
+        duplicates = self._duplicates if old and len(session.by_number) > 1 else None
         window = self.window
         out: list[bytes] = []
         back: list[bytes] = []
@@ -303,15 +303,15 @@ class Upstream(asyncio.Protocol):
                         self._doubt(packet, packets)
                         break
                 if listed is None:
-                    if copies is not None:
-                        copies.repeats(packet)
+                    if duplicates is not None:
+                        duplicates.is_duplicate(packet)
                     self._refuse(packet, key, back)
                     continue
-                if copies is not None:
-                    if copies.repeats(packet):
+                if duplicates is not None:
+                    if duplicates.is_duplicate(packet):
                         self._deny(packet, back)
                         continue
-                    copies.delivered = True
+                    duplicates.delivered = True
                 data = packet.to_v3() if old else packet.to_v5(listed)
                 if len(data) > self.packet_limit:
                     gateway.counters.denied("delivery", "size")
@@ -329,8 +329,8 @@ class Upstream(asyncio.Protocol):
             ):
                 client.acknowledged(packet.packet_id)
                 data = encode_puback(packet.packet_id)
-                if client.held_answers.open:
-                    client.held_answers.hold(packet.packet_id, data)
+                if client.deferred_acks.open:
+                    client.deferred_acks.hold(packet.packet_id, data)
                 else:
                     out.append(data)
             else:
@@ -345,7 +345,7 @@ class Upstream(asyncio.Protocol):
         if back:
             self.write(back)
 
-    def settle(self, window: Window, packet: Puback | Pubrec | Pubcomp) -> None:
+    def settle(self, window: ReceiveWindow, packet: Puback | Pubrec | Pubcomp) -> None:
         """Take note of a client's answer; deliver what there is room for now."""
         window.settle(packet)
         if window.kept_bytes and not self._is_stale():
@@ -353,7 +353,7 @@ class Upstream(asyncio.Protocol):
         if not window.kept_bytes:
             self.resume("window")
 
-    def _release(self, window: Window) -> None:
+    def _release(self, window: ReceiveWindow) -> None:
         while DOUBT not in self._waits and (message := window.release()) is not None:
             self.deliver([message])
 
@@ -396,8 +396,8 @@ class Upstream(asyncio.Protocol):
     def _answer(self, packet: Puback | Pubrec | Pubcomp, out: list[bytes]) -> None:
         """Pass on the broker's answer, or keep it until what it is about is durable."""
         data = self._fit(packet)
-        if self.client.held_answers.open:
-            self.client.held_answers.hold(packet.packet_id, data)
+        if self.client.deferred_acks.open:
+            self.client.deferred_acks.hold(packet.packet_id, data)
         else:
             out.append(data)
 
@@ -421,7 +421,7 @@ class Upstream(asyncio.Protocol):
                 else:
                     out.append(self._fit(packet))
             case Suback() | Unsuback():
-                self.questions.answer(packet)
+                self.requests.answer(packet)
                 client.acknowledged(0)
             case Disconnect():
                 cause = (

@@ -34,7 +34,7 @@ from penstock.gateway.connection.disconnect import Cause, end
 from penstock.gateway.detection.leader_lease import is_gone
 from penstock.gateway.publish_result import DETECTOR, UNTOLD, Written
 from penstock.gateway.session import Session
-from penstock.gateway.session_writer import Saver
+from penstock.gateway.session_writer import SessionWriter
 from penstock.gateway.translation import MESSAGE_AIP, MESSAGE_PIP
 from penstock.mqtt import Connect, Disconnect, Publish, Reader, Sender, Will
 from penstock.store.detection import Detector
@@ -65,7 +65,7 @@ class Wills:
     def __init__(self, gateway: Gateway, store: WillStore) -> None:
         self._gateway = gateway
         self._store = store
-        self._saver: Saver[WillChange] = Saver(self._save)
+        self._writer: SessionWriter[WillChange] = SessionWriter(self._save)
         self._kept: dict[Session, str] = {}
         """The numbers of the wills of connected clients."""
         self._leaving: dict[str, _Leaving] = {}
@@ -96,13 +96,13 @@ class Wills:
         will = session.will
         if will is not None and not session.will_given:
             self._kept[session] = make_number()
-            await self._saver.save(self._row(session, will))
+            await self._writer.save(self._row(session, will))
 
     def forget(self, session: Session) -> None:
         """Take note that a connection is over and its will is not to be sent."""
         number = self._kept.pop(session, "")
         if number:
-            self._saver.later(DroppedWill(number))
+            self._writer.later(DroppedWill(number))
 
     # --- when it is gone ---
 
@@ -112,7 +112,7 @@ class Wills:
         if will is None:
             return False
         if session.will_given and not self._is_ours(will):
-            self._gateway.recording.note(will.topic, will.payload, _is_restricted(will))
+            self._gateway.recorder.note(will.topic, will.payload, _is_restricted(will))
             return False
         session.will = None
         self._depart(_Leaving(session, will, self._kept.pop(session, "") or make_number()))
@@ -126,7 +126,7 @@ class Wills:
 
     async def stop(self) -> None:
         """Let another gateway have those that were not sent."""
-        await self._saver.finish()
+        await self._writer.finish()
         if self._leaving:
             await self._gateway.run_in_thread(self._store.leave)
 
@@ -172,7 +172,7 @@ class Wills:
             if not await self._gateway.run_in_thread(self._store.renew):
                 for session in list(self._kept):
                     if session.will is not None:
-                        self._saver.later(self._row(session, session.will))
+                        self._writer.later(self._row(session, session.will))
         except PenstockError as error:
             self._gateway.log.warning("the store does not answer for wills", error=error)
 
@@ -185,7 +185,7 @@ class Wills:
         for row in found:
             leaving = _read(row)
             if leaving is None or leaving.session.client_id in self._gateway.clients:
-                self._saver.later(DroppedWill(row.number))
+                self._writer.later(DroppedWill(row.number))
             else:
                 self._depart(leaving)
         if found:
@@ -197,7 +197,7 @@ class Wills:
         gateway = self._gateway
         delayed = bool(will.properties.will_delay)
         return gateway.guard.concerns(will.topic) or (
-            delayed and bool(gateway.recording.feeds.of(will.topic))
+            delayed and bool(gateway.recorder.feeds.of(will.topic))
         )
 
     def _row(self, session: Session, will: Will) -> KeptWill:
@@ -231,7 +231,7 @@ class Wills:
         if it.timer is not None:
             it.timer.cancel()
         if self._leaving.pop(it.number, None) is not None:
-            self._saver.later(DroppedWill(it.number))
+            self._writer.later(DroppedWill(it.number))
             client_id = it.session.client_id
             self._by_client[client_id].remove(it)
             if not self._by_client[client_id]:

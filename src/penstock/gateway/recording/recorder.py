@@ -13,7 +13,7 @@ Rules that hold here:
 - Nothing in the buffer is given up while the gateway runs, however long the log is out of
   reach. Records of a stream keep the order in which messages were accepted here.
 - With `acknowledge: recorded` a publisher gets the answer to a message of QoS 1 or 2 when the
-  log has it (`HeldAnswers`), or after the time-out the end of its connection. So what is
+  log has it (`DeferredAcks`), or after the time-out the end of its connection. So what is
   acknowledged is in the log, and what a crash took with it is sent again: at least once.
 """
 
@@ -72,7 +72,7 @@ _LAG = metrics.gauge(
 ).plain
 
 
-class Recording:
+class Recorder:
     """What one gateway writes to the event log."""
 
     def __init__(self, settings: RecordingSettings, open_topic: OpenTopic) -> None:
@@ -114,7 +114,7 @@ class Recording:
         who = client.session.principal
         self._put(feeds, packet.topic, packet.payload, None if who == ANONYMOUS else who)
         if qos and self._holds_answers:
-            client.held_answers.expect(self, packet.packet_id, self.added)
+            client.deferred_acks.expect(self, packet.packet_id, self.added)
         return self._wait_for_room() if self._is_full() and not sheds else None
 
     def note(self, topic: str, payload: bytes, restricted: bool) -> None:  # noqa: FBT001

@@ -34,7 +34,7 @@ _TAKE_SECONDS = 10.0
 _LOOKS_PER_LEASE = 20
 
 
-class Following:
+class DefinitionFeed:
     """What one gateway knows of the definitions, and how it came to know it."""
 
     def __init__(
@@ -117,7 +117,7 @@ class Following:
     def _take_set(self, snapshot: Snapshot, changed: Iterable[Key]) -> None:
         keys = tuple(changed)
         turn = self._rules.take(snapshot, keys)
-        self._gateway.recording.feeds.take(snapshot.documents, keys)
+        self._gateway.recorder.feeds.take(snapshot.documents, keys)
         if any(key.kind == PURPOSE for key in keys):
             for client in self._gateway.clients.values():
                 if client.open:

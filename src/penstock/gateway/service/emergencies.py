@@ -1,6 +1,6 @@
 """Emergencies at this gateway: the parts that detect, decide and act, put together.
 
-    Following ──▶ Policies ──▶ Detection ──▶ board ──▶ Guard ◀── Downstream, Upstream, Wills
+    DefinitionFeed ──▶ Policies ──▶ Detection ──▶ board ──▶ Guard ◀── Downstream, Upstream, Wills
                                    │ ▲
                Actions ◀── outbox ─┘ └── requests by hand, from the store
                   └──▶ Publisher ──▶ broker

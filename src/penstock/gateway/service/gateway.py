@@ -2,7 +2,7 @@
 
     listeners ──▶ Downstream ◀──▶ Upstream ──▶ broker        one pair per client
                       │               │
-                      └──── Rules ◀───┴──── Following ◀──── store
+                      └──── Rules ◀───┴──── DefinitionFeed ◀──── store
 
 Rules that hold here:
 - One loop, one thread for all that concerns messages. Other threads read and write the
@@ -32,11 +32,11 @@ from penstock.gateway.connection.upstream import Upstream
 from penstock.gateway.counters import Counters
 from penstock.gateway.limits import TICK_SECONDS, Limits
 from penstock.gateway.publishing.wills import Wills
-from penstock.gateway.recording.recorder import Recording
-from penstock.gateway.service.definition_feed import Following
+from penstock.gateway.recording.recorder import Recorder
+from penstock.gateway.service.definition_feed import DefinitionFeed
 from penstock.gateway.service.emergencies import Emergencies, Sharing
 from penstock.gateway.session import Session
-from penstock.gateway.session_writer import Saver
+from penstock.gateway.session_writer import SessionWriter
 from penstock.gateway.translation import RESERVED, Offer
 from penstock.mqtt import Connect, PropertyLists, ReasonCode, Sender, TopicNames
 from penstock.policy.purposes.notation import Notation
@@ -75,7 +75,7 @@ class Gateway:
         situations: Situations,
         detection_store: DetectionStore,
         sharing: Sharing | None = None,
-        recording: Recording,
+        recorder: Recorder,
         wills: WillStore,
         stands_at: str | None = None,
     ) -> None:
@@ -95,7 +95,7 @@ class Gateway:
         self.topics = TopicNames()
         self.client_properties = PropertyLists(Sender.CLIENT, reserved=RESERVED)
         self.broker_properties = PropertyLists(Sender.SERVER, reserved=RESERVED)
-        self.saver = Saver(self._store_sessions)
+        self.session_writer = SessionWriter(self._store_sessions)
         self.clients: dict[str, Downstream] = {}
         self.connections: set[Downstream] = set()
         self.waiting: set[Upstream] = set()
@@ -111,11 +111,11 @@ class Gateway:
         )
         self.guard = self.emergencies.guard
         self.publisher = self.emergencies.publisher
-        self.recording = recording
-        self.publisher.record = recording.note
+        self.recorder = recorder
+        self.publisher.record = recorder.note
         self.wills = Wills(self, wills)
         rules.guard = self.guard
-        self.following = Following(self, definitions, follower)
+        self.definition_feed = DefinitionFeed(self, definitions, follower)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ticks = 0
 
@@ -128,11 +128,11 @@ class Gateway:
 
     async def start(self) -> None:
         """Follow the definitions, and wait until they are known."""
-        await self.following.start()
+        await self.definition_feed.start()
         await self.emergencies.start()
         await self.wills.start()
         self.start_task(self._keep_time())
-        self.start_task(self.following.watch_lease())
+        self.start_task(self.definition_feed.watch_lease())
 
     async def drain(self, seconds: float) -> None:
         """End all connections in order, and wait for what they still have to do."""
@@ -148,15 +148,15 @@ class Gateway:
             client.transport.abort()
         self.wills.finish()
         await self.emergencies.finish(seconds)
-        await self.recording.finish(seconds)
+        await self.recorder.finish(seconds)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self.saver.finish()
+                await self.session_writer.finish()
                 await self.wills.stop()
 
     async def stop(self) -> None:
         """Give back threads and tasks."""
-        await self.following.stop()
+        await self.definition_feed.stop()
         await self.emergencies.stop()
         tasks = list(self._tasks)
         for task in tasks:
@@ -249,7 +249,7 @@ class Gateway:
 
     def _leave_session(self, session: Session) -> None:
         if session.stored:
-            self.saver.later(Leave(session.client_id, session.holder, session.expiry))
+            self.session_writer.later(Leave(session.client_id, session.holder, session.expiry))
 
     def offer(self, connect: Connect) -> Offer:
         """Say what a client is granted."""
@@ -287,7 +287,7 @@ class Gateway:
         self._ticks += 1
         for client in list(self.connections):
             self._look_after(client)
-        self.recording.tick()
+        self.recorder.tick()
         self.counters.publish()
         self.denials.flush(self.rules.epoch)
         if not self._ticks % _SWEEP_TICKS:

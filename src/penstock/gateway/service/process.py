@@ -30,7 +30,7 @@ from penstock.gateway.connection.authentication import Authenticator, PasswordFi
 from penstock.gateway.detection.leader_lease import make_holder, make_place
 from penstock.gateway.limits import TICK_SECONDS, Limits
 from penstock.gateway.recording.event_logs import Logs
-from penstock.gateway.recording.recorder import Recording
+from penstock.gateway.recording.recorder import Recorder
 from penstock.gateway.replication.channel import derive_secret
 from penstock.gateway.service.emergencies import Sharing
 from penstock.gateway.service.gateway import Gateway
@@ -108,7 +108,7 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
                 holder=holder,
             ),
             sharing=make_sharing(config, worker),
-            recording=Recording(config.recording, Logs(config).topic),
+            recorder=Recorder(config.recording, Logs(config).topic),
             wills=WillStore(database, holder, place),
             stands_at=settings.place,
         )
@@ -200,7 +200,7 @@ def make_health(gateway: Gateway, follower: Follower, writer: AuditWriter) -> He
     health.register("broker", check_broker)
     health.register("audit", writer.check)
     health.register("detection", lambda: gateway.guard.detection.trouble or None)
-    health.register("event_log", gateway.recording.check)
+    health.register("event_log", gateway.recorder.check)
     health.register("loop", beat.check, liveness=True)
     return health
 

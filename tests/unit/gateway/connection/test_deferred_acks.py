@@ -7,7 +7,7 @@ from typing import cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.gateway.connection.deferred_acks import HeldAnswers
+from penstock.gateway.connection.deferred_acks import DeferredAcks
 from penstock.gateway.connection.downstream import Downstream
 
 
@@ -57,7 +57,7 @@ def test_answers_keep_their_order_and_wait_for_all_they_acknowledge(
     taken: list[tuple[str, object]],
 ) -> None:
     client = Client()
-    held = HeldAnswers(cast("Downstream", client))
+    held = DeferredAcks(cast("Downstream", client))
     keepers = [Keeper(), Keeper()]
     tickets: list[list[tuple[Keeper, int]]] = []
     answered = 0

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from penstock.gateway.connection.receive_window import Window
+from penstock.gateway.connection.receive_window import ReceiveWindow
 from penstock.mqtt import Puback, Pubcomp, Publish, Pubrec
 
 
@@ -8,14 +8,14 @@ def message(packet_id: int) -> Publish:
     return Publish.of("a", b"xx", qos=1 if packet_id else 0, packet_id=packet_id)
 
 
-def pass_on(window: Window, packet: Publish) -> bool:
+def pass_on(window: ReceiveWindow, packet: Publish) -> bool:
     if not window.admits(packet):
         return False
     window.send(packet)
     return True
 
 
-def settle(window: Window, answer: Puback | Pubrec | Pubcomp) -> list[int]:
+def settle(window: ReceiveWindow, answer: Puback | Pubrec | Pubcomp) -> list[int]:
     given = []
     window.settle(answer)
     while (packet := window.release()) is not None:
@@ -25,7 +25,7 @@ def settle(window: Window, answer: Puback | Pubrec | Pubcomp) -> list[int]:
 
 
 def test_what_is_beyond_waits_in_order() -> None:
-    window = Window(2)
+    window = ReceiveWindow(2)
     assert [pass_on(window, message(number)) for number in (1, 2, 3, 0, 4)] == [
         *(True, True),
         *(False, False, False),
@@ -37,12 +37,12 @@ def test_what_is_beyond_waits_in_order() -> None:
 
 
 def test_messages_of_qos_0_are_not_counted() -> None:
-    window = Window(1)
+    window = ReceiveWindow(1)
     assert [pass_on(window, message(number)) for number in (1, 0, 0)] == [True, True, True]
 
 
 def test_qos_2_ends_with_its_last_answer_or_a_refusal() -> None:
-    window = Window(1)
+    window = ReceiveWindow(1)
     assert pass_on(window, message(1))
     assert not pass_on(window, message(2))
     assert settle(window, Pubrec(1)) == []
@@ -52,13 +52,13 @@ def test_qos_2_ends_with_its_last_answer_or_a_refusal() -> None:
 
 
 def test_a_message_that_is_repeated_counts_once() -> None:
-    window = Window(1)
+    window = ReceiveWindow(1)
     assert pass_on(window, message(1))
     assert pass_on(window, message(1))
 
 
 def test_what_could_not_be_decided_on_waits_at_its_place() -> None:
-    window = Window(1)
+    window = ReceiveWindow(1)
     assert pass_on(window, message(1))
     assert [pass_on(window, message(number)) for number in (2, 3)] == [False, False]
     held = window.kept_bytes
