@@ -85,7 +85,7 @@ class World:
                 for held in partial
             )
         if self.mode == "hybrid":
-            if union.stance(ap) < 0:
+            if union.effect(ap) < 0:
                 return False
             if any(held.compatible(ap) for held in [*covering, *partial]):
                 return True

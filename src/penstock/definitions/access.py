@@ -18,10 +18,10 @@ from penstock.model.definition import Definition
 from penstock.model.document import Key
 from penstock.policy.access.attribute_values import read_value
 from penstock.policy.access.emergencies import Emergency
-from penstock.policy.access.engine import Access
-from penstock.policy.access.plans import Settings
-from penstock.policy.access.principals import Known
-from penstock.policy.access.rules import Limit, Rule
+from penstock.policy.access.engine import AccessEngine
+from penstock.policy.access.plans import Enforcement
+from penstock.policy.access.principals import KnownAttributes
+from penstock.policy.access.rules import Policy, Preference
 
 RULE_KINDS: Final = kinds.kinds_of(kinds.Concern.RULES)
 SETTING_KINDS: Final = kinds.kinds_of(kinds.Concern.SETTINGS)
@@ -33,7 +33,7 @@ class AccessDefinitions:
     """A decision engine that follows a set of definitions."""
 
     def __init__(self, definitions: DefinitionSet | None = None) -> None:
-        self.access = Access()
+        self.access = AccessEngine()
         if definitions is not None:
             self.take(definitions, definitions.definitions)
 
@@ -79,19 +79,19 @@ def name_rule(key: Key) -> str:
 
 def compile_rule(
     definition: Definition, definitions: DefinitionSet, scenarios: Mapping[str, tuple[str, ...]]
-) -> Rule | Limit:
+) -> Policy | Preference:
     """Compile a policy, an emergency policy or a preference."""
     scope = definitions.scope
     name = name_rule(definition.key)
     if isinstance(definition, kinds.Preference):
         condition = compile_expression(definition.when, scope, BOOL)
-        return Limit(name, definition.user, definition.filter, condition)
+        return Preference(name, definition.user, definition.filter, condition)
     if not isinstance(definition, kinds.Policy | kinds.EmergencyPolicy):
         raise TypeError(f"{name} does not decide on access")
     emergency = None
     if isinstance(definition, kinds.EmergencyPolicy):
         emergency = compile_emergency(definition, definitions, scenarios)
-    return Rule(
+    return Policy(
         name,
         definition.subject,
         definition.filter,
@@ -129,11 +129,11 @@ def scenarios_by_plan(definitions: DefinitionSet) -> dict[str, tuple[str, ...]]:
     return {plan: tuple(sorted(names)) for plan, names in found.items()}
 
 
-def compile_settings(definitions: DefinitionSet) -> Settings:
+def compile_settings(definitions: DefinitionSet) -> Enforcement:
     """Compile what holds for all decisions."""
     enforcement = definitions.get(kinds.Enforcement, "default") or kinds.Enforcement()
     scenarios = scenarios_by_plan(definitions)
-    return Settings(
+    return Enforcement(
         required=enforcement.policies == "required",
         override=enforcement.preferences_in_emergencies == "overridden",
         exclusive=tuple(
@@ -148,8 +148,8 @@ def compile_settings(definitions: DefinitionSet) -> Settings:
     )
 
 
-def compile_attributes(attributes: kinds.Attributes, scope: Scope) -> Known:
+def compile_attributes(attributes: kinds.Attributes, scope: Scope) -> KnownAttributes:
     """Read attribute values by their types."""
     declared = dict((scope.root("s") or Record(())).fields)
     values = {name: read_value(value, declared[name]) for name, value in attributes.values.items()}
-    return Known(values, attributes.on_behalf_of)
+    return KnownAttributes(values, attributes.on_behalf_of)

@@ -7,7 +7,7 @@ Rules that hold here:
 - The first part that denies decides; the explanation lists what all parts considered.
 - Questions may be hypothetical: attributes that are given go before those that are known,
   and so do the situations that a question supposes, all of them. Where it supposes none, those
-  count that the asker hands over; without them no emergency is there.
+  count that the principal hands over; without them no emergency is there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from penstock.model.topics import check_topic
 from penstock.policy.access.emergencies import SituationBoard, Situations
 from penstock.policy.access.objects import Message
 from penstock.policy.access.principals import Action
-from penstock.policy.decision import Decision
+from penstock.policy.decision import Explanation
 from penstock.policy.purposes.explanations import explain_topic
 from penstock.policy.purposes.reservations import Reservations
 
@@ -81,7 +81,7 @@ class Decider:
 
     def decide(
         self, question: Question, *, now: datetime, situations: Situations | None = None
-    ) -> Decision:
+    ) -> Explanation:
         """Decide one question, with the reason and all rules considered.
 
         `situations` are those that hold; a question that supposes some sets them aside.
@@ -103,7 +103,7 @@ class Decider:
             raise UsageError(
                 "a purpose belongs to reading; writing has none", fix="leave out the purpose"
             )
-        if self.policies_required or (question.action == "read" and self.access.limited):
+        if self.policies_required or (question.action == "read" and self.access.has_preferences):
             if situations is None or question.situations:
                 situations = SituationBoard(self.suppose(question.situations))
             parts.append(self._decide_by_policies(question, now, situations))
@@ -120,7 +120,7 @@ class Decider:
 
     def _decide_by_policies(
         self, question: Question, now: datetime, situations: Situations
-    ) -> Decision:
+    ) -> Explanation:
         environment = {"time": now, **question.environment}
         if question.purpose is not None:
             environment["purpose"] = question.purpose
@@ -134,7 +134,7 @@ class Decider:
         )
         return self.access.explain(
             question.action,
-            self.access.asker(question.user, question.client, question.attributes),
+            self.access.principal(question.user, question.client, question.attributes),
             message,
             environment,
             situations,
@@ -165,14 +165,14 @@ def _list(names: Iterable[str]) -> str:
     return ", ".join(names) or "not defined"
 
 
-def join(parts: list[Decision]) -> Decision:
+def join(parts: list[Explanation]) -> Explanation:
     """Join decisions that must all allow: the first that denies decides, else the last."""
     if not parts:
-        return Decision(
+        return Explanation(
             allowed=True, rule="enforcement default", reason="policies are not required for writing"
         )
     deciding = next((part for part in parts if not part.allowed), parts[-1])
-    return Decision(
+    return Explanation(
         allowed=deciding.allowed,
         rule=deciding.rule,
         reason=deciding.reason,

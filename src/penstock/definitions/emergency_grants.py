@@ -16,7 +16,7 @@ from penstock.definitions.access import AccessDefinitions, compile_rule, scenari
 from penstock.definitions.set import DefinitionSet
 from penstock.model import kinds
 from penstock.policy.access.emergencies import SituationBoard
-from penstock.policy.access.rules import Rule
+from penstock.policy.access.rules import Policy
 
 _USER = "user:"
 _CLIENT = "client:"
@@ -46,11 +46,13 @@ def list_grants(
     board = SituationBoard([(scenario, subject, situation)])
     access = AccessDefinitions(definitions).access
     known = scenarios_by_plan(definitions)
-    askers = {name: access.asker(*who) for name, who in sorted(_list_askers(definitions).items())}
+    principals = {
+        name: access.principal(*who) for name, who in sorted(_list_principals(definitions).items())
+    }
     found = []
     for policy in definitions.of(kinds.EmergencyPolicy).values():
         rule = compile_rule(policy, definitions, known)
-        if not isinstance(rule, Rule) or rule.emergency is None:
+        if not isinstance(rule, Policy) or rule.emergency is None:
             continue
         if rule.emergency.find(board, subject) is None:
             continue
@@ -64,10 +66,10 @@ def list_grants(
             policy.exclusive,
         )
         about = _suppose(policy, subject)
-        for name, asker in askers.items():
-            if rule.subject not in asker.subjects:
+        for name, principal in principals.items():
+            if rule.subject not in principal.subjects:
                 continue
-            outcome = rule.condition.function(asker.attributes, about, {}, {})
+            outcome = rule.condition.function(principal.attributes, about, {}, {})
             if outcome is True:
                 grant.people.append(name)
             elif outcome is None:
@@ -82,7 +84,7 @@ def _suppose(policy: kinds.EmergencyPolicy, subject: str) -> dict[str, Any]:
     return {name: subject} if root == "o" and name.isidentifier() else {}
 
 
-def _list_askers(definitions: DefinitionSet) -> dict[str, tuple[str | None, str | None]]:
+def _list_principals(definitions: DefinitionSet) -> dict[str, tuple[str | None, str | None]]:
     """Return users and clients by the names they are told by."""
     found: dict[str, tuple[str | None, str | None]] = {}
     for name in _list_names(definitions):

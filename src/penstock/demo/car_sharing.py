@@ -24,7 +24,7 @@ from penstock.definitions.decisions import Decider, Question
 from penstock.demo.car_sharing_clients import Cast, Service
 from penstock.demo.stage import Place, set_up
 from penstock.demo.story import Story
-from penstock.policy.decision import Decision
+from penstock.policy.decision import Explanation
 from penstock.store.checked import CheckedDefinitions
 from penstock.store.database import Database
 from penstock.store.definitions import Definitions
@@ -177,7 +177,7 @@ def _table(place: Place, got: dict[str, set[str]]) -> Table:
     return drawn
 
 
-def _why(topic: str, decision: Decision) -> str:
+def _why(topic: str, decision: Explanation) -> str:
     """Shorten a reason to what the table does not say yet."""
     reservation = decision.rule.removeprefix("reservation ").partition("{")[0]
     if decision.reason.startswith("it "):

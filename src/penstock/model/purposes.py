@@ -99,7 +99,7 @@ class PurposeSet:
         """Tell whether this set says nothing but what is prohibited (`{|x}`)."""
         return bool(self.pip) and not self.aip
 
-    def stance(self, ap: str | None) -> int:
+    def effect(self, ap: str | None) -> int:
         """Say how this set stands to an access purpose: PROHIBITS, SILENT or ALLOWS."""
         if ap is None:
             return SILENT
@@ -110,7 +110,7 @@ class PurposeSet:
 
     def compatible(self, ap: str | None) -> bool:
         """Tell whether data under this set may be used for the access purpose."""
-        return self.stance(ap) == ALLOWS
+        return self.effect(ap) == ALLOWS
 
     def admits(self, ap: str | None) -> bool:
         """Tell whether a message that carries this set itself may be used for the purpose.
@@ -118,8 +118,8 @@ class PurposeSet:
         What a message carries narrows what its topic allows. Prohibitions alone take away
         and require nothing else; a subscription without purpose gets no such message.
         """
-        stance = self.stance(ap)
-        return stance == ALLOWS or (stance == SILENT and ap is not None and self.prohibits_only)
+        effect = self.effect(ap)
+        return effect == ALLOWS or (effect == SILENT and ap is not None and self.prohibits_only)
 
     def narrow(self, other: PurposeSet) -> PurposeSet:
         """Join two sets that a message carries: it admits what both admit, and no more."""

@@ -25,7 +25,7 @@ class Considered:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class Explanation:
     """The outcome, the rule that decided, why, and all rules that were looked at."""
 
     allowed: bool

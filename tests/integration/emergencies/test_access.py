@@ -22,7 +22,7 @@ from penstock.definitions.access import AccessDefinitions
 from penstock.definitions.events import compile_program
 from penstock.policy.access.emergencies import SituationBoard
 from penstock.policy.access.objects import Message
-from penstock.policy.access.rules import Verdict
+from penstock.policy.access.rules import Decision
 
 FOLDER = Path(penstock.demo.__file__).parent / "nursing_home"
 START = int(datetime(2026, 3, 1, 8, tzinfo=UTC).timestamp() * 1000)
@@ -46,16 +46,16 @@ class House:
     def e(self) -> dict[str, Any]:
         return {"time": datetime.fromtimestamp(self.at / 1000, UTC)}
 
-    def publish(self, user: str, topic: str, **payload: Any) -> Verdict:
+    def publish(self, user: str, topic: str, **payload: Any) -> Decision:
         self.at += MINUTE
         message = Message(topic, json.dumps(payload).encode(), user=user)
-        asker = self.access.asker(user, None)
-        packet = Packet(topic, message.t, asker.attributes, self.access.about(message), self.e)
+        principal = self.access.principal(user, None)
+        packet = Packet(topic, message.t, principal.attributes, self.access.about(message), self.e)
         prepared = self.engine.prepare(packet, self.at)
-        verdict = self.access.decide("write", asker, message, self.e, self.board)
-        if verdict:
+        decision = self.access.decide("write", principal, message, self.e, self.board)
+        if decision:
             self._follow(prepared.commit())
-        return verdict
+        return decision
 
     def _follow(self, outcome: StepResult) -> None:
         for it in outcome.transitions:
@@ -66,14 +66,14 @@ class House:
 
     def reads(self, user: str, topic: str, patient: str) -> bool:
         message = Message(topic, json.dumps({"pid": patient}).encode(), user="sensor-2")
-        asker = self.access.asker(user, None)
-        return self.access.decide("read", asker, message, self.e, self.board).allowed
+        principal = self.access.principal(user, None)
+        return self.access.decide("read", principal, message, self.e, self.board).allowed
 
-    def measure(self, patient: int, temperature: float) -> Verdict:
+    def measure(self, patient: int, temperature: float) -> Decision:
         sensor, pid = f"sensor-{patient}", f"patient-{patient}"
         return self.publish(sensor, "physiological/temperature", pid=pid, temperature=temperature)
 
-    def test(self, patient: str, *, positive: bool) -> Verdict:
+    def test(self, patient: str, *, positive: bool) -> Decision:
         date = datetime.fromtimestamp(self.at / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         request = self.warnings[-1]["time"]
         return self.publish(

@@ -31,9 +31,9 @@ def test_compatibility(purposes: PurposeSet, ap: str) -> None:
 def test_a_union_allows_what_one_allows_and_none_prohibits(
     one: PurposeSet, other: PurposeSet, ap: str
 ) -> None:
-    stances = (one.stance(ap), other.stance(ap))
-    expected = min(stances) if min(stances) < 0 else max(stances)
-    assert one.union(other).stance(ap) == expected
+    effects = (one.effect(ap), other.effect(ap))
+    expected = min(effects) if min(effects) < 0 else max(effects)
+    assert one.union(other).effect(ap) == expected
 
 
 @given(SETS, SETS, st.one_of(PURPOSES, st.none()))

@@ -18,11 +18,11 @@ from penstock.lang import BOOL, STRING, Expression, Record, build_scope, compile
 from penstock.model.kinds import Group, ObjectShape
 from penstock.model.topics import matches
 from penstock.policy.access.emergencies import NO_SITUATIONS, Emergency, SituationBoard
-from penstock.policy.access.engine import Access
+from penstock.policy.access.engine import AccessEngine
 from penstock.policy.access.objects import Message
-from penstock.policy.access.plans import Settings
-from penstock.policy.access.principals import Action, Known
-from penstock.policy.access.rules import VOLATILE, Depends, Limit, Rule, Verdict
+from penstock.policy.access.plans import Enforcement
+from penstock.policy.access.principals import Action, KnownAttributes
+from penstock.policy.access.rules import VOLATILE, Decision, Depends, Policy, Preference
 
 SCOPE = build_scope(
     s={"uid": "string", "groups": "list(string)", "pSet": "list(string)", "rank": "int"},
@@ -62,20 +62,20 @@ DECISIONS = 60
 
 @dataclass
 class World:
-    rules: dict[str, Rule]
-    limits: dict[str, Limit]
-    settings: Settings
+    rules: dict[str, Policy]
+    limits: dict[str, Preference]
+    settings: Enforcement
     board: SituationBoard
     rank: int = 3  # of ann
     lost: bool = False  # whether the board is
 
 
-def draw_rule(draw: random.Random, number: int) -> Rule:
+def draw_rule(draw: random.Random, number: int) -> Policy:
     emergency = None
     if draw.random() < 0.5:
         emergency = draw_emergency(draw, exclusive=draw.random() < 0.2)
     action: Action = draw.choice(("read", "write"))
-    return Rule(
+    return Policy(
         f"rule {number}",
         draw.choice(SUBJECTS),
         draw.choice(FILTERS),
@@ -93,9 +93,9 @@ def draw_emergency(draw: random.Random, *, exclusive: bool) -> Emergency:
     )
 
 
-def draw_limit(draw: random.Random, number: int) -> Limit:
+def draw_limit(draw: random.Random, number: int) -> Preference:
     user = draw.choice(USERS)
-    return Limit(f"limit {number}", user, draw.choice(FILTERS), draw.choice(CONDITIONS))
+    return Preference(f"limit {number}", user, draw.choice(FILTERS), draw.choice(CONDITIONS))
 
 
 def draw_world(draw: random.Random) -> World:
@@ -106,15 +106,15 @@ def draw_world(draw: random.Random) -> World:
         exclusive = (
             Emergency(draw.choice([("covid",), SCENARIOS]), None, ABOUT[0], exclusive=True),
         )
-    settings = Settings(
+    settings = Enforcement(
         required=draw.random() < 0.9, override=draw.random() < 0.3, exclusive=exclusive
     )
     board = SituationBoard()
     return World({it.name: it for it in rules}, {it.name: it for it in limits}, settings, board)
 
 
-def make_access(world: World) -> Access:
-    access = Access()
+def make_access(world: World) -> AccessEngine:
+    access = AccessEngine()
     access.declare(SCOPE.root("s") or Record(()))
     access.assemble(
         [
@@ -122,10 +122,10 @@ def make_access(world: World) -> Access:
             Group(name="staff", includes=("nurses",), members=("client:c1",)),
         ]
     )
-    access.describe("group:staff", Known({"pSet": ["pat1"], "rank": 1}))
-    access.describe("user:ann", Known({"rank": world.rank}))
-    access.describe("user:bob", Known({"pSet": ["pat1", "pat2"]}))
-    access.describe("client:c1", Known({"rank": 2}, on_behalf_of="pat2"))
+    access.describe("group:staff", KnownAttributes({"pSet": ["pat1"], "rank": 1}))
+    access.describe("user:ann", KnownAttributes({"rank": world.rank}))
+    access.describe("user:bob", KnownAttributes({"pSet": ["pat1", "pat2"]}))
+    access.describe("client:c1", KnownAttributes({"rank": 2}, on_behalf_of="pat2"))
     access.shape("home", ObjectShape(name="home", topics="home/+patient/#"))
     access.shape("any", ObjectShape(name="any", topics="#", payload={"level": "level"}))
     access.shape("data", ObjectShape(name="data", topics="data", payload={"patient": "pid"}))
@@ -241,7 +241,7 @@ def draw_question(draw: random.Random) -> dict[str, Any]:
     }
 
 
-def change(draw: random.Random, world: World, access: Access) -> None:
+def change(draw: random.Random, world: World, access: AccessEngine) -> None:
     """Change situations and rules, in the world and in the engine."""
     for _ in range(draw.randint(0, 3)):
         world.board.move(
@@ -259,7 +259,7 @@ def change(draw: random.Random, world: World, access: Access) -> None:
         access.put(rule)
     if draw.random() < 0.05:
         world.rank = draw.randint(0, 4)
-        access.describe("user:ann", Known({"rank": world.rank}))
+        access.describe("user:ann", KnownAttributes({"rank": world.rank}))
     if draw.random() < 0.05 and world.rules:
         name = draw.choice(sorted(world.rules))
         del world.rules[name]
@@ -277,38 +277,38 @@ def test_the_engine_decides_as_the_naive_model_does(seed: int) -> None:
     draw = random.Random(seed)
     world = draw_world(draw)
     access = make_access(world)
-    kept: dict[Any, Any] = {}  # askers as sessions keep them, over changes of the rules
+    kept: dict[Any, Any] = {}  # principals as sessions keep them, over changes of the rules
     seen: dict[Any, Any] = {}
     for _ in range(DECISIONS):
         change(draw, world, access)
         ask = draw_question(draw)
         who = (ask["user"], ask["client"])
-        asker = kept.setdefault(who, access.asker(*who))
+        principal = kept.setdefault(who, access.principal(*who))
         for action in ("read", "write"):
             message = Message(
                 ask["topic"], ask["payload"], user=ask["publisher"], client=ask["publishing"]
             )
-            verdict = access.decide(action, asker, message, ask["e"], world.board)
+            decision = access.decide(action, principal, message, ask["e"], world.board)
             expected, overridden = decide_naively(world, action, ask)
-            assert verdict.allowed is expected, (action, ask)
-            assert verdict.overridden is overridden
-            told = access.explain(action, asker, message, ask["e"], world.board)
-            assert (told.allowed, told.rule) == (verdict.allowed, verdict.rule)
-            assert told.situation == (str(verdict.applied) if verdict.applied else None)
+            assert decision.allowed is expected, (action, ask)
+            assert decision.overridden is overridden
+            told = access.explain(action, principal, message, ask["e"], world.board)
+            assert (told.allowed, told.rule) == (decision.allowed, decision.rule)
+            assert told.situation == (str(decision.applied) if decision.applied else None)
             known = (access.generation, action, who, ask["topic"])
-            tell_dependences(known, verdict, ask, world, access.about(message), seen)
+            tell_dependences(known, decision, ask, world, access.about(message), seen)
 
 
 def tell_dependences(
     known: tuple[Any, ...],
-    verdict: Verdict,
+    decision: Decision,
     ask: dict[str, Any],
     world: World,
     about: Any,
     seen: dict[Any, Any],
 ) -> None:
-    """Check that what a verdict depends on is all that it depends on."""
-    depends = verdict.depends
+    """Check that what a decision depends on is all that it depends on."""
+    depends = decision.depends
     publisher = (ask["publisher"], ask["publishing"])
     assert seen.setdefault(known, depends & Depends.PUBLISHER) == depends & Depends.PUBLISHER
     if depends & Depends.PUBLISHER:
@@ -321,7 +321,7 @@ def tell_dependences(
         Depends.MESSAGE: ask["payload"],
     }
     looked_at = [repr(value) for flag, value in inputs.items() if depends & flag]
-    assert seen.setdefault((known, *looked_at), verdict) == verdict
+    assert seen.setdefault((known, *looked_at), decision) == decision
 
 
 @settings(max_examples=30, deadline=None)
@@ -331,7 +331,9 @@ def test_nothing_is_remembered_that_depends_on_the_message_or_the_time(seed: int
     access = make_access(draw_world(draw))
     for _ in range(20):
         ask = draw_question(draw)
-        asker = access.asker(ask["user"], ask["client"])
-        access.decide("read", asker, Message(ask["topic"], ask["payload"]), ask["e"], NO_SITUATIONS)
-        for plan in asker.plans.values():
+        principal = access.principal(ask["user"], ask["client"])
+        access.decide(
+            "read", principal, Message(ask["topic"], ask["payload"]), ask["e"], NO_SITUATIONS
+        )
+        for plan in principal.plans.values():
             assert not (plan.depends & VOLATILE and plan._own)

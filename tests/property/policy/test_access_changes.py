@@ -12,7 +12,7 @@ from penstock.definitions.access import AccessDefinitions
 from penstock.errors import InvalidError
 from penstock.model.document import Document, Key
 from penstock.policy.access.emergencies import SituationBoard
-from penstock.policy.access.engine import Access
+from penstock.policy.access.engine import AccessEngine
 from penstock.policy.access.objects import Message
 from penstock.policy.access.principals import ACTIONS
 
@@ -169,16 +169,18 @@ BOARDS = [
 ]
 
 
-def decide_all(access: Access) -> list[tuple[bool, str]]:
-    verdicts = []
+def decide_all(access: AccessEngine) -> list[tuple[bool, str]]:
+    decisions = []
     for user in ("ann", "bob", "eve", "p1", None):
         for topic in ("home/p1/r1", "home/p2/r2", "data"):
             message = Message(topic, {"pid": "p1"}, user="sensor")
             for board in BOARDS:
                 for action in ACTIONS:
-                    verdict = access.decide(action, access.asker(user, None), message, {}, board)
-                    verdicts.append((verdict.allowed, verdict.rule))
-    return verdicts
+                    decision = access.decide(
+                        action, access.principal(user, None), message, {}, board
+                    )
+                    decisions.append((decision.allowed, decision.rule))
+    return decisions
 
 
 @settings(max_examples=60, deadline=None)

@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from penstock.model.purposes import PurposeSet
 from penstock.model.topics import covers, matches, overlaps, parse_subscribed
-from penstock.policy.purposes.engine import Admission, Changes, PurposeEngine
+from penstock.policy.purposes.engine import Admission, PurposeEngine, SubscriptionChanges
 from penstock.policy.purposes.settings import SETTING_NAMES, Mode, PurposeSettings
 from penstock.policy.purposes.subscriptions import Subscription
 
@@ -112,7 +112,7 @@ class Model:
                 for held in partial
             )
         if mode is Mode.HYBRID:
-            if union.stance(ap) < 0:
+            if union.effect(ap) < 0:
                 return False
             if any(held.compatible(ap) for held in [*covering, *partial]):
                 return True
@@ -165,7 +165,7 @@ class Model:
 def narrowed(message: PurposeSet | None, ap: str | None) -> bool:
     if message is None:
         return True
-    if ap is None or message.stance(ap) < 0:
+    if ap is None or message.effect(ap) < 0:
         return False
     return message.compatible(ap) or (not message.aip and bool(message.pip))
 
@@ -194,7 +194,7 @@ class PurposeMachine(RuleBasedStateMachine):
         kind, arguments = action
         getattr(self, kind)(*arguments)
 
-    def expect(self, before: set[tuple[str, str]], changes: Changes) -> None:
+    def expect(self, before: set[tuple[str, str]], changes: SubscriptionChanges) -> None:
         after = self.model.active()
         assert names(changes.paused) == before - after
         assert names(changes.resumed) == after - before

@@ -20,4 +20,4 @@ def test_a_home_asks_questions_that_are_granted_and_denied() -> None:
     assert all(figure > 0 for figure in figures.values())
     assert 0 < home.share_allowed() < 1
     questions = home.draw_questions(READ)
-    assert len({(it.asker.user, it.topic, it.payload) for it in questions}) == 300
+    assert len({(it.principal.user, it.topic, it.payload) for it in questions}) == 300

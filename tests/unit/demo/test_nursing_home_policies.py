@@ -11,7 +11,7 @@ from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.access import AccessDefinitions
 from penstock.model import kinds
 from penstock.policy.access.emergencies import NO_SITUATIONS, SituationBoard
-from penstock.policy.access.engine import Access
+from penstock.policy.access.engine import AccessEngine
 from penstock.policy.access.objects import Message
 from penstock.policy.access.principals import ACTIONS
 
@@ -67,7 +67,7 @@ def build(extra: str = "") -> DefinitionSet:
     return DefinitionSet.build(changed.values())
 
 
-def make_access(extra: str = "") -> Access:
+def make_access(extra: str = "") -> AccessEngine:
     return AccessDefinitions(build(extra)).access
 
 
@@ -106,24 +106,24 @@ def test_every_decision_is_the_one_of_the_tables() -> None:
     for user, topic, patient, action, situation in ways:
         board = SituationBoard([("covid", patient, situation)] if situation else [])
         message = message_about(topic, patient)
-        asker = access.asker(user, None)
-        verdict = access.decide(action, asker, message, {}, board)
+        principal = access.principal(user, None)
+        decision = access.decide(action, principal, message, {}, board)
         tables = expect(user, topic, patient, action, situation)
-        assert verdict.allowed is bool(tables), (user, topic, patient, action, situation)
+        assert decision.allowed is bool(tables), (user, topic, patient, action, situation)
         if tables == {"7"}:
-            assert verdict.applied == ("covid", patient, situation)
-        told = access.explain(action, asker, message, {}, board)
-        assert (told.allowed, told.rule) == (verdict.allowed, verdict.rule)
+            assert decision.applied == ("covid", patient, situation)
+        told = access.explain(action, principal, message, {}, board)
+        assert (told.allowed, told.rule) == (decision.allowed, decision.rule)
 
 
 def test_one_severe_case_opens_no_other_patients_data() -> None:
     access = make_access()
     board = SituationBoard([("covid", "patient-1", "Severe")])
-    asker = access.asker("specialist-1", None)
+    principal = access.principal("specialist-1", None)
     temperature = "physiological/temperature"
-    assert access.decide("read", asker, message_about(temperature, "patient-1"), {}, board)
-    assert not access.decide("read", asker, message_about(temperature, "patient-2"), {}, board)
-    assert not access.decide("read", asker, Message(temperature, b"{}"), {}, board)
+    assert access.decide("read", principal, message_about(temperature, "patient-1"), {}, board)
+    assert not access.decide("read", principal, message_about(temperature, "patient-2"), {}, board)
+    assert not access.decide("read", principal, Message(temperature, b"{}"), {}, board)
 
 
 def test_in_the_exclusive_mode_emergency_policies_replace_the_ordinary_ones() -> None:
@@ -134,32 +134,32 @@ def test_in_the_exclusive_mode_emergency_policies_replace_the_ordinary_ones() ->
     ways = product(USERS, TOPICS, PATIENTS, ACTIONS, (None, *SITUATIONS))
     for user, topic, patient, action, situation in ways:
         board = SituationBoard([("covid", patient, situation)] if situation else [])
-        asker = access.asker(user, None)
-        verdict = access.decide(action, asker, message_about(topic, patient), {}, board)
+        principal = access.principal(user, None)
+        decision = access.decide(action, principal, message_about(topic, patient), {}, board)
         table = "7" if situation else "6"
-        assert verdict.allowed is (table in expect(user, topic, patient, action, situation))
+        assert decision.allowed is (table in expect(user, topic, patient, action, situation))
 
 
 def test_the_preference_of_a_patient_holds_in_an_emergency_unless_overridden() -> None:
     board = SituationBoard([("covid", "patient-1", "Severe")])
     message = message_about("physiological/respiratory", "patient-1", "sensor-1")
     access = make_access()
-    assert access.decide("read", access.asker("physician-1", None), message, {}, board)
-    specialist = access.asker("specialist-1", None)
-    verdict = access.decide("read", specialist, message, {}, board)
-    assert (verdict.allowed, verdict.rule) == (False, "preference patient-1/respiratory-rate")
+    assert access.decide("read", access.principal("physician-1", None), message, {}, board)
+    specialist = access.principal("specialist-1", None)
+    decision = access.decide("read", specialist, message, {}, board)
+    assert (decision.allowed, decision.rule) == (False, "preference patient-1/respiratory-rate")
     access = make_access(
         "kind: enforcement\nname: default\npolicies: required\n"
         "preferences_in_emergencies: overridden\n"
     )
-    verdict = access.decide("read", specialist, message, {}, board)
-    assert (verdict.allowed, verdict.overridden) == (True, True)
+    decision = access.decide("read", specialist, message, {}, board)
+    assert (decision.allowed, decision.overridden) == (True, True)
     assert not access.decide("read", specialist, message, {}, NO_SITUATIONS)
 
 
 def test_devices_publish_their_own_data_only() -> None:
     access = make_access()
-    sensor = access.asker("sensor-1", None)
+    sensor = access.principal("sensor-1", None)
     temperature = "physiological/temperature"
     assert access.decide(
         "write", sensor, message_about(temperature, "patient-1"), {}, NO_SITUATIONS
@@ -171,9 +171,9 @@ def test_devices_publish_their_own_data_only() -> None:
         "write", sensor, message_about("result", "patient-1"), {}, NO_SITUATIONS
     )
     assert access.decide(
-        "write", access.asker("room-1", None), message_about("location", "x"), {}, NO_SITUATIONS
+        "write", access.principal("room-1", None), message_about("location", "x"), {}, NO_SITUATIONS
     )
-    laboratory = access.asker("laboratory", None)
+    laboratory = access.principal("laboratory", None)
     assert access.decide(
         "write", laboratory, message_about("result", "patient-1"), {}, NO_SITUATIONS
     )

@@ -83,7 +83,7 @@ def test_a_set_prints_in_one_way() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ap", "stance"),
+    ("ap", "effect"),
     [
         ("marketing", ALLOWS),
         ("marketing/newsletter", ALLOWS),
@@ -96,11 +96,11 @@ def test_a_set_prints_in_one_way() -> None:
         (None, SILENT),
     ],
 )
-def test_the_car_sharing_reservation(ap: str | None, stance: int) -> None:
+def test_the_car_sharing_reservation(ap: str | None, effect: int) -> None:
     purposes = parse_purposes("{operational,marketing|marketing/individualized}")
     assert purposes is not None
-    assert purposes.stance(ap) == stance
-    assert purposes.compatible(ap) is (stance == ALLOWS)
+    assert purposes.effect(ap) == effect
+    assert purposes.compatible(ap) is (effect == ALLOWS)
 
 
 def test_prohibitions_only_is_not_for_nobody() -> None:

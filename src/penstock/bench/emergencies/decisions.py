@@ -3,14 +3,14 @@
 Method:
 - The policies are the nursing home's. The population is drawn: a tenth of the patients have
   a preference, a tenth are in an emergency; staff treat 20 patients each. Half of the
-  questions are about patients that the asker has to do with.
+  questions are about patients that the principal has to do with.
 - A decision is what the gateway asks for: a message is made from topic and payload, its
-  payload is parsed for the patient's name, and the asker's right to it is decided.
+  payload is parsed for the patient's name, and the principal's right to it is decided.
   `payload` is the making and parsing alone.
-- `first` are decisions on an asker and a patient that were not asked about before, so that
+- `first` are decisions on a principal and a patient that were not asked about before, so that
   all conditions are evaluated; `again` are the same questions a second time; `changing` are
   those of a policy that looks at the time, which is never remembered; `after a change` are
-  those after a change of the rules, when each asker and their rules are found anew once.
+  those after a change of the rules, when each principal and their rules are found anew once.
 - The crowded home has the target's people and 10,000 further policies: half of them for
   other users on the same topics, half on other topics.
 - Askers, patients and topics are drawn at random. The sizes take turns within a round; a
@@ -35,10 +35,10 @@ from penstock.definitions.access import AccessDefinitions
 from penstock.lang import BOOL, build_scope, compile_expression
 from penstock.model.document import Document
 from penstock.policy.access.emergencies import SituationBoard
-from penstock.policy.access.engine import Access
+from penstock.policy.access.engine import AccessEngine
 from penstock.policy.access.objects import Message
-from penstock.policy.access.principals import Action, Asker
-from penstock.policy.access.rules import Rule
+from penstock.policy.access.principals import Action, Principal
+from penstock.policy.access.rules import Policy
 
 SIZES = {"target": 1, "extreme": 5, "crowded": 1}
 FURTHER = 10_000  # policies of others in the crowded home
@@ -46,7 +46,7 @@ PEOPLE = {"patient": 300, "medical_personnel": 60, "relative": 60, "external_spe
 SITUATIONS = ("Possible", "Suspected", "Asymptomatic", "Symptomatic", "Severe")
 READ = ("physiological/temperature", "physiological/respiratory", "result", "bulletin", "location")
 TREATED = 20  # patients of a member of the staff
-CONCERNED = 0.5  # how many questions are about patients that the asker has to do with
+CONCERNED = 0.5  # how many questions are about patients that the principal has to do with
 GROWTH = 1.3
 
 PARTS = ("events.yaml", "plans.yaml", "policies.yaml")
@@ -64,7 +64,7 @@ class Question(NamedTuple):
     """What is asked: who reads or writes what."""
 
     action: Action
-    asker: Asker
+    principal: Principal
     topic: str
     payload: bytes
     publisher: str
@@ -90,14 +90,16 @@ class Home:
         condition = compile_expression("true", build_scope(), BOOL)
         self.access.put(
             *(
-                Rule(f"policy further-{number}", f"user:other-{number}", filter_, "read", condition)
+                Policy(
+                    f"policy further-{number}", f"user:other-{number}", filter_, "read", condition
+                )
                 for number in range(further)
                 for filter_ in [f"other/{number}/#" if number % 2 else "physiological/#"]
             )
         )
         self.e = {"time": datetime(2026, 3, 1, 5, tzinfo=UTC)}
 
-    def _make_access(self) -> Access:
+    def _make_access(self) -> AccessEngine:
         folder = files("penstock.demo").joinpath("nursing_home")
         texts = [folder.joinpath(name).read_text("utf-8") for name in PARTS]
         documents = [it for text in (*texts, NIGHT) for it in read_text(text).documents]
@@ -125,34 +127,34 @@ class Home:
             yield Document("preference", patient, body)
 
     def draw_questions(self, topics: tuple[str, ...], action: Action = "read") -> list[Question]:
-        """Draw questions that differ in asker, topic or patient."""
-        askers = [name for names in self._people.values() for name in names]
+        """Draw questions that differ in principal, topic or patient."""
+        principals = [name for names in self._people.values() for name in names]
         if topics == ("night",) or action == "write":
-            askers = self._people["medical_personnel"]
+            principals = self._people["medical_personnel"]
         drawn: dict[tuple[str, str, str], None] = {}
         while len(drawn) < self._count:
-            asker = self._draw.choice(askers)
+            principal = self._draw.choice(principals)
             patients = self._people["patient"]
             if self._draw.random() < CONCERNED:
-                patients = self._concerned.get(asker, patients)
-            drawn[asker, self._draw.choice(topics), self._draw.choice(patients)] = None
+                patients = self._concerned.get(principal, patients)
+            drawn[principal, self._draw.choice(topics), self._draw.choice(patients)] = None
         return [
             Question(
                 action,
-                self.access.asker(asker, None),
+                self.access.principal(principal, None),
                 topic,
                 json.dumps({"pid": patient, "value": 36.6, "unit": "C"}).encode(),
                 patient,
             )
-            for asker, topic, patient in drawn
+            for principal, topic, patient in drawn
         ]
 
     def time_decisions(self, questions: list[Question]) -> float:
         """Return microseconds for each question."""
         decide, board, e = self.access.decide, self.board, self.e
         started = time.thread_time_ns()
-        for action, asker, topic, payload, publisher in questions:
-            decide(action, asker, Message(topic, payload, user=publisher), e, board)
+        for action, principal, topic, payload, publisher in questions:
+            decide(action, principal, Message(topic, payload, user=publisher), e, board)
         return (time.thread_time_ns() - started) / len(questions) / 1e3
 
     def time_payloads(self, questions: list[Question]) -> float:
@@ -165,15 +167,15 @@ class Home:
 
     def share_allowed(self) -> float:
         """Return how many of some questions are answered with yes: not all, and not none."""
-        verdicts = [
-            self.access.decide(action, asker, Message(topic, payload), self.e, self.board)
-            for action, asker, topic, payload, _ in self.draw_questions(READ)
+        decisions = [
+            self.access.decide(action, principal, Message(topic, payload), self.e, self.board)
+            for action, principal, topic, payload, _ in self.draw_questions(READ)
         ]
-        return round(sum(map(bool, verdicts)) / len(verdicts), 3)
+        return round(sum(map(bool, decisions)) / len(decisions), 3)
 
     def measure(self) -> dict[str, float]:
         """Measure all figures once."""
-        self.access.turn_over()
+        self.access.invalidate()
         figures: dict[str, float] = {}
         for label, topics, action in (
             ("read", READ, "read"),
@@ -214,7 +216,7 @@ def run(*, quick: bool = False) -> dict[str, Any]:
         name: {
             label: round(figure / best["target"][label], 2)
             for label, figure in best[name].items()
-            if label != "after a change"  # more askers are found anew: no decision grows
+            if label != "after a change"  # more principals are found anew: no decision grows
         }
         for name in ("extreme", "crowded")
     }

@@ -23,9 +23,9 @@ from penstock.cli.output import json_option, show, table
 from penstock.cli.session import configuration
 from penstock.definitions.decisions import Decider, Question
 from penstock.errors import UsageError, quote
-from penstock.policy.access.emergencies import Witness
+from penstock.policy.access.emergencies import RecordedSituations
 from penstock.policy.access.objects import parse_payload
-from penstock.policy.decision import Decision
+from penstock.policy.decision import Explanation
 
 
 def parse_values(given: tuple[str, ...], option: str) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def command(
             meaning = checked.meaning(snapshot)
         decider = Decider(meaning)
         known = know(situation, decider, database)
-    witness = Witness(known.situations)
+    witness = RecordedSituations(known.situations)
     decision = decider.decide(question, now=datetime.now(UTC), situations=witness)
     data = {
         **decision.as_dict(),
@@ -117,7 +117,7 @@ def command(
 
 
 def _render(
-    console: Console, decision: Decision, epoch: int, known: Known, witness: Witness
+    console: Console, decision: Explanation, epoch: int, known: Known, witness: RecordedSituations
 ) -> None:
     """Draw a decision: the outcome, the deciding rule, every rule and situation considered."""
     word = ("allowed", "bold green") if decision.allowed else ("denied", "bold red")

@@ -20,7 +20,7 @@ from penstock.definitions.decisions import Decider
 from penstock.model.kinds import PurposeSettings
 from penstock.model.topics import check_topic
 from penstock.policy.access.emergencies import Emergency
-from penstock.policy.access.objects import Place
+from penstock.policy.access.objects import ObjectLayout
 from penstock.policy.access.principals import ACTIONS
 
 MOST_NAMES = 12
@@ -44,7 +44,7 @@ def command(topic: str, situation: tuple[str, ...], as_json: bool) -> None:
     effective = decider.reservations.effective(topic)
     reservations = sorted(decider.reservations.affected(topic))
     rules = [(action, it) for action in ACTIONS for it in decider.access.considered(action, topic)]
-    place = decider.access.place(topic)
+    place = decider.access.layout(topic)
     policies = [
         {
             "policy": rule.name.partition(" ")[2],
@@ -84,7 +84,7 @@ def command(topic: str, situation: tuple[str, ...], as_json: bool) -> None:
 
 
 def _find_applying(
-    emergency: Emergency | None, known: Known, topic: str, place: Place
+    emergency: Emergency | None, known: Known, topic: str, place: ObjectLayout
 ) -> list[Held]:
     """Return the situations in which an emergency policy applies to messages of the topic.
 

@@ -21,7 +21,7 @@ from rich.text import Text
 from penstock.cli.output import Function
 from penstock.cli.session import configuration, open_database, refuse_missing_store
 from penstock.errors import UsageError, quote
-from penstock.policy.access.emergencies import SituationBoard, Situations, Witness
+from penstock.policy.access.emergencies import RecordedSituations, SituationBoard, Situations
 
 if TYPE_CHECKING:
     from penstock.definitions.decisions import Decider
@@ -126,7 +126,7 @@ def parse_situations(given: tuple[str, ...]) -> dict[str, str] | None:
     return situations
 
 
-def tell_seen(known: Known, witness: Witness) -> dict[str, Any]:
+def tell_seen(known: Known, witness: RecordedSituations) -> dict[str, Any]:
     """Return as JSON data which situations a decision looked at."""
     seen = witness.seen
     looked = [it for it in known.held if _is_seen(it, seen)]
@@ -137,7 +137,7 @@ def tell_seen(known: Known, witness: Witness) -> dict[str, Any]:
     }
 
 
-def render_seen(console: Console, known: Known, witness: Witness) -> None:
+def render_seen(console: Console, known: Known, witness: RecordedSituations) -> None:
     """Tell which situations a decision looked at."""
     for it in known.held:
         if _is_seen(it, witness.seen):

@@ -25,7 +25,7 @@ from penstock.lang.moments import EPOCH
 from penstock.model.document import Document
 from penstock.policy.access.emergencies import SituationBoard
 from penstock.policy.access.objects import Message
-from penstock.policy.access.rules import Verdict
+from penstock.policy.access.rules import Decision
 
 DEPTH: Final = 4
 
@@ -43,17 +43,17 @@ class InProcess:
         self._at = -1
         self._e: dict[str, Any] = {}
 
-    def publish(self, at: int, user: str, topic: str, payload: Mapping[str, Any]) -> Verdict:
+    def publish(self, at: int, user: str, topic: str, payload: Mapping[str, Any]) -> Decision:
         """Publish a message on behalf of a user, if that is allowed."""
         e = self._environment(at)
         message = Message(topic, payload, user=user)
-        asker = self.access.asker(user, None)
-        packet = Packet(topic, message.t, asker.attributes, self.access.about(message), e)
+        principal = self.access.principal(user, None)
+        packet = Packet(topic, message.t, principal.attributes, self.access.about(message), e)
         prepared = self.engine.prepare(packet, at)
-        verdict = self.access.decide("write", asker, message, e, self.board)
-        if verdict.allowed:
+        decision = self.access.decide("write", principal, message, e, self.board)
+        if decision.allowed:
             self._follow(prepared.commit())
-        return verdict
+        return decision
 
     def advance(self, at: int) -> None:
         """Let time pass."""
@@ -61,12 +61,12 @@ class InProcess:
 
     def may_read(
         self, user: str, topic: str, payload: Mapping[str, Any], publisher: str | None = None
-    ) -> Verdict:
+    ) -> Decision:
         """Decide whether a user may read a message now."""
         # From bytes, as a delivery would be: nothing that the publisher's side found is kept.
         message = Message(topic, json.dumps(payload).encode(), user=publisher)
-        asker = self.access.asker(user, None)
-        return self.access.decide("read", asker, message, self._e, self.board)
+        principal = self.access.principal(user, None)
+        return self.access.decide("read", principal, message, self._e, self.board)
 
     def _environment(self, at: int) -> dict[str, Any]:
         if at != self._at:

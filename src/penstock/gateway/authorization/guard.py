@@ -40,7 +40,7 @@ from penstock.gateway.translation import ACTIONS, CLIENT, FOR, PUBLISHER
 from penstock.mqtt import Publish
 from penstock.mqtt.properties import UserProperties
 from penstock.policy.access.objects import Message
-from penstock.policy.access.rules import Depends, Verdict
+from penstock.policy.access.rules import Decision, Depends
 from penstock.telemetry import get_logger
 
 _STAMPS_LIMIT: Final = 65_536
@@ -131,7 +131,7 @@ class Guard:
         detection, access = self.detection, self.policies.access
         topic = asked.topic
         now = self._clock.now()
-        asker = access.asker(asked.user, asked.client)
+        principal = access.principal(asked.user, asked.client)
         message = Message(
             topic, asked.payload, user=asked.user, client=asked.client, rest=asked.rest
         )
@@ -146,7 +146,7 @@ class Guard:
             seen = Packet(
                 topic,
                 message.t,
-                asker.attributes,
+                principal.attributes,
                 access.about(message),
                 e,
                 ahead=self._clock.ahead,
@@ -157,16 +157,16 @@ class Guard:
             except Exception as error:  # noqa: BLE001 - whatever it is, it was no event
                 _log.warning("a message could not be looked at", error=error)
                 return NO_EVENT
-        verdict = access.decide("write", asker, message, e, detection.board)
-        if not verdict:
-            return IN_DOUBT if self.is_doubtful(verdict) else Written(POLICY, verdict.rule)
-        if verdict.applied is not None:
-            self.tell_emergency(Session(asked.client, asked.user or ANONYMOUS, 0), verdict)
+        decision = access.decide("write", principal, message, e, detection.board)
+        if not decision:
+            return IN_DOUBT if self.is_doubtful(decision) else Written(POLICY, decision.rule)
+        if decision.applied is not None:
+            self.tell_emergency(Session(asked.client, asked.user or ANONYMOUS, 0), decision)
         if prepared is None or not prepared.bound:
             # One that took effect before is held by what is on record up to now.
             ticket = detection.journal.added if repeated else 0
             return Written(
-                ticket=ticket, lasting=not watched and self._lasts(verdict.depends, topic)
+                ticket=ticket, lasting=not watched and self._lasts(decision.depends, topic)
             )
         try:
             return Written(ticket=detection.commit(prepared, record, receipt, mark))
@@ -217,7 +217,7 @@ class Guard:
         """Return a message that is to be delivered as decisions see it; None: nobody's."""
         stamp = self._read_stamp(packet.properties.reserved)
         if stamp is None:
-            if self.policies.access.limited:
+            if self.policies.access.has_preferences:
                 return None
             stamp = Stamp(None, None, None)
         return Message(
@@ -233,25 +233,25 @@ class Guard:
         """Make what decides on one delivery, for each of the purposes that it is asked for."""
         return Judge(self, session, self.open(packet), packet.topic)
 
-    def read(self, session: Session, message: Message, purpose: str | None) -> Verdict:
+    def read(self, session: Session, message: Message, purpose: str | None) -> Decision:
         """Decide whether a message may be delivered for a purpose, now."""
         now = self._clock.now()
         self.detection.catch_up(now)
         user = None if session.principal == ANONYMOUS else session.principal
         access = self.policies.access
-        asker = access.asker(user, session.client_id)
+        principal = access.principal(user, session.client_id)
         e = _surroundings(now, self._place)
         e["purpose"] = purpose
-        return access.decide("read", asker, message, e, self.detection.board)
+        return access.decide("read", principal, message, e, self.detection.board)
 
-    def is_doubtful(self, verdict: Verdict) -> bool:
+    def is_doubtful(self, decision: Decision) -> bool:
         """Say whether a refusal may turn out otherwise as soon as the situations are known."""
-        return self.detection.elsewhere.doubtful and bool(verdict.depends & Depends.SITUATION)
+        return self.detection.elsewhere.doubtful and bool(decision.depends & Depends.SITUATION)
 
-    def read_lasts(self, verdict: Verdict, topic: str) -> bool:
-        """Say whether a verdict holds for all messages with the same topic and properties."""
+    def read_lasts(self, decision: Decision, topic: str) -> bool:
+        """Say whether a decision holds for all messages with the same topic and properties."""
         # The publisher and the purpose are in the properties that it is remembered by.
-        depends = verdict.depends & ~(Depends.PUBLISHER | Depends.ENVIRONMENT)
+        depends = decision.depends & ~(Depends.PUBLISHER | Depends.ENVIRONMENT)
         return self._lasts(depends, topic)
 
     def stamp_of(self, session: Session) -> tuple[tuple[str, str], ...]:
@@ -265,15 +265,15 @@ class Guard:
             added.append((FOR, behalf))
         return tuple(added)
 
-    def tell_emergency(self, session: Session, verdict: Verdict) -> None:
+    def tell_emergency(self, session: Session, decision: Decision) -> None:
         """Put on record that an emergency policy has granted something."""
-        if verdict.applied is not None:
+        if decision.applied is not None:
             self._denials.emergency(
-                session, verdict.rule, verdict.applied, overridden=verdict.overridden
+                session, decision.rule, decision.applied, overridden=decision.overridden
             )
 
     def _lasts(self, depends: Depends, topic: str) -> bool:
-        if depends & Depends.OBJECT and not self.policies.access.place(topic).paths:
+        if depends & Depends.OBJECT and not self.policies.access.layout(topic).paths:
             depends &= ~Depends.OBJECT  # all of it is in the topic
         return not depends
 
@@ -314,14 +314,14 @@ class Judge:
         guard, message = self._guard, self._message
         if message is None:
             return False
-        verdict = guard.read(self._session, message, purpose)
-        self.lasting = self.lasting and guard.read_lasts(verdict, self._topic)
-        if not verdict:
-            self.refusal = verdict.rule
-            self.doubtful = self.doubtful or guard.is_doubtful(verdict)
-        elif verdict.applied is not None:
-            guard.tell_emergency(self._session, verdict)
-        return bool(verdict)
+        decision = guard.read(self._session, message, purpose)
+        self.lasting = self.lasting and guard.read_lasts(decision, self._topic)
+        if not decision:
+            self.refusal = decision.rule
+            self.doubtful = self.doubtful or guard.is_doubtful(decision)
+        elif decision.applied is not None:
+            guard.tell_emergency(self._session, decision)
+        return bool(decision)
 
 
 def _surroundings(now: int, place: str | None) -> dict[str, Any]:

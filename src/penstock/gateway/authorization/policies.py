@@ -19,7 +19,7 @@ from penstock.definitions.events import compile_program
 from penstock.errors import PenstockError
 from penstock.model.document import Document, Key
 from penstock.model.kinds import Concern, kinds_of
-from penstock.policy.access.engine import Access
+from penstock.policy.access.engine import AccessEngine
 from penstock.telemetry import get_logger
 
 _APART: Final = kinds_of(Concern.PURPOSES)
@@ -50,7 +50,7 @@ class Policies:
         self._compiled = AccessDefinitions()
 
     @property
-    def access(self) -> Access:
+    def access(self) -> AccessEngine:
         """What decides."""
         return self._compiled.access
 
@@ -58,7 +58,7 @@ class Policies:
     def decides(self) -> bool:
         """Whether there is anything to decide: policies are required, or preferences exist."""
         access = self._compiled.access
-        return access.settings.required or access.limited
+        return access.settings.required or access.has_preferences
 
     def take(self, documents: Mapping[Key, Document], changed: Iterable[Key]) -> Turned:
         """Take over definitions of which these may differ from what was known."""

@@ -37,7 +37,7 @@ from penstock.mqtt import Publish, encode_subscription_identifiers
 from penstock.mqtt.properties import UserProperties
 from penstock.policy.access.principals import Membership
 from penstock.policy.purposes.command_rights import OPEN_RIGHTS, CommandRights
-from penstock.policy.purposes.engine import Changes, PurposeEngine
+from penstock.policy.purposes.engine import PurposeEngine, SubscriptionChanges
 from penstock.policy.purposes.settings import PurposeSettings
 from penstock.policy.purposes.subscriptions import Subscription
 from penstock.store.sessions import StoredSubscription
@@ -66,7 +66,7 @@ class Turn:
     paused: tuple[Subscription, ...] = ()
     resumed: tuple[Subscription, ...] = ()
 
-    def join(self, changes: Changes) -> Turn:
+    def join(self, changes: SubscriptionChanges) -> Turn:
         """Return both changes as one; what turned twice ends where it stands now."""
         if not changes:
             return self
@@ -145,7 +145,7 @@ class Rules:
         if turned.program and self.guard is not None:
             self.guard.detection.follow(self.policies.program)
         self.snapshot = snapshot
-        self._turn_over()
+        self._invalidate()
         return turn
 
     def try_out(self, documents: dict[Key, Document | None]) -> Turn:
@@ -154,7 +154,7 @@ class Rules:
         for key, document in documents.items():
             self._overlay[key] = document
             turn = turn.join(self._apply(key, document))
-        self._turn_over()
+        self._invalidate()
         return turn
 
     def unsaved(self) -> dict[Key, Document | None]:
@@ -189,10 +189,10 @@ class Rules:
             document = self.snapshot.documents.get(key) if self.snapshot else None
             turn = turn.join(self._apply(key, document))
         if keys:
-            self._turn_over()
+            self._invalidate()
         return turn
 
-    def _turn_over(self) -> None:
+    def _invalidate(self) -> None:
         self.generation += 1
         self._stamps.clear()
         self._rights.clear()
@@ -200,7 +200,7 @@ class Rules:
         settings = self.engine.settings
         self.remembers = settings.cache_reservations and settings.cache_subscriptions
 
-    def _replace_reservations(self, snapshot: Snapshot) -> Changes:
+    def _replace_reservations(self, snapshot: Snapshot) -> SubscriptionChanges:
         """Take over all reservations: many changes cost more than all anew."""
         held = {key: it for key, it in snapshot.documents.items() if key.kind == RESERVATION}
         for key, document in self._overlay.items():
@@ -224,7 +224,7 @@ class Rules:
             (key.name, read(it.body)) for key, it in held.items()
         )
 
-    def _apply(self, key: Key, document: Document | None) -> Changes:
+    def _apply(self, key: Key, document: Document | None) -> SubscriptionChanges:
         body = document.body if document is not None else None
         if key.kind == RESERVATION:
             purposes = None
@@ -233,7 +233,7 @@ class Rules:
             return self.engine.reserve(key.name, purposes)
         if key.kind == PRESUBSCRIPTION:
             self._presubscribe(key.name, body)
-            return Changes()
+            return SubscriptionChanges()
         return self.engine.configure(self.initial if body is None else read_settings(body))
 
     def presubscription(self, client: str, text: str) -> str | None:

@@ -111,7 +111,7 @@ NO_SITUATIONS = SituationBoard()
 """No scenario is active."""
 
 
-class Witness:
+class RecordedSituations:
     """Passes questions on to who knows the situations, and remembers the answers.
 
     So an explanation can name the situations that a decision looked at.

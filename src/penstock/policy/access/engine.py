@@ -1,8 +1,8 @@
 """Who may read and write what: policies over attributes, preferences, emergencies.
 
-                 topic ──▶ site: what messages are about, and the rules of the topic
+                 topic ──▶ topic rules: what messages are about, and the rules of the topic
                              │
-    asker ──▶ plan: the rules for this asker ──▶ conditions ──▶ situations ──▶ verdict
+    principal ──▶ plan: the rules for this principal ──▶ conditions ──▶ situations ──▶ decision
 
 Rules that hold here:
 - Grants only: one satisfied policy suffices, none satisfied means denied. A condition that
@@ -22,118 +22,132 @@ from penstock.lang import Record
 from penstock.model.kinds import Group, ObjectShape
 from penstock.policy.access.emergencies import Situations
 from penstock.policy.access.explanations import explain_access
-from penstock.policy.access.objects import Message, Place, make_place
-from penstock.policy.access.plans import Memory, Plan, Settings
-from penstock.policy.access.principals import Action, Asker, Directory, Known, Membership
-from penstock.policy.access.rules import Bucket, Depends, Limit, Rule, RuleIndex, Verdict, pick
-from penstock.policy.decision import Decision
+from penstock.policy.access.objects import Message, ObjectLayout, make_layout
+from penstock.policy.access.plans import Enforcement, PartialDecisionCache, Plan
+from penstock.policy.access.principals import (
+    Action,
+    Directory,
+    KnownAttributes,
+    Membership,
+    Principal,
+)
+from penstock.policy.access.rules import (
+    Bucket,
+    Decision,
+    Depends,
+    Policy,
+    Preference,
+    RuleIndex,
+    pick,
+)
+from penstock.policy.decision import Explanation
 from penstock.policy.filters.topic_cache import TopicCache
 from penstock.policy.filters.tree import FilterTree
 
-SITE_LIMIT: Final = 65_536
-ASKER_LIMIT: Final = 65_536
+TOPIC_LIMIT: Final = 65_536
+PRINCIPAL_LIMIT: Final = 65_536
 PLAN_LIMIT: Final = 4_096
 
 
 class RuleSet:
     """The rules of all topics that match the same filters, for one action."""
 
-    __slots__ = ("limits", "rules")
+    __slots__ = ("preferences", "rules")
 
     def __init__(
-        self, rules: tuple[Bucket[Rule], ...], limits: tuple[Bucket[Limit], ...] = ()
+        self, rules: tuple[Bucket[Policy], ...], preferences: tuple[Bucket[Preference], ...] = ()
     ) -> None:
         self.rules = rules
-        self.limits = limits
+        self.preferences = preferences
 
 
-class Site:
+class TopicRules:
     """What is known of a topic."""
 
-    __slots__ = ("place", "read", "write")
+    __slots__ = ("layout", "read", "write")
 
-    def __init__(self, place: Place, read: RuleSet, write: RuleSet) -> None:
-        self.place = place
+    def __init__(self, layout: ObjectLayout, read: RuleSet, write: RuleSet) -> None:
+        self.layout = layout
         self.read = read
         self.write = write
 
 
-class Access:
+class AccessEngine:
     """The decision engine."""
 
     def __init__(self) -> None:
         self.generation = 0
-        self.settings = Settings()
+        self.settings = Enforcement()
         self._directory = Directory()
-        self._rules: dict[Action, RuleIndex[Rule]] = {"read": RuleIndex(), "write": RuleIndex()}
-        self._limits: RuleIndex[Limit] = RuleIndex()
+        self._rules: dict[Action, RuleIndex[Policy]] = {"read": RuleIndex(), "write": RuleIndex()}
+        self._preferences: RuleIndex[Preference] = RuleIndex()
         self._shapes: dict[str, ObjectShape] = {}
         self._shape_tree: FilterTree[dict[str, ObjectShape]] = FilterTree()
-        self._sites: TopicCache[Site] = TopicCache(self._survey, SITE_LIMIT)
+        self._topics: TopicCache[TopicRules] = TopicCache(self._look_up, TOPIC_LIMIT)
         self._rule_sets: dict[tuple[Any, ...], RuleSet] = {}
-        self._askers: dict[tuple[str | None, str | None], Asker] = {}
-        self._memory = Memory()
+        self._principals: dict[tuple[str | None, str | None], Principal] = {}
+        self._cache = PartialDecisionCache()
 
     # --- questions ---
 
-    def asker(
+    def principal(
         self, user: str | None, client: str | None, given: Mapping[str, Any] | None = None
-    ) -> Asker:
-        """Return who asks, with attributes; `given` ones make a hypothetical asker."""
+    ) -> Principal:
+        """Return who asks, with attributes; `given` ones make a hypothetical principal."""
         if given is not None:
             return self._directory.resolve(user, client, given=given, generation=self.generation)
-        known = self._askers.get((user, client))
+        known = self._principals.get((user, client))
         if known is None:
-            if len(self._askers) >= ASKER_LIMIT:
-                self._askers.clear()
+            if len(self._principals) >= PRINCIPAL_LIMIT:
+                self._principals.clear()
             known = self._directory.resolve(user, client, generation=self.generation)
-            self._askers[user, client] = known
+            self._principals[user, client] = known
         return known
 
     def decide(
         self,
         action: Action,
-        asker: Asker,
-        message: Message,
-        e: Mapping[str, Any],
-        situations: Situations,
-    ) -> Verdict:
-        """Decide whether an asker may read or write a message: the hot path."""
-        try:
-            if asker.generation != self.generation:
-                asker = self.asker(asker.user, asker.client, asker.given)
-            site = self._sites[message.topic]
-            rules = site.read if action == "read" else site.write
-            publisher = self._limiting(rules, message)
-            plan: Plan | None = asker.plans.get((rules, publisher))
-            if plan is None:
-                plan = self._plan(asker, rules, publisher)
-            return plan.decide(message, site.place, e, situations)
-        except Exception as error:  # noqa: BLE001 - whatever goes wrong, the answer is no
-            return Verdict(False, f"error {type(error).__name__}", Depends.MESSAGE)  # noqa: FBT003
-
-    def explain(
-        self,
-        action: Action,
-        asker: Asker,
+        principal: Principal,
         message: Message,
         e: Mapping[str, Any],
         situations: Situations,
     ) -> Decision:
+        """Decide whether a principal may read or write a message: the hot path."""
+        try:
+            if principal.generation != self.generation:
+                principal = self.principal(principal.user, principal.client, principal.given)
+            found = self._topics[message.topic]
+            rules = found.read if action == "read" else found.write
+            publisher = self._preferring(rules, message)
+            plan: Plan | None = principal.plans.get((rules, publisher))
+            if plan is None:
+                plan = self._plan(principal, rules, publisher)
+            return plan.decide(message, found.layout, e, situations)
+        except Exception as error:  # noqa: BLE001 - whatever goes wrong, the answer is no
+            return Decision(False, f"error {type(error).__name__}", Depends.MESSAGE)  # noqa: FBT003
+
+    def explain(
+        self,
+        action: Action,
+        principal: Principal,
+        message: Message,
+        e: Mapping[str, Any],
+        situations: Situations,
+    ) -> Explanation:
         """Decide the same with all rules that were considered, slowly."""
-        asker = self.asker(asker.user, asker.client, asker.given)
-        site = self._sites[message.topic]
-        rules = site.read if action == "read" else site.write
-        publisher = self._limiting(rules, message)
+        principal = self.principal(principal.user, principal.client, principal.given)
+        found = self._topics[message.topic]
+        rules = found.read if action == "read" else found.write
+        publisher = self._preferring(rules, message)
         return explain_access(
             action,
-            asker,
+            principal,
             message,
             about=self.about(message),
             e=e,
             situations=situations,
             rules=self.considered(action, message.topic),
-            limits=pick(rules.limits, [publisher]) if publisher is not None else [],
+            preferences=pick(rules.preferences, [publisher]) if publisher is not None else [],
             settings=self.settings,
         )
 
@@ -143,50 +157,50 @@ class Access:
 
     def about(self, message: Message) -> Mapping[str, Any]:
         """Return `o`: the attributes of what a message is about."""
-        return message.about(self.place(message.topic))
+        return message.about(self.layout(message.topic))
 
-    def place(self, topic: str) -> Place:
+    def layout(self, topic: str) -> ObjectLayout:
         """Return where the attributes of `o` stand in messages of a topic."""
-        return self._sites[topic].place
+        return self._topics[topic].layout
 
-    def considered(self, action: Action, topic: str) -> list[Rule]:
+    def considered(self, action: Action, topic: str) -> list[Policy]:
         """Return all policies that are about this action on this topic, for whomever."""
         buckets = self._rules[action].matching(topic)
         return pick(buckets, sorted({subject for bucket in buckets for subject in bucket}))
 
-    def preferences(self, topic: str) -> list[Limit]:
+    def preferences(self, topic: str) -> list[Preference]:
         """Return all preferences that are about a topic, of whomever."""
-        buckets = self._limits.matching(topic)
+        buckets = self._preferences.matching(topic)
         return pick(buckets, sorted({user for bucket in buckets for user in bucket}))
 
     @property
-    def limited(self) -> bool:
+    def has_preferences(self) -> bool:
         """Whether there are preferences at all."""
-        return len(self._limits) > 0
+        return len(self._preferences) > 0
 
     # --- changes ---
 
-    def configure(self, settings: Settings) -> None:
+    def configure(self, settings: Enforcement) -> None:
         """Change what holds for all decisions."""
         self.settings = settings
-        self.turn_over()
+        self.invalidate()
 
-    def put(self, *rules: Rule | Limit) -> None:
+    def put(self, *rules: Policy | Preference) -> None:
         """Add policies and preferences, in the place of those with their names."""
         for rule in rules:
-            if isinstance(rule, Limit):
-                self._limits.put(rule)
+            if isinstance(rule, Preference):
+                self._preferences.put(rule)
             else:
                 self._remove_policy(rule.name)
                 self._rules[rule.action].put(rule)
-        self.turn_over()
+        self.invalidate()
 
     def remove(self, *names: str) -> None:
         """Remove policies and preferences, by the names they have in explanations."""
         for name in names:
-            self._limits.remove(name)
+            self._preferences.remove(name)
             self._remove_policy(name)
-        self.turn_over()
+        self.invalidate()
 
     def shape(self, name: str, shape: ObjectShape | None) -> None:
         """Change how the attributes of objects are found."""
@@ -201,30 +215,30 @@ class Access:
             held = self._shape_tree.get(shape.filter) or {}
             held[name] = shape
             self._shape_tree.set(shape.filter, held)
-        self.turn_over()
+        self.invalidate()
 
     def declare(self, record: Record) -> None:
         """Say which attributes subjects have, with their types."""
         self._directory.declare(record)
-        self.turn_over()
+        self.invalidate()
 
     def assemble(self, groups: Iterable[Group]) -> None:
         """Take over all groups."""
         self._directory.membership = Membership(groups)
-        self.turn_over()
+        self.invalidate()
 
-    def describe(self, subject: str, known: Known | None) -> None:
+    def describe(self, subject: str, known: KnownAttributes | None) -> None:
         """Say what is known of a user, a client, a group or anyone."""
         self._directory.set(subject, known)
-        self.turn_over()
+        self.invalidate()
 
-    def turn_over(self) -> None:
+    def invalidate(self) -> None:
         """Forget what followed from the rules as they were."""
         self.generation += 1
-        self._sites.forget_all()
+        self._topics.forget_all()
         self._rule_sets.clear()
-        self._askers.clear()
-        self._memory.clear()
+        self._principals.clear()
+        self._cache.clear()
 
     def _remove_policy(self, name: str) -> None:
         for index in self._rules.values():
@@ -232,44 +246,44 @@ class Access:
 
     # --- what follows from the rules ---
 
-    def _survey(self, topic: str) -> Site:
+    def _look_up(self, topic: str) -> TopicRules:
         shapes = [shape for held in self._shape_tree.matching(topic) for shape in held.values()]
-        return Site(
-            make_place(topic, shapes),
-            self._rule_set(self._rules["read"].matching(topic), self._limits.matching(topic)),
+        return TopicRules(
+            make_layout(topic, shapes),
+            self._rule_set(self._rules["read"].matching(topic), self._preferences.matching(topic)),
             self._rule_set(self._rules["write"].matching(topic), ()),
         )
 
     def _rule_set(
-        self, rules: tuple[Bucket[Rule], ...], limits: tuple[Bucket[Limit], ...]
+        self, rules: tuple[Bucket[Policy], ...], preferences: tuple[Bucket[Preference], ...]
     ) -> RuleSet:
         # Buckets live as long as the index is not changed, and this is cleared with it.
-        key = (*map(id, rules), None, *map(id, limits))
+        key = (*map(id, rules), None, *map(id, preferences))
         known = self._rule_sets.get(key)
         if known is None:
-            known = self._rule_sets[key] = RuleSet(rules, limits)
+            known = self._rule_sets[key] = RuleSet(rules, preferences)
         return known
 
-    def _limiting(self, rules: RuleSet, message: Message) -> str | None:
+    def _preferring(self, rules: RuleSet, message: Message) -> str | None:
         """Return for whom a message was published, if they have preferences about it."""
-        if not rules.limits:
+        if not rules.preferences:
             return None
         publisher = message.behalf or self.publishes_for(message.user, message.client)
-        if publisher is None or not any(publisher in bucket for bucket in rules.limits):
+        if publisher is None or not any(publisher in bucket for bucket in rules.preferences):
             return None
         return publisher
 
-    def _plan(self, asker: Asker, rules: RuleSet, publisher: str | None) -> Plan:
-        if len(asker.plans) >= PLAN_LIMIT:
-            asker.plans.clear()
-        limits = pick(rules.limits, [publisher]) if publisher is not None else []
+    def _plan(self, principal: Principal, rules: RuleSet, publisher: str | None) -> Plan:
+        if len(principal.plans) >= PLAN_LIMIT:
+            principal.plans.clear()
+        preferences = pick(rules.preferences, [publisher]) if publisher is not None else []
         plan = Plan(
-            asker.attributes,
-            pick(rules.rules, asker.subjects),
-            limits,
+            principal.attributes,
+            pick(rules.rules, principal.subjects),
+            preferences,
             self.settings,
-            self._memory,
-            limited=bool(rules.limits),
+            self._cache,
+            has_preferences=bool(rules.preferences),
         )
-        asker.plans[rules, publisher] = plan
+        principal.plans[rules, publisher] = plan
         return plan

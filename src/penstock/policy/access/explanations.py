@@ -19,40 +19,40 @@ from penstock.policy.access.emergencies import (
     SituationsUnknownError,
 )
 from penstock.policy.access.objects import Message
-from penstock.policy.access.plans import DEFAULT, Settings
-from penstock.policy.access.principals import Action, Asker
-from penstock.policy.access.rules import Limit, Rule
-from penstock.policy.decision import Considered, Decision, list_considered
+from penstock.policy.access.plans import DEFAULT, Enforcement
+from penstock.policy.access.principals import Action, Principal
+from penstock.policy.access.rules import Policy, Preference
+from penstock.policy.decision import Considered, Explanation, list_considered
 
 
 def explain_access(
     action: Action,
-    asker: Asker,
+    principal: Principal,
     message: Message,
     *,
     about: Mapping[str, Any],
     e: Mapping[str, Any],
     situations: Situations,
-    rules: Sequence[Rule],
-    limits: Sequence[Limit],
-    settings: Settings,
-) -> Decision:
+    rules: Sequence[Policy],
+    preferences: Sequence[Preference],
+    settings: Enforcement,
+) -> Explanation:
     """Decide with an explanation; `rules` are those of the topic, for whomever."""
-    roots = {"s": asker.attributes, "o": about, "e": e, "t": message.t}
-    return _Explanation(action, asker, roots, situations, settings).tell(rules, limits)
+    roots = {"s": principal.attributes, "o": about, "e": e, "t": message.t}
+    return _Explanation(action, principal, roots, situations, settings).tell(rules, preferences)
 
 
 class _Explanation:
     def __init__(
         self,
         action: Action,
-        asker: Asker,
+        principal: Principal,
         roots: Mapping[str, Any],
         situations: Situations,
-        settings: Settings,
+        settings: Enforcement,
     ) -> None:
         self.action = action
-        self.asker = asker
+        self.principal = principal
         self.roots = roots
         self.situations = situations
         self.settings = settings
@@ -60,13 +60,13 @@ class _Explanation:
         self.aside: str | None = None  # what sets ordinary policies aside
         self.granted: tuple[str, Applied] | None = None
 
-    def tell(self, rules: Sequence[Rule], limits: Sequence[Limit]) -> Decision:
-        limit = self._limit(limits)
+    def tell(self, rules: Sequence[Policy], preferences: Sequence[Preference]) -> Explanation:
+        preference = self._look_at_preferences(preferences)
         ordinary: str | None = None
         if self.settings.required:
             for emergency in self.settings.exclusive:
                 self._look_at_plan(emergency)
-            subjects = frozenset(self.asker.subjects)
+            subjects = frozenset(self.principal.subjects)
             own = [rule for rule in rules if rule.subject in subjects]
             for rule in own:
                 if rule.emergency is not None:
@@ -74,7 +74,7 @@ class _Explanation:
             for rule in own:
                 if rule.emergency is None and self._look_at_ordinary(rule):
                     ordinary = ordinary or rule.name
-            for why in self.asker.conflicts.values():
+            for why in self.principal.conflicts.values():
                 self._note("attributes", why)
             # Last, as a long list is cut: those for others have decided nothing.
             for rule in rules:
@@ -82,23 +82,25 @@ class _Explanation:
                     self._note(rule.name, f"is for {rule.subject}")
         else:
             ordinary = DEFAULT
-        return self._conclude(ordinary, limit, any_rules=bool(rules))
+        return self._conclude(ordinary, preference, any_rules=bool(rules))
 
-    def _conclude(self, ordinary: str | None, limit: str | None, *, any_rules: bool) -> Decision:
+    def _conclude(
+        self, ordinary: str | None, preference: str | None, *, any_rules: bool
+    ) -> Explanation:
         action = self.action
-        if limit is None and ordinary is not None and self.aside is None:
+        if preference is None and ordinary is not None and self.aside is None:
             reason = f"it grants {action}"
             if not self.settings.required:
                 reason = f"policies are not required for {action}"
             return self._decision(ordinary, reason, allowed=True)
-        if self.granted is not None and (limit is None or self.settings.override):
+        if self.granted is not None and (preference is None or self.settings.override):
             rule, applied = self.granted
             reason = f"it grants {action} in the situation {applied}"
-            if limit is not None:
-                reason += f", and sets {limit} aside"
+            if preference is not None:
+                reason += f", and sets {preference} aside"
             return self._decision(rule, reason, allowed=True, situation=str(applied))
-        if limit is not None:
-            return self._decision(limit, "none of the publisher's preferences holds")
+        if preference is not None:
+            return self._decision(preference, "none of the publisher's preferences holds")
         if ordinary is not None:
             reason = f"ordinary policies are set aside by {self.aside}"
         elif any_rules:
@@ -109,27 +111,27 @@ class _Explanation:
 
     def _decision(
         self, rule: str, reason: str, *, allowed: bool = False, situation: str | None = None
-    ) -> Decision:
+    ) -> Explanation:
         considered, more = list_considered(self.looked_at)
-        return Decision(allowed, rule, reason, considered, more, situation)
+        return Explanation(allowed, rule, reason, considered, more, situation)
 
-    def _limit(self, limits: Sequence[Limit]) -> str | None:
+    def _look_at_preferences(self, preferences: Sequence[Preference]) -> str | None:
         """Return the first preference where none holds."""
         held = False
-        for limit in limits:
-            holds, says = self._evaluate(limit.condition)
+        for preference in preferences:
+            holds, says = self._evaluate(preference.condition)
             held = held or holds
-            self._note(limit.name, "holds" if holds else says)
-        return None if held or not limits else limits[0].name
+            self._note(preference.name, "holds" if holds else says)
+        return None if held or not preferences else preferences[0].name
 
-    def _look_at_ordinary(self, rule: Rule) -> bool:
+    def _look_at_ordinary(self, rule: Policy) -> bool:
         holds, says = self._evaluate(rule.condition)
         if holds and self.aside is not None:
             says = f"would grant {self.action}, but is set aside by {self.aside}"
         self._note(rule.name, says)
         return holds
 
-    def _look_at_emergency(self, rule: Rule, emergency: Emergency) -> None:
+    def _look_at_emergency(self, rule: Policy, emergency: Emergency) -> None:
         applied, says = self._find(emergency, rule.name)
         if applied is None:
             self._note(rule.name, says)

@@ -57,7 +57,7 @@ class Message:
         "_about",
         "_content",
         "_given",
-        "_place",
+        "_layout",
         "_raw",
         "_rest",
         "_t",
@@ -88,7 +88,7 @@ class Message:
         self._content = None if isinstance(payload, bytes) else payload
         self._t: dict[str, Any] | None = None
         self._about: Mapping[str, Any] | None = None
-        self._place: Place | None = None  # that `_about` was found by
+        self._layout: ObjectLayout | None = None  # that `_about` was found by
 
     @property
     def content(self) -> Mapping[str, Any] | None:
@@ -110,18 +110,18 @@ class Message:
             }
         return self._t
 
-    def about(self, place: Place) -> Mapping[str, Any]:
+    def about(self, layout: ObjectLayout) -> Mapping[str, Any]:
         """Return `o`, as the definitions that hold for its topic find it."""
-        if self._about is None or self._place is not place:
-            about = place.find(self.content if place.paths else None)
+        if self._about is None or self._layout is not layout:
+            about = layout.find(self.content if layout.paths else None)
             self._about = {**about, **self._given} if self._given else about
-            self._place = place
+            self._layout = layout
         return self._about
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Place:
-    """What definitions find in the messages of one topic."""
+class ObjectLayout:
+    """Where definitions find the attributes of `o` in the messages of one topic."""
 
     levels: Mapping[str, str | None]
     paths: tuple[tuple[str, tuple[str, ...]], ...]
@@ -144,7 +144,7 @@ def _same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and bool(one == other)
 
 
-def make_place(topic: str, shapes: Iterable[ObjectShape]) -> Place:
+def make_layout(topic: str, shapes: Iterable[ObjectShape]) -> ObjectLayout:
     """Join what definitions say that match a topic."""
     parts = topic.split("/")
     levels: dict[str, str | None] = {}
@@ -157,4 +157,4 @@ def make_place(topic: str, shapes: Iterable[ObjectShape]) -> Place:
             way = (name, tuple(path.split(".")))
             if way not in paths:
                 paths.append(way)
-    return Place(levels, tuple(paths))
+    return ObjectLayout(levels, tuple(paths))

@@ -1,7 +1,7 @@
-"""How an asker's access to some topics is decided: the rules for both, and what they said.
+"""How a principal's access to some topics is decided: the rules for both, and what they said.
 
                        ┌ remembered by the attributes that the rules look at ┐
-    asker, rules ──▶ plan ──▶ settled: conditions evaluated ──▶ situations ──▶ verdict
+    principal, rules ──▶ plan ──▶ partial decision: conditions evaluated ──▶ situations ──▶ decision
 
 Rules that hold here:
 - allowed = a policy grants, ordinary ones unless an emergency sets them aside
@@ -26,25 +26,25 @@ from penstock.policy.access.emergencies import (
     Situations,
     SituationsUnknownError,
 )
-from penstock.policy.access.objects import Message, Place
+from penstock.policy.access.objects import Message, ObjectLayout
 from penstock.policy.access.rules import (
     VOLATILE,
+    Decision,
     Depends,
-    Limit,
-    Rule,
-    Verdict,
+    Policy,
+    Preference,
     depends_on,
     fields_of,
 )
 
 DEFAULT: Final = "enforcement default"
-MEMORY_LIMIT: Final = 131_072
+CACHE_LIMIT: Final = 131_072
 KEY_LIMIT: Final = 512
 TABLE_LIMIT: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class Enforcement:
     """What holds for all decisions."""
 
     required: bool = False
@@ -55,18 +55,18 @@ class Settings:
     """Emergencies that set ordinary policies aside."""
 
 
-class Memory:
-    """What all plans remember together, in limited number; where it is full, all is forgotten."""
+class PartialDecisionCache:
+    """The bounded cache that all plans share; where it is full, all of it is dropped."""
 
     __slots__ = ("_held", "count", "limit")
 
-    def __init__(self, limit: int = MEMORY_LIMIT) -> None:
+    def __init__(self, limit: int = CACHE_LIMIT) -> None:
         self.limit = limit
         self.count = 0
         self._held: list[dict[Any, Any]] = []
 
     def keep(self, own: dict[Any, Any], key: Any, value: Any) -> None:
-        """Keep a value in the memory of a plan."""
+        """Keep a value in the cache of a plan."""
         if self.count >= self.limit:
             self.clear()
         if not own:
@@ -82,7 +82,7 @@ class Memory:
         self.count = 0
 
 
-class Case(NamedTuple):
+class EmergencyCase(NamedTuple):
     """An emergency that may matter, and the policy that grants in it, if one does."""
 
     emergency: Emergency
@@ -90,20 +90,26 @@ class Case(NamedTuple):
     rule: str | None
 
 
-class Settled:
+class PartialDecision:
     """What the conditions came to; only situations are open."""
 
-    __slots__ = ("_aside", "_cases", "_instances", "_ordinary", "_plan", "_table", "limit")
+    __slots__ = ("_aside", "_cases", "_instances", "_ordinary", "_plan", "_table", "preference")
 
     def __init__(
-        self, plan: Plan, ordinary: str | None, limit: str | None, cases: list[Case], *, aside: bool
+        self,
+        plan: Plan,
+        ordinary: str | None,
+        preference: str | None,
+        cases: list[EmergencyCase],
+        *,
+        aside: bool,
     ) -> None:
         self._plan = plan
         self._ordinary = ordinary
-        self.limit = limit
+        self.preference = preference
         self._cases = cases
         self._aside = aside
-        self._table: dict[tuple[str | None, ...], Verdict] | None = None
+        self._table: dict[tuple[str | None, ...], Decision] | None = None
         # Where the situations of some subjects are all that counts, they are the key.
         self._instances: tuple[tuple[str, str], ...] | None = None
         if all(case.subject is not None for case in cases):
@@ -116,7 +122,7 @@ class Settled:
                 )
             )
 
-    def resolve(self, situations: Situations) -> Verdict:
+    def resolve(self, situations: Situations) -> Decision:
         """Decide with the situations of now."""
         if self._instances is None:
             return self._resolve(situations)
@@ -127,12 +133,12 @@ class Settled:
             return self._resolve(situations)
         if self._table is None or len(self._table) >= TABLE_LIMIT:
             self._table = {}
-        verdict = self._table.get(key)
-        if verdict is None:
-            verdict = self._table[key] = self._resolve(situations)
-        return verdict
+        decision = self._table.get(key)
+        if decision is None:
+            decision = self._table[key] = self._resolve(situations)
+        return decision
 
-    def _resolve(self, situations: Situations) -> Verdict:
+    def _resolve(self, situations: Situations) -> Decision:
         aside = self._aside
         granting: str | None = None
         granted_in: Applied | None = None
@@ -148,33 +154,33 @@ class Settled:
             if rule is not None and granting is None:
                 granting, granted_in = rule, applied
         depends = self._plan.depends
-        if self.limit is None and self._ordinary is not None and not aside:
-            return Verdict(True, self._ordinary, depends)  # noqa: FBT003
+        if self.preference is None and self._ordinary is not None and not aside:
+            return Decision(True, self._ordinary, depends)  # noqa: FBT003
         if granting is None:
-            return Verdict(False, self.limit or DEFAULT, depends)  # noqa: FBT003
-        overridden = self.limit is not None
-        return Verdict(True, granting, depends, granted_in, overridden)  # noqa: FBT003
+            return Decision(False, self.preference or DEFAULT, depends)  # noqa: FBT003
+        overridden = self.preference is not None
+        return Decision(True, granting, depends, granted_in, overridden)  # noqa: FBT003
 
 
 class Plan:
-    """The rules that decide on an asker's access to the topics that have these rules.
+    """The rules that decide on a principal's access to the topics that have these rules.
 
-    `limits` are the preferences of one publisher; `limited` says that there are some, be it
-    of others.
+    `preferences` are those of one publisher; `has_preferences` says that there are some, be
+    it of others.
     """
 
     __slots__ = (
         "_attributes",
+        "_cache",
         "_denied",
         "_emergency",
         "_environment_names",
         "_granted",
         "_key_of_topic",
-        "_limits",
-        "_memory",
         "_object_names",
         "_ordinary",
         "_own",
+        "_preferences",
         "_publisher",
         "_remembers",
         "_settings",
@@ -184,12 +190,12 @@ class Plan:
     def __init__(
         self,
         attributes: Mapping[str, Any],
-        rules: Sequence[Rule],
-        limits: Sequence[Limit],
-        settings: Settings,
-        memory: Memory,
+        rules: Sequence[Policy],
+        preferences: Sequence[Preference],
+        settings: Enforcement,
+        cache: PartialDecisionCache,
         *,
-        limited: bool = False,
+        has_preferences: bool = False,
     ) -> None:
         if not settings.required:
             rules = ()
@@ -206,16 +212,16 @@ class Plan:
         exclusive = settings.exclusive if settings.required else ()
         emergency += [("", None, it) for it in exclusive]  # a plan: it grants nothing itself
         self._emergency = tuple(emergency)
-        self._limits = tuple((limit.name, limit.condition.function) for limit in limits)
+        self._preferences = tuple((it.name, it.condition.function) for it in preferences)
         expressions = [rule.condition for rule in rules]
-        expressions += [limit.condition for limit in limits]
+        expressions += [it.condition for it in preferences]
         expressions += [it.about for _, _, it in emergency if it.about is not None]
         self.depends = Depends.NOTHING
         for expression in expressions:
             self.depends |= depends_on(expression)
         if emergency:
             self.depends |= Depends.SITUATION
-        if limited:
+        if has_preferences:
             self.depends |= Depends.PUBLISHER
         self._object_names = fields_of(expressions, "o")
         self._environment_names = fields_of(expressions, "e")
@@ -223,29 +229,29 @@ class Plan:
         self._key_of_topic = "topic" in message_names
         self._publisher = "user" in message_names or "clientId" in message_names
         self._remembers = not self.depends & VOLATILE
-        self._own: dict[tuple[Any, ...], Verdict | Settled] = {}
-        self._memory = memory
-        self._denied = Verdict(False, DEFAULT, self.depends)  # noqa: FBT003
+        self._own: dict[tuple[Any, ...], Decision | PartialDecision] = {}
+        self._cache = cache
+        self._denied = Decision(False, DEFAULT, self.depends)  # noqa: FBT003
         self._granted = {
-            name: Verdict(True, name, self.depends)  # noqa: FBT003
+            name: Decision(True, name, self.depends)  # noqa: FBT003
             for name in (DEFAULT, *(name for name, _ in self._ordinary))
         }
 
     def decide(
-        self, message: Message, place: Place, e: Mapping[str, Any], situations: Situations
-    ) -> Verdict:
+        self, message: Message, layout: ObjectLayout, e: Mapping[str, Any], situations: Situations
+    ) -> Decision:
         """Decide on one message."""
-        o = message.about(place) if self._object_names or not self._remembers else {}
+        o = message.about(layout) if self._object_names or not self._remembers else {}
         if not self._remembers:
-            made = self._settle(message, o, e)
-            return made if isinstance(made, Verdict) else made.resolve(situations)
+            made = self._evaluate(message, o, e)
+            return made if isinstance(made, Decision) else made.resolve(situations)
         key = self._make_key(message, o, e)
         held = self._own.get(key) if key is not None else None
         if held is None:
-            held = self._settle(message, o, e)
+            held = self._evaluate(message, o, e)
             if key is not None:
-                self._memory.keep(self._own, key, held)
-        return held if isinstance(held, Verdict) else held.resolve(situations)
+                self._cache.keep(self._own, key, held)
+        return held if isinstance(held, Decision) else held.resolve(situations)
 
     def _make_key(
         self, message: Message, o: Mapping[str, Any], e: Mapping[str, Any]
@@ -266,35 +272,36 @@ class Plan:
                 length += len(value)
         return tuple(values) if length <= KEY_LIMIT else None
 
-    def _settle(
+    def _evaluate(
         self, message: Message, o: Mapping[str, Any], e: Mapping[str, Any]
-    ) -> Verdict | Settled:
-        """Evaluate the conditions; a verdict where no situation can change it."""
+    ) -> Decision | PartialDecision:
+        """Evaluate the conditions; a decision where no situation can change it."""
         s, t, settings = self._attributes, message.t, self._settings
-        limit: str | None = None
-        if self._limits and not any(holds(s, o, e, t) is True for _, holds in self._limits):
-            limit = self._limits[0][0]
+        preference: str | None = None
+        held = self._preferences
+        if held and not any(holds(s, o, e, t) is True for _, holds in held):
+            preference = held[0][0]
             if not settings.override:
-                return Verdict(False, limit, self.depends)  # noqa: FBT003
+                return Decision(False, preference, self.depends)  # noqa: FBT003
         ordinary: str | None = None if settings.required else DEFAULT
         for name, holds in self._ordinary:
             if holds(s, o, e, t) is True:
                 ordinary = name
                 break
-        if not self._emergency and limit is None:
+        if not self._emergency and preference is None:
             return self._denied if ordinary is None else self._granted[ordinary]
         cases, aside = self._find_cases(s, o, e, t)
-        if not cases and ordinary is None and limit is None:
+        if not cases and ordinary is None and preference is None:
             return self._denied
-        settled = Settled(self, ordinary, limit, cases, aside=aside)
-        undisputed = ordinary is not None and limit is None and not aside
+        partial = PartialDecision(self, ordinary, preference, cases, aside=aside)
+        undisputed = ordinary is not None and preference is None and not aside
         if not cases or (undisputed and not any(case.emergency.exclusive for case in cases)):
-            return settled.resolve(NO_SITUATIONS)
-        return settled
+            return partial.resolve(NO_SITUATIONS)
+        return partial
 
-    def _find_cases(self, *roots: Mapping[str, Any]) -> tuple[list[Case], bool]:
+    def _find_cases(self, *roots: Mapping[str, Any]) -> tuple[list[EmergencyCase], bool]:
         """Return the emergencies that may matter, and whether one cannot be told that would."""
-        cases: list[Case] = []
+        cases: list[EmergencyCase] = []
         aside = False
         for name, holds, emergency in self._emergency:
             rule = name if holds is not None and holds(*roots) is True else None
@@ -304,5 +311,5 @@ class Plan:
             if emergency.about and subject is None:
                 aside = aside or emergency.exclusive
             else:
-                cases.append(Case(emergency, subject, rule))
+                cases.append(EmergencyCase(emergency, subject, rule))
         return cases, aside

@@ -25,10 +25,10 @@ BUILT_IN: Final = {"uid": "string", "cid": "string", "groups": "list(string)"}
 """Attributes of `s` that follow from who asks, where a vocabulary declares them."""
 
 
-class Asker:
+class Principal:
     """Who asks: names as the gateway knows them, and attributes for conditions.
 
-    `given` are attributes of a hypothetical asker, which go before those that are known.
+    `given` are attributes of a hypothetical principal, which go before those that are known.
     """
 
     __slots__ = (
@@ -62,11 +62,11 @@ class Asker:
         self.given = given
         self.generation = generation
         self.subjects = list_subjects(user, client, groups)
-        self.plans: dict[Any, Any] = {}  # what the decision engine remembers of this asker
+        self.plans: dict[Any, Any] = {}  # what the decision engine remembers of this principal
 
 
 def list_subjects(user: str | None, client: str | None, groups: Iterable[str]) -> tuple[str, ...]:
-    """Return every text by which definitions can mean this asker."""
+    """Return every text by which definitions can mean this principal."""
     names = [ANYONE, *(f"group:{name}" for name in sorted(groups))]
     if user is not None:
         names.append(f"user:{user}")
@@ -124,7 +124,7 @@ def _reach(start: str, above: Mapping[str, list[str]]) -> set[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownAttributes:
     """What a document says of a user, a client, a group or anyone."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -137,13 +137,13 @@ class Directory:
     def __init__(self, record: Record | None = None) -> None:
         self.membership = Membership()
         self._record = record or Record(())
-        self._known: dict[str, Known] = {}
+        self._known: dict[str, KnownAttributes] = {}
 
     def declare(self, record: Record) -> None:
         """Say which attributes there are, with their types."""
         self._record = record
 
-    def set(self, subject: str, known: Known | None) -> None:
+    def set(self, subject: str, known: KnownAttributes | None) -> None:
         """Say what is known of a subject, or that nothing is."""
         if known is None:
             self._known.pop(subject, None)
@@ -164,8 +164,8 @@ class Directory:
         *,
         given: Mapping[str, Any] | None = None,
         generation: int = 0,
-    ) -> Asker:
-        """Return an asker with all attributes that are known, checked once."""
+    ) -> Principal:
+        """Return a principal with all attributes that are known, checked once."""
         groups = self.membership.groups_of(user, client)
         from_groups, conflicts = self._inherit(groups)
         values: dict[str, Any] = {}
@@ -178,7 +178,7 @@ class Directory:
             values.update(known.values)
         values.update({"uid": user, "cid": client, "groups": sorted(groups)})
         values.update(given or {})
-        return Asker(
+        return Principal(
             user,
             client,
             groups=groups,
@@ -188,7 +188,7 @@ class Directory:
             generation=generation,
         )
 
-    def _own(self, user: str | None, client: str | None) -> list[Known]:
+    def _own(self, user: str | None, client: str | None) -> list[KnownAttributes]:
         subjects = [f"user:{user}"] if user is not None else []
         subjects += [f"client:{client}"] if client is not None else []
         return [self._known[subject] for subject in subjects if subject in self._known]

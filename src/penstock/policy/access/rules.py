@@ -3,7 +3,7 @@
 Rules that hold here:
 - What a rule looks at is known before it is evaluated: it tells what a decision depends on,
   and so what may be remembered.
-- The index finds the rules of a topic by walking its levels, and those of an asker by name:
+- The index finds the rules of a topic by walking its levels, and those of a principal by name:
   a decision costs what matches, not the number of rules.
 """
 
@@ -24,7 +24,7 @@ from penstock.policy.filters.tree import FilterTree
 
 
 class Depends(IntFlag):
-    """What a decision depends on besides asker, action, topic and the definitions."""
+    """What a decision depends on besides principal, action, topic and the definitions."""
 
     NOTHING = 0
     OBJECT = 1
@@ -59,7 +59,7 @@ _OF_FIELD: Final[Mapping[tuple[str, ...], Depends]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Decision:
     """The outcome of a decision, for the hot path."""
 
     allowed: bool
@@ -74,7 +74,7 @@ class Verdict:
         return self.allowed
 
 
-class Rule:
+class Policy:
     """A policy or, with `emergency`, an emergency policy."""
 
     __slots__ = ("action", "condition", "emergency", "filter", "name", "subject")
@@ -96,7 +96,7 @@ class Rule:
         self.emergency = emergency
 
 
-class Limit:
+class Preference:
     """A preference: `subject` is the user whose messages it is about."""
 
     __slots__ = ("condition", "filter", "name", "subject")
@@ -109,7 +109,7 @@ class Limit:
 
 
 def depends_on(expression: Expression) -> Depends:
-    """Tell what an expression looks at besides the asker and the topic."""
+    """Tell what an expression looks at besides the principal and the topic."""
     return reduce(or_, map(_depends_on_path, find_references(expression.tree)), Depends.NOTHING)
 
 
@@ -127,7 +127,7 @@ def fields_of(expressions: Iterable[Expression], root: str) -> tuple[str, ...]:
     return tuple(sorted({path[1] for path in paths if path[0] == root and len(path) > 1}))
 
 
-R = TypeVar("R", bound=Rule | Limit)
+R = TypeVar("R", bound=Policy | Preference)
 
 Bucket = dict[str, tuple[R, ...]]
 """The rules of one filter, by subject, in the order of their names."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from penstock.errors import quote
 from penstock.model.topics import check_filter, covers, parse_subscribed
-from penstock.policy.decision import Considered, Decision
+from penstock.policy.decision import Considered, Explanation
 from penstock.policy.purposes.commands import (
     Command,
     Presubscribe,
@@ -36,10 +36,10 @@ class CommandRights:
         for filter_ in (*self.reserve, *self.presubscribe):
             check_filter(filter_)
 
-    def may(self, command: Command) -> Decision:
+    def may(self, command: Command) -> Explanation:
         """Decide whether a principal with these rights may give a command."""
         if self.everything:
-            return Decision(allowed=True, rule="open mode", reason="everybody may do everything")
+            return Explanation(allowed=True, rule="open mode", reason="everybody may do everything")
         if isinstance(command, Reserve):
             return _decide("reserve", self.reserve, command.filter)
         if isinstance(command, Presubscribe):
@@ -49,26 +49,26 @@ class CommandRights:
             asked = command.topic if isinstance(command, ShowCombined) else command.filter
             return _decide("reserve", self.reserve, asked)
         reason = "the principal " + ("may administer" if self.administer else "may not administer")
-        return Decision(self.administer, "administer", reason)
+        return Explanation(self.administer, "administer", reason)
 
 
 OPEN_RIGHTS = CommandRights(everything=True)
 
 
-def _decide(right: str, granted: tuple[str, ...], filter_: str) -> Decision:
+def _decide(right: str, granted: tuple[str, ...], filter_: str) -> Explanation:
     considered = tuple(
         Considered(f"{right} {there}", "covers it" if covers(there, filter_) else "does not cover")
         for there in granted
     )
     for there in granted:
         if covers(there, filter_):
-            return Decision(
+            return Explanation(
                 True,  # noqa: FBT003
                 f"{right} {there}",
                 f"it covers {quote(filter_)}",
                 considered,
             )
-    return Decision(
+    return Explanation(
         False,  # noqa: FBT003
         right,
         f"no right to {right} covers {quote(filter_)}",

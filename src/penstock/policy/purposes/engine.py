@@ -28,7 +28,7 @@ from penstock.model.topics import (
     decode_topic,
     parse_subscribed,
 )
-from penstock.policy.decision import Decision
+from penstock.policy.decision import Explanation
 from penstock.policy.filters.store import check_depth
 from penstock.policy.purposes.admissions import Admissions
 from penstock.policy.purposes.explanations import (
@@ -38,7 +38,7 @@ from penstock.policy.purposes.explanations import (
     explain_message,
     explain_topic,
 )
-from penstock.policy.purposes.filter_coverage import Surroundings
+from penstock.policy.purposes.filter_coverage import FilterCoverage
 from penstock.policy.purposes.presubscriptions import Presubscriptions
 from penstock.policy.purposes.purpose_state import PurposeState, read_state, write_state
 from penstock.policy.purposes.reservations import CACHE_LIMIT, Reservations
@@ -49,7 +49,7 @@ TREE_LIMIT = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class SubscriptionChanges:
     """What a change means for subscriptions: which to end upstream, which to make again."""
 
     paused: tuple[Subscription, ...] = ()
@@ -63,7 +63,7 @@ class Changes:
 class Admission:
     """The answer to a SUBSCRIBE: the decision, the subscription, the one it put an end to."""
 
-    decision: Decision
+    decision: Explanation
     subscription: Subscription | None
     replaced: Subscription | None
 
@@ -113,17 +113,19 @@ class PurposeEngine:
 
     # Reservations
 
-    def reserve(self, filter_: str, purposes: PurposeSet | None) -> Changes:
+    def reserve(self, filter_: str, purposes: PurposeSet | None) -> SubscriptionChanges:
         """Reserve a filter for these purposes, or remove its reservation with None."""
         check_depth(check_filter(filter_))
         if purposes is not None and self.reservations.get(filter_) is None:
             self._check_count("reservations", len(self.reservations) + 1, self._reservation_limit)
         old, new = self.reservations.reserve(filter_, purposes)
         if old is new:
-            return Changes()
+            return SubscriptionChanges()
         return _sort_turned(self._admissions.change(filter_, old, new))
 
-    def replace_reservations(self, reservations: Iterable[tuple[str, PurposeSet]]) -> Changes:
+    def replace_reservations(
+        self, reservations: Iterable[tuple[str, PurposeSet]]
+    ) -> SubscriptionChanges:
         """Put these in place of all reservations there are."""
         held = list(reservations)
         self._check_count("reservations", len(held), self._reservation_limit)
@@ -132,7 +134,7 @@ class PurposeEngine:
         self.reservations.replace_all(held)
         return _sort_turned(self._admissions.configure(self.settings, self.subscriptions))
 
-    def clear(self) -> Changes:
+    def clear(self) -> SubscriptionChanges:
         """Remove all reservations and presubscriptions; subscriptions stay."""
         self.presubscriptions.clear()
         return self.replace_reservations(())
@@ -151,7 +153,7 @@ class PurposeEngine:
 
     # Settings
 
-    def configure(self, settings: PurposeSettings) -> Changes:
+    def configure(self, settings: PurposeSettings) -> SubscriptionChanges:
         """Put all settings in place of the present ones."""
         self.settings = settings
         self.reservations.configure(
@@ -166,11 +168,11 @@ class PurposeEngine:
         self.permits = _make_permits(self.decide, check=settings.checks_deliveries)
         return _sort_turned(self._admissions.configure(settings, self.subscriptions))
 
-    def set_setting(self, name: str, *, value: bool) -> Changes:
+    def set_setting(self, name: str, *, value: bool) -> SubscriptionChanges:
         """Change a setting."""
         return self.configure(self.settings.change(name, value=value))
 
-    def reset(self) -> Changes:
+    def reset(self) -> SubscriptionChanges:
         """Go back to the settings the engine was made with."""
         return self.configure(self._initial)
 
@@ -216,14 +218,14 @@ class PurposeEngine:
             found = self.presubscriptions.find(client, subscribed)
             ap = found.ap if found else None
         replaced = self.unsubscribe(client, text)
-        decision, around = self._admit(subscribed, ap, owner)
+        decision, coverage = self._admit(subscribed, ap, owner)
         if not decision.allowed:
             return Admission(decision, None, replaced)
         subscription = Subscription(
             client, subscribed, ap, qos, options=options, identifier=identifier, owner=owner
         )
         self.subscriptions.add(subscription)
-        self._admissions.join(subscription, around)
+        self._admissions.join(subscription, coverage)
         return Admission(decision, subscription, replaced)
 
     def unsubscribe(self, client: str, text: str) -> Subscription | None:
@@ -266,7 +268,7 @@ class PurposeEngine:
         topic: str | bytes,
         message: PurposeSet | None = None,
         filters: Iterable[str] | None = None,
-    ) -> Decision:
+    ) -> Explanation:
         """Decide like `delivers` and explain."""
         name = decode_topic(topic) if isinstance(topic, bytes) else topic
         candidates = self._candidates(client, topic, filters)
@@ -278,7 +280,7 @@ class PurposeEngine:
             ),
         )
 
-    def check(self, topic: str, ap: str | None, message: PurposeSet | None = None) -> Decision:
+    def check(self, topic: str, ap: str | None, message: PurposeSet | None = None) -> Explanation:
         """Explain whether a message on a topic may be used for a purpose."""
         decision = explain_topic(
             self.reservations,
@@ -301,7 +303,7 @@ class PurposeEngine:
             )
         )
 
-    def import_state(self, data: Any, *, subscriptions: bool = True) -> Changes:
+    def import_state(self, data: Any, *, subscriptions: bool = True) -> SubscriptionChanges:
         """Put a stored state in place of this one.
 
         Without `subscriptions` the present ones stay and are judged anew. The changes tell
@@ -327,7 +329,7 @@ class PurposeEngine:
 
     def _admit(
         self, subscribed: SubscribedFilter, ap: str | None, owner: str = ""
-    ) -> tuple[Decision, Surroundings | None]:
+    ) -> tuple[Explanation, FilterCoverage | None]:
         for member in self.subscriptions.group(subscribed.text, owner).values():
             if member.ap != ap:
                 return explain_group(member, ap), None
@@ -372,9 +374,9 @@ def _make_permits(decide: Callable[[str | bytes, str | None], bool], *, check: b
     return permit_checked if check else permit_active
 
 
-def _sort_turned(turned: Iterable[Subscription]) -> Changes:
+def _sort_turned(turned: Iterable[Subscription]) -> SubscriptionChanges:
     turned = list(turned)
-    return Changes(
+    return SubscriptionChanges(
         tuple(subscription for subscription in turned if not subscription.active),
         tuple(subscription for subscription in turned if subscription.active),
     )

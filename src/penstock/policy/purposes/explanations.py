@@ -17,7 +17,7 @@ from itertools import islice
 from penstock.errors import quote
 from penstock.model.purposes import ALLOWS, PROHIBITS, PurposeSet
 from penstock.model.topics import covers
-from penstock.policy.decision import Considered, Decision, list_considered
+from penstock.policy.decision import Considered, Explanation, list_considered
 from penstock.policy.purposes.reservations import Reservations
 from penstock.policy.purposes.settings import Mode
 from penstock.policy.purposes.subscriptions import Subscription
@@ -31,7 +31,7 @@ _EFFECTS = {PROHIBITS: "prohibits", ALLOWS: "allows"}
 
 def explain_topic(
     reservations: Reservations, topic: str, ap: str | None, *, allow_unreserved: bool
-) -> Decision:
+) -> Explanation:
     """Explain whether a subscription for this purpose may receive from the topic."""
     applying = sorted(reservations.affected(topic), key=_by_levels)
     considered, more = list_considered(
@@ -40,16 +40,16 @@ def explain_topic(
     if not applying:
         return _explain_unreserved(f"topic {quote(topic)}", allow_unreserved=allow_unreserved)
     allowed = False
-    deciding = _first(applying, lambda purposes: purposes.stance(ap) == PROHIBITS)
+    deciding = _first(applying, lambda purposes: purposes.effect(ap) == PROHIBITS)
     reason = f"it prohibits {ap}"
     if deciding is None:
-        deciding = _first(applying, lambda purposes: purposes.stance(ap) == ALLOWS)
+        deciding = _first(applying, lambda purposes: purposes.effect(ap) == ALLOWS)
         allowed = deciding is not None
         reason = f"it allows {ap}"
     if deciding is None:
         deciding = _name(*applying[0])
         reason = _say_silence(f"topic {quote(topic)} is reserved", ap)
-    return Decision(allowed, deciding, reason, considered, more)
+    return Explanation(allowed, deciding, reason, considered, more)
 
 
 def explain_filter(
@@ -60,10 +60,10 @@ def explain_filter(
     *,
     allowed: bool,
     allow_unreserved: bool,
-) -> Decision:
+) -> Explanation:
     """Explain why a subscription was accepted or refused as a whole."""
     if mode is Mode.ON_PUBLISH:
-        return Decision(
+        return Explanation(
             allowed=True, rule="filter_on_publish", reason="each delivery is checked instead"
         )
     considered, more = list_considered(
@@ -77,14 +77,14 @@ def explain_filter(
             if mode is Mode.ON_SUBSCRIBE
             else f"something below {quote(filter_)} may allow it; each delivery is checked"
         )
-        return Decision(True, rule, reason, considered, more)  # noqa: FBT003
+        return Explanation(True, rule, reason, considered, more)  # noqa: FBT003
     if not considered:
         return _explain_unreserved(f"filter {quote(filter_)}", allow_unreserved=allow_unreserved)
     rule, reason = _find_refusal(reservations, filter_, ap, mode, allow_unreserved=allow_unreserved)
-    return Decision(False, rule, reason, considered, more)  # noqa: FBT003
+    return Explanation(False, rule, reason, considered, more)  # noqa: FBT003
 
 
-def explain_message(decision: Decision, ap: str | None, message: PurposeSet) -> Decision:
+def explain_message(decision: Explanation, ap: str | None, message: PurposeSet) -> Explanation:
     """Add what a message says for itself to the decision on its topic."""
     own = f"purposes of the message {message}"
     admitted = message.admits(ap)
@@ -92,28 +92,30 @@ def explain_message(decision: Decision, ap: str | None, message: PurposeSet) -> 
     if admitted or not decision.allowed:
         return replace(decision, considered=considered)
     reason = f"the message does not admit {ap or 'a subscription without purpose'}"
-    return Decision(False, own, reason, considered, decision.more)  # noqa: FBT003
+    return Explanation(False, own, reason, considered, decision.more)  # noqa: FBT003
 
 
-def explain_group(member: Subscription, ap: str | None) -> Decision:
+def explain_group(member: Subscription, ap: str | None) -> Explanation:
     """Explain why a subscription cannot join a group whose members have another purpose."""
-    return Decision(
+    return Explanation(
         allowed=False,
         rule=f"shared subscription {member.text}",
         reason=f"its members have {_say_purpose(member.ap)}, not {_say_purpose(ap)}",
     )
 
 
-def explain_delivery(topic: str, candidates: Iterable[tuple[Subscription, Decision]]) -> Decision:
+def explain_delivery(
+    topic: str, candidates: Iterable[tuple[Subscription, Explanation]]
+) -> Explanation:
     """Explain a delivery from the decisions on the topic for each subscription."""
     considered: list[Considered] = []
-    refusals: list[Decision] = []
+    refusals: list[Explanation] = []
     for subscription, on_topic in candidates:
         label = f"subscription {subscription.text} with {_say_purpose(subscription.ap)}"
         decision = on_topic
         if not subscription.active:
             paused = f"it is paused: reservations forbid topics of {quote(subscription.filter)}"
-            decision = Decision(allowed=False, rule=label, reason=paused)
+            decision = Explanation(allowed=False, rule=label, reason=paused)
         considered.append(Considered(label, "allowed" if decision.allowed else "denied"))
         considered += decision.considered
         if decision.allowed:
@@ -122,14 +124,14 @@ def explain_delivery(topic: str, candidates: Iterable[tuple[Subscription, Decisi
     if refusals:
         return replace(refusals[0], considered=tuple(considered))
     nothing = f"no subscription of the client matches topic {quote(topic)}"
-    return Decision(allowed=False, rule="subscriptions", reason=nothing)
+    return Explanation(allowed=False, rule="subscriptions", reason=nothing)
 
 
 def effect(purposes: PurposeSet, ap: str | None) -> str:
     """Say in a word how a set stands to an access purpose."""
     if ap is None:
         return "asks for a purpose"
-    return _EFFECTS.get(purposes.stance(ap), f"says nothing on {ap}")
+    return _EFFECTS.get(purposes.effect(ap), f"says nothing on {ap}")
 
 
 def draw_reservations(reservations: Reservations, limit: int) -> str:
@@ -163,7 +165,7 @@ def _find_refusal(
     for there, purposes in islice(reservations.affected(filter_), SCAN_LIMIT):
         (covering if covers(there, filter_) else partial).append((there, purposes))
     relevant = covering + partial if mode is Mode.ON_SUBSCRIBE else covering
-    deciding = _first(relevant, lambda purposes: purposes.stance(ap) == PROHIBITS)
+    deciding = _first(relevant, lambda purposes: purposes.effect(ap) == PROHIBITS)
     if deciding is not None:
         return deciding, f"it prohibits {ap} on topics of {quote(filter_)}"
     if covering and _first(covering, lambda purposes: purposes.compatible(ap)) is None:
@@ -178,8 +180,8 @@ def _find_refusal(
     return rule, _say_silence(f"topics of {quote(filter_)} are reserved", ap)
 
 
-def _explain_unreserved(what: str, *, allow_unreserved: bool) -> Decision:
-    return Decision(
+def _explain_unreserved(what: str, *, allow_unreserved: bool) -> Explanation:
+    return Explanation(
         allowed=allow_unreserved,
         rule=DEFAULT_RULE,
         reason=f"{what} is not reserved, and the setting is {str(allow_unreserved).lower()}",

@@ -1,7 +1,7 @@
 """Compiled purpose sets: how a set stands to each access purpose, remembered once asked.
 
 Rules that hold here:
-- A stance depends on the set and the access purpose alone, so what is remembered is never
+- A effect depends on the set and the access purpose alone, so what is remembered is never
   stale. What has to be forgotten when reservations change is which sets apply to a topic.
 - A million reservations for the same purposes share one object. Equal sets may still have
   two, when the pool was emptied in between: nothing may depend on there being one.
@@ -16,15 +16,15 @@ from collections.abc import Sequence
 
 from penstock.model.purposes import ALLOWS, SILENT, PurposeSet
 
-_STANCES_LIMIT = 4_096
+_EFFECTS_LIMIT = 4_096
 _SETS_LIMIT = 16_384
 _COMBINATIONS_LIMIT = 16_384
 
 Purposes = tuple[str, ...]
 
 
-class Stances(dict[str | None, int]):
-    """PROHIBITS, SILENT or ALLOWS by access purpose; `stances[ap]` is all it takes."""
+class PurposeEffects(dict[str | None, int]):
+    """PROHIBITS, SILENT or ALLOWS by access purpose; `effects[ap]` is all it takes."""
 
     __slots__ = ("aip", "pip")
 
@@ -44,10 +44,10 @@ class Stances(dict[str | None, int]):
         return bool(self.pip) and not self.aip
 
     def __missing__(self, ap: str | None) -> int:
-        if len(self) >= _STANCES_LIMIT:
+        if len(self) >= _EFFECTS_LIMIT:
             self.clear()
-        stance = self[ap] = self.purposes.stance(ap)
-        return stance
+        effect = self[ap] = self.purposes.effect(ap)
+        return effect
 
     # Two of them are the same when they are one: what each remembers says nothing.
     def __eq__(self, other: object) -> bool:
@@ -56,41 +56,43 @@ class Stances(dict[str | None, int]):
     __hash__ = object.__hash__  # type: ignore[assignment]
 
 
-class Unreserved(Stances):
-    """The stance where no reservation applies: the same for everybody."""
+class Unreserved(PurposeEffects):
+    """The effect where no reservation applies: the same for everybody."""
 
-    __slots__ = ("stance",)
+    __slots__ = ("effect",)
 
     def __init__(self, *, allowed: bool) -> None:
         super().__init__((), ())
-        self.stance = ALLOWS if allowed else SILENT
+        self.effect = ALLOWS if allowed else SILENT
 
     def __missing__(self, ap: str | None) -> int:
-        return self.stance
+        return self.effect
 
 
-class StancePool:
+class EffectPool:
     """Gives the same object for the same set, and for the same combination of sets."""
 
     __slots__ = ("_combinations", "_sets")
 
     def __init__(self) -> None:
-        self._sets: dict[tuple[Purposes, Purposes], Stances] = {}
+        self._sets: dict[tuple[Purposes, Purposes], PurposeEffects] = {}
         # A combination is named by the ids of its parts, which it keeps alive.
-        self._combinations: dict[tuple[int, ...], tuple[Sequence[Stances], Stances]] = {}
+        self._combinations: dict[
+            tuple[int, ...], tuple[Sequence[PurposeEffects], PurposeEffects]
+        ] = {}
 
-    def of(self, purposes: PurposeSet) -> Stances:
-        """Return the stances of a set."""
+    def of(self, purposes: PurposeSet) -> PurposeEffects:
+        """Return the effects of a set."""
         key = (tuple(sorted(purposes.aip)), tuple(sorted(purposes.pip)))
-        stances = self._sets.get(key)
-        if stances is None:
+        effects = self._sets.get(key)
+        if effects is None:
             if len(self._sets) >= _SETS_LIMIT:
                 self._sets.clear()
-            stances = self._sets[key] = Stances(*key)
-        return stances
+            effects = self._sets[key] = PurposeEffects(*key)
+        return effects
 
-    def combine(self, parts: Sequence[Stances]) -> Stances:
-        """Return the stances of the union of one or more sets."""
+    def combine(self, parts: Sequence[PurposeEffects]) -> PurposeEffects:
+        """Return the effects of the union of one or more sets."""
         if len(parts) == 1:
             return parts[0]
         key = tuple(map(id, parts))

@@ -18,7 +18,7 @@ from penstock.model.topics import decode_topic
 from penstock.policy.filters.store import FilterStore, FlatFilters
 from penstock.policy.filters.topic_cache import TopicCache
 from penstock.policy.filters.tree import FilterTree
-from penstock.policy.purposes.purpose_effects import StancePool, Stances, Unreserved
+from penstock.policy.purposes.purpose_effects import EffectPool, PurposeEffects, Unreserved
 
 CACHE_LIMIT = 65_536
 
@@ -40,10 +40,10 @@ class Reservations:
         allow_unreserved: bool = True,
         cache_limit: int = CACHE_LIMIT,
     ) -> None:
-        self._pool = StancePool()
+        self._pool = EffectPool()
         self._cache_limit = cache_limit
         self._tree = tree
-        self._store: FilterStore[Stances] = _make_store(tree=tree)
+        self._store: FilterStore[PurposeEffects] = _make_store(tree=tree)
         self.configure(tree=tree, cached=cached, allow_unreserved=allow_unreserved)
 
     def configure(self, *, tree: bool, cached: bool, allow_unreserved: bool) -> None:
@@ -53,8 +53,8 @@ class Reservations:
             held = list(self._store.items())
             self._tree = tree
             self._store = _make_store(tree=tree)
-            for filter_, stances in held:
-                self._store.set(filter_, stances)
+            for filter_, effects in held:
+                self._store.set(filter_, effects)
         self._cache = TopicCache(self._work_out, self._cache_limit) if cached else None
         self.decide = self._decide_by_cache(self._cache) if self._cache is not None else self._walk
 
@@ -63,7 +63,7 @@ class Reservations:
 
     def items(self) -> Iterator[tuple[str, PurposeSet]]:
         """Yield all reservations."""
-        return ((filter_, stances.purposes) for filter_, stances in self._store.items())
+        return ((filter_, effects.purposes) for filter_, effects in self._store.items())
 
     def get(self, filter_: str) -> PurposeSet | None:
         """Return the reservation of exactly this filter."""
@@ -72,7 +72,7 @@ class Reservations:
 
     def reserve(
         self, filter_: str, purposes: PurposeSet | None
-    ) -> tuple[Stances | None, Stances | None]:
+    ) -> tuple[PurposeEffects | None, PurposeEffects | None]:
         """Set or, with None, remove a reservation; return what was there and what is."""
         new = self._pool.of(purposes) if purposes is not None else None
         old = self._store.remove(filter_) if new is None else self._store.set(filter_, new)
@@ -99,23 +99,23 @@ class Reservations:
         For a topic these are the ones that contribute to its effective purposes.
         """
         found = self._store.overlapping(filter_)
-        return ((there, stances.purposes) for there, stances in found)
+        return ((there, effects.purposes) for there, effects in found)
 
-    def covering(self, filter_: str) -> list[Stances]:
-        """Return the stances of the reservations that apply to every topic of the filter."""
+    def covering(self, filter_: str) -> list[PurposeEffects]:
+        """Return the effects of the reservations that apply to every topic of the filter."""
         return self._store.covering(filter_)
 
-    def overlapping(self, filter_: str) -> Iterator[Stances]:
-        """Yield the stances of the reservations that apply to some topic of the filter."""
+    def overlapping(self, filter_: str) -> Iterator[PurposeEffects]:
+        """Yield the effects of the reservations that apply to some topic of the filter."""
         return self._store.overlapping_values(filter_)
 
-    def _work_out(self, topic: str) -> Stances:
+    def _work_out(self, topic: str) -> PurposeEffects:
         parts = self._store.matching(topic)
         return self._pool.combine(parts) if parts else self._unreserved
 
     @staticmethod
     def _decide_by_cache(
-        cache: TopicCache[Stances],
+        cache: TopicCache[PurposeEffects],
     ) -> Callable[[str | bytes, str | None], bool]:
         # A closure, because looking the cache up on self would cost as much as the decision.
         def decide(topic: str | bytes, ap: str | None) -> bool:
@@ -131,14 +131,14 @@ class Reservations:
         if not parts:
             return self._unreserved[ap] > 0
         allowed = False
-        for stances in parts:
-            stance = stances[ap]
-            if stance < 0:
+        for effects in parts:
+            effect = effects[ap]
+            if effect < 0:
                 return False
-            if stance:
+            if effect:
                 allowed = True
         return allowed
 
 
-def _make_store(*, tree: bool) -> FilterStore[Stances]:
-    return FilterTree[Stances](share=True) if tree else FlatFilters[Stances]()
+def _make_store(*, tree: bool) -> FilterStore[PurposeEffects]:
+    return FilterTree[PurposeEffects](share=True) if tree else FlatFilters[PurposeEffects]()

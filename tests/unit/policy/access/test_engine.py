@@ -14,28 +14,28 @@ from penstock.policy.access.emergencies import (
     SituationBoard,
     SituationsUnknownError,
 )
-from penstock.policy.access.engine import Access
+from penstock.policy.access.engine import AccessEngine
 from penstock.policy.access.objects import Message
-from penstock.policy.access.plans import KEY_LIMIT, Settings
-from penstock.policy.access.principals import Directory, Known
-from penstock.policy.access.rules import Depends, Limit, Rule, depends_on
+from penstock.policy.access.plans import KEY_LIMIT, Enforcement
+from penstock.policy.access.principals import Directory, KnownAttributes
+from penstock.policy.access.rules import Depends, Policy, Preference, depends_on
 
 SCOPE = build_scope(
     s={"uid": "string"}, o={"patientId": "string"}, e={"ward": "string"}, payload={"x": "int"}
 )
 
 
-def make_rule(when: str = "true", emergency: Emergency | None = None) -> Rule:
+def make_rule(when: str = "true", emergency: Emergency | None = None) -> Policy:
     condition = compile_expression(when, SCOPE, BOOL)
-    return Rule("policy p", "anyone", "a/#", "read", condition, emergency)
+    return Policy("policy p", "anyone", "a/#", "read", condition, emergency)
 
 
-def make_access(*rules: Rule) -> Access:
-    access = Access()
+def make_access(*rules: Policy) -> AccessEngine:
+    access = AccessEngine()
     record = SCOPE.root("s")
     assert record is not None
     access.declare(record)
-    access.configure(Settings(required=True))
+    access.configure(Enforcement(required=True))
     access.put(*rules)
     return access
 
@@ -48,28 +48,30 @@ class Broken(SituationBoard):
 def test_an_error_of_any_kind_is_a_denial() -> None:
     emergency = Emergency(("covid",), None, compile_expression("s.uid", SCOPE, STRING))
     access = make_access(make_rule(emergency=emergency))
-    asker = access.asker("ann", None)
-    verdict = access.decide("read", asker, Message("a/b"), {}, Broken())
-    assert not verdict
-    assert verdict.rule == "error RuntimeError"
-    assert access.decide("read", asker, Message("a/b"), {}, SituationBoard([("covid", "ann", "X")]))
+    principal = access.principal("ann", None)
+    decision = access.decide("read", principal, Message("a/b"), {}, Broken())
+    assert not decision
+    assert decision.rule == "error RuntimeError"
+    assert access.decide(
+        "read", principal, Message("a/b"), {}, SituationBoard([("covid", "ann", "X")])
+    )
 
 
 def test_a_user_without_a_name_is_nobody_in_particular() -> None:
     access = make_access(make_rule("has(s.uid)"))
-    access.describe("user:None", Known({}, on_behalf_of="x"))
-    assert not access.decide("read", access.asker(None, None), Message("a"), {}, NO_SITUATIONS)
+    access.describe("user:None", KnownAttributes({}, on_behalf_of="x"))
+    assert not access.decide("read", access.principal(None, None), Message("a"), {}, NO_SITUATIONS)
     assert Directory().publishes_for(None, None) is None
 
 
 def test_preferences_are_those_of_whom_a_message_is_published_for() -> None:
     access = make_access(make_rule())
-    access.put(Limit("preference x", "wearer", "#", compile_expression("false", SCOPE, BOOL)))
-    access.describe("client:band", Known({}, on_behalf_of="wearer"))
-    asker = access.asker("ann", None)
+    access.put(Preference("preference x", "wearer", "#", compile_expression("false", SCOPE, BOOL)))
+    access.describe("client:band", KnownAttributes({}, on_behalf_of="wearer"))
+    principal = access.principal("ann", None)
 
     def reads(message: Message) -> bool:
-        return access.decide("read", asker, message, {}, NO_SITUATIONS).allowed
+        return access.decide("read", principal, message, {}, NO_SITUATIONS).allowed
 
     assert access.publishes_for("hub", "band") == "wearer"
     assert access.publishes_for("hub", None) == "hub"
@@ -80,11 +82,11 @@ def test_preferences_are_those_of_whom_a_message_is_published_for() -> None:
 
 def test_an_explanation_names_first_what_is_for_the_asker() -> None:
     others = [
-        Rule(f"policy a{number}", f"user:u{number}", "#", "read", make_rule().condition)
+        Policy(f"policy a{number}", f"user:u{number}", "#", "read", make_rule().condition)
         for number in range(200)
     ]
     access = make_access(*others, make_rule())
-    told = access.explain("read", access.asker("ann", None), Message("a"), {}, NO_SITUATIONS)
+    told = access.explain("read", access.principal("ann", None), Message("a"), {}, NO_SITUATIONS)
     assert (told.allowed, told.considered[0].rule, told.more) == (True, "policy p", True)
 
 
@@ -107,11 +109,11 @@ def test_what_a_condition_depends_on_is_known(when: str, depends: Depends) -> No
 
 def test_time_is_looked_at_each_time() -> None:
     access = make_access(make_rule("e.time.hour() < 8"))
-    asker = access.asker("ann", None)
+    principal = access.principal("ann", None)
     for hour, allowed in ((7, True), (9, False), (7, True)):
         now = datetime(2026, 3, 1, hour, tzinfo=UTC)
         assert (
-            access.decide("read", asker, Message("a"), {"time": now}, NO_SITUATIONS).allowed
+            access.decide("read", principal, Message("a"), {"time": now}, NO_SITUATIONS).allowed
             is allowed
         )
 
@@ -119,30 +121,30 @@ def test_time_is_looked_at_each_time() -> None:
 def test_attributes_are_told_apart_whatever_their_names() -> None:
     scope = build_scope(o={"a": "string", "a.b": "string"})
     condition = compile_expression('o["a.b"] == "yes"', scope, BOOL)
-    access = make_access(Rule("policy p", "anyone", "#", "read", condition))
-    asker = access.asker(None, None)
+    access = make_access(Policy("policy p", "anyone", "#", "read", condition))
+    principal = access.principal(None, None)
     for value in ("yes", "no", "yes"):
         message = Message("x", about={"a.b": value})
-        verdict = access.decide("read", asker, message, {}, NO_SITUATIONS)
-        assert verdict.allowed is (value == "yes")
-        assert verdict.depends == Depends.OBJECT
+        decision = access.decide("read", principal, message, {}, NO_SITUATIONS)
+        assert decision.allowed is (value == "yes")
+        assert decision.depends == Depends.OBJECT
 
 
 def test_what_is_remembered_is_bounded() -> None:
     access = make_access(make_rule("o.patientId == s.uid"))
-    access._memory.limit = 100
-    askers = [access.asker(f"user-{number}", None) for number in range(10)]
+    access._cache.limit = 100
+    principals = [access.principal(f"user-{number}", None) for number in range(10)]
     for number in range(250):
-        for asker in askers:
+        for principal in principals:
             message = Message("a", about={"patientId": f"user-{number}"})
-            allowed = access.decide("read", asker, message, {}, NO_SITUATIONS).allowed
-            assert allowed is (asker.user == f"user-{number}")
-        held = [plan._own for asker in askers for plan in asker.plans.values()]
-        assert 0 < sum(map(len, held)) == access._memory.count <= 100
+            allowed = access.decide("read", principal, message, {}, NO_SITUATIONS).allowed
+            assert allowed is (principal.user == f"user-{number}")
+        held = [plan._own for principal in principals for plan in principal.plans.values()]
+        assert 0 < sum(map(len, held)) == access._cache.count <= 100
     message = Message("a", about={"patientId": "x" * (KEY_LIMIT + 1)})
-    before = access._memory.count
-    assert not access.decide("read", askers[0], message, {}, NO_SITUATIONS)
-    assert access._memory.count == before
+    before = access._cache.count
+    assert not access.decide("read", principals[0], message, {}, NO_SITUATIONS)
+    assert access._cache.count == before
 
 
 def test_a_board_knows_which_situations_are_occupied() -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from penstock.model.kinds import ObjectShape
-from penstock.policy.access.objects import PAYLOAD_LIMIT, Message, make_place, parse_payload
+from penstock.policy.access.objects import PAYLOAD_LIMIT, Message, make_layout, parse_payload
 
 ROOM = ObjectShape(name="room", topics="home/+patientId/+room/#", payload={"pulse": "values.pulse"})
 
 
 def test_levels_and_payload_fields_become_attributes() -> None:
-    place = make_place("home/p1/r7/pulse", [ROOM])
+    place = make_layout("home/p1/r7/pulse", [ROOM])
     message = Message("home/p1/r7/pulse", b'{"values": {"pulse": 80}}')
     assert message.about(place) == {"patientId": "p1", "room": "r7", "pulse": 80}
     assert message.t["payload"] == {"values": {"pulse": 80}}
@@ -19,7 +19,7 @@ def test_levels_and_payload_fields_become_attributes() -> None:
 
 
 def test_attributes_that_a_question_gives_go_before_those_that_are_found() -> None:
-    place = make_place("home/p1/r7", [ROOM])
+    place = make_layout("home/p1/r7", [ROOM])
     assert Message("home/p1/r7", {}, about={"room": "r8"}).about(place)["room"] == "r8"
 
 
@@ -34,20 +34,20 @@ def test_attributes_that_a_question_gives_go_before_those_that_are_found() -> No
 )
 def test_what_two_places_disagree_on_is_missing(payload: bytes, patient: str | None) -> None:
     inside = ObjectShape(name="inside", topics="home/#", payload={"patientId": "pid"})
-    place = make_place("home/p1/r7", [ROOM, inside])
+    place = make_layout("home/p1/r7", [ROOM, inside])
     assert Message("home/p1/r7", payload).about(place)["patientId"] == patient
 
 
 def test_levels_that_disagree_are_missing() -> None:
     other = ObjectShape(name="other", topics="home/+/+patientId")
-    place = make_place("home/p1/r7", [ROOM, other])
+    place = make_layout("home/p1/r7", [ROOM, other])
     assert Message("home/p1/r7").about(place)["patientId"] is None
 
 
 def test_an_object_is_found_anew_where_definitions_changed() -> None:
     message = Message("home/p1/r7", b"{}")
-    assert message.about(make_place("home/p1/r7", [ROOM]))["room"] == "r7"
-    assert message.about(make_place("home/p1/r7", [])) == {}
+    assert message.about(make_layout("home/p1/r7", [ROOM]))["room"] == "r7"
+    assert message.about(make_layout("home/p1/r7", [])) == {}
 
 
 @pytest.mark.parametrize(

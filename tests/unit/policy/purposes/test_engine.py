@@ -349,9 +349,9 @@ def test_the_refusal_of_a_wide_filter_looks_at_few_reservations(
 
     def count(filter_: str) -> object:
         nonlocal looked
-        for stances in overlapping(filter_):
+        for effects in overlapping(filter_):
             looked += 1
-            yield stances
+            yield effects
 
     monkeypatch.setattr(engine.reservations, "overlapping", count)
     assert not accepts(engine, "#", "y")
