@@ -59,7 +59,7 @@ def pair(
 
 
 def joined(gateway: GatewayThread) -> bool:
-    return gateway.do(lambda: gateway.gateway.guard.detection.elsewhere.joined)
+    return gateway.do(lambda: gateway.gateway.guard.detection.follower.joined)
 
 
 def detects(gateway: GatewayThread) -> bool:

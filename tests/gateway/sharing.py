@@ -7,16 +7,18 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from penstock.clock import boot_clock
-from penstock.gateway.publish_result import NO_DETECTOR, Written
+from penstock.gateway.publish_result import NO_DETECTOR, PublishResult
 from penstock.gateway.replication.channel import derive_secret
-from penstock.gateway.replication.follower import Elsewhere
-from penstock.gateway.replication.leader import Neighbours
-from penstock.gateway.replication.link import Terms
-from penstock.gateway.replication.messages import Asked, Row
-from penstock.gateway.replication.receipts import Receipt, Receipts
+from penstock.gateway.replication.follower import ReplicationFollower
+from penstock.gateway.replication.leader import ReplicationLeader
+from penstock.gateway.replication.link import ReplicationTerms
+from penstock.gateway.replication.messages import PublishRequest, SituationRow
+from penstock.gateway.replication.receipts import AppliedSubmissions, SubmissionId
 from penstock.policy.access.emergencies import SituationBoard
 
-TERMS: Final = Terms(derive_secret(b"k" * 32), largest=1 << 20, lease=30.0, patience=60.0)
+TERMS: Final = ReplicationTerms(
+    derive_secret(b"k" * 32), largest=1 << 20, lease=30.0, patience=60.0
+)
 LONG: Final = 60.0
 
 
@@ -25,7 +27,7 @@ class Record:
 
     def __init__(self) -> None:
         self.steps: list[tuple[str, str]] = []
-        self.receipts = Receipts()
+        self.applied_submissions = AppliedSubmissions()
 
 
 class Detector:
@@ -36,59 +38,59 @@ class Detector:
         self.board = SituationBoard()
         self.alive = True
         self.steps = list(record.steps)
-        self.receipts = Receipts(record.receipts.as_data())
+        self.applied_submissions = AppliedSubmissions(record.applied_submissions.as_data())
         self.durable = 0
         self.added = 0
         self.ends: dict[str, float] = {}
         """When time alone ends the situations of somebody, by `boot_clock`."""
         self._waiting: list[tuple[int, Callable[[bool], None]]] = []
-        self.neighbours = Neighbours(
+        self.leader = ReplicationLeader(
             knows=self.is_alive,
             takes=self.is_alive,
             situations=self.rows,
-            foretell=self.foretell,
+            next_deadline=self.next_deadline,
             journal=self,
         )
-        self.neighbours.decide = self.decide
+        self.leader.decide = self.decide
         self.port = 0
 
-    async def start(self, terms: Terms = TERMS) -> None:
-        self.port = await self.neighbours.listen(terms, "127.0.0.1", 0)
+    async def start(self, terms: ReplicationTerms = TERMS) -> None:
+        self.port = await self.leader.listen(terms, "127.0.0.1", 0)
 
     def is_alive(self) -> bool:
         return self.alive
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[SituationRow]:
         last: dict[str, str] = dict(self.steps)
         return [("s", who, what) for who, what in last.items() if what != "none"]
 
-    def decide(self, asked: Asked, receipt: Receipt) -> Written:
+    def decide(self, asked: PublishRequest, receipt: SubmissionId) -> PublishResult:
         if not self.alive:
             return NO_DETECTOR
-        if self.receipts.has(receipt):
-            return Written(ticket=self.added)
+        if self.applied_submissions.has(receipt):
+            return PublishResult(ticket=self.added)
         if asked.topic == "denied":
-            return Written("policy", "a rule")
-        self.receipts.put(receipt)
+            return PublishResult("policy", "a rule")
+        self.applied_submissions.put(receipt)
         self.steps.append((asked.client, asked.topic))
         self.added += 1
         target = None if asked.topic == "none" else asked.topic
         self.board.move("s", asked.client, target)
-        self.neighbours.tell([("s", asked.client, target)], self.moves_at)
-        return Written(ticket=self.added)
+        self.leader.tell([("s", asked.client, target)], self.deadline)
+        return PublishResult(ticket=self.added)
 
-    def foretell(self) -> float | None:
+    def next_deadline(self) -> float | None:
         return min(self.ends.values(), default=None)
 
     @property
-    def moves_at(self) -> int | None:
-        ends = self.foretell()
+    def deadline(self) -> int | None:
+        ends = self.next_deadline()
         return None if ends is None else int(ends * 1000)
 
     def foresee_end(self, who: str, seconds: float) -> None:
         """Let time end somebody's situation."""
         self.ends[who] = boot_clock() + seconds
-        self.neighbours.tell([], self.moves_at)
+        self.leader.tell([], self.deadline)
 
     def ring(self) -> None:
         """Let all end whose time has come."""
@@ -97,7 +99,7 @@ class Detector:
             del self.ends[who]
             self.steps.append((who, "none"))
         if due:
-            self.neighbours.tell([("s", who, None) for who in due], self.moves_at)
+            self.leader.tell([("s", who, None) for who in due], self.deadline)
 
     def wait(self, ticket: int, settled: Callable[[bool], None]) -> None:
         if ticket <= self.durable:
@@ -108,10 +110,10 @@ class Detector:
     async def flush(self) -> None:
         """Make all durable, as the journal does: when all know of it."""
         added, steps = self.added, list(self.steps)
-        receipts = self.receipts.as_data()
-        if not await self.neighbours.reach() or not self.alive:
+        receipts = self.applied_submissions.as_data()
+        if not await self.leader.wait_replicated() or not self.alive:
             return
-        self.record.steps, self.record.receipts = steps, Receipts(receipts)
+        self.record.steps, self.record.applied_submissions = steps, AppliedSubmissions(receipts)
         self.durable = added
         due = [it for it in self._waiting if it[0] <= added]
         self._waiting = [it for it in self._waiting if it[0] > added]
@@ -121,11 +123,11 @@ class Detector:
     def kill(self) -> None:
         """End without a word, as a killed process does."""
         self.alive = False
-        self.neighbours.close()
+        self.leader.close()
 
 
-def ask(client: str, topic: str) -> Asked:
-    return Asked(None, client, topic, b"{}", {})
+def ask(client: str, topic: str) -> PublishRequest:
+    return PublishRequest(None, client, topic, b"{}", {})
 
 
 async def until(holds: Callable[[], object]) -> None:
@@ -134,12 +136,14 @@ async def until(holds: Callable[[], object]) -> None:
             await asyncio.sleep(0.005)
 
 
-def make_elsewhere(terms: Terms = TERMS) -> tuple[Elsewhere, SituationBoard, list[str]]:
+def make_follower(
+    terms: ReplicationTerms = TERMS,
+) -> tuple[ReplicationFollower, SituationBoard, list[str]]:
     board, lost = SituationBoard(), list[str]()
     board.invalidate("not yet")
-    elsewhere = Elsewhere(board, lost.append)
-    elsewhere.terms = terms
-    return elsewhere, board, lost
+    follower = ReplicationFollower(board, lost.append)
+    follower.terms = terms
+    return follower, board, lost
 
 
 def run(work: Callable[[], Awaitable[None]]) -> None:

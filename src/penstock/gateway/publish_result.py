@@ -13,7 +13,7 @@ UNTOLD: Final = "untold"
 """The gateway that detects was asked and did not say what became of it."""
 
 
-class Keeper(Protocol):
+class Journal(Protocol):
     """What makes things durable in the order of their tickets."""
 
     durable: int
@@ -22,7 +22,7 @@ class Keeper(Protocol):
         """Call back when a ticket is durable, or will not be."""
 
 
-class Written(NamedTuple):
+class PublishResult(NamedTuple):
     """What became of a message that was to be published."""
 
     why: str = ""
@@ -32,15 +32,15 @@ class Written(NamedTuple):
     """Where it was an event: the keeper's number for it."""
     lasting: bool = False
     """Whether the same holds for each message of this client on this topic."""
-    keeper: Keeper | None = None
+    journal: Journal | None = None
     """Who makes the event durable; None: the journal of this gateway."""
-    waits: Awaitable[Written] | None = None
+    waits: Awaitable[PublishResult] | None = None
     """Gives the answer, where it takes until other gateways have said something."""
 
 
-PASSES: Final = Written(lasting=True)
-NO_DETECTOR: Final = Written(DETECTOR)
-NO_EVENT: Final = Written(EVENT)
-NOT_TOLD: Final = Written(UNTOLD)
-IN_DOUBT: Final = Written(DOUBT)
+PASSES: Final = PublishResult(lasting=True)
+NO_DETECTOR: Final = PublishResult(DETECTOR)
+NO_EVENT: Final = PublishResult(EVENT)
+NOT_TOLD: Final = PublishResult(UNTOLD)
+IN_DOUBT: Final = PublishResult(DOUBT)
 """It cannot be decided now; who asks waits and asks again."""

@@ -13,7 +13,7 @@ import pytest
 from penstock.cep.engine import Engine
 from penstock.cep.program import Program
 from penstock.components import MosquittoServer
-from penstock.gateway.detection.engine_reload import Turning
+from penstock.gateway.detection.engine_reload import EngineReload
 from penstock.mqtt import Publish
 from penstock.mqtt.reasons import FAILURE
 from penstock.policy.access.emergencies import SituationsUnknownError
@@ -50,16 +50,16 @@ class Held:
         self._gateway = gateway
         self._go_on = gateway.do(asyncio.Event)
         self.made: list[Program] = []
-        make = Turning._make
+        make = EngineReload._make
 
         async def make_late(
-            turning: Turning, engine: Engine, program: Program
+            reload: EngineReload, engine: Engine, program: Program
         ) -> tuple[Engine, bytes]:
             self.made.append(program)
             await self._go_on.wait()
-            return await make(turning, engine, program)
+            return await make(reload, engine, program)
 
-        monkeypatch.setattr(Turning, "_make", make_late)
+        monkeypatch.setattr(EngineReload, "_make", make_late)
 
     def begins(self, count: int = 1) -> None:
         wait_until(lambda: len(self.made) >= count)
@@ -126,7 +126,7 @@ def test_what_is_no_longer_defined_ends_at_once(
         change.ends()
         change.begins(2)
         detection = gateway.gateway.guard.detection
-        wait_until(lambda: not gateway.do(lambda: detection.turning.busy))
+        wait_until(lambda: not gateway.do(lambda: detection.reload.busy))
         assert program_of(gateway) is change.made[-1]
         sensor.publish("ward/ends/pulse", reading(120), qos=1)
         assert current(gateway, "ends") == "Alert"
@@ -150,15 +150,15 @@ def test_a_timer_that_is_due_meanwhile_closes_access(
             gateway.config, WARD.replace("WINDOW", "2s").replace("it.knocks >= 2", "it.knocks >= 3")
         )
         change.begins()
-        turning = gateway.gateway.guard.detection.turning
-        wait_until(lambda: gateway.do(lambda: turning.blind))
+        reload = gateway.gateway.guard.detection.reload
+        wait_until(lambda: gateway.do(lambda: reload.blind))
         with pytest.raises(SituationsUnknownError):
             current(gateway, "due")
         sensor.publish("ward/due/note", b"{}", qos=1)
         assert nurse.texts(1) == [("ward/due/note", b"{}")]
         assert doctor.texts() == []
         change.ends()
-        wait_until(lambda: not gateway.do(lambda: turning.busy))
+        wait_until(lambda: not gateway.do(lambda: reload.busy))
         wait_until(lambda: current(gateway, "due") is None)
 
 

@@ -304,8 +304,8 @@ def test_a_neighbour_that_stood_still_grants_nothing_of_what_it_knew(
     )
     second = make_process(tmp_path / "two", broker.port, settings(tmp_path / "two"), **common)
     with run_gateway(tmp_path / "one", broker.port, chosen, **common) as first, second:
-        neighbours = first.gateway.guard.detection.neighbours
-        wait_until(lambda: first.do(lambda: [it.told for it in neighbours._neighbours.values()]))
+        leader = first.gateway.guard.detection.leader
+        wait_until(lambda: first.do(lambda: [it.told for it in leader._neighbours.values()]))
         doctor, nurse = (login(second.port, user) for user in ("doctor", "nurse"))
         for reader in (doctor, nurse):
             reader.subscribe("ward/stood/note", qos=1)

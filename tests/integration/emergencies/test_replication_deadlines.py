@@ -59,7 +59,7 @@ def doubts(gateway: GatewayThread) -> bool:
 
     def ask() -> bool:
         detection.catch_up(detection.clock.now())
-        return detection.elsewhere.doubtful
+        return detection.follower.awaiting_leader
 
     return gateway.do(ask)
 
@@ -100,7 +100,7 @@ def test_nobody_reads_on_while_who_detects_stands_still(
             held = [sent_at(it) for it in doctor.messages() if it.topic == "ward/brief/note"]
         finally:
             process.send_signal(signal.SIGCONT)
-        assert second.gateway.guard.detection.elsewhere.joined
+        assert second.gateway.guard.detection.follower.joined
         expected = passed[1:]
         lasting: list[int] = []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.gateway.replication.clock_bound import Foresight
+from penstock.gateway.replication.clock_bound import ClockBound
 
 rates = st.floats(-0.0004, 0.0004)
 epochs = st.floats(0, 1e6)
@@ -34,7 +34,7 @@ def test_it_does_not_look_too_far(
     def there(time: float) -> float:
         return began_there + time * (1 + fast_there)
 
-    foresight, time = Foresight(), 0.0
+    foresight, time = ClockBound(), 0.0
     shortest = float("inf")
     for pause, going, coming in pings:
         sent = time + pause

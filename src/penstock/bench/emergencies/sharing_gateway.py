@@ -22,8 +22,8 @@ from typing import Any
 import uvloop
 
 from penstock.config import load
-from penstock.gateway.replication.follower import Elsewhere
-from penstock.gateway.replication.leader import Neighbours
+from penstock.gateway.replication.follower import ReplicationFollower
+from penstock.gateway.replication.leader import ReplicationLeader
 from penstock.gateway.service.process import run_until_told
 
 
@@ -31,32 +31,36 @@ def main(configuration: Path, report: Path) -> None:
     """Run the gateway until it is told to end."""
     noted: dict[str, list[float]] = {"asked": [], "known": [], "doubt": []}
     clock = time.perf_counter
-    submit, tell, keep_current = Elsewhere.submit, Neighbours.tell, Elsewhere.keep_current
+    submit, tell, check_deadline = (
+        ReplicationFollower.submit,
+        ReplicationLeader.tell,
+        ReplicationFollower.check_deadline,
+    )
 
-    def submit_timed(self: Elsewhere, asked: Any) -> Any:
+    def submit_timed(self: ReplicationFollower, asked: Any) -> Any:
         began = clock()
         answer = submit(self, asked)
         answer.add_done_callback(lambda _: noted["asked"].append(clock() - began))
         return answer
 
-    def tell_timed(self: Neighbours, *given: Any, **named: Any) -> None:
+    def tell_timed(self: ReplicationLeader, *given: Any, **named: Any) -> None:
         began = clock()
         tell(self, *given, **named)
         rows = given[0]
         if rows:
-            self.when_known(lambda _: noted["known"].append(clock() - began))
+            self.when_replicated(lambda _: noted["known"].append(clock() - began))
 
-    def keep_current_timed(self: Elsewhere) -> None:
-        certain = not self.doubtful
-        keep_current(self)
-        if certain and self.doubtful:
+    def keep_current_timed(self: ReplicationFollower) -> None:
+        certain = not self.awaiting_leader
+        check_deadline(self)
+        if certain and self.awaiting_leader:
             began = clock()
-            task = asyncio.ensure_future(self.wait_certain())
+            task = asyncio.ensure_future(self.wait_current())
             task.add_done_callback(lambda _: noted["doubt"].append(clock() - began))
 
-    Elsewhere.submit = submit_timed  # type: ignore[method-assign]
-    Elsewhere.keep_current = keep_current_timed  # type: ignore[method-assign]
-    Neighbours.tell = tell_timed  # type: ignore[method-assign]
+    ReplicationFollower.submit = submit_timed  # type: ignore[method-assign]
+    ReplicationFollower.check_deadline = keep_current_timed  # type: ignore[method-assign]
+    ReplicationLeader.tell = tell_timed  # type: ignore[method-assign]
 
     def forget() -> None:
         for times in noted.values():

@@ -30,11 +30,18 @@ from penstock.errors import UnavailableError
 from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.authorization.policies import Policies
 from penstock.gateway.clock import Clock
-from penstock.gateway.detection.duplicate_filter import mark_of
-from penstock.gateway.detection.engine_host import Detection
-from penstock.gateway.publish_result import IN_DOUBT, NO_DETECTOR, NO_EVENT, PASSES, POLICY, Written
-from penstock.gateway.replication.messages import Asked
-from penstock.gateway.replication.receipts import Receipt
+from penstock.gateway.detection.duplicate_filter import fingerprint_of
+from penstock.gateway.detection.engine_host import EngineHost
+from penstock.gateway.publish_result import (
+    IN_DOUBT,
+    NO_DETECTOR,
+    NO_EVENT,
+    PASSES,
+    POLICY,
+    PublishResult,
+)
+from penstock.gateway.replication.messages import PublishRequest
+from penstock.gateway.replication.receipts import SubmissionId
 from penstock.gateway.session import ANONYMOUS, Session
 from penstock.gateway.translation import ACTIONS, CLIENT, FOR, PUBLISHER
 from penstock.mqtt import Publish
@@ -67,7 +74,7 @@ class Guard:
     def __init__(
         self,
         policies: Policies,
-        detection: Detection,
+        detection: EngineHost,
         clock: Clock,
         denials: Denials,
         place: str | None = None,
@@ -86,60 +93,66 @@ class Guard:
 
     def concerns(self, topic: str) -> bool:
         """Say whether messages on a topic must be looked at when they are published."""
-        return self.policies.access.settings.required or self.detection.watch.sees(topic)
+        return self.policies.access.settings.required or self.detection.watched_topics.matches(
+            topic
+        )
 
-    def publish(self, session: Session, packet: Publish) -> Written:
+    def publish(self, session: Session, packet: Publish) -> PublishResult:
         """Decide on a message of a client; let the event that it is take effect."""
-        written = self._publish(session, packet)
-        if written is IN_DOUBT:
-            return Written(waits=self._when_certain(session, packet))
-        return written
+        result = self._publish(session, packet)
+        if result is IN_DOUBT:
+            return PublishResult(waits=self._when_current(session, packet))
+        return result
 
-    def _publish(self, session: Session, packet: Publish) -> Written:
+    def _publish(self, session: Session, packet: Publish) -> PublishResult:
         topic = packet.topic
         detection = self.detection
-        watched = detection.watch.sees(topic)
+        watched = detection.watched_topics.matches(topic)
         if not watched and not self.policies.access.settings.required:
             return PASSES
         user = None if session.principal == ANONYMOUS else session.principal
         rest = _rest(packet)
-        mark = mark_of(user, session.client_id, packet) if watched else None
-        asked = Asked(user, session.client_id, topic, packet.payload, rest, self._place, mark)
-        if watched and detection.turning.busy:
-            return Written(waits=self._after_turn(session, packet))
+        fingerprint = fingerprint_of(user, session.client_id, packet) if watched else None
+        request = PublishRequest(
+            user, session.client_id, topic, packet.payload, rest, self._place, fingerprint
+        )
+        if watched and detection.reload.busy:
+            return PublishResult(waits=self._after_reload(session, packet))
         if watched and not detection.is_alive():
-            elsewhere = detection.elsewhere
-            return Written(waits=elsewhere.submit(asked)) if elsewhere.asks else NO_DETECTOR
-        written = self._decide(asked, watched=watched)
-        if detection.neighbours.pending and not written.why:
-            return Written(waits=self._when_known(written))
-        return written
+            follower = detection.follower
+            return PublishResult(waits=follower.submit(request)) if follower.asks else NO_DETECTOR
+        result = self._decide(request, watched=watched)
+        if detection.leader.pending and not result.why:
+            return PublishResult(waits=self._when_replicated(result))
+        return result
 
-    def publish_for(self, asked: Asked, receipt: Receipt) -> Written:
+    def publish_for(self, request: PublishRequest, submission: SubmissionId) -> PublishResult:
         """Decide on a message of another gateway's client, once."""
         detection = self.detection
         if not detection.is_alive():
             return NO_DETECTOR
-        if detection.receipts.has(receipt):
+        if detection.applied_submissions.has(submission):
             # It took effect and nobody was told; what is on record up to now holds it.
-            return Written(ticket=detection.journal.added)
-        watched = detection.watch.sees(asked.topic)
-        return self._decide(asked, watched=watched, receipt=receipt)
+            return PublishResult(ticket=detection.journal.added)
+        watched = detection.watched_topics.matches(request.topic)
+        return self._decide(request, watched=watched, submission=submission)
 
-    def _decide(self, asked: Asked, *, watched: bool, receipt: Receipt | None = None) -> Written:
+    def _decide(
+        self, request: PublishRequest, *, watched: bool, submission: SubmissionId | None = None
+    ) -> PublishResult:
         """Decide on a message, and let the event that it is take effect, in one step."""
         detection, access = self.detection, self.policies.access
-        topic = asked.topic
+        topic = request.topic
         now = self._clock.now()
-        principal = access.principal(asked.user, asked.client)
+        principal = access.principal(request.user, request.client)
         message = Message(
-            topic, asked.payload, user=asked.user, client=asked.client, rest=asked.rest
+            topic, request.payload, user=request.user, client=request.client, rest=request.rest
         )
-        e = _surroundings(now, asked.place)
+        e = _surroundings(now, request.place)
         detection.catch_up(now)
         prepared = None
-        mark = asked.mark
-        repeated = mark is not None and detection.repeats.has(mark)
+        fingerprint = request.mark
+        repeated = fingerprint is not None and detection.duplicates.has(fingerprint)
         if watched and not repeated:
             if detection.engine is None:
                 return NO_DETECTOR
@@ -159,37 +172,39 @@ class Guard:
                 return NO_EVENT
         decision = access.decide("write", principal, message, e, detection.board)
         if not decision:
-            return IN_DOUBT if self.is_doubtful(decision) else Written(POLICY, decision.rule)
+            return (
+                IN_DOUBT if self.awaits_leader(decision) else PublishResult(POLICY, decision.rule)
+            )
         if decision.applied is not None:
-            self.tell_emergency(Session(asked.client, asked.user or ANONYMOUS, 0), decision)
+            self.tell_emergency(Session(request.client, request.user or ANONYMOUS, 0), decision)
         if prepared is None or not prepared.bound:
             # One that took effect before is held by what is on record up to now.
             ticket = detection.journal.added if repeated else 0
-            return Written(
+            return PublishResult(
                 ticket=ticket, lasting=not watched and self._lasts(decision.depends, topic)
             )
         try:
-            return Written(ticket=detection.commit(prepared, record, receipt, mark))
+            return PublishResult(ticket=detection.commit(prepared, record, submission, fingerprint))
         except UnavailableError:
             return NO_DETECTOR
 
-    async def _after_turn(self, session: Session, packet: Publish) -> Written:
+    async def _after_reload(self, session: Session, packet: Publish) -> PublishResult:
         """Decide on a message when changed definitions are taken over."""
-        await self.detection.turning.wait()
-        written = self.publish(session, packet)
-        return written if written.waits is None else await written.waits
+        await self.detection.reload.wait()
+        result = self.publish(session, packet)
+        return result if result.waits is None else await result.waits
 
-    async def _when_certain(self, session: Session, packet: Publish) -> Written:
+    async def _when_current(self, session: Session, packet: Publish) -> PublishResult:
         """Decide on a message when the situations are known that it depends on, or lost."""
-        written = IN_DOUBT
-        while written is IN_DOUBT:
-            await self.detection.elsewhere.wait_certain()
-            written = self._publish(session, packet)
-        return written if written.waits is None else await written.waits
+        result = IN_DOUBT
+        while result is IN_DOUBT:
+            await self.detection.follower.wait_current()
+            result = self._publish(session, packet)
+        return result if result.waits is None else await result.waits
 
-    async def _when_known(self, written: Written) -> Written:
+    async def _when_replicated(self, result: PublishResult) -> PublishResult:
         """Wait until all gateways know what was changed up to a decision."""
-        return written if await self.detection.neighbours.reach() else NO_DETECTOR
+        return result if await self.detection.leader.wait_replicated() else NO_DETECTOR
 
     def detect(self, topic: str, payload: bytes, depth: int) -> bool:
         """Let a message of an action take effect as an event, if it is one."""
@@ -197,7 +212,7 @@ class Guard:
         engine = detection.engine
         if engine is None:
             return False
-        if not detection.watch.sees(topic):
+        if not detection.watched_topics.matches(topic):
             return True
         now = self._clock.now()
         message = Message(topic, payload, user=ACTIONS)
@@ -244,9 +259,11 @@ class Guard:
         e["purpose"] = purpose
         return access.decide("read", principal, message, e, self.detection.board)
 
-    def is_doubtful(self, decision: Decision) -> bool:
+    def awaits_leader(self, decision: Decision) -> bool:
         """Say whether a refusal may turn out otherwise as soon as the situations are known."""
-        return self.detection.elsewhere.doubtful and bool(decision.depends & Depends.SITUATION)
+        return self.detection.follower.awaiting_leader and bool(
+            decision.depends & Depends.SITUATION
+        )
 
     def read_lasts(self, decision: Decision, topic: str) -> bool:
         """Say whether a decision holds for all messages with the same topic and properties."""
@@ -298,11 +315,19 @@ class Guard:
 class Judge:
     """Decides on one delivery, in one step."""
 
-    __slots__ = ("_guard", "_message", "_session", "_topic", "doubtful", "lasting", "refusal")
+    __slots__ = (
+        "_guard",
+        "_message",
+        "_session",
+        "_topic",
+        "awaiting_leader",
+        "lasting",
+        "refusal",
+    )
 
     def __init__(self, guard: Guard, session: Session, message: Message | None, topic: str) -> None:
         self.lasting = True
-        self.doubtful = False
+        self.awaiting_leader = False
         self.refusal = "" if message is not None else UNSTAMPED
         self._guard = guard
         self._session = session
@@ -318,7 +343,7 @@ class Judge:
         self.lasting = self.lasting and guard.read_lasts(decision, self._topic)
         if not decision:
             self.refusal = decision.rule
-            self.doubtful = self.doubtful or guard.is_doubtful(decision)
+            self.awaiting_leader = self.awaiting_leader or guard.awaits_leader(decision)
         elif decision.applied is not None:
             guard.tell_emergency(self._session, decision)
         return bool(decision)

@@ -335,7 +335,7 @@ class Rules:
         if judge is not None:
             self.lasting = judge.lasting
             self.refusal = "" if allowed else judge.refusal
-            if judge.doubtful:
+            if judge.awaiting_leader:
                 return UNDECIDED
         if started:
             DECISION.observe(time.perf_counter() - started)

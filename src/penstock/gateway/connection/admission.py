@@ -21,7 +21,7 @@ from penstock.gateway.authorization.message_purposes import as_properties, narro
 from penstock.gateway.commands import purpose_commands
 from penstock.gateway.connection.disconnect import Cause, end
 from penstock.gateway.connection.replies import deny
-from penstock.gateway.publish_result import DETECTOR, EVENT, POLICY, UNTOLD, Written
+from penstock.gateway.publish_result import DETECTOR, EVENT, POLICY, UNTOLD, PublishResult
 from penstock.model.purposes import PurposeSet
 from penstock.mqtt import Publish, ReasonCode, encode_user_properties
 from penstock.policy.purposes.commands import SendFor, parse_publish
@@ -77,21 +77,21 @@ def admit(client: Downstream, packet: Publish) -> Outcome:  # noqa: PLR0911 (one
         gateway.denials.publication(client.session, "right")
         deny(client, packet, "right", "not allowed to write here", _NOT_ALLOWED)
         return None
-    written = gateway.guard.publish(client.session, packet)
-    if written.waits is not None:
-        return _admit_later(client, packet, written.waits, purposes)
-    return _settle(client, packet, written, purposes)
+    result = gateway.guard.publish(client.session, packet)
+    if result.waits is not None:
+        return _admit_later(client, packet, result.waits, purposes)
+    return _settle(client, packet, result, purposes)
 
 
 def _settle(
-    client: Downstream, packet: Publish, written: Written, purposes: PurposeSet | None
+    client: Downstream, packet: Publish, result: PublishResult, purposes: PurposeSet | None
 ) -> bytes | None:
     """Return the stamp of a message that may pass, or refuse it."""
-    if not _authorise(client, packet, written):
+    if not _authorise(client, packet, result):
         return None
     if purposes is not None:
         return client.stamp + encode_user_properties(as_properties(purposes))
-    if written.lasting:
+    if result.lasting:
         if len(client.writes) >= _KNOWN_LIMIT:
             client.writes.clear()
         client.writes.add(packet.topic)
@@ -101,17 +101,17 @@ def _settle(
 async def _admit_later(
     client: Downstream,
     packet: Publish,
-    waits: Awaitable[Written],
+    waits: Awaitable[PublishResult],
     purposes: PurposeSet | None,
 ) -> None:
     """Pass a message on when other gateways have said what they have to say."""
-    written = await waits
+    result = await waits
     if client.ended:
         return
     gateway = client.gateway
     if client.generation != gateway.rules.generation:
         client.renew()
-    stamp = _settle(client, packet, written, purposes)
+    stamp = _settle(client, packet, result, purposes)
     if stamp is None:
         client.unacked.discard(packet.packet_id)
         return
@@ -128,19 +128,19 @@ def refuse_long(client: Downstream, packet: Publish) -> None:
     deny(client, packet, "size", text, ReasonCode.QUOTA_EXCEEDED)
 
 
-def _authorise(client: Downstream, packet: Publish, written: Written) -> bool:
+def _authorise(client: Downstream, packet: Publish, result: PublishResult) -> bool:
     """Carry out what was decided on a message; False where it is denied."""
     gateway = client.gateway
-    if written.why == UNTOLD:
+    if result.why == UNTOLD:
         # It may have taken effect: who sends it again will know.
         end(client, Cause.BROKER)
         return False
-    if written.why:
-        gateway.denials.publication(client.session, written.why, written.rule)
-        text, reason = _REFUSALS[written.why]
-        deny(client, packet, written.why, text, reason)
+    if result.why:
+        gateway.denials.publication(client.session, result.why, result.rule)
+        text, reason = _REFUSALS[result.why]
+        deny(client, packet, result.why, text, reason)
         return False
-    if written.ticket and packet.first & _QOS:
-        keeper = written.keeper or gateway.guard.detection.journal
-        client.deferred_acks.expect(keeper, packet.packet_id, written.ticket)
+    if result.ticket and packet.first & _QOS:
+        journal = result.journal or gateway.guard.detection.journal
+        client.deferred_acks.expect(journal, packet.packet_id, result.ticket)
     return True

@@ -13,7 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from penstock.gateway.connection.disconnect import Cause, end
-from penstock.gateway.publish_result import Keeper
+from penstock.gateway.publish_result import Journal
 
 if TYPE_CHECKING:
     from penstock.gateway.connection.downstream import Downstream
@@ -30,9 +30,9 @@ class DeferredAcks:
         """For how many things the answer to a packet waits; empty: nothing is held."""
         self._waiting: deque[tuple[int, bytes]] = deque()
 
-    def expect(self, keeper: Keeper, packet_id: int, ticket: int) -> None:
+    def expect(self, journal: Journal, packet_id: int, ticket: int) -> None:
         """Hold the answer to a packet back until its ticket is durable, too."""
-        if ticket <= keeper.durable:
+        if ticket <= journal.durable:
             return
         self.open[packet_id] = self.open.get(packet_id, 0) + 1
 
@@ -44,7 +44,7 @@ class DeferredAcks:
                 end(self._client, Cause.BROKER)
             self._release()
 
-        keeper.wait(ticket, settle)
+        journal.wait(ticket, settle)
 
     def hold(self, packet_id: int, data: bytes) -> None:
         """Keep an answer of the broker, and all that follow it, for later."""

@@ -33,7 +33,7 @@ from penstock.mqtt.control import PINGREQ
 OPENING: Final = "opening"
 STALE: Final = "stale"
 """The definitions are."""
-DOUBT: Final = "doubt"
+AWAITING_LEADER: Final = "doubt"
 """The situations are in doubt."""
 
 

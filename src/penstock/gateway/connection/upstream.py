@@ -32,7 +32,7 @@ from penstock.clock import boot_clock
 from penstock.gateway.authorization.decision_cache import UNDECIDED, Verdicts
 from penstock.gateway.connection.disconnect import FAREWELL_SECONDS, Cause, end
 from penstock.gateway.connection.duplicate_filter import DuplicateFilter
-from penstock.gateway.connection.intake import DOUBT, STALE, Intake
+from penstock.gateway.connection.intake import AWAITING_LEADER, STALE, Intake
 from penstock.gateway.connection.pending_requests import PendingRequests
 from penstock.gateway.connection.receive_window import ReceiveWindow
 from penstock.gateway.connection.replies import within
@@ -71,7 +71,7 @@ _DUPLICATE: Final = 0x08
 _PINGREQ = PINGREQ.encode(V5)
 _PING_SHARE: Final = 2
 _QUEUES: Final = 4
-_UNDECIDABLE: Final = frozenset({STALE, DOUBT})
+_UNDECIDABLE: Final = frozenset({STALE, AWAITING_LEADER})
 
 
 class Upstream(asyncio.Protocol):
@@ -273,7 +273,7 @@ class Upstream(asyncio.Protocol):
     # One loop on purpose, like `Downstream.forward`.
     def deliver(self, batch: list[Packet]) -> None:  # noqa: C901, PLR0912, PLR0915
         """Pass packets on to the client."""
-        if DOUBT in self._waits:
+        if AWAITING_LEADER in self._waits:
             self.intake.put_behind(batch)
             return
         client = self.client
@@ -354,13 +354,13 @@ class Upstream(asyncio.Protocol):
             self.resume("window")
 
     def _release(self, window: ReceiveWindow) -> None:
-        while DOUBT not in self._waits and (message := window.release()) is not None:
+        while AWAITING_LEADER not in self._waits and (message := window.release()) is not None:
             self.deliver([message])
 
     def _doubt(self, packet: Publish, behind: Iterator[Packet]) -> None:
         """Wait until the situations are known that a delivery depends on."""
-        self.client.gateway.doubting.add(self)
-        self.pause(DOUBT)
+        self.client.gateway.awaiting_leader.add(self)
+        self.pause(AWAITING_LEADER)
         if self.window is None or not self.window.takes_back(packet):
             self.intake.put_back([packet, *behind])
 

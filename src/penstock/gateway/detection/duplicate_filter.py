@@ -24,7 +24,7 @@ _DUPLICATE: Final = 0x08
 _LINE: Final = b"#once "
 
 
-class Mark(NamedTuple):
+class Fingerprint(NamedTuple):
     """Tells a message of QoS 2 from others."""
 
     place: str
@@ -39,26 +39,26 @@ class Mark(NamedTuple):
         return _LINE + f"{self.place} {self.content}".encode("ascii")
 
 
-def mark_of(user: str | None, client: str, packet: Publish) -> Mark | None:
+def fingerprint_of(user: str | None, client: str, packet: Publish) -> Fingerprint | None:
     """Return the mark of a message; None where it may count more than once."""
     if not packet.first & _EXACTLY_ONCE or not packet.packet_id:
         return None
     place = f"{user or ''}\0{client}\0{packet.packet_id}".encode("utf-8", "surrogatepass")
     content = len(packet.topic_field).to_bytes(4, "big") + packet.topic_field + packet.payload
-    return Mark(_digest(place), _digest(content), bool(packet.first & _DUPLICATE))
+    return Fingerprint(_digest(place), _digest(content), bool(packet.first & _DUPLICATE))
 
 
-class Repeats:
+class DuplicateFilter:
     """The last messages of QoS 2 that were events, by client and packet identifier."""
 
     def __init__(self, known: Mapping[str, str] | None = None) -> None:
         self.known = dict(known or {})
 
-    def has(self, mark: Mark) -> bool:
+    def has(self, mark: Fingerprint) -> bool:
         """Say whether a message was an event before."""
         return mark.again and self.known.get(mark.place) == mark.content
 
-    def put(self, mark: Mark) -> None:
+    def put(self, mark: Fingerprint) -> None:
         """Remember a message that was an event."""
         self.known.pop(mark.place, None)
         self.known[mark.place] = mark.content
@@ -70,7 +70,7 @@ class Repeats:
         if not line.startswith(_LINE):
             return False
         place, content = line[len(_LINE) :].decode("ascii").split(" ")
-        self.put(Mark(place, content, again=False))
+        self.put(Fingerprint(place, content, again=False))
         return True
 
 

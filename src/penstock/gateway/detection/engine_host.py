@@ -1,10 +1,10 @@
 """Detection of events at this gateway: the engine, its timers, and what it knows.
 
-    idle ──▶ `Detecting` claims, loads ──▶ detects ──▶ crashed, stalled, claimed by another ──▶ …
+    idle ──▶ `LeaderElection` claims, loads ──▶ detects ──▶ crashed, stalled, another claims ──▶ …
                 │                             │
                 │                     offer ──▶ authorised? ──▶ commit ──▶ board, journal,
                 │                     timers ──────────────────────┘       actions, neighbours
-                └──▶ another has the claim ──▶ the board is what it tells (`Elsewhere`)
+                └──▶ another has the claim ──▶ the board is what it tells (`ReplicationFollower`)
 
 Rules that hold here:
 - One process detects for all that share a store. The others ask it, and know the situations
@@ -16,7 +16,7 @@ Rules that hold here:
   again after a restart.
 - Timers that are due come before everything that is decided later.
 - An engine that raised an error is not asked again: it is made anew from what is durable.
-- Changed definitions are taken over beside (`Turning`); what could be an event waits.
+- Changed definitions are taken over beside (`EngineReload`); what could be an event waits.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from penstock.cep.step_result import StepResult, TransitionCause
 from penstock.clock import boot_clock
 from penstock.errors import PenstockError, UnavailableError, UsageError, quote
 from penstock.gateway.clock import Clock
-from penstock.gateway.detection.duplicate_filter import Mark, Repeats
-from penstock.gateway.detection.engine_reload import Turning
-from penstock.gateway.detection.ignored_events import Ignored
+from penstock.gateway.detection.duplicate_filter import DuplicateFilter, Fingerprint
+from penstock.gateway.detection.engine_reload import EngineReload
+from penstock.gateway.detection.ignored_events import IgnoredEvents
 from penstock.gateway.detection.journal import Journal
 from penstock.gateway.detection.journal_batches import Keeping
-from penstock.gateway.detection.leader_lease import Claim
+from penstock.gateway.detection.leader_lease import LeaderLease
 from penstock.gateway.detection.outbox import Outbox
-from penstock.gateway.detection.snapshots import Rebuilt
-from penstock.gateway.detection.watched_topics import Watch
-from penstock.gateway.replication.follower import Elsewhere
-from penstock.gateway.replication.leader import Neighbours
-from penstock.gateway.replication.messages import Row
-from penstock.gateway.replication.receipts import Receipt, Receipts
+from penstock.gateway.detection.snapshots import RestoredState
+from penstock.gateway.detection.watched_topics import WatchedTopics
+from penstock.gateway.replication.follower import ReplicationFollower
+from penstock.gateway.replication.leader import ReplicationLeader
+from penstock.gateway.replication.messages import SituationRow
+from penstock.gateway.replication.receipts import AppliedSubmissions, SubmissionId
 from penstock.policy.access.emergencies import SituationBoard
 from penstock.store.detection import DetectionStore, Step
 from penstock.store.situations import Cause, Request, as_stored
@@ -71,7 +71,7 @@ _log = get_logger("gateway")
 Tell = Callable[[Step, Request | None], None]
 
 
-class Detection:
+class EngineHost:
     """The detection of one gateway, on its loop."""
 
     def __init__(
@@ -90,23 +90,23 @@ class Detection:
         self.trouble = ""
         """Why events are not detected, if they are not and should be."""
         self.stopping = False
-        self.ignored = Ignored()
-        self.watch = Watch(Program())
-        self.claim = Claim(store, lease, run_in_thread)
+        self.ignored = IgnoredEvents()
+        self.watched_topics = WatchedTopics(Program())
+        self.claim = LeaderLease(store, lease, run_in_thread)
         self.keeping = Keeping(self, store, run_in_thread)
         self.journal = Journal(self.keeping, snapshot_bytes)
         self.outbox = Outbox()
-        self.receipts = Receipts()
-        self.repeats = Repeats()
-        self.neighbours = Neighbours(
+        self.applied_submissions = AppliedSubmissions()
+        self.duplicates = DuplicateFilter()
+        self.leader = ReplicationLeader(
             knows=self._knows,
             takes=self._takes,
             situations=self._rows,
-            foretell=self._foretell,
+            next_deadline=self._next_deadline,
             journal=self.journal,
         )
-        self.turning = Turning(self)
-        self.elsewhere = Elsewhere(self.board, self._lose_sight)
+        self.reload = EngineReload(self)
+        self.follower = ReplicationFollower(self.board, self._lose_sight)
         self.act: Callable[[], None] = _do_nothing
         """Carries out what is new in the outbox, in the step in which it came up."""
         self.resume: Callable[[], None] = _do_nothing
@@ -125,12 +125,12 @@ class Detection:
     @property
     def wanted(self) -> bool:
         """Whether there is anything to detect."""
-        return bool(self.watch) or bool(self.program.scenarios)
+        return bool(self.watched_topics) or bool(self.program.scenarios)
 
     @property
-    def beside(self) -> tuple[Outbox, Receipts, Repeats]:
+    def beside(self) -> tuple[Outbox, AppliedSubmissions, DuplicateFilter]:
         """What is kept with the state of the engine."""
-        return self.outbox, self.receipts, self.repeats
+        return self.outbox, self.applied_submissions, self.duplicates
 
     def is_alive(self) -> bool:
         """Say whether events are detected now; a claim that ran out is noticed here."""
@@ -144,17 +144,17 @@ class Detection:
     def catch_up(self, now: int) -> None:
         """Let the timers take effect that are due; notice what is not known any more."""
         if self.engine is None:
-            self.elsewhere.keep_current()
+            self.follower.check_deadline()
         elif self.is_alive() and now >= self._due:
             self._ring()
 
     def _knows(self) -> bool:
         """Say whether the situations are known, so that others can be told."""
-        return self.is_alive() and not self.turning.blind
+        return self.is_alive() and not self.reload.blind
 
     def _takes(self) -> bool:
         """Say whether messages can be looked at."""
-        return self.is_alive() and not self.turning.busy
+        return self.is_alive() and not self.reload.busy
 
     # --- steps ---
 
@@ -162,8 +162,8 @@ class Detection:
         self,
         prepared: PreparedStep,
         record: bytes,
-        receipt: Receipt | None = None,
-        mark: Mark | None = None,
+        receipt: SubmissionId | None = None,
+        mark: Fingerprint | None = None,
     ) -> int:
         """Let an authorised packet take effect; return its ticket in the journal."""
         try:
@@ -172,10 +172,10 @@ class Detection:
             self.crash(error)
             raise UnavailableError("an event could not be processed") from error
         if receipt is not None:
-            self.receipts.put(receipt)
+            self.applied_submissions.put(receipt)
             record += b"\n" + receipt.line()
         if mark is not None:
-            self.repeats.put(mark)
+            self.duplicates.put(mark)
             record += b"\n" + mark.line()
         ticket = self._take(outcome, record)
         if outcome.publications:
@@ -185,7 +185,7 @@ class Detection:
     def set(self, request: Request, *, two_persons: bool) -> None:
         """Carry out what somebody asked for, or say why not."""
         engine = self.engine
-        if engine is None or self.turning.busy:
+        if engine is None or self.reload.busy:
             return
         now = self.clock.now()
         try:
@@ -213,8 +213,8 @@ class Detection:
         if now < self._due:
             self._arm(now)
             return
-        if self.turning.busy:
-            self.turning.go_blind()
+        if self.reload.busy:
+            self.reload.go_blind()
             return
         try:
             outcome = engine.advance(now)
@@ -245,7 +245,7 @@ class Detection:
             steps.append(step)
             self._note(step, request if by_hand else None)
         rows = [(it.scenario, it.subject, it.target) for it in steps]
-        self.neighbours.tell(rows, self.moves_at)
+        self.leader.tell(rows, self.deadline)
         self.outbox.put(outcome.publications)
         self._arm(outcome.at)
         return self.journal.add(record, steps, [(request.request, "")] if request else ())
@@ -271,18 +271,18 @@ class Detection:
     def follow(self, program: Program) -> None:
         """Take over changed definitions; what they still know keeps its state."""
         self.program = program
-        self.watch = Watch(program)
+        self.watched_topics = WatchedTopics(program)
         self.news.set()
         engine = self.engine
         if engine is None:
-            if self.wanted and not self.trouble and not self.elsewhere.joined:
+            if self.wanted and not self.trouble and not self.follower.joined:
                 self.invalidate("", "detection has not begun yet")
             return
-        self.turning.begin()
-        if not self.turning.blind:
+        self.reload.begin()
+        if not self.reload.blind:
             held = [row for row in self._rows() if _has(program, row)]
             self.board.fill((name, who, it) for name, who, it in held if it)
-            self.neighbours.tell(held, self.moves_at, whole=True)
+            self.leader.tell(held, self.deadline, whole=True)
 
     def exchange(self, made: Engine) -> None:
         """Go on with an engine that has the same state under changed definitions."""
@@ -290,7 +290,7 @@ class Detection:
         self.engine = made
         rows = self._rows()
         self.board.fill((name, who, it) for name, who, it in rows if it)
-        self.neighbours.tell(rows, self.moves_at, whole=True)
+        self.leader.tell(rows, self.deadline, whole=True)
         now = self.clock.now()
         kept = {(name, who) for name, who, _ in rows}
         gone = [
@@ -305,12 +305,12 @@ class Detection:
 
     # --- beginning and ending ---
 
-    def start(self, rebuilt: Rebuilt) -> None:
+    def start(self, rebuilt: RestoredState) -> None:
         """Detect from a state on that was made from what is durable."""
         self.engine = rebuilt.engine
         self.outbox = rebuilt.outbox
-        self.receipts = rebuilt.receipts
-        self.repeats = rebuilt.repeats
+        self.applied_submissions = rebuilt.applied_submissions
+        self.duplicates = rebuilt.duplicates
         self.journal.number = rebuilt.last
         self.clock.go_on_from(self.engine.now)
         self.ignored.begin(self.engine.counts)
@@ -320,9 +320,9 @@ class Detection:
         _log.info("events are detected here", count=len(self._rows()))
         self._arm(self.clock.now())
         self.resume()
-        self.neighbours.begin(self.moves_at, self.claim.others_until)
-        self.elsewhere.submissions.take_home(
-            self.neighbours.decide, self.neighbours.when_known, self.journal
+        self.leader.begin(self.deadline, self.claim.others_until)
+        self.follower.submissions.decide_locally(
+            self.leader.decide, self.leader.when_replicated, self.journal
         )
 
     def rest(self) -> None:
@@ -342,17 +342,17 @@ class Detection:
             self.ignored.tell(self.engine.counts)
 
     @property
-    def moves_at(self) -> int | None:
+    def deadline(self) -> int | None:
         """When time alone may change a situation, by `clock`."""
         return None if self.engine is None else self.engine.next_deadline()
 
-    def _foretell(self) -> float | None:
+    def _next_deadline(self) -> float | None:
         """Return when time alone may change a situation, by `boot_clock`."""
-        at = self.moves_at
+        at = self.deadline
         # Of the millisecond that it is now some part may be over.
         return None if at is None else boot_clock() + (at - self.clock.now() - 1) / 1000
 
-    def _rows(self) -> list[Row]:
+    def _rows(self) -> list[SituationRow]:
         held = () if self.engine is None else self.engine.situations()
         return [(name, who, it) for name, who, it, _ in held]
 
@@ -378,15 +378,15 @@ class Detection:
         self.trouble = trouble
         self._due = _NEVER
         _DETECTING.set(0)
-        self.neighbours.dismiss("events are not detected here")
-        self.turning.end()
+        self.leader.dismiss("events are not detected here")
+        self.reload.end()
 
 
 def _do_nothing() -> None:
     """Stand in until those are there who carry out actions."""
 
 
-def _has(program: Program, row: Row) -> bool:
+def _has(program: Program, row: SituationRow) -> bool:
     """Say whether definitions have a situation, and for whom it is."""
     scenario = program.scenarios.get(row[0])
     if scenario is None or (scenario.subjects is not None and row[1] not in scenario.subjects):

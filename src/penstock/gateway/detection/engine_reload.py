@@ -20,21 +20,21 @@ from typing import TYPE_CHECKING
 from penstock.cep.engine import Engine
 from penstock.cep.program import Program
 from penstock.errors import UnavailableError
-from penstock.gateway.detection.fork_snapshot import save_beside
+from penstock.gateway.detection.fork_snapshot import fork_snapshot
 from penstock.gateway.detection.snapshots import pack_state
 from penstock.store.detection import ClaimLostError
 from penstock.telemetry import get_logger
 
 if TYPE_CHECKING:
-    from penstock.gateway.detection.engine_host import Detection
+    from penstock.gateway.detection.engine_host import EngineHost
 
 _log = get_logger("gateway")
 
 
-class Turning:
+class EngineReload:
     """The change from one set of definitions to the next."""
 
-    def __init__(self, detection: Detection) -> None:
+    def __init__(self, detection: EngineHost) -> None:
         self.busy = False
         """Whether messages that could be events have to wait."""
         self.blind = False
@@ -65,7 +65,7 @@ class Turning:
         if not self.blind:
             self.blind = True
             self._detection.board.invalidate("definitions are being taken over")
-            self._detection.neighbours.dismiss("definitions are being taken over")
+            self._detection.leader.dismiss("definitions are being taken over")
 
     def end(self) -> None:
         """Let those go on who wait: it is done, or events are not detected any more."""
@@ -83,7 +83,7 @@ class Turning:
         finally:
             self._task = None
             self.end()
-            detection.neighbours.begin(detection.moves_at)
+            detection.leader.begin(detection.deadline)
 
     async def _turn(self, engine: Engine, program: Program) -> None:
         detection = self._detection
@@ -111,6 +111,6 @@ class Turning:
     async def _make(self, engine: Engine, program: Program) -> tuple[Engine, bytes]:
         """Make an engine with another's state; return it with that state as it is then."""
         run = self._detection.run_in_thread
-        before = await run(save_beside(engine.save).read)
+        before = await run(fork_snapshot(engine.save).read)
         made: Engine = await run(Engine.load, program, before)
-        return made, await run(save_beside(made.save).read)
+        return made, await run(fork_snapshot(made.save).read)

@@ -24,7 +24,7 @@ _SECONDS: Final = 120
 _KEPT: Final = 3  # standard input, output and error
 
 
-class Child(NamedTuple):
+class ForkedSnapshot(NamedTuple):
     """A process that saves."""
 
     pid: int
@@ -40,7 +40,7 @@ class Child(NamedTuple):
         return data
 
 
-def save_beside(save: Callable[[], bytes]) -> Child:
+def fork_snapshot(save: Callable[[], bytes]) -> ForkedSnapshot:
     """Begin to save what `save` returns, as of now."""
     reading, writing = os.pipe()
     with warnings.catch_warnings():
@@ -49,7 +49,7 @@ def save_beside(save: Callable[[], bytes]) -> Child:
         pid = os.fork()
     if pid:
         os.close(writing)
-        return Child(pid, reading)
+        return ForkedSnapshot(pid, reading)
     status = 1
     try:
         gc.disable()

@@ -30,7 +30,7 @@ _IGNORED = metrics.counter(
 _log = get_logger("gateway")
 
 
-class Ignored:
+class IgnoredEvents:
     """Compares the counts of an engine with what was told of them."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -50,7 +50,7 @@ class Keeper(Protocol):
     def snapshot(self) -> Snapshot | None:
         """Return the state after all that was added; None where there is none to save."""
 
-    def save_beside(self, number: int, ticket: int) -> None:
+    def fork_snapshot(self, number: int, ticket: int) -> None:
         """Begin to save the state as of a batch, of which this is the last ticket."""
 
     def written(self) -> None:
@@ -149,7 +149,7 @@ class Journal:
             self.snapshot_due = False
             self._size = 0
         elif self._size > self._limit:
-            self._keeper.save_beside(self.number, ticket)
+            self._keeper.fork_snapshot(self.number, ticket)
             self._size = 0
         written = await self._write(lambda: self._keeper.write(batch, snapshot))
         if not written:

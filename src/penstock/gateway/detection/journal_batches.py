@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.clock import boot_clock
 from penstock.errors import UnavailableError
-from penstock.gateway.detection.fork_snapshot import Child, save_beside
+from penstock.gateway.detection.fork_snapshot import ForkedSnapshot, fork_snapshot
 from penstock.gateway.detection.journal import Snapshot
 from penstock.gateway.detection.snapshots import pack_state, write
 from penstock.store.detection import Batch, ClaimLostError, DetectionStore
 from penstock.telemetry import get_logger
 
 if TYPE_CHECKING:
-    from penstock.gateway.detection.engine_host import Detection
+    from penstock.gateway.detection.engine_host import EngineHost
 
 _log = get_logger("gateway")
 
@@ -31,7 +31,7 @@ class Keeping:
 
     def __init__(
         self,
-        detection: Detection,
+        detection: EngineHost,
         store: DetectionStore,
         run_in_thread: Callable[..., Awaitable[Any]],
     ) -> None:
@@ -42,7 +42,7 @@ class Keeping:
 
     async def write(self, batch: Batch, snapshot: Snapshot | None) -> None:
         """Write a batch durably, and after it a snapshot, when all gateways know of it."""
-        await self._detection.neighbours.reach()
+        await self._detection.leader.wait_replicated()
         asked = boot_clock()
         await self._run_in_thread(write, self._store, batch, snapshot)
         self._detection.claim.renew(asked)
@@ -60,13 +60,13 @@ class Keeping:
             return None
         return Snapshot(state, list(engine.situations()))
 
-    def save_beside(self, number: int, ticket: int) -> None:
+    def fork_snapshot(self, number: int, ticket: int) -> None:
         """Begin to save the state as of a batch, of which this is the last ticket."""
         detection = self._detection
         engine, beside = detection.engine, detection.beside
         if engine is None or self._saving is not None:
             return
-        child = save_beside(lambda: pack_state(engine.save(), *beside))
+        child = fork_snapshot(lambda: pack_state(engine.save(), *beside))
         self._saving = asyncio.get_running_loop().create_task(self._keep(child, number, ticket))
 
     async def keep(
@@ -80,7 +80,7 @@ class Keeping:
         if self._saving is not None:
             await asyncio.wait([self._saving], timeout=seconds)
 
-    async def _keep(self, child: Child, number: int, ticket: int) -> None:
+    async def _keep(self, child: ForkedSnapshot, number: int, ticket: int) -> None:
         try:
             data = await self._run_in_thread(child.read)
             if await self._detection.journal.reach(ticket):

@@ -17,7 +17,7 @@ import asyncio
 from typing import Final
 
 from penstock.errors import UnavailableError
-from penstock.gateway.detection.engine_host import Detection
+from penstock.gateway.detection.engine_host import EngineHost
 from penstock.gateway.detection.snapshots import rebuild
 from penstock.store.detection import ClaimLostError, DetectionStore, Detector
 from penstock.telemetry import get_logger
@@ -29,14 +29,14 @@ _SEARCH_SECONDS: Final = 0.1
 _log = get_logger("gateway")
 
 
-class Detecting:
+class LeaderElection:
     """The life of one gateway's detection."""
 
-    def __init__(self, detection: Detection, store: DetectionStore) -> None:
+    def __init__(self, detection: EngineHost, store: DetectionStore) -> None:
         self._detection = detection
         self._store = store
         self._started = asyncio.Event()
-        detection.neighbours.announce = self._announce
+        detection.leader.announce = self._announce
 
     async def run(self) -> None:
         """Detect whenever there is something to detect and nobody else does."""
@@ -81,9 +81,9 @@ class Detecting:
         """Detect no longer; another gateway may."""
         detection = self._detection
         detection.stopping = True
-        detection.neighbours.close()
-        detection.elsewhere.leave("the gateway ends")
-        detection.elsewhere.give_up()
+        detection.leader.close()
+        detection.follower.leave("the gateway ends")
+        detection.follower.give_up()
         await self._hand_over()
 
     async def _hand_over(self) -> None:
@@ -92,7 +92,7 @@ class Detecting:
         journal, claim = detection.journal, detection.claim
         detection.silence()
         await detection.keeping.finish(claim.lease)
-        await detection.turning.finish()
+        await detection.reload.finish()
         if detection.is_alive():
             journal.snapshot_due = True
             journal.add()
@@ -107,20 +107,20 @@ class Detecting:
         """Do without: there is nothing to detect."""
         detection = self._detection
         if detection.engine is not None:
-            detection.neighbours.dismiss("nothing is to be detected")
+            detection.leader.dismiss("nothing is to be detected")
             await self._hand_over()
             detection.rest()
         if not detection.wanted:
-            detection.elsewhere.leave("nothing is to be detected")
+            detection.follower.leave("nothing is to be detected")
             detection.trouble = ""
             detection.board.fill(())
 
     async def _begin(self) -> None:
         """Detect, or join who does."""
         detection = self._detection
-        if detection.elsewhere.joined:
+        if detection.follower.joined:
             return
-        await detection.turning.finish()
+        await detection.reload.finish()
         await detection.journal.finish()
         if not await self._take_claim():
             return
@@ -156,13 +156,13 @@ class Detecting:
         detection = self._detection
         where = f"another gateway detects: {other.place or 'elsewhere'}"
         if not other.address:
-            detection.elsewhere.give_up()
+            detection.follower.give_up()
             detection.invalidate("claim", where)
             return
-        trouble = await detection.elsewhere.join(other.address, detection.claim.lease)
+        trouble = await detection.follower.join(other.address, detection.claim.lease)
         if trouble:
             detection.invalidate("link", f"{where}; {trouble}")
-        elif detection.elsewhere.joined:
+        elif detection.follower.joined:
             detection.trouble = ""
             _log.info("events are detected by another gateway")
 

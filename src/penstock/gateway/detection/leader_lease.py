@@ -70,7 +70,7 @@ def _machine_mark(pid: int) -> str:
     return hashlib.sha256(f"{boot} {space} {pid}".encode()).hexdigest()[:_MARK_LENGTH]
 
 
-class Claim:
+class LeaderLease:
     """One gateway's claim."""
 
     def __init__(

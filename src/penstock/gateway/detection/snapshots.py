@@ -15,30 +15,30 @@ from penstock.cep.engine import Engine
 from penstock.cep.program import Program
 from penstock.cep.step_result import Publication
 from penstock.errors import PenstockError
-from penstock.gateway.detection.duplicate_filter import Repeats
+from penstock.gateway.detection.duplicate_filter import DuplicateFilter
 from penstock.gateway.detection.journal import Snapshot
 from penstock.gateway.detection.outbox import Outbox
-from penstock.gateway.replication.receipts import Receipts
+from penstock.gateway.replication.receipts import AppliedSubmissions
 from penstock.store.detection import Batch, DetectionStore
 
 _SIZE: Final = 4
 
 
-class Rebuilt(NamedTuple):
+class RestoredState(NamedTuple):
     """What detection goes on with."""
 
     engine: Engine
     outbox: Outbox
-    receipts: Receipts
-    repeats: Repeats
+    applied_submissions: AppliedSubmissions
+    duplicates: DuplicateFilter
     last: int
     """The number of the last batch."""
 
 
-def rebuild(store: DetectionStore, program: Program) -> Rebuilt:
+def rebuild(store: DetectionStore, program: Program) -> RestoredState:
     """Make again what was lost, from what is durable."""
     data, last, batches = store.load()
-    outbox, receipts, repeats = Outbox(), Receipts(), Repeats()
+    outbox, receipts, repeats = Outbox(), AppliedSubmissions(), DuplicateFilter()
     if data is None:
         engine = Engine(program)
     else:
@@ -51,7 +51,7 @@ def rebuild(store: DetectionStore, program: Program) -> Rebuilt:
                 outbox.put(engine.replay(line).publications)
     # The definitions may be others than those that the tables were written under.
     store.keep(pack_state(engine.save(), *beside), last, engine.situations())
-    return Rebuilt(engine, outbox, receipts, repeats, last)
+    return RestoredState(engine, outbox, receipts, repeats, last)
 
 
 def write(store: DetectionStore, batch: Batch, snapshot: Snapshot | None) -> None:
@@ -62,7 +62,9 @@ def write(store: DetectionStore, batch: Batch, snapshot: Snapshot | None) -> Non
         store.keep(snapshot.data, batch.number, snapshot.standing)
 
 
-def pack_state(engine: bytes, outbox: Outbox, receipts: Receipts, repeats: Repeats) -> bytes:
+def pack_state(
+    engine: bytes, outbox: Outbox, receipts: AppliedSubmissions, repeats: DuplicateFilter
+) -> bytes:
     """Join the state of an engine with what is kept beside it."""
     waiting: list[Any] = [
         [number, it.topic, it.payload, it.action, it.scenario, it.subject, it.depth]
@@ -79,7 +81,7 @@ def pack_state(engine: bytes, outbox: Outbox, receipts: Receipts, repeats: Repea
     return len(head).to_bytes(_SIZE, "big") + head + engine
 
 
-def unpack_state(data: bytes) -> tuple[bytes, Outbox, Receipts, Repeats]:
+def unpack_state(data: bytes) -> tuple[bytes, Outbox, AppliedSubmissions, DuplicateFilter]:
     """Take apart what `pack_state` has joined."""
     size = int.from_bytes(data[:_SIZE], "big")
     outbox = Outbox()
@@ -87,8 +89,8 @@ def unpack_state(data: bytes) -> tuple[bytes, Outbox, Receipts, Repeats]:
         head = json.loads(data[_SIZE : _SIZE + size])
         outbox.last = head["last"]
         outbox.waiting = {number: Publication(*rest) for number, *rest in head["waiting"]}
-        receipts = Receipts(head.get("receipts"))
-        repeats = Repeats(head.get("repeats"))
+        receipts = AppliedSubmissions(head.get("receipts"))
+        repeats = DuplicateFilter(head.get("repeats"))
     except (ValueError, KeyError, TypeError):
         raise PenstockError(
             "the stored state of detection is damaged", fix="restore the store from a backup"

@@ -18,7 +18,7 @@ _LIMIT: Final = 50_000
 _NOTHING: Final[dict[str, Any]] = {}
 
 
-class Watch:
+class WatchedTopics:
     """The topics of one program."""
 
     def __init__(self, program: Program) -> None:
@@ -35,7 +35,7 @@ class Watch:
     def __bool__(self) -> bool:
         return bool(self._kinds)
 
-    def sees(self, topic: str) -> bool:
+    def matches(self, topic: str) -> bool:
         """Say whether a message on a topic could be an event."""
         known = self._known.get(topic)
         if known is None:

@@ -104,7 +104,7 @@ class Actions:
         detection = self._guard.detection
         if not self.dispatch.is_open or not detection.is_alive():
             self._fresh.clear()  # whoever detects next finds them in the outbox
-        elif detection.turning.busy:
+        elif detection.reload.busy:
             self._go_on_in(_TURN_SECONDS)
         else:
             detection.catch_up(detection.clock.now())

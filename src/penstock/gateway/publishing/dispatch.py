@@ -23,7 +23,7 @@ from penstock.telemetry import metrics
 
 if TYPE_CHECKING:
     from penstock.cep.step_result import Publication
-    from penstock.gateway.detection.engine_host import Detection
+    from penstock.gateway.detection.engine_host import EngineHost
     from penstock.gateway.detection.outbox import Outbox
     from penstock.gateway.publishing.publisher import Publisher
 
@@ -45,7 +45,7 @@ _WAITING = metrics.gauge(
 class Dispatch:
     """What actions have to send, on its way to the broker."""
 
-    def __init__(self, detection: Detection, publisher: Publisher, rate: int) -> None:
+    def __init__(self, detection: EngineHost, publisher: Publisher, rate: int) -> None:
         self._detection = detection
         self._publisher = publisher
         self._pause = 1.0 / rate
@@ -112,7 +112,7 @@ class Dispatch:
 
     def _hand_over(self, number: int, publication: Publication) -> bool:
         """Give a message to the publisher; False where that has no room."""
-        own = [(PUBLISHER, ACTIONS), (EPOCH, str(self._detection.neighbours.epoch()))]
+        own = [(PUBLISHER, ACTIONS), (EPOCH, str(self._detection.leader.epoch()))]
         if publication.subject.isprintable() and len(publication.subject) <= _FOR_LIMIT:
             own.append((FOR, publication.subject))
         taken = self._publisher.send(

@@ -32,7 +32,7 @@ from penstock.clock import boot_clock
 from penstock.errors import PenstockError
 from penstock.gateway.connection.disconnect import Cause, end
 from penstock.gateway.detection.leader_lease import is_gone
-from penstock.gateway.publish_result import DETECTOR, UNTOLD, Written
+from penstock.gateway.publish_result import DETECTOR, UNTOLD, PublishResult
 from penstock.gateway.session import Session
 from penstock.gateway.session_writer import SessionWriter
 from penstock.gateway.translation import MESSAGE_AIP, MESSAGE_PIP
@@ -247,24 +247,24 @@ class Wills:
         if boot_clock() > gateway.rules.fresh_until or not gateway.rules.enforceable:
             self._wait(it, _AGAIN_SECONDS)
             return
-        written = gateway.guard.publish(it.session, _message(it.will))
-        if written.waits is not None:
-            gateway.start_task(self._send_later(it, written.waits))
+        result = gateway.guard.publish(it.session, _message(it.will))
+        if result.waits is not None:
+            gateway.start_task(self._send_later(it, result.waits))
         else:
-            self._conclude(it, written)
+            self._conclude(it, result)
 
-    async def _send_later(self, it: _Leaving, waits: Awaitable[Written]) -> None:
+    async def _send_later(self, it: _Leaving, waits: Awaitable[PublishResult]) -> None:
         self._conclude(it, await waits)
 
-    def _conclude(self, it: _Leaving, written: Written) -> None:
+    def _conclude(self, it: _Leaving, result: PublishResult) -> None:
         """Hand a will to the broker that was decided on, or be done with it."""
         gateway, will = self._gateway, it.will
-        if written.why in {DETECTOR, UNTOLD}:
+        if result.why in {DETECTOR, UNTOLD}:
             self._wait(it, _AGAIN_SECONDS)
             return
-        if written.why:
-            gateway.counters.denied("publish", written.why)
-            gateway.denials.will(it.session, written.why, written.rule)
+        if result.why:
+            gateway.counters.denied("publish", result.why)
+            gateway.denials.will(it.session, result.why, result.rule)
             self._drop(it)
             return
 
@@ -279,7 +279,7 @@ class Wills:
             ):
                 self._wait(it, _AGAIN_SECONDS)
 
-        (written.keeper or gateway.guard.detection.journal).wait(written.ticket, hand_over)
+        (result.journal or gateway.guard.detection.journal).wait(result.ticket, hand_over)
 
     async def _save(self, changes: list[WillChange]) -> None:
         await self._gateway.run_in_thread(self._store.apply, changes)
@@ -308,10 +308,10 @@ def _read(row: KeptWill) -> _Leaving | None:
     return _Leaving(session, packets[0].will, row.number)
 
 
-def _is_gone(keeper: str, place: str) -> bool:
+def _is_gone(holder: str, place: str) -> bool:
     """Say whether a gateway was a process of this machine that is no more."""
     now = datetime.now(UTC)
-    return is_gone(Detector(keeper, place, since=now, held_until=now, trouble=""))
+    return is_gone(Detector(holder, place, since=now, held_until=now, trouble=""))
 
 
 def _is_restricted(will: Will) -> bool:

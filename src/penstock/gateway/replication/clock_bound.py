@@ -19,7 +19,7 @@ from typing import Final
 _DRIFT: Final = 0.001
 
 
-class Foresight:
+class ClockBound:
     """Translates moments of another gateway's clock into moments of ours."""
 
     def __init__(self) -> None:

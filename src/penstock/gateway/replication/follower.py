@@ -1,16 +1,16 @@
 """Detection that happens at another gateway: what is known from it.
 
-    lost ──▶ join ──▶ Ping ──▶ Pong with all situations ──▶ joined ──▶ Moves ──▶ board
+    lost ──▶ join ──▶ Ping ──▶ Pong with all situations ──▶ joined ──▶ StateUpdate ──▶ board
       ▲                 every quarter of a lease ◀──────────────┤ ▲
-      │                                             time is due ▼ │ Due, Moves, Pong
+      │                                             time is due ▼ │ NextDeadline, StateUpdate, Pong
       └── the connection broke, or no Pong for a lease ◀───── doubtful
 
 Rules that hold here:
 - Situations hold here for a lease after a ping was sent that was answered, by a clock that
   goes on while the machine sleeps. After that nothing is known: emergencies grant nothing.
-- They hold up to the moment at which time alone may change one (`Foresight`). Beyond it they
+- They hold up to the moment at which time alone may change one (`ClockBound`). Beyond it they
   are in doubt until the other says what time has changed: what depends on them waits for that
-  (`wait_certain`), and is decided without them where the lease ends first.
+  (`wait_current`), and is decided without them where the lease ends first.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.clock import boot_clock
-from penstock.gateway.publish_result import Written
+from penstock.gateway.publish_result import PublishResult
 from penstock.gateway.replication.channel import ChannelError
-from penstock.gateway.replication.clock_bound import Foresight
+from penstock.gateway.replication.clock_bound import ClockBound
 from penstock.gateway.replication.leader import LOOKS
-from penstock.gateway.replication.link import Link, Terms
+from penstock.gateway.replication.link import Link, ReplicationTerms
 from penstock.gateway.replication.messages import (
-    Answer,
-    Asked,
-    Due,
+    Ack,
     Durable,
     Join,
-    Known,
     Leave,
     Message,
-    Moves,
+    NextDeadline,
     Ping,
     Pong,
+    PublishRequest,
+    PublishResponse,
+    StateUpdate,
 )
 from penstock.gateway.replication.submissions import Submissions
 from penstock.policy.access.emergencies import SituationBoard
@@ -54,14 +54,14 @@ _DOUBTS = metrics.counter(
 ).plain
 
 
-class Elsewhere:
+class ReplicationFollower:
     """What this gateway knows from, and asks of, the one that detects."""
 
     def __init__(self, board: SituationBoard, lost: Callable[[str], None]) -> None:
         self.joined = False
-        self.doubtful = False
+        self.awaiting_leader = False
         """Whether time may have changed what is known."""
-        self.terms: Terms | None = None
+        self.terms: ReplicationTerms | None = None
         self.certain: Callable[[], None] = _do_nothing
         """Called when nothing is in doubt any more: it is known, or lost."""
         self.submissions = Submissions()
@@ -72,7 +72,7 @@ class Elsewhere:
         self._lease = 0.0
         """How long what was told holds; who detects says so."""
         self._valid_until = 0.0
-        self._foresight = Foresight()
+        self._foresight = ClockBound()
         self._patient_until = 0.0
         self._pings: dict[int, float] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -118,7 +118,7 @@ class Elsewhere:
         link.send(Join(self.submissions.name))
         self._pings.clear()
         self._valid_until = self._lease = 0.0
-        self._foresight = Foresight()
+        self._foresight = ClockBound()
         self._ping(link)
         if self._timer is None:
             self._look()
@@ -143,15 +143,15 @@ class Elsewhere:
 
     # --- knowing ---
 
-    def keep_current(self) -> None:
+    def check_deadline(self) -> None:
         """Notice that what is known has run out, or that time may have changed it."""
         if not self.joined:
             return
         now = boot_clock()
         if now > self._valid_until:
             self.leave("it has not answered in time")
-        elif now >= self._foresight.until and not self.doubtful:
-            self.doubtful = True
+        elif now >= self._foresight.until and not self.awaiting_leader:
+            self.awaiting_leader = True
             self._certain.clear()
             self._board.invalidate("time may have changed them")
             _DOUBTS.inc()
@@ -159,21 +159,21 @@ class Elsewhere:
                 # Its timer is about to fire; or its clock goes slower than ours, then it tells.
                 self._ping(self._link)
 
-    async def wait_certain(self) -> None:
+    async def wait_current(self) -> None:
         """Wait until nothing is in doubt."""
-        if self.doubtful:
+        if self.awaiting_leader:
             await self._certain.wait()
 
     def _foresee(self, due: float | None) -> None:
         """Take note when time alone may change what is known."""
         self._foresight.see(due)
-        if self.doubtful and boot_clock() < self._foresight.until:
+        if self.awaiting_leader and boot_clock() < self._foresight.until:
             self._board.revalidate()
             self._end_doubt()
 
     def _end_doubt(self) -> None:
-        if self.doubtful:
-            self.doubtful = False
+        if self.awaiting_leader:
+            self.awaiting_leader = False
             self._certain.set()
             asyncio.get_running_loop().call_soon(self.certain)
 
@@ -187,17 +187,17 @@ class Elsewhere:
         match message:
             case Pong():
                 self._hear_pong(link, message)
-            case Moves():
+            case StateUpdate():
                 if message.whole:
                     self._fill(message.rows)
                 else:
                     for name, who, it in message.rows:
                         self._board.move(name, who, it)
                 self._foresee(message.due)
-                link.send(Known(message.number))
-            case Due():
+                link.send(Ack(message.number))
+            case NextDeadline():
                 self._foresee(message.due)
-            case Answer():
+            case PublishResponse():
                 self.submissions.hear(message)
             case Durable():
                 self.submissions.hear_durable(message.numbers)
@@ -206,7 +206,7 @@ class Elsewhere:
 
     def _fill(self, rows: list[tuple[str, str, str | None]]) -> None:
         self._board.fill((name, who, it) for name, who, it in rows if it)
-        if self.doubtful:
+        if self.awaiting_leader:
             self._board.invalidate("time may have changed them")
 
     def _hear_pong(self, link: Link, pong: Pong) -> None:
@@ -222,7 +222,7 @@ class Elsewhere:
         if pong.situations is None:
             return
         if boot_clock() > self._valid_until:
-            # Asked long ago; what was told counts from the next answer on, told anew.
+            # Sent long ago; what was told counts from the next answer on, told anew.
             self.leave("it has answered too late")
             return
         self._fill(pong.situations)
@@ -236,7 +236,7 @@ class Elsewhere:
     def _look(self) -> None:
         """Ping; notice what has taken too long."""
         self._timer = None
-        self.keep_current()
+        self.check_deadline()
         self.submissions.look(patient=self.asks)
         if self._link is not None and self._link.open:
             self._ping(self._link)
@@ -251,7 +251,7 @@ class Elsewhere:
         """Whether another gateway can be asked, or will be soon."""
         return self.joined or boot_clock() <= self._patient_until
 
-    def submit(self, asked: Asked) -> asyncio.Future[Written]:
+    def submit(self, asked: PublishRequest) -> asyncio.Future[PublishResult]:
         """Ask the gateway that detects about a message."""
         answer = self.submissions.submit(asked, self.terms.patience if self.terms else 0.0)
         if self._timer is None:

@@ -1,8 +1,8 @@
 """The other gateways, at the one that detects: what they are told, and what they ask.
 
-    transition ──▶ Moves ──▶ each neighbour ──▶ Known ──▶ what waited for it goes on
-    a timer has fired ──▶ Due ──▶ each neighbour: until the next one nothing changes by itself
-    Submit ──▶ decided and detected here ──▶ known to all ──▶ Answer ──▶ on record ──▶ Durable
+    transition ──▶ StateUpdate ──▶ each neighbour ──▶ Ack ──▶ what waited for it goes on
+    a timer has fired ──▶ NextDeadline ──▶ each neighbour: until then nothing changes by itself
+    Submit ──▶ decided, detected here ──▶ known to all ──▶ PublishResponse ──▶ on record ──▶ Durable
 
 Rules that hold here:
 - A neighbour goes by what it was told for `lease` seconds after it last asked (Ping) and was
@@ -10,7 +10,7 @@ Rules that hold here:
   connection breaks before that, what was told last counts as unknown for as long.
 - `pending` is the number of the last change that not every neighbour knows. Messages that
   were decided on after such a change are not passed on before all know it, and no step is
-  written down before (`reach`): so nothing is acknowledged that another gateway could
+  written down before (`wait_replicated`): so nothing is acknowledged that another gateway could
   contradict, and nobody is delivered a message under a situation that it has ended.
 - With all that they are told they are told when time alone may change a situation next; beyond
   that they know nothing until they are told more. A moment that comes sooner than they were
@@ -32,26 +32,26 @@ from typing import Final
 
 from penstock.clock import boot_clock
 from penstock.errors import PenstockError, UnavailableError
-from penstock.gateway.publish_result import NO_DETECTOR, Keeper, Written
+from penstock.gateway.publish_result import NO_DETECTOR, Journal, PublishResult
 from penstock.gateway.replication.channel import ChannelError
-from penstock.gateway.replication.link import Link, Terms
+from penstock.gateway.replication.link import Link, ReplicationTerms
 from penstock.gateway.replication.messages import (
-    Answer,
-    Asked,
-    Due,
+    Ack,
     Durable,
     Join,
-    Known,
     Leave,
     Message,
-    Moves,
+    NextDeadline,
     Ping,
     Pong,
-    Row,
+    PublishRequest,
+    PublishResponse,
+    SituationRow,
+    StateUpdate,
     Submit,
     check_version,
 )
-from penstock.gateway.replication.receipts import Receipt
+from penstock.gateway.replication.receipts import SubmissionId
 from penstock.telemetry import get_logger, metrics
 
 LINKS: Final = 1_000
@@ -77,7 +77,7 @@ Told = Callable[[bool], None]
 """Called with whether all neighbours know."""
 
 
-class Neighbour:
+class Peer:
     """One of the other gateways."""
 
     __slots__ = ("asked", "backlog", "durable", "heard", "known", "left", "link", "name", "told")
@@ -96,7 +96,7 @@ class Neighbour:
         self.durable: list[int] = []
 
 
-class Neighbours:
+class ReplicationLeader:
     """All other gateways that this one detects for."""
 
     def __init__(
@@ -104,12 +104,12 @@ class Neighbours:
         *,
         knows: Callable[[], bool],
         takes: Callable[[], bool],
-        situations: Callable[[], list[Row]],
-        foretell: Callable[[], float | None],
-        journal: Keeper,
+        situations: Callable[[], list[SituationRow]],
+        next_deadline: Callable[[], float | None],
+        journal: Journal,
     ) -> None:
         self.pending = 0
-        self.decide: Callable[[Asked, Receipt], Written] = _decide_nothing
+        self.decide: Callable[[PublishRequest, SubmissionId], PublishResult] = _decide_nothing
         """Decides on a neighbour's message, and lets it take effect."""
         self.announce: Callable[[float], Awaitable[None]] | None = None
         """Puts on record for how long others go by what they are told, before the first one is."""
@@ -118,14 +118,14 @@ class Neighbours:
         self._knows = knows
         self._takes = takes
         self._situations = situations
-        self._foretell = foretell
+        self._next_deadline = next_deadline
         self._journal = journal
         self._lease = 0.0
         self._told = 0
-        self._moves_at: int | None = None
+        self._deadline: int | None = None
         """When time alone may change a situation, as the others were told."""
         self._quiet_until = 0.0
-        self._neighbours: dict[Link, Neighbour] = {}
+        self._neighbours: dict[Link, Peer] = {}
         self._strangers: dict[Link, None] = {}
         self._waiting: deque[tuple[int, Told]] = deque()
         self._earlier = deque([0], LOOKS + 1)
@@ -139,7 +139,7 @@ class Neighbours:
 
     # --- its life ---
 
-    async def listen(self, terms: Terms, host: str, port: int) -> int:
+    async def listen(self, terms: ReplicationTerms, host: str, port: int) -> int:
         """Let other gateways come; return the port."""
         loop = asyncio.get_running_loop()
         self._lease = terms.lease
@@ -161,13 +161,13 @@ class Neighbours:
         self._look()
         return int(self._server.sockets[0].getsockname()[1])
 
-    def begin(self, moves_at: int | None, others_until: float = 0.0) -> None:
+    def begin(self, deadline: int | None, others_until: float = 0.0) -> None:
         """Take note that events are detected here from now on; tell those who wait.
 
         Until then (of `boot_clock`) others may go by what the one before has told them. That
         one has told the same moment at which time alone may change a situation.
         """
-        self._moves_at = moves_at
+        self._deadline = deadline
         self._wait_until(others_until)
         self._answer_all()
 
@@ -202,36 +202,36 @@ class Neighbours:
 
     # --- what they are told ---
 
-    def tell(self, rows: list[Row], moves_at: int | None, *, whole: bool = False) -> None:
+    def tell(self, rows: list[SituationRow], deadline: int | None, *, whole: bool = False) -> None:
         """Let all of them know of changed situations, and when time alone may change one."""
-        before, self._moves_at = self._moves_at, moves_at
+        before, self._deadline = self._deadline, deadline
         news = whole or bool(rows)
-        if not news and before == moves_at:
+        if not news and before == deadline:
             return
         if not self._neighbours and not self._is_quiet():
             return
-        sooner = moves_at is not None and (before is None or moves_at < before)
+        sooner = deadline is not None and (before is None or deadline < before)
         if not news and not sooner:
-            self._send(Due(self._foretell()))
+            self._send(NextDeadline(self._next_deadline()))
             return
         self._told += 1
         self.pending = self._told
-        self._send(Moves(self._told, rows, self._foretell(), whole))
+        self._send(StateUpdate(self._told, rows, self._next_deadline(), whole))
         self._settle()
 
-    def _send(self, message: Moves | Due) -> None:
+    def _send(self, message: StateUpdate | NextDeadline) -> None:
         for neighbour in self._neighbours.values():
             if neighbour.told:
                 neighbour.link.send(message)
 
-    def when_known(self, told: Told) -> None:
+    def when_replicated(self, told: Told) -> None:
         """Call back when all know what was told up to now, or never will from here."""
         if self.pending:
             self._waiting.append((self.pending, told))
         else:
             told(True)  # noqa: FBT003
 
-    async def reach(self) -> bool:
+    async def wait_replicated(self) -> bool:
         """Wait until all know what was told up to now; False: it is not ours to tell any more."""
         if not self.pending:
             return True
@@ -241,7 +241,7 @@ class Neighbours:
             if not reached.done():
                 reached.set_result(known)
 
-        self.when_known(settle)
+        self.when_replicated(settle)
         return await reached
 
     def _is_quiet(self) -> bool:
@@ -275,10 +275,10 @@ class Neighbours:
             if len(self._neighbours) >= LINKS:
                 raise ChannelError("there are too many gateways")
             self._strangers.pop(link, None)
-            self._neighbours[link] = Neighbour(link, message.neighbour)
+            self._neighbours[link] = Peer(link, message.neighbour)
             return
         match message:
-            case Known():
+            case Ack():
                 neighbour.known = max(neighbour.known, message.number)
                 self._settle()
             case Submit():
@@ -291,14 +291,14 @@ class Neighbours:
             case _:
                 raise ChannelError("a gateway said what it has not to say")
 
-    def _answer_ping(self, neighbour: Neighbour, number: int) -> None:
+    def _answer_ping(self, neighbour: Peer, number: int) -> None:
         neighbour.heard = boot_clock()
         if not self._knows():
             neighbour.asked = number
             return
         neighbour.asked = None
         if neighbour.told:
-            neighbour.link.send(Pong(number, neighbour.heard, self._foretell()))
+            neighbour.link.send(Pong(number, neighbour.heard, self._next_deadline()))
             return
         if not self._announced and self.announce is not None:
             neighbour.asked = number
@@ -310,7 +310,7 @@ class Neighbours:
         neighbour.told = True
         neighbour.known = self._told
         neighbour.link.send(
-            Pong(number, neighbour.heard, self._foretell(), self._situations(), self._lease)
+            Pong(number, neighbour.heard, self._next_deadline(), self._situations(), self._lease)
         )
         _NEIGHBOURS.set(sum(it.told for it in self._neighbours.values()))
 
@@ -357,14 +357,14 @@ class Neighbours:
 
     # --- what they ask ---
 
-    def _take(self, neighbour: Neighbour, message: Submit) -> None:
+    def _take(self, neighbour: Peer, message: Submit) -> None:
         if len(neighbour.backlog) >= BACKLOG:
             raise ChannelError("a gateway asks too much")
         neighbour.backlog.append(message)
         if len(neighbour.backlog) == 1:
             self._work_off(neighbour)
 
-    def _work_off(self, neighbour: Neighbour) -> None:
+    def _work_off(self, neighbour: Peer) -> None:
         """Decide on what waits, as far as the definitions are known and events detected."""
         backlog = neighbour.backlog
         while backlog and self._takes():
@@ -372,20 +372,20 @@ class Neighbours:
                 asyncio.get_running_loop().call_later(_EPOCH_SECONDS, self._work_off, neighbour)
                 return
             message = backlog.popleft()
-            receipt = Receipt(neighbour.name, message.number, message.oldest)
-            written = self.decide(message.asked, receipt)
-            _SUBMITTED["refused" if written.why else "passed"].inc()
-            self.when_known(partial(self._answer, neighbour, message.number, written))
+            receipt = SubmissionId(neighbour.name, message.number, message.oldest)
+            result = self.decide(message.asked, receipt)
+            _SUBMITTED["refused" if result.why else "passed"].inc()
+            self.when_replicated(partial(self._answer, neighbour, message.number, result))
 
-    def _answer(self, neighbour: Neighbour, number: int, written: Written, known: bool) -> None:  # noqa: FBT001
+    def _answer(self, neighbour: Peer, number: int, result: PublishResult, known: bool) -> None:  # noqa: FBT001
         if not known:
             return  # The connection is closed: whoever asked asks the next one.
-        event = written.ticket > self._journal.durable
-        neighbour.link.send(Answer(number, written.why, written.rule, event))
+        event = result.ticket > self._journal.durable
+        neighbour.link.send(PublishResponse(number, result.why, result.rule, event))
         if event:
-            self._journal.wait(written.ticket, partial(self._confirm, neighbour, number))
+            self._journal.wait(result.ticket, partial(self._confirm, neighbour, number))
 
-    def _confirm(self, neighbour: Neighbour, number: int, durable: bool) -> None:  # noqa: FBT001
+    def _confirm(self, neighbour: Peer, number: int, durable: bool) -> None:  # noqa: FBT001
         if not durable:
             neighbour.link.close("events are not detected here")
             return
@@ -394,12 +394,12 @@ class Neighbours:
         neighbour.durable.append(number)
 
     @staticmethod
-    def _tell_durable(neighbour: Neighbour) -> None:
+    def _tell_durable(neighbour: Peer) -> None:
         numbers, neighbour.durable = neighbour.durable, []
         neighbour.link.send(Durable(numbers))
 
 
-def _decide_nothing(asked: Asked, receipt: Receipt) -> Written:
+def _decide_nothing(asked: PublishRequest, receipt: SubmissionId) -> PublishResult:
     """Stand in until there is who decides."""
     del asked, receipt
     return NO_DETECTOR

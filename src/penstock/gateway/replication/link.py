@@ -23,7 +23,7 @@ BUFFER_LIMIT: Final = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class ReplicationTerms:
     """On what terms gateways share detection."""
 
     secret: bytes
@@ -40,7 +40,7 @@ class Link(asyncio.Protocol):
 
     def __init__(
         self,
-        terms: Terms,
+        terms: ReplicationTerms,
         *,
         caller: bool,
         opened: Callable[[Link], None],

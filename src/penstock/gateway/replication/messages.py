@@ -1,12 +1,12 @@
 """What gateways tell each other about detection, as bytes.
 
-    neighbour ──▶ detector:  Join, Ping, Known, Submit, Leave
-    detector ──▶ neighbour:  Pong, Moves, Due, Answer, Durable
+    neighbour ──▶ detector:  Join, Ping, Ack, Submit, Leave
+    detector ──▶ neighbour:  Pong, StateUpdate, NextDeadline, PublishResponse, Durable
 
 Rules that hold here:
 - A message is its kind, the length of its head, its head as JSON, and a payload as it is.
 - What cannot be read raises `ChannelError`: the connection is over.
-- Moments are those of the detector's `boot_clock`, in seconds (`Foresight` translates them).
+- Moments are those of the detector's `boot_clock`, in seconds (`ClockBound` translates them).
 - Both ends run the same version of what is said (`VERSION`); another is refused.
 """
 
@@ -15,17 +15,17 @@ from __future__ import annotations
 import json
 from typing import Any, Final, NamedTuple
 
-from penstock.gateway.detection.duplicate_filter import Mark
+from penstock.gateway.detection.duplicate_filter import Fingerprint
 from penstock.gateway.replication.channel import ChannelError
 
 VERSION: Final = 2
 _HEAD: Final = 4
 
-Row = tuple[str, str, str | None]
+SituationRow = tuple[str, str, str | None]
 """A scenario, its subject, and the situation that it is in now."""
 
 
-class Asked(NamedTuple):
+class PublishRequest(NamedTuple):
     """A message that somebody wants to publish, as decisions see it."""
 
     user: str | None
@@ -35,7 +35,7 @@ class Asked(NamedTuple):
     rest: dict[str, Any]
     place: str | None = None
     """Where the gateway stands that the client is connected to."""
-    mark: Mark | None = None
+    mark: Fingerprint | None = None
     """Tells it from others, where it must not count twice."""
 
 
@@ -60,29 +60,29 @@ class Pong(NamedTuple):
     now: float
     due: float | None
     """When time alone may change a situation; None: never."""
-    situations: list[Row] | None = None
+    situations: list[SituationRow] | None = None
     """All that hold, where the neighbour is told for the first time."""
     lease: float = 0.0
     """For how long it goes by that, and by what it is told later; said with the situations."""
 
 
-class Moves(NamedTuple):
+class StateUpdate(NamedTuple):
     """Situations have changed."""
 
     number: int
-    rows: list[Row]
+    rows: list[SituationRow]
     due: float | None
     whole: bool = False
     """Whether nothing else holds."""
 
 
-class Due(NamedTuple):
+class NextDeadline(NamedTuple):
     """Time has changed nothing but what was told, and will not before this moment."""
 
     due: float | None
 
 
-class Known(NamedTuple):
+class Ack(NamedTuple):
     """All moves up to a number hold at a neighbour, too."""
 
     number: int
@@ -100,10 +100,10 @@ class Submit(NamedTuple):
     """No number below it will be sent again."""
     epoch: int
     """Of the definitions that the neighbour knows: who decides must know them, too."""
-    asked: Asked
+    asked: PublishRequest
 
 
-class Answer(NamedTuple):
+class PublishResponse(NamedTuple):
     """What became of a submitted message."""
 
     number: int
@@ -119,10 +119,21 @@ class Durable(NamedTuple):
     numbers: list[int]
 
 
-Message = Join | Ping | Pong | Moves | Due | Known | Leave | Submit | Answer | Durable
+Message = (
+    Join
+    | Ping
+    | Pong
+    | StateUpdate
+    | NextDeadline
+    | Ack
+    | Leave
+    | Submit
+    | PublishResponse
+    | Durable
+)
 
 _KINDS: Final[tuple[type[Any], ...]] = (
-    *(Join, Ping, Pong, Moves, Due, Known, Leave, Submit, Answer, Durable),
+    *(Join, Ping, Pong, StateUpdate, NextDeadline, Ack, Leave, Submit, PublishResponse, Durable),
 )
 _NUMBERS: Final = {kind: bytes([number]) for number, kind in enumerate(_KINDS)}
 
@@ -146,8 +157,8 @@ def decode(data: bytes) -> Message:
         fields = json.loads(data[1 + _HEAD : end])
         if kind is Submit:
             user, client, topic, rest, place, mark = fields[-1]
-            known = None if mark is None else Mark(*mark)
-            fields[-1] = Asked(user, client, topic, data[end:], rest, place, known)
+            known = None if mark is None else Fingerprint(*mark)
+            fields[-1] = PublishRequest(user, client, topic, data[end:], rest, place, known)
         made: Message = kind(*fields)
     except (ValueError, TypeError, IndexError, RecursionError):
         raise ChannelError("a message between gateways cannot be read") from None

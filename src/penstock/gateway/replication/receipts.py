@@ -18,7 +18,7 @@ NEIGHBOURS: Final = 1_000
 _MARK: Final = b"#from "
 
 
-class Receipt(NamedTuple):
+class SubmissionId(NamedTuple):
     """Names one message of another gateway."""
 
     neighbour: str
@@ -31,17 +31,17 @@ class Receipt(NamedTuple):
         return _MARK + f"{self.neighbour} {self.number} {self.oldest}".encode("ascii")
 
 
-class Receipts:
+class AppliedSubmissions:
     """The receipts of all gateways."""
 
     def __init__(self, held: dict[str, list[int]] | None = None) -> None:
         self._held = {name: set(numbers) for name, numbers in (held or {}).items()}
 
-    def has(self, receipt: Receipt) -> bool:
+    def has(self, receipt: SubmissionId) -> bool:
         """Say whether a message has taken effect before."""
         return receipt.number in self._held.get(receipt.neighbour, ())
 
-    def put(self, receipt: Receipt) -> None:
+    def put(self, receipt: SubmissionId) -> None:
         """Take note that a message has taken effect."""
         known = self._held.pop(receipt.neighbour, None) or set()
         # Few are open at a time: only now and then there is something to forget.
@@ -57,7 +57,7 @@ class Receipts:
         if not line.startswith(_MARK):
             return False
         name, number, oldest = line[len(_MARK) :].split(b" ")
-        self.put(Receipt(name.decode("ascii"), int(number), int(oldest)))
+        self.put(SubmissionId(name.decode("ascii"), int(number), int(oldest)))
         return True
 
     def as_data(self) -> dict[str, Any]:

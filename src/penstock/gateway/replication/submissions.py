@@ -1,13 +1,13 @@
 """What the gateway that detects is asked about messages, and what it answered.
 
-    submit ──▶ Submit ──▶ Answer ──▶ the message passes, or is refused ──▶ Durable ──▶ confirmed
+    submit ──▶ Submit ──▶ PublishResponse ──▶ the message passes, or not ──▶ Durable ──▶ confirmed
                  ▲           └── the other is gone first: asked again, whoever detects then
                  └───────────────┘
 
 Rules that hold here:
 - Messages have numbers and are asked in their order. One whose event is not known to be
   durable is asked again under its number at the next gateway that detects, be it this one:
-  there it takes effect once (`Receipts`), and its publisher's acknowledgement waits for it.
+  there it takes effect once (`AppliedSubmissions`). Its publisher's acknowledgement waits for it.
 - Nobody waits for longer than `patience`. A message that nobody was asked about is refused
   then; for one that was asked about and not answered the publisher's connection ends, so that
   it sends it again.
@@ -22,9 +22,9 @@ from functools import partial
 from typing import Final
 
 from penstock.clock import boot_clock
-from penstock.gateway.publish_result import NO_DETECTOR, NOT_TOLD, Keeper, Written
-from penstock.gateway.replication.messages import Answer, Asked, Submit
-from penstock.gateway.replication.receipts import Receipt
+from penstock.gateway.publish_result import NO_DETECTOR, NOT_TOLD, Journal, PublishResult
+from penstock.gateway.replication.messages import PublishRequest, PublishResponse, Submit
+from penstock.gateway.replication.receipts import SubmissionId
 from penstock.telemetry import get_logger, metrics
 
 OPEN: Final = 100_000
@@ -57,7 +57,7 @@ class Submission:
         "sent",
     )
 
-    def __init__(self, number: int, asked: Asked, deadline: float) -> None:
+    def __init__(self, number: int, asked: PublishRequest, deadline: float) -> None:
         self.number = number
         self.asked = asked
         self.deadline = deadline
@@ -65,7 +65,7 @@ class Submission:
         self.sent = False
         self.passed = False
         loop = asyncio.get_running_loop()
-        self.answer: asyncio.Future[Written] = loop.create_future()
+        self.answer: asyncio.Future[PublishResult] = loop.create_future()
         self.finished: asyncio.Future[None] = loop.create_future()
         """Done when nothing is left to hear about it."""
         self._settled: list[Callable[[bool], None]] = []
@@ -77,12 +77,12 @@ class Submission:
         else:
             self._settled.append(settled)
 
-    def resolve(self, written: Written) -> None:
+    def resolve(self, result: PublishResult) -> None:
         """Say what became of it, to whoever still waits for that."""
-        self.passed = not written.why
+        self.passed = not result.why
         if not self.answer.done():
-            self.answer.set_result(written)
-        if written.why:
+            self.answer.set_result(result)
+        if result.why:
             self._finish()
 
     def settle(self, durable: bool) -> None:  # noqa: FBT001
@@ -114,7 +114,7 @@ class Submissions:
     def __bool__(self) -> bool:
         return bool(self._open)
 
-    def submit(self, asked: Asked, patience: float) -> asyncio.Future[Written]:
+    def submit(self, asked: PublishRequest, patience: float) -> asyncio.Future[PublishResult]:
         """Ask about a message, now or as soon as somebody can be asked."""
         self._number += 1
         submission = Submission(self._number, asked, boot_clock() + patience)
@@ -133,23 +133,25 @@ class Submissions:
                 _AGAIN.inc()
             self._ask(submission)
 
-    def take_home(
+    def decide_locally(
         self,
-        decide: Callable[[Asked, Receipt], Written],
-        when_known: Callable[[Callable[[bool], None]], None],
-        journal: Keeper,
+        decide: Callable[[PublishRequest, SubmissionId], PublishResult],
+        when_replicated: Callable[[Callable[[bool], None]], None],
+        journal: Journal,
     ) -> None:
         """Decide on everything that waits: events are detected here now."""
         for submission in list(self._open.values()):
-            receipt = Receipt(self.name, submission.number, self._oldest())
-            written = decide(submission.asked, receipt)
-            when_known(partial(self._take_own, submission, written, journal))
+            receipt = SubmissionId(self.name, submission.number, self._oldest())
+            result = decide(submission.asked, receipt)
+            when_replicated(partial(self._take_own, submission, result, journal))
 
-    def hear(self, answer: Answer) -> None:
+    def hear(self, answer: PublishResponse) -> None:
         """Take note of what became of a message."""
         submission = self._open.get(answer.number)
         if submission is not None:
-            self._take_answer(submission, Written(answer.why, answer.rule), event=answer.event)
+            self._take_answer(
+                submission, PublishResult(answer.why, answer.rule), event=answer.event
+            )
 
     def hear_durable(self, numbers: list[int]) -> None:
         """Take note that events are durable."""
@@ -180,17 +182,17 @@ class Submissions:
     def _take_own(
         self,
         submission: Submission,
-        written: Written,
-        journal: Keeper,
+        result: PublishResult,
+        journal: Journal,
         known: bool,  # noqa: FBT001
     ) -> None:
         if not known or submission.number not in self._open:
             return  # It waits for whoever detects next, or has been given up.
-        event = written.ticket > journal.durable
-        self._take_answer(submission, written, event=event)
+        event = result.ticket > journal.durable
+        self._take_answer(submission, result, event=event)
         if event:
             self._open.pop(submission.number, None)
-            journal.wait(written.ticket, submission.settle)
+            journal.wait(result.ticket, submission.settle)
 
     def _oldest(self) -> int:
         return next(iter(self._open), self._number)
@@ -200,20 +202,20 @@ class Submissions:
             submission.sent = True
             self.send(Submit(submission.number, self._oldest(), self.epoch(), submission.asked))
 
-    def _take_answer(self, submission: Submission, written: Written, *, event: bool) -> None:
+    def _take_answer(self, submission: Submission, result: PublishResult, *, event: bool) -> None:
         """Take note of what became of a message, for the first time or once more."""
         if not submission.passed:
-            _ASKED["refused" if written.why else "passed"].inc()
-        elif written.why:
+            _ASKED["refused" if result.why else "passed"].inc()
+        elif result.why:
             # It was passed on, and now its event will never be: its publisher sends it again.
             self._open.pop(submission.number, None)
             submission.settle(False)  # noqa: FBT003
             return
         if event:
-            submission.resolve(written._replace(ticket=1, keeper=submission))
+            submission.resolve(result._replace(ticket=1, journal=submission))
         else:
             self._open.pop(submission.number, None)
-            submission.resolve(written._replace(ticket=0, keeper=None))
+            submission.resolve(result._replace(ticket=0, journal=None))
             submission.settle(True)  # noqa: FBT003
 
     def _give_up(self, submission: Submission) -> None:

@@ -1,14 +1,15 @@
 """Emergencies at this gateway: the parts that detect, decide and act, put together.
 
-    DefinitionFeed ──▶ Policies ──▶ Detection ──▶ board ──▶ Guard ◀── Downstream, Upstream, Wills
+    DefinitionFeed ──▶ Policies ──▶ EngineHost ──▶ board ──▶ Guard ◀── Downstream, Upstream, Wills
                                    │ ▲
                Actions ◀── outbox ─┘ └── requests by hand, from the store
                   └──▶ Publisher ──▶ broker
 
-    other gateways ──▶ Neighbours ──▶ Detection here │ Elsewhere ──▶ Detection at another
+    other gateways ──▶ ReplicationLeader ──▶ EngineHost here
+    ReplicationFollower ──▶ EngineHost at another gateway
 
 Rules that hold here:
-- Who detects is one question with one answer (`Detection.is_alive`): of several gateways on
+- Who detects is one question with one answer (`EngineHost.is_alive`): of several gateways on
   one store the one that holds the claim. The others ask it about what could be an event, and
   know the situations from it (`sharing`).
 - Every transition and everything set by hand is in the audit log.
@@ -29,14 +30,14 @@ from penstock.config.sections.gateway import EmergencySettings
 from penstock.errors import UnavailableError
 from penstock.gateway.authorization.guard import Guard
 from penstock.gateway.clock import Clock
-from penstock.gateway.detection.engine_host import Detection
-from penstock.gateway.detection.leader_election import Detecting
-from penstock.gateway.publish_result import NO_DETECTOR, Written
+from penstock.gateway.detection.engine_host import EngineHost
+from penstock.gateway.detection.leader_election import LeaderElection
+from penstock.gateway.publish_result import NO_DETECTOR, PublishResult
 from penstock.gateway.publishing.actions import Actions
 from penstock.gateway.publishing.publisher import Publisher
-from penstock.gateway.replication.link import Terms
-from penstock.gateway.replication.messages import Asked
-from penstock.gateway.replication.receipts import Receipt
+from penstock.gateway.replication.link import ReplicationTerms
+from penstock.gateway.replication.messages import PublishRequest
+from penstock.gateway.replication.receipts import SubmissionId
 from penstock.store.audit.entry import Entry, Outcome
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.detection import DetectionStore, Step
@@ -84,7 +85,7 @@ class Emergencies:
         # Detection waits behind nobody: it fails closed where the store answers too late.
         self._threads = ThreadPoolExecutor(_THREADS, "penstock-detection")
         clock = Clock()
-        self.detection = Detection(
+        self.detection = EngineHost(
             store,
             clock,
             lease=settings.lease,
@@ -92,7 +93,7 @@ class Emergencies:
             run_in_thread=self._run_in_thread,
             tell=self._record,
         )
-        self.detecting = Detecting(self.detection, store)
+        self.election = LeaderElection(self.detection, store)
         self.guard = Guard(
             gateway.rules.policies, self.detection, clock, gateway.denials, gateway.stands_at
         )
@@ -107,50 +108,50 @@ class Emergencies:
         )
         self.detection.act = self.actions.carry_out
         self.detection.resume = self.actions.resume
-        self.detection.neighbours.decide = self._decide_for
-        self.detection.neighbours.epoch = self._tell_epoch
-        self.detection.elsewhere.submissions.epoch = self._tell_epoch
-        self.detection.elsewhere.certain = gateway.decide_again
+        self.detection.leader.decide = self._decide_for
+        self.detection.leader.epoch = self._tell_epoch
+        self.detection.follower.submissions.epoch = self._tell_epoch
+        self.detection.follower.certain = gateway.decide_again
 
     async def start(self) -> None:
         """Begin to detect, where there is something to detect."""
         if self._sharing is not None:
             await self._share(self._sharing)
         self._gateway.start_task(self.publisher.run())
-        self._gateway.start_task(self.detecting.run())
+        self._gateway.start_task(self.election.run())
         self._gateway.start_task(self._follow_requests())
-        await self.detecting.wait_started(_START_SECONDS)
+        await self.election.wait_started(_START_SECONDS)
 
     async def finish(self, seconds: float) -> None:
         """Give what is under way some time to end."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self.detection.elsewhere.submissions.finish()
+                await self.detection.follower.submissions.finish()
                 await self.detection.journal.finish()
                 await self.publisher.finish(seconds)
 
     async def stop(self) -> None:
         """Save the state, and let another gateway detect."""
-        await self.detecting.stop()
+        await self.election.stop()
         self._threads.shutdown(wait=False)
 
     async def _share(self, sharing: Sharing) -> None:
         """Let other gateways come, and be told by them."""
         lease = self._settings.lease
-        terms = Terms(
+        terms = ReplicationTerms(
             sharing.secret,
             largest=max(self._gateway.limits.packet + _HEAD_BYTES, _LARGEST),
             lease=max(lease / _LEASE_SHARE, _SHORTEST_LEASE),
             patience=_PATIENCE * lease,
         )
-        port = await self.detection.neighbours.listen(terms, sharing.host, sharing.port)
-        self.detection.elsewhere.terms = terms
+        port = await self.detection.leader.listen(terms, sharing.host, sharing.port)
+        self.detection.follower.terms = terms
         self._store.address = f"{sharing.host}:{port}"
 
     def _tell_epoch(self) -> int:
         return self._gateway.rules.epoch
 
-    def _decide_for(self, asked: Asked, receipt: Receipt) -> Written:
+    def _decide_for(self, asked: PublishRequest, receipt: SubmissionId) -> PublishResult:
         """Decide on a message of another gateway's client, while the definitions are known."""
         rules = self._gateway.rules
         if boot_clock() > rules.fresh_until or not rules.enforceable:
@@ -166,7 +167,7 @@ class Emergencies:
         looks = 0
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
-            if self.detection.engine is None or self.detection.turning.busy:
+            if self.detection.engine is None or self.detection.reload.busy:
                 continue
             try:
                 for request in await self._run_in_thread(self._situations.ready):

@@ -27,7 +27,7 @@ from penstock.gateway.broker import BrokerAddress
 from penstock.gateway.connection.authentication import Authenticator, RefusedError
 from penstock.gateway.connection.disconnect import Cause, end
 from penstock.gateway.connection.downstream import Downstream
-from penstock.gateway.connection.intake import DOUBT
+from penstock.gateway.connection.intake import AWAITING_LEADER
 from penstock.gateway.connection.upstream import Upstream
 from penstock.gateway.counters import Counters
 from penstock.gateway.limits import TICK_SECONDS, Limits
@@ -100,7 +100,7 @@ class Gateway:
         self.connections: set[Downstream] = set()
         self.waiting: set[Upstream] = set()
         """Connections to the broker that are not read until the definitions are fresh."""
-        self.doubting: set[Upstream] = set()
+        self.awaiting_leader: set[Upstream] = set()
         """Connections to the broker that are not read until the situations are known."""
         self.draining = False
         self._emptied = asyncio.Event()
@@ -229,15 +229,15 @@ class Gateway:
 
     def decide_again(self) -> None:
         """Go on with the deliveries that waited for situations to be known."""
-        doubting, self.doubting = self.doubting, set()
-        for upstream in doubting:
-            upstream.resume(DOUBT)
+        waiting, self.awaiting_leader = self.awaiting_leader, set()
+        for upstream in waiting:
+            upstream.resume(AWAITING_LEADER)
 
     def forget(self, client: Downstream) -> None:
         """Take note that a client's connection has ended."""
         if client.upstream is not None:
             self.waiting.discard(client.upstream)
-            self.doubting.discard(client.upstream)
+            self.awaiting_leader.discard(client.upstream)
         if client.open:
             self.counters.connections -= 1
         session = getattr(client, "session", None)

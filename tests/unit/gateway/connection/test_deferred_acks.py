@@ -22,7 +22,7 @@ class Client:
         self.sent += data
 
 
-class Keeper:
+class Journal:
     """Makes tickets durable when it is told to."""
 
     def __init__(self) -> None:
@@ -58,8 +58,8 @@ def test_answers_keep_their_order_and_wait_for_all_they_acknowledge(
 ) -> None:
     client = Client()
     held = DeferredAcks(cast("Downstream", client))
-    keepers = [Keeper(), Keeper()]
-    tickets: list[list[tuple[Keeper, int]]] = []
+    keepers = [Journal(), Journal()]
+    tickets: list[list[tuple[Journal, int]]] = []
     answered = 0
     for step, what in taken:
         if step == "publish":

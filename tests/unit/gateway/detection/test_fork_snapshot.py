@@ -5,12 +5,12 @@ import os
 import pytest
 
 from penstock.errors import UnavailableError
-from penstock.gateway.detection.fork_snapshot import save_beside
+from penstock.gateway.detection.fork_snapshot import fork_snapshot
 
 
 def test_the_state_is_the_one_of_the_moment_it_began() -> None:
     state = [b"x" * 1_000_000]
-    child = save_beside(lambda: b"".join(state))
+    child = fork_snapshot(lambda: b"".join(state))
     state[0] = b"changed"
     assert child.read() == b"x" * 1_000_000
     with pytest.raises(ChildProcessError):
@@ -22,4 +22,4 @@ def test_a_state_that_cannot_be_saved_is_told() -> None:
         raise RuntimeError("broken on purpose")
 
     with pytest.raises(UnavailableError, match="could not be saved"):
-        save_beside(fail).read()
+        fork_snapshot(fail).read()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.gateway.detection import ignored_events
-from penstock.gateway.detection.ignored_events import Ignored
+from penstock.gateway.detection.ignored_events import IgnoredEvents
 
 
 def test_what_is_new_is_counted_and_told_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -16,7 +16,7 @@ def test_what_is_new_is_counted_and_told_once_a_minute(monkeypatch: pytest.Monke
     series = ignored_events._IGNORED["late"]
     before = series._value.get()
     now = 1000.0
-    it = Ignored(lambda: now)
+    it = IgnoredEvents(lambda: now)
     it.begin({"late": 5})
     it.tell({"late": 5, "duplicates": 3})
     assert told == []

@@ -30,7 +30,7 @@ class Desk:
     def snapshot(self) -> Snapshot | None:
         return Snapshot(b"state", [])
 
-    def save_beside(self, number: int, ticket: int) -> None:
+    def fork_snapshot(self, number: int, ticket: int) -> None:
         self.beside.append((number, ticket))
 
     def written(self) -> None:

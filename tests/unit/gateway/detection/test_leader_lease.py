@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock.gateway.detection.leader_lease import Claim, is_gone, make_holder, make_place
+from penstock.gateway.detection.leader_lease import LeaderLease, is_gone, make_holder, make_place
 from penstock.store.database import Database
 from penstock.store.detection import DetectionStore, Detector
 
@@ -56,10 +56,10 @@ def test_who_is_gone_keeps_nobody_waiting(tmp_path: Path, shared: bool) -> None:
             gone.announce(2.5)
         store = DetectionStore(database, "here", seconds=600)
         store.address = "127.0.0.1:4711"
-        mine = Claim(store, 600, call)
+        mine = LeaderLease(store, 600, call)
         assert await mine.take() is None
         assert mine.is_held
-        other = Claim(DetectionStore(database, "there", seconds=600), 600, call)
+        other = LeaderLease(DetectionStore(database, "there", seconds=600), 600, call)
         held = await other.take()
         assert held is not None
         assert (held.place, held.address) == ("here", "127.0.0.1:4711")
@@ -98,7 +98,7 @@ def test_who_had_it_long_ago_told_nobody_anything_that_still_holds(tmp_path: Pat
         past = DetectionStore(database, "past", seconds=2, clock=lambda: NOW)
         past.claim()
         past.announce(60)
-        claim = Claim(DetectionStore(database, "here", seconds=600), 600, call)
+        claim = LeaderLease(DetectionStore(database, "here", seconds=600), 600, call)
         assert await claim.take() is None
         assert not claim.others_until
 

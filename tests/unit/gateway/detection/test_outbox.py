@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from penstock.cep.step_result import Publication
 from penstock.errors import PenstockError
-from penstock.gateway.detection.duplicate_filter import Repeats
+from penstock.gateway.detection.duplicate_filter import DuplicateFilter
 from penstock.gateway.detection.outbox import Outbox
 from penstock.gateway.detection.snapshots import pack_state, unpack_state
-from penstock.gateway.replication.receipts import Receipts
+from penstock.gateway.replication.receipts import AppliedSubmissions
 
 
 def publication(number: int) -> Publication:
@@ -33,8 +33,8 @@ def test_it_is_saved_beside_the_engine() -> None:
     outbox = Outbox()
     outbox.put(map(publication, range(3)))
     outbox.settle([1])
-    receipts = Receipts({"neighbour": [3, 5]})
-    repeats = Repeats({"place": "content"})
+    receipts = AppliedSubmissions({"neighbour": [3, 5]})
+    repeats = DuplicateFilter({"place": "content"})
     packed = pack_state(b"engine", outbox, receipts, repeats)
     engine, loaded, known, again = unpack_state(packed)
     assert again.known == repeats.known

@@ -5,7 +5,7 @@ import pytest
 from penstock.cep.program import Program
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.events import compile_program
-from penstock.gateway.detection.watched_topics import Watch
+from penstock.gateway.detection.watched_topics import WatchedTopics
 
 EVENTS = """
 kind: vocabulary
@@ -43,12 +43,12 @@ packet: {filters: ["c/#"], when: t.payload.hot, set: {level: t.topic}}
 )
 def test_a_topic_is_watched_if_a_message_on_it_could_be_an_event(topic: str, *, seen: bool) -> None:
     definitions = DefinitionSet.build(read_text(EVENTS).documents)
-    watch = Watch(compile_program(definitions.definitions))
+    watch = WatchedTopics(compile_program(definitions.definitions))
     assert watch
-    assert watch.sees(topic) is watch.sees(topic) is seen
+    assert watch.matches(topic) is watch.matches(topic) is seen
 
 
 def test_without_events_nothing_is_watched() -> None:
-    watch = Watch(Program())
+    watch = WatchedTopics(Program())
     assert not watch
-    assert not watch.sees("a")
+    assert not watch.matches("a")

@@ -4,20 +4,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.gateway.detection.duplicate_filter import Mark
+from penstock.gateway.detection.duplicate_filter import Fingerprint
 from penstock.gateway.replication.channel import ChannelError
 from penstock.gateway.replication.messages import (
-    Answer,
-    Asked,
-    Due,
+    Ack,
     Durable,
     Join,
-    Known,
     Leave,
     Message,
-    Moves,
+    NextDeadline,
     Ping,
     Pong,
+    PublishRequest,
+    PublishResponse,
+    StateUpdate,
     Submit,
     check_version,
     decode,
@@ -34,15 +34,20 @@ REST = {"qos": 1, "retain": False, "size": 3, "contentType": None, "properties":
         Ping(1),
         Pong(1, 0.25, None),
         Pong(2, 1e6, 1e6 + 0.001, [("alert", "pat\ud800ient", "Alert")]),
-        Moves(3, [("alert", "p", None)], 7.5),
-        Moves(4, [], None, whole=True),
-        Due(12.125),
-        Due(None),
-        Known(4),
+        StateUpdate(3, [("alert", "p", None)], 7.5),
+        StateUpdate(4, [], None, whole=True),
+        NextDeadline(12.125),
+        NextDeadline(None),
+        Ack(4),
         Leave(),
-        Submit(5, 4, 17, Asked(None, "c", "ward/ä", b"\x00\xff\n", REST)),
-        Submit(6, 4, 17, Asked("u", "c", "t", b"", REST, "here", Mark("00", "ff", again=True))),
-        Answer(5, "policy", "some rule", event=False),
+        Submit(5, 4, 17, PublishRequest(None, "c", "ward/ä", b"\x00\xff\n", REST)),
+        Submit(
+            6,
+            4,
+            17,
+            PublishRequest("u", "c", "t", b"", REST, "here", Fingerprint("00", "ff", again=True)),
+        ),
+        PublishResponse(5, "policy", "some rule", event=False),
         Durable([1, 2, 3]),
     ],
 )
@@ -56,7 +61,7 @@ def test_what_is_said_is_understood(message: Message) -> None:
 def test_messages_of_clients_come_as_they_are(
     client: str, topic: str, payload: bytes, user: str | None
 ) -> None:
-    asked = Asked(user, client, topic, payload, REST)
+    asked = PublishRequest(user, client, topic, payload, REST)
     assert decode(encode(Submit(1, 1, 1, asked))) == Submit(1, 1, 1, asked)
 
 

@@ -1,4 +1,4 @@
-"""Neighbours and Elsewhere over real connections, around a detector that is only a list."""
+"""Leader and follower over real connections, around a detector that is only a list."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 
 from penstock.clock import boot_clock
 from penstock.gateway.publish_result import NO_DETECTOR, UNTOLD
-from penstock.gateway.replication.follower import Elsewhere
-from penstock.gateway.replication.leader import Neighbours
-from penstock.gateway.replication.link import Link, Terms
-from penstock.gateway.replication.messages import Message, Moves
-from penstock.gateway.replication.receipts import Receipt
+from penstock.gateway.replication.follower import ReplicationFollower
+from penstock.gateway.replication.leader import ReplicationLeader
+from penstock.gateway.replication.link import Link, ReplicationTerms
+from penstock.gateway.replication.messages import Message, StateUpdate
+from penstock.gateway.replication.receipts import SubmissionId
 from penstock.policy.access.emergencies import SituationsUnknownError
-from tests.gateway.sharing import LONG, TERMS, Detector, Record, ask, make_elsewhere, run, until
+from tests.gateway.sharing import LONG, TERMS, Detector, Record, ask, make_follower, run, until
 
 
 def test_a_message_is_decided_there_and_known_here_before_it_passes() -> None:
@@ -23,22 +23,22 @@ def test_a_message_is_decided_there_and_known_here_before_it_passes() -> None:
         detector = Detector(Record())
         detector.steps.append(("old", "high"))
         await detector.start()
-        elsewhere, board, _ = make_elsewhere()
-        assert await elsewhere.join(f"127.0.0.1:{detector.port}", LONG) == ""
+        follower, board, _ = make_follower()
+        assert await follower.join(f"127.0.0.1:{detector.port}", LONG) == ""
         assert board.current("s", "old") == "high"
-        written = await elsewhere.submit(ask("p", "high"))
-        assert not written.why
+        result = await follower.submit(ask("p", "high"))
+        assert not result.why
         assert board.current("s", "p") == "high"
-        assert written.keeper is not None
+        assert result.journal is not None
         durable: list[bool] = []
-        written.keeper.wait(written.ticket, durable.append)
+        result.journal.wait(result.ticket, durable.append)
         assert durable == []
         await detector.flush()
         await until(lambda: durable == [True])
-        denied = await elsewhere.submit(ask("p", "denied"))
+        denied = await follower.submit(ask("p", "denied"))
         assert (denied.why, denied.rule) == ("policy", "a rule")
         assert detector.steps == [("old", "high"), ("p", "high")]
-        elsewhere.leave("the test ends")
+        follower.leave("the test ends")
         with pytest.raises(SituationsUnknownError):
             board.current("s", "p")
         detector.kill()
@@ -47,29 +47,29 @@ def test_a_message_is_decided_there_and_known_here_before_it_passes() -> None:
 
 
 def test_nothing_passes_before_the_slowest_knows(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept: list[tuple[Elsewhere, Link, Message]] = []
-    hear = Elsewhere._hear
+    kept: list[tuple[ReplicationFollower, Link, Message]] = []
+    hear = ReplicationFollower._hear
 
     async def work() -> None:
         detector = Detector(Record())
         await detector.start()
-        quick, quick_board, _ = make_elsewhere()
-        slow, slow_board, _ = make_elsewhere()
+        quick, quick_board, _ = make_follower()
+        slow, slow_board, _ = make_follower()
 
-        def hear_late(self: Elsewhere, link: Link, message: Message) -> None:
-            if self is slow and isinstance(message, Moves):
+        def hear_late(self: ReplicationFollower, link: Link, message: Message) -> None:
+            if self is slow and isinstance(message, StateUpdate):
                 kept.append((self, link, message))
             else:
                 hear(self, link, message)
 
-        monkeypatch.setattr(Elsewhere, "_hear", hear_late)
-        for elsewhere in (quick, slow):
-            assert await elsewhere.join(f"127.0.0.1:{detector.port}", LONG) == ""
+        monkeypatch.setattr(ReplicationFollower, "_hear", hear_late)
+        for follower in (quick, slow):
+            assert await follower.join(f"127.0.0.1:{detector.port}", LONG) == ""
         waiting = quick.submit(ask("p", "high"))
         await until(lambda: kept and quick_board.current("s", "p") == "high")
         flushed = asyncio.ensure_future(detector.flush())
         own: list[bool] = []
-        detector.neighbours.when_known(own.append)
+        detector.leader.when_replicated(own.append)
         await asyncio.sleep(0.05)
         assert not waiting.done()
         assert not flushed.done()
@@ -94,29 +94,29 @@ def test_nothing_passes_before_the_slowest_knows(monkeypatch: pytest.MonkeyPatch
 
 
 def test_who_breaks_off_may_go_by_what_it_knew_for_a_lease() -> None:
-    terms = Terms(TERMS.secret, TERMS.largest, lease=1.0, patience=60.0)
+    terms = ReplicationTerms(TERMS.secret, TERMS.largest, lease=1.0, patience=60.0)
 
     async def work() -> None:
         detector = Detector(Record())
         await detector.start(terms)
-        elsewhere, board, lost = make_elsewhere(terms)
-        assert await elsewhere.join(f"127.0.0.1:{detector.port}", LONG) == ""
-        for link in list(detector.neighbours._neighbours):
+        follower, board, lost = make_follower(terms)
+        assert await follower.join(f"127.0.0.1:{detector.port}", LONG) == ""
+        for link in list(detector.leader._neighbours):
             assert link._transport is not None
             link._transport.abort()
-        await until(lambda: not detector.neighbours._neighbours)
-        detector.decide(ask("p", "high"), Receipt("x", 1, 1))
-        assert detector.neighbours.pending
-        assert await detector.neighbours.reach()
+        await until(lambda: not detector.leader._neighbours)
+        detector.decide(ask("p", "high"), SubmissionId("x", 1, 1))
+        assert detector.leader.pending
+        assert await detector.leader.wait_replicated()
         await until(lambda: lost)
         with pytest.raises(SituationsUnknownError):
             board.current("s", "p")
         # Who takes over from another waits as long: it does not know whom that one told.
         moment = boot_clock() + 1.0
-        detector.neighbours.begin(None, moment)
-        detector.decide(ask("p", "none"), Receipt("x", 2, 2))
-        assert detector.neighbours.pending
-        assert await detector.neighbours.reach()
+        detector.leader.begin(None, moment)
+        detector.decide(ask("p", "none"), SubmissionId("x", 2, 2))
+        assert detector.leader.pending
+        assert await detector.leader.wait_replicated()
         assert boot_clock() >= moment
         detector.kill()
 
@@ -124,17 +124,17 @@ def test_who_breaks_off_may_go_by_what_it_knew_for_a_lease() -> None:
 
 
 def test_what_is_not_heard_again_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    terms = Terms(TERMS.secret, TERMS.largest, lease=0.4, patience=60.0)
+    terms = ReplicationTerms(TERMS.secret, TERMS.largest, lease=0.4, patience=60.0)
 
     async def work() -> None:
         detector = Detector(Record())
         await detector.start(terms)
-        elsewhere, board, lost = make_elsewhere(terms)
-        assert await elsewhere.join(f"127.0.0.1:{detector.port}", LONG) == ""
+        follower, board, lost = make_follower(terms)
+        assert await follower.join(f"127.0.0.1:{detector.port}", LONG) == ""
         # It stands still: it hears, and does not answer any more.
-        monkeypatch.setattr(Neighbours, "_answer_ping", lambda *_: None)
+        monkeypatch.setattr(ReplicationLeader, "_answer_ping", lambda *_: None)
         await until(lambda: lost)
-        assert not elsewhere.joined
+        assert not follower.joined
         with pytest.raises(SituationsUnknownError):
             board.current("s", "p")
         detector.kill()
@@ -143,7 +143,7 @@ def test_what_is_not_heard_again_runs_out(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_who_detects_says_how_long_it_holds() -> None:
-    short = Terms(TERMS.secret, TERMS.largest, lease=0.4, patience=60.0)
+    short = ReplicationTerms(TERMS.secret, TERMS.largest, lease=0.4, patience=60.0)
 
     async def work() -> None:
         detector = Detector(Record())
@@ -152,12 +152,12 @@ def test_who_detects_says_how_long_it_holds() -> None:
         async def announce(seconds: float) -> None:
             announced.append(seconds)
 
-        detector.neighbours.announce = announce
+        detector.leader.announce = announce
         await detector.start(short)
         # A neighbour with settings of its own that say: thirty seconds.
-        elsewhere, _, lost = make_elsewhere(TERMS)
-        assert await elsewhere.join(f"127.0.0.1:{detector.port}", LONG) == ""
-        assert elsewhere._valid_until <= boot_clock() + short.lease
+        follower, _, lost = make_follower(TERMS)
+        assert await follower.join(f"127.0.0.1:{detector.port}", LONG) == ""
+        assert follower._valid_until <= boot_clock() + short.lease
         # On record before it was told anything, and not for less time.
         assert len(announced) == 1
         assert announced[0] >= short.lease
@@ -168,28 +168,28 @@ def test_who_detects_says_how_long_it_holds() -> None:
 
 
 def test_nobody_waits_for_ever() -> None:
-    terms = Terms(TERMS.secret, TERMS.largest, lease=0.4, patience=0.5)
+    terms = ReplicationTerms(TERMS.secret, TERMS.largest, lease=0.4, patience=0.5)
 
     async def work() -> None:
         detector = Detector(Record())
         await detector.start(terms)
-        elsewhere, _, lost = make_elsewhere(terms)
-        assert await elsewhere.join(f"127.0.0.1:{detector.port}", LONG) == ""
-        assert elsewhere.asks
+        follower, _, lost = make_follower(terms)
+        assert await follower.join(f"127.0.0.1:{detector.port}", LONG) == ""
+        assert follower.asks
         detector.kill()
         await until(lambda: lost)
-        waiting = elsewhere.submit(ask("p", "high"))
+        waiting = follower.submit(ask("p", "high"))
         assert (await waiting).why == NO_DETECTOR.why
-        await until(lambda: not elsewhere.asks)
+        await until(lambda: not follower.asks)
         again = Detector(Record())
         await again.start(terms)
-        assert await elsewhere.join(f"127.0.0.1:{again.port}", LONG) == ""
-        again.neighbours.epoch = lambda: -1  # it will never know the definitions
-        assert (await elsewhere.submit(ask("p", "high"))).why == UNTOLD
+        assert await follower.join(f"127.0.0.1:{again.port}", LONG) == ""
+        again.leader.epoch = lambda: -1  # it will never know the definitions
+        assert (await follower.submit(ask("p", "high"))).why == UNTOLD
         assert again.steps == []
         again.kill()
-        assert await elsewhere.join("127.0.0.1:1", LONG) != ""
-        assert await elsewhere.join("nonsense", LONG) != ""
+        assert await follower.join("127.0.0.1:1", LONG) != ""
+        assert await follower.join("nonsense", LONG) != ""
 
     run(work)
 
@@ -201,27 +201,27 @@ class Home:
         self.draw = random.Random(seed)
         self.record = Record()
         self.detector = Detector(self.record)
-        self.others = [make_elsewhere() for _ in range(3)]
+        self.others = [make_follower() for _ in range(3)]
         self.sent: dict[str, list[str]] = {}
         self.confirmed: dict[str, list[str]] = {}
 
-    async def publish(self, elsewhere: Elsewhere, who: str) -> None:
+    async def publish(self, follower: ReplicationFollower, who: str) -> None:
         """Publish as a client does: one after the other; acknowledged when durable."""
         for number in range(25):
             topic = f"{self.draw.choice(('low', 'high'))}-{number}" if number % 3 else "none"
             self.sent.setdefault(who, []).append(topic)
-            written = await elsewhere.submit(ask(who, topic))
-            assert not written.why
-            if written.keeper is not None:
+            result = await follower.submit(ask(who, topic))
+            assert not result.why
+            if result.journal is not None:
                 done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-                written.keeper.wait(written.ticket, done.set_result)
+                result.journal.wait(result.ticket, done.set_result)
                 assert await done
             self.confirmed.setdefault(who, []).append(topic)
 
-    async def follow(self, elsewhere: Elsewhere) -> None:
+    async def follow(self, follower: ReplicationFollower) -> None:
         while True:
-            if not elsewhere.joined and self.detector.alive:
-                await elsewhere.join(f"127.0.0.1:{self.detector.port}", LONG)
+            if not follower.joined and self.detector.alive:
+                await follower.join(f"127.0.0.1:{self.detector.port}", LONG)
             await asyncio.sleep(0.002)
 
     async def hand_over(self) -> None:
@@ -235,8 +235,8 @@ class Home:
         await self.detector.start()
         followers = [asyncio.ensure_future(self.follow(it)) for it, _, _ in self.others]
         tasks = [
-            asyncio.ensure_future(self.publish(elsewhere, f"c{place}{client}"))
-            for place, (elsewhere, _, _) in enumerate(self.others)
+            asyncio.ensure_future(self.publish(follower, f"c{place}{client}"))
+            for place, (follower, _, _) in enumerate(self.others)
             for client in range(3)
         ]
         kills = 0
@@ -265,11 +265,11 @@ def test_each_message_counts_once_in_order_across_hand_overs(seed: int) -> None:
         for who, topics in home.sent.items():
             assert [topic for client, topic in home.record.steps if client == who] == topics
         expected = {(who, what) for _, who, what in home.detector.rows()}
-        for elsewhere, board, _ in home.others:
+        for follower, board, _ in home.others:
             held = {(who, board.current("s", who)) for who in home.sent}
             assert {it for it in held if it[1] is not None} == expected
-            await elsewhere.submissions.finish()
-            elsewhere.leave("the test ends")
+            await follower.submissions.finish()
+            follower.leave("the test ends")
         home.detector.kill()
 
     run(work)

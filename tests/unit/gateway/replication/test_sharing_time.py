@@ -10,27 +10,29 @@ import time
 import pytest
 
 from penstock.clock import boot_clock
-from penstock.gateway.replication.follower import Elsewhere
-from penstock.gateway.replication.leader import Neighbours
-from penstock.gateway.replication.link import Terms
-from penstock.gateway.replication.messages import Message, Moves
+from penstock.gateway.replication.follower import ReplicationFollower
+from penstock.gateway.replication.leader import ReplicationLeader
+from penstock.gateway.replication.link import ReplicationTerms
+from penstock.gateway.replication.messages import Message, StateUpdate
 from penstock.policy.access.emergencies import SituationBoard, SituationsUnknownError
-from tests.gateway.sharing import LONG, TERMS, Detector, Record, make_elsewhere, run, until
+from tests.gateway.sharing import LONG, TERMS, Detector, Record, make_follower, run, until
 
 
-def look(elsewhere: Elsewhere, board: SituationBoard, who: str) -> str | None:
+def look(follower: ReplicationFollower, board: SituationBoard, who: str) -> str | None:
     """Say what a decision would go by now."""
-    elsewhere.keep_current()
+    follower.check_deadline()
     try:
         return board.current("s", who)
     except SituationsUnknownError:
         return "unknown"
 
 
-async def join(detector: Detector, terms: Terms = TERMS) -> tuple[Elsewhere, SituationBoard]:
-    elsewhere, board, _ = make_elsewhere(terms)
-    assert await elsewhere.join(f"127.0.0.1:{detector.port}", LONG) == ""
-    return elsewhere, board
+async def join(
+    detector: Detector, terms: ReplicationTerms = TERMS
+) -> tuple[ReplicationFollower, SituationBoard]:
+    follower, board, _ = make_follower(terms)
+    assert await follower.join(f"127.0.0.1:{detector.port}", LONG) == ""
+    return follower, board
 
 
 def test_nothing_is_known_beyond_what_was_foretold() -> None:
@@ -39,48 +41,48 @@ def test_nothing_is_known_beyond_what_was_foretold() -> None:
         detector.steps.append(("p", "high"))
         detector.ends["p"] = boot_clock() + 0.3
         await detector.start()
-        elsewhere, board = await join(detector)
+        follower, board = await join(detector)
         known = 0
         while boot_clock() < detector.ends["p"]:
-            known += look(elsewhere, board, "p") == "high"
+            known += look(follower, board, "p") == "high"
             await asyncio.sleep(0.001)
         assert known
         # The timer has not fired yet: nobody may go by the situation any more, or by its end.
         certain: list[str | None] = []
-        elsewhere.certain = lambda: certain.append(look(elsewhere, board, "p"))
-        assert look(elsewhere, board, "p") == "unknown"
-        assert elsewhere.doubtful
-        waiting = asyncio.ensure_future(elsewhere.wait_certain())
+        follower.certain = lambda: certain.append(look(follower, board, "p"))
+        assert look(follower, board, "p") == "unknown"
+        assert follower.awaiting_leader
+        waiting = asyncio.ensure_future(follower.wait_current())
         await asyncio.sleep(0.05)
-        assert look(elsewhere, board, "p") == "unknown"
+        assert look(follower, board, "p") == "unknown"
         assert not waiting.done()
         assert certain == []
         detector.ring()
         await waiting
         await until(lambda: certain)
         assert certain == [None]
-        assert look(elsewhere, board, "p") is None
-        elsewhere.leave("the test ends")
+        assert look(follower, board, "p") is None
+        follower.leave("the test ends")
         detector.kill()
 
     run(work)
 
 
 def test_a_doubt_ends_with_the_lease(monkeypatch: pytest.MonkeyPatch) -> None:
-    terms = Terms(TERMS.secret, TERMS.largest, lease=0.5, patience=60.0)
+    terms = ReplicationTerms(TERMS.secret, TERMS.largest, lease=0.5, patience=60.0)
 
     async def work() -> None:
         detector = Detector(Record())
         detector.steps.append(("p", "high"))
         detector.ends["p"] = boot_clock() + 0.1
         await detector.start(terms)
-        elsewhere, board = await join(detector, terms)
-        monkeypatch.setattr(Neighbours, "_answer_ping", lambda *_: None)
-        await until(lambda: look(elsewhere, board, "p") == "unknown" and elsewhere.doubtful)
-        await elsewhere.wait_certain()
-        assert not elsewhere.joined
-        assert not elsewhere.doubtful
-        assert look(elsewhere, board, "p") == "unknown"
+        follower, board = await join(detector, terms)
+        monkeypatch.setattr(ReplicationLeader, "_answer_ping", lambda *_: None)
+        await until(lambda: look(follower, board, "p") == "unknown" and follower.awaiting_leader)
+        await follower.wait_current()
+        assert not follower.joined
+        assert not follower.awaiting_leader
+        assert look(follower, board, "p") == "unknown"
         detector.kill()
 
     run(work)
@@ -90,7 +92,7 @@ def test_an_end_that_comes_sooner_is_known_to_all_before_anything_passes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kept: list[Message] = []
-    hear = Elsewhere._hear
+    hear = ReplicationFollower._hear
 
     async def work() -> None:
         detector = Detector(Record())
@@ -98,28 +100,28 @@ def test_an_end_that_comes_sooner_is_known_to_all_before_anything_passes(
         detector.ends["p"] = boot_clock() + 1_000
         await detector.start()
 
-        def hear_late(self: Elsewhere, link: object, message: Message) -> None:
-            if isinstance(message, Moves):
+        def hear_late(self: ReplicationFollower, link: object, message: Message) -> None:
+            if isinstance(message, StateUpdate):
                 kept.append(message)
             else:
                 hear(self, link, message)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(Elsewhere, "_hear", hear_late)
-        elsewhere, board = await join(detector)
+        monkeypatch.setattr(ReplicationFollower, "_hear", hear_late)
+        follower, board = await join(detector)
         known: list[bool] = []
         detector.foresee_end("q", 500)
-        detector.neighbours.when_known(known.append)
+        detector.leader.when_replicated(known.append)
         await until(lambda: kept)
         assert known == []
-        link = elsewhere._link
+        link = follower._link
         assert link is not None
-        hear(elsewhere, link, kept.pop())
+        hear(follower, link, kept.pop())
         await until(lambda: known == [True])
-        assert look(elsewhere, board, "q") == "high"
+        assert look(follower, board, "q") == "high"
         # What comes later than they know is told, and nobody waits for that.
         detector.foresee_end("q", 2_000)
-        assert not detector.neighbours.pending
-        elsewhere.leave("the test ends")
+        assert not detector.leader.pending
+        follower.leave("the test ends")
         detector.kill()
 
     run(work)
@@ -133,13 +135,13 @@ def test_an_answer_of_a_slower_clock_ends_the_doubt() -> None:
         detector.steps.append(("p", "high"))
         detector.ends["p"] = boot_clock() + 0.05
         await detector.start()
-        elsewhere, board = await join(detector)
+        follower, board = await join(detector)
         await until(lambda: boot_clock() > detector.ends["p"])
         detector.ends["p"] = boot_clock() + 1_000  # the ping that a doubt sends will tell
-        assert look(elsewhere, board, "p") == "unknown"
-        await elsewhere.wait_certain()
-        assert look(elsewhere, board, "p") == "high"
-        elsewhere.leave("the test ends")
+        assert look(follower, board, "p") == "unknown"
+        await follower.wait_current()
+        assert look(follower, board, "p") == "high"
+        follower.leave("the test ends")
         detector.kill()
 
     run(work)
@@ -148,7 +150,7 @@ def test_an_answer_of_a_slower_clock_ends_the_doubt() -> None:
 class Stage:
     """A detector on a loop of its own, which stands still now and then."""
 
-    def __init__(self, seed: int, terms: Terms) -> None:
+    def __init__(self, seed: int, terms: ReplicationTerms) -> None:
         self.draw = random.Random(seed)
         self.detector = Detector(Record())
         self.ends: dict[str, float] = {}
@@ -170,9 +172,9 @@ class Stage:
                 number += 1
                 who = f"p{number}"
                 # An end that comes sooner than all others counts from when it is known.
-                if await detector.neighbours.reach():
+                if await detector.leader.wait_replicated():
                     self._begin(who, draw.choice((0.02, 0.1, 0.3)))
-                    await detector.neighbours.reach()
+                    await detector.leader.wait_replicated()
             if draw.random() < 0.05:
                 time.sleep(draw.choice((0.01, 0.05)))  # noqa: ASYNC251 - it stands still
             await asyncio.sleep(0.002)
@@ -182,13 +184,13 @@ class Stage:
         detector = self.detector
         detector.steps.append((who, "high"))
         detector.ends[who] = self.ends[who] = boot_clock() + seconds
-        detector.neighbours.tell([("s", who, "high")], detector.moves_at)
+        detector.leader.tell([("s", who, "high")], detector.deadline)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_no_situation_outlives_its_time_at_another_gateway(seed: int) -> None:
     """Against the plainest model: the moment at which each situation was to end."""
-    terms = Terms(TERMS.secret, TERMS.largest, lease=2.0, patience=60.0)
+    terms = ReplicationTerms(TERMS.secret, TERMS.largest, lease=2.0, patience=60.0)
     stage = Stage(seed, terms)
     thread = threading.Thread(target=stage.run)
     thread.start()
@@ -196,24 +198,24 @@ def test_no_situation_outlives_its_time_at_another_gateway(seed: int) -> None:
     known: set[str] = set()
 
     async def work() -> None:
-        elsewhere, board = await join(stage.detector, terms)
+        follower, board = await join(stage.detector, terms)
         doubts = 0
         deadline = boot_clock() + LONG
         while (len(known) < 60 or not doubts) and boot_clock() < deadline:
             for who, ends in list(stage.ends.items())[-8:]:
                 begun = boot_clock()
-                if look(elsewhere, board, who) == "high":
+                if look(follower, board, who) == "high":
                     known.add(who)
                     assert begun < ends
-            if elsewhere.doubtful:
+            if follower.awaiting_leader:
                 doubts += 1
-                await elsewhere.wait_certain()
-            if not elsewhere.joined:
-                await elsewhere.join(f"127.0.0.1:{stage.detector.port}", LONG)
+                await follower.wait_current()
+            if not follower.joined:
+                await follower.join(f"127.0.0.1:{stage.detector.port}", LONG)
             await asyncio.sleep(0)
         assert len(known) >= 60
         assert doubts
-        elsewhere.leave("the test ends")
+        follower.leave("the test ends")
 
     try:
         run(work)
