@@ -34,18 +34,18 @@ def test_it_does_not_look_too_far(
     def there(time: float) -> float:
         return began_there + time * (1 + fast_there)
 
-    foresight, time = ClockBound(), 0.0
+    bound, time = ClockBound(), 0.0
     shortest = float("inf")
     for pause, going, coming in pings:
         sent = time + pause
         time = sent + going
-        foresight.hear(here(sent), there(time))
+        bound.hear(here(sent), there(time))
         shortest = min(shortest, going)
         due = time + ahead
-        foresight.see(there(due))
-        assert foresight.until <= here(due) + 1e-6
+        bound.see(there(due))
+        assert bound.until <= here(due) + 1e-6
         # Nor is it much too cautious: by the way there of the quickest ping, and some drift.
-        assert foresight.until >= here(due) - shortest - 0.002 * (time + ahead) - 1e-6
+        assert bound.until >= here(due) - shortest - 0.002 * (time + ahead) - 1e-6
         time += coming
-    foresight.see(None)
-    assert foresight.until == float("inf")
+    bound.see(None)
+    assert bound.until == float("inf")

@@ -15,7 +15,7 @@ from penstock.gateway.replication.link import Link, ReplicationTerms
 from penstock.gateway.replication.messages import Message, StateUpdate
 from penstock.gateway.replication.receipts import SubmissionId
 from penstock.policy.access.emergencies import SituationsUnknownError
-from tests.gateway.sharing import LONG, TERMS, Detector, Record, ask, make_follower, run, until
+from tests.gateway.replication import LONG, TERMS, Detector, Record, ask, make_follower, run, until
 
 
 def test_a_message_is_decided_there_and_known_here_before_it_passes() -> None:
