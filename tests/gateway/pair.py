@@ -11,7 +11,7 @@ from typing import Any, Final
 from penstock.components import MosquittoServer
 from penstock.config import Config
 from penstock.mqtt import Publish
-from penstock.mqtt.reasons import FAILURE
+from penstock.mqtt.codes import FAILURE
 from penstock.policy.access.emergencies import SituationsUnknownError
 from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms

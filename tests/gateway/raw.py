@@ -18,10 +18,10 @@ from penstock.mqtt import (
     Pubrec,
     Pubrel,
     Reader,
+    RequestedSubscription,
     Sender,
     Suback,
     Subscribe,
-    Subscription,
     Unsuback,
     Unsubscribe,
     Will,
@@ -110,8 +110,12 @@ class RawClient:
             self.expect_answer(packet_id)
         return answer
 
-    def subscribe(self, *filters: str | Subscription, qos: int = 2, **properties: Any) -> Suback:
-        wanted = tuple(Subscription(it, qos) if isinstance(it, str) else it for it in filters)
+    def subscribe(
+        self, *filters: str | RequestedSubscription, qos: int = 2, **properties: Any
+    ) -> Suback:
+        wanted = tuple(
+            RequestedSubscription(it, qos) if isinstance(it, str) else it for it in filters
+        )
         packet_id = self.next_id()
         self.send(Subscribe(packet_id, wanted, Properties(**properties)))
         return self.expect(Suback)

@@ -2,7 +2,7 @@
 
 A `Reader` turns the bytes of one side of a connection into packets; every packet has an
 `encode(version)`. `Publish` has cheaper ways, see `penstock.mqtt.publish`. What may happen
-when is a table, in `penstock.mqtt.session`.
+when is a table, in `penstock.mqtt.connection`.
 """
 
 from penstock.mqtt.acks import (
@@ -15,8 +15,9 @@ from penstock.mqtt.acks import (
     encode_pubrec,
     encode_pubrel,
 )
-from penstock.mqtt.aliases import Aliases
+from penstock.mqtt.codes import FAILURE, PACKET_SIZE_LIMIT, V3, V5, PacketType, ReasonCode, Sender
 from penstock.mqtt.connect import Connack, Connect, Will
+from penstock.mqtt.connection import Connection, ConnectionState, PeerLimits, TopicAliases
 from penstock.mqtt.control import PINGREQ, PINGRESP, Auth, Disconnect, Pingreq, Pingresp
 from penstock.mqtt.errors import (
     ClientIdError,
@@ -29,7 +30,6 @@ from penstock.mqtt.errors import (
     TopicNameError,
     UnsupportedVersionError,
 )
-from penstock.mqtt.kinds import PACKET_SIZE_LIMIT, V3, V5, PacketType, Sender
 from penstock.mqtt.properties import (
     NO_PROPERTIES,
     Properties,
@@ -43,9 +43,13 @@ from penstock.mqtt.publish_properties import (
     PublishProperties,
 )
 from penstock.mqtt.reader import Packet, Reader
-from penstock.mqtt.reasons import FAILURE, ReasonCode
-from penstock.mqtt.session import Connection, Limits, State
-from penstock.mqtt.subscriptions import Suback, Subscribe, Subscription, Unsuback, Unsubscribe
+from penstock.mqtt.subscriptions import (
+    RequestedSubscription,
+    Suback,
+    Subscribe,
+    Unsuback,
+    Unsubscribe,
+)
 
 __all__ = [
     "FAILURE",
@@ -56,19 +60,19 @@ __all__ = [
     "PINGRESP",
     "V3",
     "V5",
-    "Aliases",
     "Auth",
     "ClientIdError",
     "Connack",
     "Connect",
     "Connection",
+    "ConnectionState",
     "Disconnect",
-    "Limits",
     "MalformedPacketError",
     "MqttError",
     "Packet",
     "PacketTooLargeError",
     "PacketType",
+    "PeerLimits",
     "Pingreq",
     "Pingresp",
     "Properties",
@@ -83,12 +87,12 @@ __all__ = [
     "Reader",
     "ReasonCode",
     "ReceiveMaximumError",
+    "RequestedSubscription",
     "Sender",
-    "State",
     "Suback",
     "Subscribe",
-    "Subscription",
     "TopicAliasError",
+    "TopicAliases",
     "TopicNameError",
     "TopicNames",
     "Unsuback",

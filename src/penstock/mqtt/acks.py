@@ -11,15 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
-from penstock.mqtt.kinds import V3, V5, PacketType, Sender
+from penstock.mqtt.codes import ALLOWED, FAILURE, V3, V5, PacketType, Sender
+from penstock.mqtt.data_types import Cursor, encode_packet_id, frame
 from penstock.mqtt.properties import (
     NO_PROPERTIES,
     Properties,
     encode_reason,
     read_properties,
 )
-from penstock.mqtt.reasons import ALLOWED, FAILURE
-from penstock.mqtt.wire import Cursor, encode_packet_id, frame
 
 
 @dataclass(slots=True)

@@ -14,13 +14,22 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from penstock.errors import UsageError
+from penstock.mqtt.codes import (
+    ALLOWED,
+    V3,
+    V5,
+    PacketType,
+    Sender,
+    reason_of_return_code,
+    return_code_of_reason,
+)
+from penstock.mqtt.data_types import Cursor, encode_binary, encode_text, frame
 from penstock.mqtt.errors import (
     ClientIdError,
     ProtocolError,
     TopicNameError,
     UnsupportedVersionError,
 )
-from penstock.mqtt.kinds import V3, V5, PacketType, Sender
 from penstock.mqtt.properties import (
     NO_PROPERTIES,
     WILL,
@@ -28,12 +37,6 @@ from penstock.mqtt.properties import (
     encode_properties,
     read_properties,
 )
-from penstock.mqtt.reasons import (
-    ALLOWED,
-    reason_of_return_code,
-    return_code_of_reason,
-)
-from penstock.mqtt.wire import Cursor, encode_binary, encode_text, frame
 
 _NAME = b"MQTT"
 _OLD_NAME = b"MQIsdp"

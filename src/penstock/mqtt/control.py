@@ -12,15 +12,14 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from penstock.errors import UsageError
-from penstock.mqtt.kinds import V3, PacketType, Sender
+from penstock.mqtt.codes import ALLOWED, V3, PacketType, Sender
+from penstock.mqtt.data_types import Cursor, frame
 from penstock.mqtt.properties import (
     NO_PROPERTIES,
     Properties,
     encode_reason,
     read_properties,
 )
-from penstock.mqtt.reasons import ALLOWED
-from penstock.mqtt.wire import Cursor, frame
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from penstock.errors import PenstockError
-from penstock.mqtt.kinds import V5
-from penstock.mqtt.reasons import ReasonCode
+from penstock.mqtt.codes import V5, ReasonCode
 
 
 class MqttError(PenstockError):

@@ -15,11 +15,10 @@ from dataclasses import dataclass, fields
 from typing import Any, Final, Literal, NamedTuple
 
 from penstock.errors import UsageError
-from penstock.mqtt import values
+from penstock.mqtt import data_types
+from penstock.mqtt.codes import PacketType
+from penstock.mqtt.data_types import Cursor, ValueType, encode_varint
 from penstock.mqtt.errors import MalformedPacketError, MqttError, ProtocolError
-from penstock.mqtt.kinds import PacketType
-from penstock.mqtt.values import ValueType
-from penstock.mqtt.wire import Cursor, encode_varint
 
 Place = PacketType | Literal["will"]
 """Where a property stands: in a packet, or in the will that a CONNECT carries."""
@@ -70,7 +69,7 @@ class Properties:
 NO_PROPERTIES: Final = Properties()
 
 
-class Rule(NamedTuple):
+class PropertyRule(NamedTuple):
     """What holds for one property: its name, its type, and where it may stand."""
 
     name: str
@@ -105,39 +104,39 @@ USER: Final = 0x26
 SUBSCRIPTION_IDENTIFIER: Final = 0x0B
 TOPIC_ALIAS: Final = 0x23
 
-TABLE: Final[dict[int, Rule]] = {
-    0x01: Rule("payload_format", values.FLAG, _MESSAGE),
-    0x02: Rule("message_expiry", values.FOUR_BYTES, _MESSAGE),
-    0x03: Rule("content_type", values.TEXT, _MESSAGE),
-    0x08: Rule("response_topic", values.TOPIC, _MESSAGE),
-    0x09: Rule("correlation_data", values.BINARY, _MESSAGE),
-    SUBSCRIPTION_IDENTIFIER: Rule(
+TABLE: Final[dict[int, PropertyRule]] = {
+    0x01: PropertyRule("payload_format", data_types.FLAG, _MESSAGE),
+    0x02: PropertyRule("message_expiry", data_types.FOUR_BYTES, _MESSAGE),
+    0x03: PropertyRule("content_type", data_types.TEXT, _MESSAGE),
+    0x08: PropertyRule("response_topic", data_types.TOPIC, _MESSAGE),
+    0x09: PropertyRule("correlation_data", data_types.BINARY, _MESSAGE),
+    SUBSCRIPTION_IDENTIFIER: PropertyRule(
         "subscription_identifiers",
-        values.VARINT_NOT_ZERO,
+        data_types.VARINT_NOT_ZERO,
         _PUBLISH | {PacketType.SUBSCRIBE},
         repeated=_PUBLISH,
     ),
-    0x11: Rule("session_expiry", values.FOUR_BYTES, _OPENING | {PacketType.DISCONNECT}),
-    0x12: Rule("assigned_client_id", values.TEXT, _CONNACK),
-    0x13: Rule("server_keep_alive", values.TWO_BYTES, _CONNACK),
-    0x15: Rule("authentication_method", values.TEXT, _OPENING | {PacketType.AUTH}),
-    0x16: Rule("authentication_data", values.BINARY, _OPENING | {PacketType.AUTH}),
-    0x17: Rule("request_problem_information", values.FLAG, _CONNECT),
-    0x18: Rule("will_delay", values.FOUR_BYTES, frozenset((WILL,))),
-    0x19: Rule("request_response_information", values.FLAG, _CONNECT),
-    0x1A: Rule("response_information", values.TEXT, _CONNACK),
-    0x1C: Rule("server_reference", values.TEXT, _CONNACK | {PacketType.DISCONNECT}),
-    0x1F: Rule("reason_string", values.TEXT, _REASONED),
-    0x21: Rule("receive_maximum", values.TWO_BYTES_NOT_ZERO, _OPENING),
-    0x22: Rule("topic_alias_maximum", values.TWO_BYTES, _OPENING),
-    TOPIC_ALIAS: Rule("topic_alias", values.TOPIC_ALIAS, _PUBLISH),
-    0x24: Rule("maximum_qos", values.FLAG, _CONNACK),
-    0x25: Rule("retain_available", values.FLAG, _CONNACK),
-    USER: Rule("user", values.PAIR, _ANYWHERE, repeated=_ANYWHERE),
-    0x27: Rule("maximum_packet_size", values.FOUR_BYTES_NOT_ZERO, _OPENING),
-    0x28: Rule("wildcard_subscription_available", values.FLAG, _CONNACK),
-    0x29: Rule("subscription_identifiers_available", values.FLAG, _CONNACK),
-    0x2A: Rule("shared_subscription_available", values.FLAG, _CONNACK),
+    0x11: PropertyRule("session_expiry", data_types.FOUR_BYTES, _OPENING | {PacketType.DISCONNECT}),
+    0x12: PropertyRule("assigned_client_id", data_types.TEXT, _CONNACK),
+    0x13: PropertyRule("server_keep_alive", data_types.TWO_BYTES, _CONNACK),
+    0x15: PropertyRule("authentication_method", data_types.TEXT, _OPENING | {PacketType.AUTH}),
+    0x16: PropertyRule("authentication_data", data_types.BINARY, _OPENING | {PacketType.AUTH}),
+    0x17: PropertyRule("request_problem_information", data_types.FLAG, _CONNECT),
+    0x18: PropertyRule("will_delay", data_types.FOUR_BYTES, frozenset((WILL,))),
+    0x19: PropertyRule("request_response_information", data_types.FLAG, _CONNECT),
+    0x1A: PropertyRule("response_information", data_types.TEXT, _CONNACK),
+    0x1C: PropertyRule("server_reference", data_types.TEXT, _CONNACK | {PacketType.DISCONNECT}),
+    0x1F: PropertyRule("reason_string", data_types.TEXT, _REASONED),
+    0x21: PropertyRule("receive_maximum", data_types.TWO_BYTES_NOT_ZERO, _OPENING),
+    0x22: PropertyRule("topic_alias_maximum", data_types.TWO_BYTES, _OPENING),
+    TOPIC_ALIAS: PropertyRule("topic_alias", data_types.TOPIC_ALIAS, _PUBLISH),
+    0x24: PropertyRule("maximum_qos", data_types.FLAG, _CONNACK),
+    0x25: PropertyRule("retain_available", data_types.FLAG, _CONNACK),
+    USER: PropertyRule("user", data_types.PAIR, _ANYWHERE, repeated=_ANYWHERE),
+    0x27: PropertyRule("maximum_packet_size", data_types.FOUR_BYTES_NOT_ZERO, _OPENING),
+    0x28: PropertyRule("wildcard_subscription_available", data_types.FLAG, _CONNACK),
+    0x29: PropertyRule("subscription_identifiers_available", data_types.FLAG, _CONNACK),
+    0x2A: PropertyRule("shared_subscription_available", data_types.FLAG, _CONNACK),
 }
 
 _IDENTIFIERS = {rule.name: identifier for identifier, rule in TABLE.items()}

@@ -20,8 +20,9 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 from penstock.errors import UsageError
+from penstock.mqtt.codes import V5, PacketType, Sender
+from penstock.mqtt.data_types import FIELD_LIMIT, Cursor, encode_text, encode_varint, read_varint
 from penstock.mqtt.errors import MalformedPacketError, MqttError, ProtocolError, TopicNameError
-from penstock.mqtt.kinds import V5, PacketType, Sender
 from penstock.mqtt.properties import (
     NO_PROPERTIES,
     Properties,
@@ -32,7 +33,6 @@ from penstock.mqtt.publish_properties import (
     PropertyLists,
     PublishProperties,
 )
-from penstock.mqtt.wire import FIELD_LIMIT, Cursor, encode_text, encode_varint, read_varint
 
 _DUP = 0x08
 _QOS = 0x06

@@ -16,8 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Final
 
+from penstock.mqtt.codes import PacketType, Sender
 from penstock.mqtt.errors import ProtocolError
-from penstock.mqtt.kinds import PacketType, Sender
 from penstock.mqtt.properties import (
     SUBSCRIPTION_IDENTIFIER,
     TABLE,

@@ -26,6 +26,15 @@ from typing import Final
 
 from penstock.errors import UsageError, quote
 from penstock.mqtt.acks import Puback, Pubcomp, Pubrec, Pubrel, read_ack
+from penstock.mqtt.codes import (
+    FIXED_FLAGS,
+    PACKET_SIZE_LIMIT,
+    SENDABLE,
+    V3,
+    V5,
+    PacketType,
+    Sender,
+)
 from penstock.mqtt.connect import Connack, Connect, read_connack, read_connect, read_version
 from penstock.mqtt.control import (
     Auth,
@@ -37,20 +46,12 @@ from penstock.mqtt.control import (
     read_pingreq,
     read_pingresp,
 )
+from penstock.mqtt.data_types import Cursor, read_varint
 from penstock.mqtt.errors import (
     MalformedPacketError,
     MqttError,
     PacketTooLargeError,
     ProtocolError,
-)
-from penstock.mqtt.kinds import (
-    FIXED_FLAGS,
-    PACKET_SIZE_LIMIT,
-    SENDABLE,
-    V3,
-    V5,
-    PacketType,
-    Sender,
 )
 from penstock.mqtt.publish import (
     PUBLISH_FIRST,
@@ -69,7 +70,6 @@ from penstock.mqtt.subscriptions import (
     read_unsuback,
     read_unsubscribe,
 )
-from penstock.mqtt.wire import Cursor, read_varint
 
 Packet = (
     Publish

@@ -15,15 +15,23 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
 from penstock.errors import UsageError
-from penstock.mqtt.kinds import V3, V5, PacketType, Sender
+from penstock.mqtt.codes import (
+    ALLOWED,
+    FAILURE,
+    V3,
+    V3_SUBACK_CODES,
+    V3_SUBACK_FAILURE,
+    V5,
+    PacketType,
+    Sender,
+)
+from penstock.mqtt.data_types import Cursor, encode_packet_id, encode_text, frame
 from penstock.mqtt.properties import (
     NO_PROPERTIES,
     Properties,
     encode_properties,
     read_properties,
 )
-from penstock.mqtt.reasons import ALLOWED, FAILURE, V3_SUBACK_CODES, V3_SUBACK_FAILURE
-from penstock.mqtt.wire import Cursor, encode_packet_id, encode_text, frame
 
 _QOS = 0x03
 _NO_LOCAL = 0x04
@@ -37,7 +45,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Subscription:
+class RequestedSubscription:
     """One filter of a SUBSCRIBE with its options."""
 
     filter: str
@@ -65,7 +73,7 @@ class Subscribe:
     packet_type: ClassVar[PacketType] = PacketType.SUBSCRIBE
 
     packet_id: int
-    subscriptions: tuple[Subscription, ...]
+    subscriptions: tuple[RequestedSubscription, ...]
     properties: Properties = NO_PROPERTIES
 
     def encode(self, version: int) -> bytes:
@@ -132,7 +140,7 @@ class Unsuback:
 def read_subscribe(cursor: Cursor, version: int) -> Subscribe:
     """Read a SUBSCRIBE."""
     packet_id, properties = _read_head(cursor, version, PacketType.SUBSCRIBE)
-    subscriptions: list[Subscription] = []
+    subscriptions: list[RequestedSubscription] = []
     while cursor.left:
         text = _read_filter(cursor)
         subscriptions.append(_read_options(cursor, text, version))
@@ -181,7 +189,7 @@ def _read_filter(cursor: Cursor) -> str:
     return text
 
 
-def _read_options(cursor: Cursor, text: str, version: int) -> Subscription:
+def _read_options(cursor: Cursor, text: str, version: int) -> RequestedSubscription:
     options = cursor.byte("subscription options")
     qos = options & _QOS
     if options & (_V3_RESERVED if version == V3 else _RESERVED):
@@ -194,7 +202,9 @@ def _read_options(cursor: Cursor, text: str, version: int) -> Subscription:
     no_local = bool(options & _NO_LOCAL)
     if no_local and text.startswith(_SHARED):
         raise cursor.forbidden("no local on a shared subscription")
-    return Subscription(text, qos, no_local, bool(options & _RETAIN_AS_PUBLISHED), handling)
+    return RequestedSubscription(
+        text, qos, no_local, bool(options & _RETAIN_AS_PUBLISHED), handling
+    )
 
 
 def _read_reasons(cursor: Cursor, allowed: frozenset[int]) -> tuple[int, ...]:

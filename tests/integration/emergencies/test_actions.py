@@ -17,7 +17,7 @@ from penstock.cep.event_binding import Packet
 from penstock.cep.step_result import StepResult
 from penstock.components import MosquittoServer
 from penstock.gateway.publishing import actions
-from penstock.mqtt.reasons import FAILURE
+from penstock.mqtt.codes import FAILURE
 from tests.gateway.harness import GatewayThread, run_gateway, write_config
 from tests.gateway.house import about, open_house, situation
 from tests.gateway.passwords import write_passwords

@@ -14,7 +14,7 @@ import pytest
 
 from penstock.components import MosquittoServer
 from penstock.mqtt import V3, V5, Publish, ReasonCode, Will
-from penstock.mqtt.reasons import FAILURE
+from penstock.mqtt.codes import FAILURE
 from penstock.store.situations import State
 from tests.gateway.harness import GatewayThread
 from tests.gateway.house import (

@@ -14,7 +14,7 @@ import pytest
 
 from penstock.components import MosquittoServer
 from penstock.mqtt import ReasonCode
-from penstock.mqtt.reasons import FAILURE
+from penstock.mqtt.codes import FAILURE
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.audit.reading import read_last
 from penstock.store.database import Database

@@ -15,7 +15,7 @@ from penstock.cep.program import Program
 from penstock.components import MosquittoServer
 from penstock.gateway.detection.engine_reload import EngineReload
 from penstock.mqtt import Publish
-from penstock.mqtt.reasons import FAILURE
+from penstock.mqtt.codes import FAILURE
 from penstock.policy.access.emergencies import SituationsUnknownError
 from tests.gateway.harness import GatewayThread
 from tests.gateway.ward import WARD, define, login, open_ward, reading

@@ -16,7 +16,7 @@ from penstock.definitions import read_text
 from penstock.errors import UnavailableError
 from penstock.gateway.detection import ignored_events
 from penstock.mqtt import Publish, ReasonCode
-from penstock.mqtt.reasons import FAILURE
+from penstock.mqtt.codes import FAILURE
 from penstock.store.checked import CheckedDefinitions
 from penstock.store.database import Database
 from penstock.store.definitions import Definitions

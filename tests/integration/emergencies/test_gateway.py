@@ -13,7 +13,7 @@ import pytest
 
 from penstock.components import MosquittoServer
 from penstock.mqtt import V3, V5, Publish, ReasonCode, Will
-from penstock.mqtt.reasons import FAILURE
+from penstock.mqtt.codes import FAILURE
 from penstock.store.database import Database
 from penstock.store.situations import Cause
 from penstock.store.situations import transitions_table as transitions

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.components import MosquittoServer
-from penstock.mqtt.reasons import FAILURE
+from penstock.mqtt.codes import FAILURE
 from penstock.store.situations import Cause, Situations, State
 from tests.gateway.harness import run_gateway, write_config
 from tests.gateway.pair import current, detects, open_situations, pair, wait_until

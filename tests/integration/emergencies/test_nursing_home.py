@@ -14,7 +14,7 @@ import pytest
 import penstock.demo
 from penstock.components import MosquittoServer
 from penstock.mqtt import ReasonCode
-from penstock.mqtt.reasons import FAILURE
+from penstock.mqtt.codes import FAILURE
 from penstock.store.audit.reading import read_last
 from penstock.store.database import Database
 from tests.gateway.harness import GatewayThread, run_gateway, write_config

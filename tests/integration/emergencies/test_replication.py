@@ -14,7 +14,7 @@ import pytest
 
 from penstock.components import MosquittoServer, PostgresServer, processes
 from penstock.mqtt import Publish, ReasonCode, Will
-from penstock.mqtt.reasons import FAILURE
+from penstock.mqtt.codes import FAILURE
 from penstock.policy.access.emergencies import SituationsUnknownError
 from tests.gateway.harness import (
     GatewayProcess,

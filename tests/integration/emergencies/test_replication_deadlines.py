@@ -14,7 +14,7 @@ import pytest
 from penstock.components import MosquittoServer
 from penstock.config import Config
 from penstock.mqtt import Publish, ReasonCode
-from penstock.mqtt.reasons import FAILURE
+from penstock.mqtt.codes import FAILURE
 from tests.gateway.harness import GatewayThread
 from tests.gateway.pair import LONG, open_situations, pair, publication, publish, wait_until
 from tests.gateway.raw import ClosedError, RawClient

@@ -22,10 +22,10 @@ from penstock.mqtt import (
     Publish,
     Reader,
     ReasonCode,
+    RequestedSubscription,
     Sender,
     Suback,
     Subscribe,
-    Subscription,
 )
 from tests.gateway.certificates import Authority
 from tests.gateway.clients import VERSIONS
@@ -228,7 +228,7 @@ def test_mqtt_over_websocket_in_any_cut(encrypted: GatewayThread, topic: str) ->
         reader = Reader(Sender.SERVER, version=V5)
         request = (
             Connect("anonymous:web").encode()
-            + Subscribe(1, (Subscription(topic, 1),)).encode(V5)
+            + Subscribe(1, (RequestedSubscription(topic, 1),)).encode(V5)
             + Publish.of(topic, b"hello", qos=1, packet_id=2).encode(V5)
         )
         for start in range(0, len(request), 3):

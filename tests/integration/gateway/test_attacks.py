@@ -15,7 +15,7 @@ from penstock.components import MosquittoServer
 from penstock.gateway.authorization.rules import RESERVATION
 from penstock.gateway.connection.subscription_lifecycle import broker_filter
 from penstock.model.document import Document, Key
-from penstock.mqtt import V3, Pubrel, Subscription, Will
+from penstock.mqtt import V3, Pubrel, RequestedSubscription, Will
 from penstock.mqtt.properties import Properties
 from tests.gateway.clients import Make, make_clients
 from tests.gateway.harness import GatewayThread, run_gateway
@@ -396,7 +396,7 @@ def test_a_message_that_comes_another_way_is_no_copy(make: Make, topic: str) -> 
 
 def test_copies_keep_the_highest_quality(make: Make, topic: str) -> None:
     reader, writer = make(version=V3), make()
-    reader.subscribe(Subscription(topic, 0), Subscription(f"{topic}/#", 1))
+    reader.subscribe(RequestedSubscription(topic, 0), RequestedSubscription(f"{topic}/#", 1))
     writer.publish(topic, b"on", qos=1)
     (got,) = reader.messages(1)
     assert got.qos == 1

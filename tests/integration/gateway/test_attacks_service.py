@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from penstock.components import MosquittoServer, find, processes
-from penstock.mqtt import V3, Publish, Suback, Subscribe, Subscription
+from penstock.mqtt import V3, Publish, RequestedSubscription, Suback, Subscribe
 from tests.gateway.certificates import Authority
 from tests.gateway.clients import Make, make_clients
 from tests.gateway.harness import GatewayThread, make_process, run_gateway, share
@@ -33,7 +33,7 @@ def test_a_filter_thousands_of_times_in_one_packet_stops_nobody(
         attacker, other = RawClient(process.port), RawClient(process.port)
         attacker.connect("attacker")
         other.connect("other")
-        attacker.send(Subscribe(1, (Subscription("a", 0),) * _MANY))
+        attacker.send(Subscribe(1, (RequestedSubscription("a", 0),) * _MANY))
         with contextlib.suppress(ClosedError):
             attacker.expect(Suback)  # answered or closed, but not silent
         other.publish("b", b"still here", qos=1)

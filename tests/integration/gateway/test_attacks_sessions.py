@@ -10,7 +10,15 @@ import pytest
 
 from penstock.components import MosquittoServer
 from penstock.model.document import Document, Key
-from penstock.mqtt import Connack, Connect, Disconnect, Subscribe, Subscription, Unsubscribe, Will
+from penstock.mqtt import (
+    Connack,
+    Connect,
+    Disconnect,
+    RequestedSubscription,
+    Subscribe,
+    Unsubscribe,
+    Will,
+)
 from penstock.store.checked import CheckedDefinitions
 from penstock.store.database import Database
 from penstock.store.definitions import Definitions
@@ -105,7 +113,7 @@ def test_a_packet_of_very_many_filters_is_refused(make: Make, kind: str) -> None
     client = make()
     filters = tuple(f"many/{number}" for number in range(1_001))
     if kind == "SUBSCRIBE":
-        client.send(Subscribe(1, tuple(Subscription(it, 0) for it in filters)))
+        client.send(Subscribe(1, tuple(RequestedSubscription(it, 0) for it in filters)))
     else:
         client.send(Unsubscribe(1, filters))
     assert client.expect(Disconnect).reason == QUOTA_EXCEEDED
@@ -118,7 +126,7 @@ def test_a_client_that_uses_up_all_packet_identifiers_stops_nobody(
     greedy, other = make(f"s-{topic[2:]}"), make()
     client = gateway.gateway.clients[f"s-{topic[2:]}"]
     gateway.do(lambda: client.unacked.update(range(1, 65_536)))
-    greedy.send(Subscribe(1, (Subscription(topic, 0),)))
+    greedy.send(Subscribe(1, (RequestedSubscription(topic, 0),)))
     assert greedy.expect(Disconnect).reason == RECEIVE_MAXIMUM_EXCEEDED
     other.publish(topic, b"still here", qos=1)
 

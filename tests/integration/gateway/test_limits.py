@@ -21,8 +21,8 @@ from penstock.mqtt import (
     Pingresp,
     Publish,
     ReasonCode,
+    RequestedSubscription,
     Subscribe,
-    Subscription,
     encode_pubrec,
 )
 from penstock.mqtt.control import PINGREQ
@@ -291,7 +291,7 @@ def test_a_flood_of_topics_is_forgotten(gateway: GatewayThread, make: Make, topi
 
 def test_packets_before_the_connack_wait_for_it(gateway: GatewayThread, topic: str) -> None:
     client = RawClient(gateway.port)
-    early = Subscribe(1, (Subscription(topic, 1),)).encode(V5)
+    early = Subscribe(1, (RequestedSubscription(topic, 1),)).encode(V5)
     early += Publish.of(topic, b"early", qos=1, packet_id=2).encode(V5)
     client.send_bytes(b"\x10\x12\x00\x04MQTT\x05\x02\x00\x3c\x00\x00\x05early" + early)
     assert client.texts(1) == [(topic, b"early")]

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.cli import main
 from penstock.components import MosquittoServer
-from penstock.mqtt.reasons import FAILURE
+from penstock.mqtt.codes import FAILURE
 from tests.gateway.harness import run_gateway, write_config
 from tests.gateway.ward import define, login, settings
 

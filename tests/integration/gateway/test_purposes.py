@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.components import MosquittoServer
-from penstock.mqtt import V3, V5, ReasonCode, Subscription, Will
+from penstock.mqtt import V3, V5, ReasonCode, RequestedSubscription, Will
 from tests.gateway.clients import VERSIONS, Make, make_clients
 from tests.gateway.harness import GatewayThread, run_gateway
 from tests.gateway.raw import RawClient
@@ -156,11 +156,11 @@ def test_mixed_subscribe_keeps_the_order(gateway: GatewayThread, make: Make, top
     reader, admin = make(), make()
     admin.publish(f"!RESERVE/{topic}/no{{other}}", qos=1)
     answer = reader.subscribe(
-        Subscription(f"{topic}/a", 0),
-        Subscription(f"!AP/{topic}/no{{mine}}", 1),
-        Subscription("!AP/broken{", 1),
-        Subscription(f"{topic}/b/#", 2),
-        Subscription(f"{topic}/#/b", 2),
+        RequestedSubscription(f"{topic}/a", 0),
+        RequestedSubscription(f"!AP/{topic}/no{{mine}}", 1),
+        RequestedSubscription("!AP/broken{", 1),
+        RequestedSubscription(f"{topic}/b/#", 2),
+        RequestedSubscription(f"{topic}/#/b", 2),
     )
     denied = 1 if mode_of(gateway) == "publish" else 0x87
     assert answer.reasons == (0, denied, 0x8F, 2, 0x8F)

@@ -16,7 +16,7 @@ from penstock.mqtt import (
     Puback,
     Publish,
     ReasonCode,
-    Subscription,
+    RequestedSubscription,
     Will,
 )
 from penstock.mqtt.control import PINGREQ
@@ -127,9 +127,9 @@ def test_overlapping_subscriptions_give_no_more_copies_than_the_broker(
 def test_no_local_and_retain_as_published_are_the_brokers(make: Make, topic: str) -> None:
     client, other = make(), make()
     client.subscribe(
-        Subscription(f"{topic}/own", 1, no_local=True),
-        Subscription(f"{topic}/kept", 1, retain_as_published=True),
-        Subscription(f"{topic}/plain", 1),
+        RequestedSubscription(f"{topic}/own", 1, no_local=True),
+        RequestedSubscription(f"{topic}/kept", 1, retain_as_published=True),
+        RequestedSubscription(f"{topic}/plain", 1),
     )
     client.publish(f"{topic}/own", b"mine", qos=1)
     other.publish(f"{topic}/own", b"yours", qos=1)
@@ -142,11 +142,11 @@ def test_no_local_and_retain_as_published_are_the_brokers(make: Make, topic: str
 def test_retain_handling_is_the_brokers(make: Make, topic: str) -> None:
     make().publish(topic, b"kept", qos=1, retain=True)
     client = make()
-    client.subscribe(Subscription(topic, 1, retain_handling=2))
+    client.subscribe(RequestedSubscription(topic, 1, retain_handling=2))
     assert client.messages() == []
-    client.subscribe(Subscription(topic, 1, retain_handling=0))
+    client.subscribe(RequestedSubscription(topic, 1, retain_handling=0))
     assert [(it.payload, it.retain) for it in client.messages(1)] == [(b"kept", True)]
-    client.subscribe(Subscription(topic, 1, retain_handling=1))
+    client.subscribe(RequestedSubscription(topic, 1, retain_handling=1))
     assert client.messages() == []
 
 

@@ -11,7 +11,7 @@ import pytest
 from penstock.components import MosquittoServer
 from penstock.config import Config
 from penstock.mqtt import Disconnect, Properties, ReasonCode, Will
-from penstock.mqtt.reasons import FAILURE
+from penstock.mqtt.codes import FAILURE
 from penstock.store.database import Database
 from penstock.store.detection import find_detector
 from penstock.store.situations import situations_table

@@ -24,7 +24,7 @@ from penstock.cep.event_binding import Packet
 from penstock.cep.state_codec import expand
 from penstock.components import MosquittoServer
 from penstock.mqtt import V3, V5, ReasonCode
-from penstock.mqtt.reasons import FAILURE
+from penstock.mqtt.codes import FAILURE
 from tests.cep.nursing_home import FOLDER
 from tests.gateway.harness import GatewayThread, run_gateway, write_config
 from tests.gateway.passwords import write_passwords

@@ -23,9 +23,9 @@ from penstock.mqtt import (
     Properties,
     Publish,
     Reader,
+    RequestedSubscription,
     Sender,
     Subscribe,
-    Subscription,
     Unsubscribe,
     Will,
 )
@@ -201,7 +201,7 @@ def test_a_connect_of_paho_is_read(
     st.sampled_from((V3, V5)),
     st.lists(
         st.builds(
-            Subscription,
+            RequestedSubscription,
             filters,
             st.integers(0, 2),
             st.just(False),  # noqa: FBT003
@@ -214,13 +214,13 @@ def test_a_connect_of_paho_is_read(
     properties(Subscribe.packet_type, Sender.CLIENT),
 )
 def test_subscribe_and_unsubscribe_of_paho_are_read(
-    version: int, wanted: list[Subscription], listed: Properties
+    version: int, wanted: list[RequestedSubscription], listed: Properties
 ) -> None:
     made, written = client(version)
     filters_given = tuple(one.filter for one in wanted)
     if version == V3:
         listed = Properties()
-        wanted = [Subscription(one.filter, one.qos) for one in wanted]
+        wanted = [RequestedSubscription(one.filter, one.qos) for one in wanted]
         made._send_subscribe(False, [(one.filter.encode(), one.qos) for one in wanted])  # noqa: FBT003
         made._send_unsubscribe(False, [text.encode() for text in filters_given])  # noqa: FBT003
     else:

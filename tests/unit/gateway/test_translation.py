@@ -12,7 +12,7 @@ from penstock.gateway.translation import (
     upstream_connect,
 )
 from penstock.mqtt import V3, V5, Connack, Connect, Properties, ReasonCode
-from penstock.mqtt.kinds import PacketType
+from penstock.mqtt.codes import PacketType
 from penstock.mqtt.properties import encode_items
 
 OFFER = Offer(packet=1000, receive_maximum=50, topic_aliases=8, keep_alive=60, broker_keep_alive=30)

@@ -23,16 +23,16 @@ from penstock.mqtt import (
     Publish,
     Pubrec,
     Pubrel,
+    RequestedSubscription,
     Sender,
     Suback,
     Subscribe,
-    Subscription,
     Unsuback,
     Unsubscribe,
     Will,
 )
+from penstock.mqtt.codes import ALLOWED, V3_SUBACK_CODES
 from penstock.mqtt.properties import TABLE, WILL, Place
-from penstock.mqtt.reasons import ALLOWED, V3_SUBACK_CODES
 
 packet_ids = st.integers(1, 65_535)
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
@@ -148,7 +148,9 @@ def _acks(sender: Sender, version: int) -> list[st.SearchStrategy[Packet]]:
 
 def _subscribes(version: int) -> st.SearchStrategy[Packet]:
     options: tuple[st.SearchStrategy[Any], ...] = (booleans, booleans, st.integers(0, 2))
-    one = st.builds(Subscription, filters, st.integers(0, 2), *(options if version == V5 else ()))
+    one = st.builds(
+        RequestedSubscription, filters, st.integers(0, 2), *(options if version == V5 else ())
+    )
     lawful = one.filter(lambda item: not (item.no_local and item.filter.startswith("$share/")))
     many = st.lists(lawful, min_size=1, max_size=5).map(tuple)
     return st.builds(

@@ -18,7 +18,7 @@ from penstock.mqtt import (
     encode_pubrel,
 )
 from penstock.mqtt.acks import Ack
-from penstock.mqtt.reasons import ALLOWED
+from penstock.mqtt.codes import ALLOWED
 from tests.unit.mqtt.reading import field, packet, read, refusal
 
 KINDS = [Puback, Pubrec, Pubrel, Pubcomp]

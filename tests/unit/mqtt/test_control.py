@@ -14,7 +14,7 @@ from penstock.mqtt import (
     ProtocolError,
     Sender,
 )
-from penstock.mqtt.reasons import ALLOWED
+from penstock.mqtt.codes import ALLOWED
 from tests.unit.mqtt.reading import field, packet, read, refusal
 
 METHOD = Properties(authentication_method="SCRAM", authentication_data=b"\x01")

@@ -15,6 +15,7 @@ from penstock.mqtt import (
     encode_subscription_identifiers,
     encode_user_properties,
 )
+from penstock.mqtt.data_types import Cursor
 from penstock.mqtt.properties import (
     TABLE,
     WILL,
@@ -24,7 +25,6 @@ from penstock.mqtt.properties import (
     read_properties,
     scan,
 )
-from penstock.mqtt.wire import Cursor
 from tests.unit.mqtt.reading import field
 
 # What the specification's table 2-4 says, written down a second time.

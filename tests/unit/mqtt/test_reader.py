@@ -20,17 +20,17 @@ from penstock.mqtt import (
     Puback,
     Publish,
     Reader,
+    RequestedSubscription,
     Sender,
     Subscribe,
-    Subscription,
 )
-from penstock.mqtt.kinds import FIXED_FLAGS, SENDABLE
+from penstock.mqtt.codes import FIXED_FLAGS, SENDABLE
 from tests.unit.mqtt.reading import field, packet, read, refusal
 
 STREAM: list[Packet] = [
     Connect("me"),
     Publish.of("a/b", b"x" * 300, qos=1, packet_id=1),
-    Subscribe(2, (Subscription("a/#"),)),
+    Subscribe(2, (RequestedSubscription("a/#"),)),
     Publish.of("a/b", b"y"),
     PINGREQ,
     Puback(3),

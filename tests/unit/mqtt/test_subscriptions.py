@@ -9,14 +9,14 @@ from penstock.mqtt import (
     Packet,
     Properties,
     ProtocolError,
+    RequestedSubscription,
     Sender,
     Suback,
     Subscribe,
-    Subscription,
     Unsuback,
     Unsubscribe,
 )
-from penstock.mqtt.reasons import ALLOWED
+from penstock.mqtt.codes import ALLOWED
 from tests.unit.mqtt.reading import field, packet, read, refusal
 
 BOTH = pytest.mark.parametrize("version", [V3, V5])
@@ -27,7 +27,7 @@ ONE = b"\x00\x01"
 @BOTH
 def test_subscribe(version: int) -> None:
     data = packet(0x82, ONE, NO_LIST[version], field("a/#"), 1, field("b"), 2)
-    given = Subscribe(1, (Subscription("a/#", 1), Subscription("b", 2)))
+    given = Subscribe(1, (RequestedSubscription("a/#", 1), RequestedSubscription("b", 2)))
     assert read(data, version=version) == given
     assert given.encode(version) == data
 
@@ -36,20 +36,24 @@ def test_options_of_mqtt_5() -> None:
     given = Subscribe(
         1,
         (
-            Subscription("a", 0, no_local=True),
-            Subscription("b", 1, retain_as_published=True),
-            Subscription("c", 2, retain_handling=1),
-            Subscription("d", 2, no_local=True, retain_as_published=True, retain_handling=2),
+            RequestedSubscription("a", 0, no_local=True),
+            RequestedSubscription("b", 1, retain_as_published=True),
+            RequestedSubscription("c", 2, retain_handling=1),
+            RequestedSubscription(
+                "d", 2, no_local=True, retain_as_published=True, retain_handling=2
+            ),
         ),
         Properties(subscription_identifiers=(5,), user=(("purpose-ap", "billing"),)),
     )
     assert read(given.encode(V5)) == given
-    plain = Subscribe(1, tuple(Subscription(one.filter, one.qos) for one in given.subscriptions))
+    plain = Subscribe(
+        1, tuple(RequestedSubscription(one.filter, one.qos) for one in given.subscriptions)
+    )
     assert read(given.encode(V3), version=V3) == plain
 
 
 def test_a_purpose_behind_a_filter_is_no_error_here() -> None:
-    given = Subscribe(1, (Subscription("!AP/a/#{billing}", 1),))
+    given = Subscribe(1, (RequestedSubscription("!AP/a/#{billing}", 1),))
     assert read(given.encode(V3), version=V3) == given
 
 

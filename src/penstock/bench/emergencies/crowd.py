@@ -18,9 +18,19 @@ from typing import Any, Final
 
 from penstock.definitions import read_text
 from penstock.model.document import Document
-from penstock.mqtt import V5, Connack, Connect, Puback, Publish, Reader, Sender, Suback, Subscribe
-from penstock.mqtt import Subscription as Wanted
-from penstock.mqtt.reasons import FAILURE
+from penstock.mqtt import (
+    V5,
+    Connack,
+    Connect,
+    Puback,
+    Publish,
+    Reader,
+    RequestedSubscription,
+    Sender,
+    Suback,
+    Subscribe,
+)
+from penstock.mqtt.codes import FAILURE
 
 PEOPLE: Final = {"patient": 300, "medical_personnel": 60, "relative": 60, "external_specialist": 6}
 MONITORS: Final = 3
@@ -207,7 +217,7 @@ class Crowd:
         client = self.clients[name] = Client(name, writer)
         packets = Reader(Sender.SERVER, version=V5)
         await _until(reader, packets, Connack)
-        wanted = tuple(Wanted(it, 0) for it in filters)
+        wanted = tuple(RequestedSubscription(it, 0) for it in filters)
         if wanted:
             writer.write(Subscribe(1, wanted).encode(V5))
             await _until(reader, packets, Suback)

@@ -26,11 +26,11 @@ from penstock.mqtt import (
     Puback,
     Publish,
     Reader,
+    RequestedSubscription,
     Sender,
     Suback,
     Subscribe,
 )
-from penstock.mqtt import Subscription as Wanted
 
 PATIENCE: Final = 60.0
 _MODULE: Final = "penstock.bench.emergencies.sharing_gateway"
@@ -210,7 +210,9 @@ class Client:
     async def subscribe(self, text: str) -> None:
         """Subscribe with QoS 0."""
         self._number += 1
-        await self._ask(self._number, Subscribe(self._number, (Wanted(text, 0),)).encode(V5))
+        await self._ask(
+            self._number, Subscribe(self._number, (RequestedSubscription(text, 0),)).encode(V5)
+        )
 
     async def publish(self, topic: str, value: float = 0.0) -> float:
         """Publish with QoS 1; return how long the acknowledgement took."""

@@ -36,10 +36,10 @@ from penstock.mqtt import (
     Puback,
     Publish,
     Reader,
+    RequestedSubscription,
     Sender,
     Suback,
     Subscribe,
-    Subscription,
 )
 
 GOAL_MS = 100.0
@@ -99,7 +99,7 @@ class _Stage:
         self.reserve(PURPOSE)
         self.subscribers = [_Peer(f"subscriber-{n}", port) for n, port in enumerate(ports)]
         for subscriber in self.subscribers:
-            wanted = Subscription(f"!AP/{TOPIC}{{{PURPOSE}}}")
+            wanted = RequestedSubscription(f"!AP/{TOPIC}{{{PURPOSE}}}")
             subscriber.send(Subscribe(1, (wanted,)).encode(V3))
             answer = subscriber.await_packet(Suback)
             if not isinstance(answer, Suback) or answer.reasons != (0,):

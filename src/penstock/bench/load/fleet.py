@@ -19,7 +19,7 @@ from collections import deque
 
 from penstock.bench.load.plan import Party, Plan
 from penstock.errors import UnavailableError, quote
-from penstock.mqtt import V3, Connect, Publish, Subscribe, Subscription
+from penstock.mqtt import V3, Connect, Publish, RequestedSubscription, Subscribe
 
 PUBACK = 0x40
 PUBACK_SIZE = 4
@@ -109,7 +109,9 @@ class Fleet:
                     fix="let anonymous clients in for the measurement",
                 )
             if client.party.filters:
-                wanted = tuple(Subscription(text, self.qos) for text in client.party.filters)
+                wanted = tuple(
+                    RequestedSubscription(text, self.qos) for text in client.party.filters
+                )
                 client.socket.sendall(Subscribe(1, wanted).encode(V3))
         for client in joined:
             if client.party.filters:

@@ -134,9 +134,9 @@ def _take(packet: Any, wanted: Wanted) -> tuple[bytes, int]:
         Properties,
         Publish,
         Pubrel,
+        RequestedSubscription,
         Suback,
         Subscribe,
-        Subscription,
         encode_puback,
         encode_pubcomp,
         encode_pubrec,
@@ -150,7 +150,7 @@ def _take(packet: Any, wanted: Wanted) -> tuple[bytes, int]:
             )
         case Connack():
             pairs = (("purpose-ap", wanted.purpose),) if wanted.purpose else ()
-            subscription = Subscription(wanted.filter, wanted.qos)
+            subscription = RequestedSubscription(wanted.filter, wanted.qos)
             return Subscribe(1, (subscription,), Properties(user=pairs)).encode(V5), 0
         case Suback() if packet.reasons[0] >= FAILURE:
             raise DeniedError(

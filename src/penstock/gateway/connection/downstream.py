@@ -34,9 +34,9 @@ from penstock.mqtt import (
     V5,
     Connect,
     Connection,
-    Limits,
     MqttError,
     Packet,
+    PeerLimits,
     Pingreq,
     Puback,
     Pubcomp,
@@ -46,7 +46,7 @@ from penstock.mqtt import (
     Sender,
     encode_puback,
 )
-from penstock.mqtt.aliases import Aliases
+from penstock.mqtt.connection import TopicAliases
 
 if TYPE_CHECKING:
     from penstock.gateway.connection.upstream import Upstream
@@ -96,7 +96,7 @@ class Downstream(asyncio.Protocol):
     transport: asyncio.Transport
     session: Session
     connect: Connect
-    takes: Limits
+    takes: PeerLimits
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
@@ -120,7 +120,7 @@ class Downstream(asyncio.Protocol):
         self.problems = True
         self.generation = -1
         self.stamp = b""
-        self.aliases = Aliases(0)
+        self.aliases = TopicAliases(0)
         self.writes: set[str] = set()
         self.unacked: set[int] = set()
         self.refused: set[int] = set()
@@ -325,5 +325,5 @@ class Downstream(asyncio.Protocol):
         # The first packet is a CONNECT, or would have been refused; what follows it is kept.
         self.connect = cast("Connect", packet)
         self.version = self.connect.version
-        self.takes = Limits.said_in(self.connect.properties)
+        self.takes = PeerLimits.said_in(self.connect.properties)
         self.backlog.suspend(handshake.open_connection(self), rest)

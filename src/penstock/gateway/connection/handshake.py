@@ -46,9 +46,9 @@ from penstock.gateway.translation import (
     strip,
     upstream_connect,
 )
-from penstock.mqtt import V5, Connack, Limits, ReasonCode, Sender, State, Will
-from penstock.mqtt.aliases import Aliases
-from penstock.mqtt.reasons import FAILURE
+from penstock.mqtt import V5, Connack, ConnectionState, PeerLimits, ReasonCode, Sender, Will
+from penstock.mqtt.codes import FAILURE
+from penstock.mqtt.connection import TopicAliases
 from penstock.policy.purposes.commands import SendFor, parse_publish
 from penstock.store.sessions import Begin, Forget, Return, TakenError
 
@@ -133,10 +133,10 @@ def _begin(client: Downstream, answer: Connack, told: Connack, offer: Offer) -> 
     if granted.session_expiry is not None:
         client.session.expiry = granted.session_expiry
     upstream.keep_alive = granted.server_keep_alive or offer.broker_keep_alive
-    client.quota = min(Limits.said_in(granted).receive_maximum, offer.receive_maximum)
-    client.aliases = Aliases(offer.topic_aliases)
+    client.quota = min(PeerLimits.said_in(granted).receive_maximum, offer.receive_maximum)
+    client.aliases = TopicAliases(offer.topic_aliases)
     client.idle_limit = gateway.limits.idle_ticks(offer.keep_alive)
-    client.open = client.connection.see(Sender.SERVER, told) is State.CONNECTED
+    client.open = client.connection.see(Sender.SERVER, told) is ConnectionState.CONNECTED
     gateway.counters.connections += 1
     client.renew()
     client.send(_fit(client, told))

@@ -35,13 +35,13 @@ from penstock.mqtt import (
     V5,
     Properties,
     ReasonCode,
+    RequestedSubscription,
     Suback,
     Subscribe,
     Unsuback,
     Unsubscribe,
 )
-from penstock.mqtt import Subscription as Requested
-from penstock.mqtt.reasons import FAILURE
+from penstock.mqtt.codes import FAILURE
 from penstock.policy.purposes.commands import PurposedFilter, parse_subscribe
 from penstock.policy.purposes.subscriptions import Subscription
 from penstock.store.sessions import StoredSubscription
@@ -78,7 +78,7 @@ class _Grant:
     """A filter that the broker is to be asked for, and the places that asked for it."""
 
     places: list[int]
-    wanted: Requested
+    wanted: RequestedSubscription
     subscription: Subscription
     held: StoredSubscription
 
@@ -95,7 +95,7 @@ class _Request:
         self._granted: dict[str, _Grant] = {}
         self._ended: list[tuple[str, str]] = []
 
-    def decide(self, place: int, wanted: Requested) -> None:
+    def decide(self, place: int, wanted: RequestedSubscription) -> None:
         """Decide on one filter."""
         gateway = self.client.gateway
         session = self.client.session
@@ -139,7 +139,7 @@ class _Request:
         self._granted[text] = _Grant(places, wanted, made, session.hold(made))
 
     def _admit(
-        self, asked: PurposedFilter, wanted: Requested
+        self, asked: PurposedFilter, wanted: RequestedSubscription
     ) -> tuple[Subscription | None, str, str]:
         """Ask the rules: the subscription, or None, the rule that refuses it, and why."""
         gateway = self.client.gateway

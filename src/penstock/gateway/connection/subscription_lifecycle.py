@@ -25,9 +25,8 @@ from typing import TYPE_CHECKING
 from penstock.gateway.authorization.declared_purposes import RULE as UNDECLARED
 from penstock.gateway.session import ANONYMOUS, Session
 from penstock.model.topics import overlaps, parse_subscribed
-from penstock.mqtt import Properties, Subscribe, Unsubscribe
-from penstock.mqtt import Subscription as Requested
-from penstock.mqtt.reasons import FAILURE
+from penstock.mqtt import Properties, RequestedSubscription, Subscribe, Unsubscribe
+from penstock.mqtt.codes import FAILURE
 from penstock.policy.purposes.subscriptions import Subscription
 from penstock.store.sessions import Keep, StoredSubscription
 
@@ -184,7 +183,7 @@ async def ask_broker(
 ) -> int:
     """Subscribe at the broker under the gateway's number; return its reason code."""
     options = subscription.options
-    wanted = Requested(
+    wanted = RequestedSubscription(
         broker_filter(subscription.text, subscription.ap, upstream.client.session.principal),
         options & 3,
         bool(options & 4),

@@ -60,7 +60,7 @@ from penstock.mqtt import (
     encode_pubrec,
 )
 from penstock.mqtt.control import PINGREQ
-from penstock.mqtt.wire import FIELD_LIMIT
+from penstock.mqtt.data_types import FIELD_LIMIT
 
 if TYPE_CHECKING:
     from penstock.gateway.connection.downstream import Downstream

@@ -33,9 +33,8 @@ from penstock.mqtt import (
     Reader,
     Sender,
 )
+from penstock.mqtt.codes import FAILURE, PACKET_SIZE_LIMIT
 from penstock.mqtt.control import PINGREQ
-from penstock.mqtt.kinds import PACKET_SIZE_LIMIT
-from penstock.mqtt.reasons import FAILURE
 from penstock.telemetry import get_logger, metrics
 
 WAITING_LIMIT: Final = 10_000

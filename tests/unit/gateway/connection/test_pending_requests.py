@@ -8,14 +8,14 @@ from penstock.gateway.connection.pending_requests import PendingRequests
 from penstock.mqtt import (
     ProtocolError,
     ReceiveMaximumError,
+    RequestedSubscription,
     Suback,
     Subscribe,
-    Subscription,
     Unsuback,
     Unsubscribe,
 )
 
-ASKED = Subscribe(1, (Subscription("a"),))
+ASKED = Subscribe(1, (RequestedSubscription("a"),))
 
 
 def test_identifiers_are_those_that_nobody_uses() -> None:

@@ -1,4 +1,4 @@
-"""The life of a connection: which side may send what, and when.
+"""The state machine of a network connection, and what belongs to one: peer limits, aliases.
 
 One table serves both sides of the gateway, as it is written from neither: the gateway
 shows it what it receives and what it sends.
@@ -20,7 +20,9 @@ Rules that hold here:
   method. Who serves clients must not act on such packets before it has accepted them.
 - AUTH is only for connections that were opened with a method, and keeps to that method.
 - In CONNECTED, PUBLISH and its acknowledgements change nothing here: a caller that sees
-  them by the thousand can leave out `see` while `state` is `State.CONNECTED`.
+  them by the thousand can leave out `see` while `state` is `ConnectionState.CONNECTED`.
+- Topic aliases belong to one direction of one connection. The table never holds more than
+  the maximum that this side announced, which also bounds what a sender makes us remember.
 """
 
 from __future__ import annotations
@@ -28,17 +30,17 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final, NamedTuple
 
+from penstock.mqtt.codes import FAILURE, PACKET_SIZE_LIMIT, PacketType, Sender
 from penstock.mqtt.connect import Connack, Connect
 from penstock.mqtt.control import Auth
-from penstock.mqtt.errors import ProtocolError
-from penstock.mqtt.kinds import PACKET_SIZE_LIMIT, PacketType, Sender
+from penstock.mqtt.data_types import FIELD_LIMIT
+from penstock.mqtt.errors import ProtocolError, TopicAliasError
 from penstock.mqtt.properties import Properties
+from penstock.mqtt.publish import Publish
 from penstock.mqtt.reader import Packet
-from penstock.mqtt.reasons import FAILURE
-from penstock.mqtt.wire import FIELD_LIMIT
 
 
-class State(Enum):
+class ConnectionState(Enum):
     """Where a connection stands."""
 
     OPENING = "opening"
@@ -48,7 +50,7 @@ class State(Enum):
     CLOSED = "closed"
 
 
-_Moves = dict[tuple[Sender, PacketType], State]
+_Moves = dict[tuple[Sender, PacketType], ConnectionState]
 
 _EXCHANGE = (
     *(PacketType.PUBLISH, PacketType.PUBACK, PacketType.PUBREC),
@@ -56,33 +58,33 @@ _EXCHANGE = (
 )
 _REQUESTS = (*_EXCHANGE, PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE, PacketType.PINGREQ)
 _ANSWERS = (*_EXCHANGE, PacketType.SUBACK, PacketType.UNSUBACK, PacketType.PINGRESP)
-_CLIENT_LEAVES: Final[_Moves] = {(Sender.CLIENT, PacketType.DISCONNECT): State.CLOSED}
+_CLIENT_LEAVES: Final[_Moves] = {(Sender.CLIENT, PacketType.DISCONNECT): ConnectionState.CLOSED}
 
 
-def _stay(state: State, sender: Sender, kinds: tuple[PacketType, ...]) -> _Moves:
+def _stay(state: ConnectionState, sender: Sender, kinds: tuple[PacketType, ...]) -> _Moves:
     return {(sender, kind): state for kind in kinds}
 
 
-TABLE: Final[dict[State, _Moves]] = {
-    State.OPENING: {(Sender.CLIENT, PacketType.CONNECT): State.CONNECTING},
-    State.CONNECTING: {
-        (Sender.SERVER, PacketType.CONNACK): State.CONNECTED,
-        **_stay(State.CONNECTING, Sender.CLIENT, _REQUESTS),
+TABLE: Final[dict[ConnectionState, _Moves]] = {
+    ConnectionState.OPENING: {(Sender.CLIENT, PacketType.CONNECT): ConnectionState.CONNECTING},
+    ConnectionState.CONNECTING: {
+        (Sender.SERVER, PacketType.CONNACK): ConnectionState.CONNECTED,
+        **_stay(ConnectionState.CONNECTING, Sender.CLIENT, _REQUESTS),
         **_CLIENT_LEAVES,
     },
-    State.AUTHENTICATING: {
-        (Sender.SERVER, PacketType.CONNACK): State.CONNECTED,
-        **_stay(State.AUTHENTICATING, Sender.CLIENT, (PacketType.AUTH,)),
-        **_stay(State.AUTHENTICATING, Sender.SERVER, (PacketType.AUTH,)),
+    ConnectionState.AUTHENTICATING: {
+        (Sender.SERVER, PacketType.CONNACK): ConnectionState.CONNECTED,
+        **_stay(ConnectionState.AUTHENTICATING, Sender.CLIENT, (PacketType.AUTH,)),
+        **_stay(ConnectionState.AUTHENTICATING, Sender.SERVER, (PacketType.AUTH,)),
         **_CLIENT_LEAVES,
     },
-    State.CONNECTED: {
-        **_stay(State.CONNECTED, Sender.CLIENT, (*_REQUESTS, PacketType.AUTH)),
-        **_stay(State.CONNECTED, Sender.SERVER, (*_ANSWERS, PacketType.AUTH)),
+    ConnectionState.CONNECTED: {
+        **_stay(ConnectionState.CONNECTED, Sender.CLIENT, (*_REQUESTS, PacketType.AUTH)),
+        **_stay(ConnectionState.CONNECTED, Sender.SERVER, (*_ANSWERS, PacketType.AUTH)),
         **_CLIENT_LEAVES,
-        (Sender.SERVER, PacketType.DISCONNECT): State.CLOSED,
+        (Sender.SERVER, PacketType.DISCONNECT): ConnectionState.CLOSED,
     },
-    State.CLOSED: {},
+    ConnectionState.CLOSED: {},
 }
 """Who may send which packet in a state, and the state after it."""
 
@@ -93,10 +95,10 @@ class Connection:
     __slots__ = ("method", "state")
 
     def __init__(self) -> None:
-        self.state = State.OPENING
+        self.state = ConnectionState.OPENING
         self.method: str | None = None
 
-    def see(self, sender: Sender, packet: Packet) -> State:
+    def see(self, sender: Sender, packet: Packet) -> ConnectionState:
         """Take note of a packet that was received or is sent; refuse it if it is not its time."""
         kind = packet.packet_type
         state = TABLE[self.state].get((sender, kind))
@@ -105,10 +107,10 @@ class Connection:
         if isinstance(packet, Connect):
             self.method = packet.properties.authentication_method
             if self.method is not None:
-                state = State.AUTHENTICATING
+                state = ConnectionState.AUTHENTICATING
         elif isinstance(packet, Connack):
             if packet.reason >= FAILURE:
-                state = State.CLOSED
+                state = ConnectionState.CLOSED
             elif packet.properties.authentication_method != self.method:
                 raise ProtocolError("CONNACK: another authentication method than the client's")
         elif isinstance(packet, Auth):
@@ -118,7 +120,7 @@ class Connection:
 
     def close(self) -> None:
         """Take note that the network connection has ended."""
-        self.state = State.CLOSED
+        self.state = ConnectionState.CLOSED
 
     def _check_method(self, packet: Auth) -> None:
         if self.method is None:
@@ -129,7 +131,7 @@ class Connection:
             raise ProtocolError("AUTH: another authentication method than at CONNECT")
 
 
-class Limits(NamedTuple):
+class PeerLimits(NamedTuple):
     """What one side said it takes, with the specification's values where it said nothing."""
 
     receive_maximum: int = FIELD_LIMIT
@@ -137,10 +139,39 @@ class Limits(NamedTuple):
     topic_alias_maximum: int = 0
 
     @classmethod
-    def said_in(cls, properties: Properties) -> Limits:
+    def said_in(cls, properties: Properties) -> PeerLimits:
         """Read the limits out of a CONNECT's or CONNACK's properties."""
         return cls(
             properties.receive_maximum or FIELD_LIMIT,
             properties.maximum_packet_size or PACKET_SIZE_LIMIT,
             properties.topic_alias_maximum or 0,
         )
+
+
+class TopicAliases:
+    """The topic aliases that the other side has introduced.
+
+    After `expand` a message has its topic; the alias stays behind, as
+    `PublishProperties.kept` never carries one.
+    """
+
+    __slots__ = ("_maximum", "_topics")
+
+    def __init__(self, maximum: int) -> None:
+        self._maximum = maximum
+        self._topics: dict[int, tuple[bytes, str]] = {}
+
+    def expand(self, message: Publish) -> None:
+        """Learn the alias that a message introduces, or fill in the topic it stands for."""
+        alias = message.properties.topic_alias
+        if not alias:
+            return
+        if alias > self._maximum:
+            raise TopicAliasError(f"PUBLISH: topic alias {alias} is above {self._maximum}")
+        if message.topic:
+            self._topics[alias] = (message.topic_field, message.topic)
+            return
+        known = self._topics.get(alias)
+        if known is None:
+            raise ProtocolError(f"PUBLISH: topic alias {alias} was never introduced")
+        message.topic_field, message.topic = known

@@ -2,8 +2,8 @@ import pytest
 
 from penstock.errors import UsageError
 from penstock.mqtt import MalformedPacketError, ProtocolError
-from penstock.mqtt.kinds import PACKET_SIZE_LIMIT
-from penstock.mqtt.wire import (
+from penstock.mqtt.codes import PACKET_SIZE_LIMIT
+from penstock.mqtt.data_types import (
     Cursor,
     encode_binary,
     encode_packet_id,

@@ -1,7 +1,7 @@
 import pytest
 
 from penstock.mqtt import PacketType, ReasonCode, Sender
-from penstock.mqtt.reasons import ALLOWED, reason_of_return_code, return_code_of_reason
+from penstock.mqtt.codes import ALLOWED, reason_of_return_code, return_code_of_reason
 
 
 def test_every_allowed_code_has_a_name() -> None:
