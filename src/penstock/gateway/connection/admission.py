@@ -117,7 +117,9 @@ async def _admit_later(
         return
     client.broker().write([packet.to_v5(packet.properties.kept + stamp)])
     gateway.counters.messages_in += 1
-    recorded = gateway.recorder.record(client, packet, restricted=purposes is not None)
+    recorded = gateway.recorder.record(
+        packet, client.session.principal, client.deferred_acks, restricted=purposes is not None
+    )
     if recorded is not None:
         await recorded
 

@@ -26,7 +26,7 @@ from penstock.gateway.connection import admission, control_packets, handshake
 from penstock.gateway.connection.backlog import Backlog
 from penstock.gateway.connection.deferred_acks import DeferredAcks
 from penstock.gateway.connection.disconnect import Cause, end
-from penstock.gateway.recording.feeds import MAX_VALUE
+from penstock.gateway.recording.topic_mapping import MAX_VALUE
 from penstock.mqtt import (
     NO_PROPERTIES,
     NO_PUBLISH_PROPERTIES,
@@ -198,7 +198,7 @@ class Downstream(asyncio.Protocol):
         upstream = self.broker()
         stamp = self.stamp
         recorder = gateway.recorder
-        fed = recorder.feeds.known
+        fed = recorder.mappings.known
         unacked = self.unacked
         out: list[bytes] = []
         passed = 0
@@ -216,7 +216,7 @@ class Downstream(asyncio.Protocol):
                     if (
                         fed is not None
                         and len(packet.payload) > MAX_VALUE
-                        and recorder.feeds.of(packet.topic)
+                        and recorder.mappings.of(packet.topic)
                     ):
                         admission.refuse_long(self, packet)
                         if self.ended or self.backlog.is_unheard(packets):
@@ -242,7 +242,12 @@ class Downstream(asyncio.Protocol):
                     passed += 1
                     if fed is not None and fed.get(packet.topic, True):
                         restricted = len(listed) > len(properties.kept) + len(stamp)
-                        waits = recorder.record(self, packet, restricted=restricted)
+                        waits = recorder.record(
+                            packet,
+                            self.session.principal,
+                            self.deferred_acks,
+                            restricted=restricted,
+                        )
                         if waits is not None:
                             self.backlog.suspend(waits, packets)
                             return

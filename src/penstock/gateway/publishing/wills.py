@@ -197,7 +197,7 @@ class Wills:
         gateway = self._gateway
         delayed = bool(will.properties.will_delay)
         return gateway.guard.concerns(will.topic) or (
-            delayed and bool(gateway.recorder.feeds.of(will.topic))
+            delayed and bool(gateway.recorder.mappings.of(will.topic))
         )
 
     def _row(self, session: Session, will: Will) -> KeptWill:

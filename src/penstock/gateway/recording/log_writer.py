@@ -1,11 +1,15 @@
-"""The thread that writes batches of messages to the event log.
+"""The thread that appends batches of messages to the event logs of their streams.
 
 Rules that hold here:
 - One batch at a time, in the order in which they are given.
-- A batch that failed halfway is taken up where it stopped: streams that have their records
+- A batch that failed halfway is resumed where it stopped: streams that have their records
   do not get them twice. What a log may have kept of the append that failed, it may get
   again: a record is written at least once.
-- A log that hangs holds up this thread alone, and never the end of the process.
+- A log that hangs blocks this thread alone, and never the end of the process.
+- A stream says where it is kept: in the embedded files, or at Kafka (`source: kafka`).
+  Several gateways on one host may write to the same files, under a lock (`eventlog.files`).
+  Gateways on several hosts share a stream through Kafka.
+- A topic that is missing at Kafka is created, once more if somebody has deleted it.
 """
 
 from __future__ import annotations
@@ -15,13 +19,17 @@ import contextlib
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
-from penstock.gateway.recording.feeds import Feed, Target
+from penstock.config import Config
+from penstock.errors import PenstockError
+from penstock.eventlog import EventLog
+from penstock.gateway.recording.topic_mapping import Target, TopicMapping
 
 
 class Appendable(Protocol):
-    """A topic of an event log, as far as it is needed here."""
+    """A topic of an event log."""
 
     def append(
         self,
@@ -39,7 +47,7 @@ OpenTopic = Callable[[Target], Appendable]
 class Entry(NamedTuple):
     """A message that was accepted, and when."""
 
-    feeds: tuple[Feed, ...]
+    mappings: tuple[TopicMapping, ...]
     topic: str
     payload: bytes
     milliseconds: int
@@ -68,9 +76,9 @@ class Batch:
     def _make_records(self) -> dict[Target, tuple[list[bytes], list[bytes]]]:
         made: dict[Target, tuple[list[bytes], list[bytes]]] = {}
         for entry in self.entries:
-            for feed in entry.feeds:
-                keys, values = made.setdefault(feed.target, ([], []))
-                key, value = feed.record(entry.topic, entry.payload, entry.publisher)
+            for mapping in entry.mappings:
+                keys, values = made.setdefault(mapping.target, ([], []))
+                key, value = mapping.record(entry.topic, entry.payload, entry.publisher)
                 keys.append(key)
                 values.append(value)
         return made
@@ -120,3 +128,65 @@ def _settle(done: asyncio.Future[None], error: Exception | None) -> None:
         done.set_result(None)
     else:
         done.set_exception(error)
+
+
+class _KafkaLog(Protocol):
+    """The topics of a Kafka cluster; its client is imported only where Kafka is used."""
+
+    def topic(self, name: str) -> Appendable:
+        """Return a topic; it need not exist yet."""
+
+    def make_topic(self, name: str) -> bool:
+        """Create a topic if it does not exist."""
+
+
+class EventLogs:
+    """The event logs that the settings name. Used by one thread."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._files = EventLog(config.pipeline.event_log)
+        self._kafka_topics: dict[str, _KafkaTopic] = {}
+
+    def topic(self, target: Target) -> Appendable:
+        """Return the topic that keeps a stream."""
+        if not target.at_kafka:
+            return self._files.topic(target.topic)
+        if target.topic not in self._kafka_topics:
+            self._kafka_topics[target.topic] = _KafkaTopic(self._kafka, target.topic)
+        return self._kafka_topics[target.topic]
+
+    @cached_property
+    def _kafka(self) -> _KafkaLog:
+        # Only who uses Kafka needs its client.
+        from penstock.eventlog.kafka import KafkaLog  # noqa: PLC0415
+
+        return KafkaLog(self._config.kafka)
+
+
+class _KafkaTopic:
+    """A topic that is created where it is missing."""
+
+    def __init__(self, log: _KafkaLog, name: str) -> None:
+        self._log = log
+        self._name = name
+        self._topic = log.topic(name)
+        self._created = False
+
+    def append(
+        self,
+        values: Sequence[bytes],
+        keys: Sequence[bytes] | None = None,
+        *,
+        milliseconds: int | None = None,
+    ) -> Any:
+        """Append records, and return when all replicas have them."""
+        if not self._created:
+            self._log.make_topic(self._name)
+            self._created = True
+        try:
+            return self._topic.append(values, keys, milliseconds=milliseconds)
+        except PenstockError:
+            # It may have been deleted.
+            self._created = False
+            raise

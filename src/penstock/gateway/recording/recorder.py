@@ -1,20 +1,20 @@
-"""Writes accepted messages to the event log, beside their way to the broker.
+"""Writes accepted messages to the event log, asynchronously to their delivery.
 
     forward ──▶ record ──▶ buffer ──▶ one batch at a time ──▶ event log ──▶ durable
-                   │                        └── fails: tried again, later and later
-                   └── full ──▶ wait: the publisher is not read │ shed: left out, counted
+                   │                        └── fails: retried with backoff
+                   └── full ──▶ wait: backpressure on the publisher │ shed: left out, counted
 
 Rules that hold here:
 - Only what was authorised comes here, as it goes to the broker. Commands and `$` topics
   never do. A message that carries purposes of its own is left out and counted: the log
   could not keep to them.
-- The way of a message waits for nothing: what is to be recorded is put into the buffer. What
-  is in it is bounded, but for one message of each publisher that waits for room.
-- Nothing in the buffer is given up while the gateway runs, however long the log is out of
+- A message on its way to the broker never waits for the log: it is appended to the buffer.
+  The buffer is bounded, but for one message of each publisher that waits for room.
+- Nothing in the buffer is dropped while the gateway runs, however long the log is out of
   reach. Records of a stream keep the order in which messages were accepted here.
-- With `acknowledge: recorded` a publisher gets the answer to a message of QoS 1 or 2 when the
-  log has it (`DeferredAcks`), or after the time-out the end of its connection. So what is
-  acknowledged is in the log, and what a crash took with it is sent again: at least once.
+- With `acknowledge: recorded` the acknowledgement of a message of QoS 1 or 2 is deferred
+  until the log has it; after the time-out the connection ends instead. So what is
+  acknowledged is in the log, and the client resends what a crash took: at least once.
 """
 
 from __future__ import annotations
@@ -24,17 +24,15 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from penstock.config.sections.recording import RecordingSettings
-from penstock.gateway.recording.feeds import MAX_VALUE, Feed, Feeds
+from penstock.gateway.publish_result import Journal
 from penstock.gateway.recording.log_writer import Batch, Entry, LogWriter, OpenTopic
+from penstock.gateway.recording.topic_mapping import MAX_VALUE, TopicMapping, TopicMappings
 from penstock.gateway.session import ANONYMOUS
 from penstock.mqtt import Publish
 from penstock.telemetry import get_logger, metrics
-
-if TYPE_CHECKING:
-    from penstock.gateway.connection.downstream import Downstream
 
 BATCH_RECORDS: Final = 1_000
 BATCH_BYTES: Final = 2 << 20
@@ -72,17 +70,24 @@ _LAG = metrics.gauge(
 ).plain
 
 
+class AckDeferral(Protocol):
+    """Defers a publisher's acknowledgements."""
+
+    def expect(self, journal: Journal, packet_id: int, ticket: int) -> None:
+        """Defer the acknowledgement of a packet until its ticket is durable."""
+
+
 class Recorder:
-    """What one gateway writes to the event log."""
+    """Records the messages of one gateway in the event log."""
 
     def __init__(self, settings: RecordingSettings, open_topic: OpenTopic) -> None:
-        self.feeds = Feeds()
+        self.mappings = TopicMappings()
         self.added = 0
         self.durable = 0
         self.buffered = 0
         """What waits, in bytes."""
         self._settings = settings
-        self._holds_answers = settings.acknowledge == "recorded"
+        self._defers_acks = settings.acknowledge == "recorded"
         self._writer = LogWriter(open_topic)
         self._waiting: deque[Entry] = deque()
         self._writing: Batch | None = None
@@ -93,14 +98,14 @@ class Recorder:
         self._trouble = ""
         self._ended = False
 
-    # --- the way of a message ---
+    # --- messages in ---
 
     def record(
-        self, client: Downstream, packet: Publish, *, restricted: bool
+        self, packet: Publish, principal: str, acks: AckDeferral, *, restricted: bool
     ) -> Coroutine[Any, Any, None] | None:
         """Record a message where it feeds a stream; return what its publisher must wait for."""
-        feeds = self.feeds.of(packet.topic)
-        if not feeds:
+        mappings = self.mappings.of(packet.topic)
+        if not mappings:
             return None
         if restricted:
             _LEFT_OUT["restricted"].inc()
@@ -111,16 +116,16 @@ class Recorder:
         if sheds and self._is_full():
             _LEFT_OUT["shed"].inc()
             return None
-        who = client.session.principal
-        self._put(feeds, packet.topic, packet.payload, None if who == ANONYMOUS else who)
-        if qos and self._holds_answers:
-            client.deferred_acks.expect(self, packet.packet_id, self.added)
+        publisher = None if principal == ANONYMOUS else principal
+        self._put(mappings, packet.topic, packet.payload, publisher)
+        if qos and self._defers_acks:
+            acks.expect(self, packet.packet_id, self.added)
         return self._wait_for_room() if self._is_full() and not sheds else None
 
     def note(self, topic: str, payload: bytes, restricted: bool) -> None:  # noqa: FBT001
-        """Record a message that nobody can be made to wait for: the gateway's own, a will."""
-        feeds = self.feeds.of(topic)
-        if not feeds:
+        """Record a message without backpressure: a message of an action, or a will."""
+        mappings = self.mappings.of(topic)
+        if not mappings:
             return
         if restricted:
             _LEFT_OUT["restricted"].inc()
@@ -129,7 +134,7 @@ class Recorder:
         elif self._settings.overflow != "wait" and self._is_full():
             _LEFT_OUT["shed"].inc()
         else:
-            self._put(feeds, topic, payload)
+            self._put(mappings, topic, payload)
 
     def wait(self, ticket: int, settled: Settled) -> None:
         """Call back when the log has a message, or when that has taken too long."""
@@ -140,7 +145,11 @@ class Recorder:
             self._awaited.append((ticket, deadline, settled))
 
     def _put(
-        self, feeds: tuple[Feed, ...], topic: str, payload: bytes, publisher: str | None = None
+        self,
+        mappings: tuple[TopicMapping, ...],
+        topic: str,
+        payload: bytes,
+        publisher: str | None = None,
     ) -> None:
         self.added += 1
         if self._ended:
@@ -149,7 +158,7 @@ class Recorder:
             return
         size = _ENTRY_BYTES + len(topic) + len(payload)
         now = time.time_ns() // 1_000_000
-        self._waiting.append(Entry(feeds, topic, payload, now, size, publisher))
+        self._waiting.append(Entry(mappings, topic, payload, now, size, publisher))
         self.buffered += size
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
@@ -162,7 +171,7 @@ class Recorder:
             self._room.clear()
             await self._room.wait()
 
-    # --- the way to the log ---
+    # --- batches out ---
 
     async def _run(self) -> None:
         delay = self._settings.delay
@@ -225,7 +234,7 @@ class Recorder:
         while awaited and awaited[0][0] <= self.durable:
             _tell(awaited.popleft()[2], durable=True)
 
-    # --- beside ---
+    # --- metrics and health ---
 
     @property
     def lag(self) -> float:
@@ -247,7 +256,7 @@ class Recorder:
 
     def check(self) -> str | None:
         """Say that the log keeps publishers waiting, if it does. Any thread may ask."""
-        if self._settings.overflow != "wait" and not self._holds_answers:
+        if self._settings.overflow != "wait" and not self._defers_acks:
             return None
         if self._trouble:
             return f"the event log takes no records: {self._trouble}"

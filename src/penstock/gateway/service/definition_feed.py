@@ -117,7 +117,7 @@ class DefinitionFeed:
     def _take_set(self, snapshot: Snapshot, changed: Iterable[Key]) -> None:
         keys = tuple(changed)
         turn = self._rules.take(snapshot, keys)
-        self._gateway.recorder.feeds.take(snapshot.documents, keys)
+        self._gateway.recorder.mappings.take(snapshot.documents, keys)
         if any(key.kind == PURPOSE for key in keys):
             for client in self._gateway.clients.values():
                 if client.open:

@@ -29,7 +29,7 @@ from penstock.gateway.broker import BrokerAddress
 from penstock.gateway.connection.authentication import Authenticator, PasswordFile
 from penstock.gateway.detection.leader_lease import make_holder, make_place
 from penstock.gateway.limits import TICK_SECONDS, Limits
-from penstock.gateway.recording.event_logs import Logs
+from penstock.gateway.recording.log_writer import EventLogs
 from penstock.gateway.recording.recorder import Recorder
 from penstock.gateway.replication.channel import derive_secret
 from penstock.gateway.service.emergencies import Sharing
@@ -108,7 +108,7 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
                 holder=holder,
             ),
             sharing=make_sharing(config, worker),
-            recorder=Recorder(config.recording, Logs(config).topic),
+            recorder=Recorder(config.recording, EventLogs(config).topic),
             wills=WillStore(database, holder, place),
             stands_at=settings.place,
         )

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from penstock.eventlog import EventLog, Topic
-from penstock.gateway.recording.feeds import Feeds, Target
 from penstock.gateway.recording.log_writer import Batch, Entry, LogWriter
+from penstock.gateway.recording.topic_mapping import Target, TopicMappings
 from penstock.model.document import Key
 from penstock.model.kinds import Stream
 
@@ -36,13 +36,13 @@ def log(tmp_path: Path) -> Log:
 
 
 def make_batch(*payloads: bytes) -> Batch:
-    feeds = Feeds()
+    mappings = TopicMappings()
     streams = [
         Stream.model_validate({"name": name, "fields": FIELDS, "from": ["#"]}) for name in "ab"
     ]
     documents = {Key("stream", it.name): it.document() for it in streams}
-    feeds.take(documents, documents)
-    entries = [Entry(feeds.of("t"), "t", it, 1_000 + i, 1) for i, it in enumerate(payloads)]
+    mappings.take(documents, documents)
+    entries = [Entry(mappings.of("t"), "t", it, 1_000 + i, 1) for i, it in enumerate(payloads)]
     return Batch(entries, len(entries))
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.gateway.recording.feeds import MAX_VALUE, Feed, Feeds
+from penstock.gateway.recording.topic_mapping import MAX_VALUE, TopicMapping, TopicMappings
 from penstock.model.document import Document, Key
 from penstock.model.kinds import Stream
 from penstock.model.kinds.fields import plain_filter
@@ -40,20 +40,20 @@ def make_stream(name: str, *given_patterns: str, **more: Any) -> Stream:
     return Stream.model_validate({"name": name, "fields": FIELDS, **said})
 
 
-def take(feeds: Feeds, *streams: Stream, gone: tuple[str, ...] = ()) -> None:
+def take(mappings: TopicMappings, *streams: Stream, gone: tuple[str, ...] = ()) -> None:
     documents: dict[Key, Document] = {it.key: it.document() for it in streams}
-    feeds.take(documents, [*documents, *(Key("stream", name) for name in gone)])
+    mappings.take(documents, [*documents, *(Key("stream", name) for name in gone)])
 
 
 @given(st.lists(st.lists(patterns, max_size=3), max_size=4), st.lists(topics, max_size=6))
 def test_a_message_feeds_each_stream_by_its_first_pattern_that_fits(
     given_patterns: list[list[str]], asked: list[str]
 ) -> None:
-    feeds = Feeds()
+    mappings = TopicMappings()
     streams = [make_stream(f"s{place}", *each) for place, each in enumerate(given_patterns)]
-    take(feeds, *streams)
+    take(mappings, *streams)
     for topic in asked * 2:
-        found = [(feed.target.topic, feed.rank) for feed in feeds.of(topic)]
+        found = [(mapping.target.topic, mapping.rank) for mapping in mappings.of(topic)]
         assert found == [
             (it.name, fitting[0])
             for it in streams
@@ -68,29 +68,29 @@ def test_a_message_feeds_each_stream_by_its_first_pattern_that_fits(
         ]
 
 
-def known(feeds: Feeds) -> dict[str, Any] | None:
-    return None if feeds.known is None else dict(feeds.known)
+def known(mappings: TopicMappings) -> dict[str, Any] | None:
+    return None if mappings.known is None else dict(mappings.known)
 
 
 def test_topics_that_feed_nothing_are_known_at_a_look() -> None:
-    feeds = Feeds()
-    take(feeds, make_stream("s"))
-    assert known(feeds) is None
-    take(feeds, make_stream("s", "a/#"))
-    assert feeds.of("b") == ()
-    assert known(feeds) == {"b": ()}
-    take(feeds, gone=("s",))
-    assert known(feeds) is None
-    assert feeds.of("a") == ()
+    mappings = TopicMappings()
+    take(mappings, make_stream("s"))
+    assert known(mappings) is None
+    take(mappings, make_stream("s", "a/#"))
+    assert mappings.of("b") == ()
+    assert known(mappings) == {"b": ()}
+    take(mappings, gone=("s",))
+    assert known(mappings) is None
+    assert mappings.of("a") == ()
 
 
 def test_changes_of_streams_forget_what_was_known() -> None:
-    feeds = Feeds()
-    take(feeds, make_stream("s", "a"))
-    assert feeds.of("b") == ()
-    take(feeds, make_stream("s", "b", source="kafka"))
-    assert [feed.target for feed in feeds.of("b")] == [("s", True)]
-    assert feeds.of("a") == ()
+    mappings = TopicMappings()
+    take(mappings, make_stream("s", "a"))
+    assert mappings.of("b") == ()
+    take(mappings, make_stream("s", "b", source="kafka"))
+    assert [mapping.target for mapping in mappings.of("b")] == [("s", True)]
+    assert mappings.of("a") == ()
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_what_record_a_message_becomes(
     stream: dict[str, Any], payload: bytes, key: bytes, value: bytes
 ) -> None:
     made = make_stream("s", **stream)
-    assert Feed(made, 0, made.patterns[0]).record("w/7", payload) == (key, value)
+    assert TopicMapping(made, 0, made.patterns[0]).record("w/7", payload) == (key, value)
 
 
 NAMED = [
@@ -159,13 +159,13 @@ def test_a_stream_gets_topic_and_publisher_where_it_asks_for_them(
     adds: dict[str, str], payload: bytes, publisher: str | None, value: bytes
 ) -> None:
     made = make_stream("s", "+/+", fields=NAMED, adds=adds)
-    feed = Feed(made, 0, made.patterns[0])
-    assert feed.record("w/7", payload, publisher) == (b"", value)
+    mapping = TopicMapping(made, 0, made.patterns[0])
+    assert mapping.record("w/7", payload, publisher) == (b"", value)
 
 
 def test_nobody_is_told_who_published_unasked() -> None:
     made = make_stream("s", "+/+", fields=NAMED, adds={"topic": "topic"})
-    assert b"ann" not in Feed(made, 0, made.patterns[0]).record("w/7", b"{}", "ann")[1]
+    assert b"ann" not in TopicMapping(made, 0, made.patterns[0]).record("w/7", b"{}", "ann")[1]
 
 
 values = st.recursive(
@@ -183,7 +183,7 @@ values = st.recursive(
 )
 def test_no_payload_is_lost_or_harmed(payload: bytes) -> None:
     stream = make_stream("s", "+ward/+bed", subject="patient")
-    _, value = Feed(stream, 0, stream.patterns[0]).record("w/7", payload)
+    _, value = TopicMapping(stream, 0, stream.patterns[0]).record("w/7", payload)
     try:
         said = json.loads(payload.decode())
     except ValueError:
@@ -208,6 +208,6 @@ def test_no_payload_is_lost_or_harmed(payload: bytes) -> None:
 )
 def test_odd_payloads_stop_nothing(payload: bytes) -> None:
     stream = make_stream("s", "+ward/+bed", subject="patient")
-    key, value = Feed(stream, 0, stream.patterns[0]).record("w/7", payload)
+    key, value = TopicMapping(stream, 0, stream.patterns[0]).record("w/7", payload)
     assert key == b""
     assert len(value) <= MAX_VALUE

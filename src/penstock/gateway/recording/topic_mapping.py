@@ -1,7 +1,7 @@
-"""Which messages feed which streams, and what record a message becomes.
+"""Maps MQTT topics to streams, and a message to the key and value of its record.
 
-    topic ──▶ the patterns of streams (`from`) ──▶ feeds: one for each stream, remembered
-    message, feed ──▶ key and value of a record
+    topic ──▶ the patterns of streams (`from`) ──▶ mappings: one for each stream, cached
+    message, mapping ──▶ key and value of a record
 
 Rules that hold here:
 - A message is recorded once in a stream, by the first of its patterns that fits; it may feed
@@ -44,7 +44,7 @@ class Target(NamedTuple):
     at_kafka: bool
 
 
-class Feed:
+class TopicMapping:
     """One pattern of a stream."""
 
     __slots__ = (
@@ -99,14 +99,14 @@ class Feed:
         return _key(fields.get(self._subject) if self._subject else None), value
 
 
-class Feeds:
-    """The feeds of the present definitions."""
+class TopicMappings:
+    """The topic mappings of the definitions in force."""
 
     def __init__(self) -> None:
-        self.known: dict[str, tuple[Feed, ...]] | None = None
-        """What is known of topics, for a first look; None where no message feeds a stream."""
+        self.known: dict[str, tuple[TopicMapping, ...]] | None = None
+        """The cache, for a first look; None where no message feeds a stream."""
         self._streams: dict[str, Stream] = {}
-        self._tree: FilterTree[tuple[Feed, ...]] = FilterTree()
+        self._tree: FilterTree[tuple[TopicMapping, ...]] = FilterTree()
 
     def take(self, documents: Mapping[Key, Document], changed: Iterable[Key]) -> None:
         """Take over definitions of which these may differ from what was known."""
@@ -124,11 +124,11 @@ class Feeds:
             for rank, pattern in enumerate(stream.patterns):
                 there = plain_filter(pattern)
                 before = self._tree.get(there) or ()
-                self._tree.set(there, (*before, Feed(stream, rank, pattern)))
+                self._tree.set(there, (*before, TopicMapping(stream, rank, pattern)))
         self.known = {} if self._streams else None
 
-    def of(self, topic: str) -> tuple[Feed, ...]:
-        """Return what a message on a topic feeds."""
+    def of(self, topic: str) -> tuple[TopicMapping, ...]:
+        """Return the mappings of a topic: one for each stream that its messages feed."""
         known = self.known
         if known is None:
             return ()
@@ -141,15 +141,15 @@ class Feeds:
                 known[topic] = found
         return found
 
-    def _find(self, topic: str) -> tuple[Feed, ...]:
+    def _find(self, topic: str) -> tuple[TopicMapping, ...]:
         if topic.startswith("$"):
             return ()
-        first: dict[Target, Feed] = {}
-        for feed in sorted(
-            (feed for feeds in self._tree.matching(topic) for feed in feeds),
-            key=lambda feed: (feed.target, feed.rank),
+        first: dict[Target, TopicMapping] = {}
+        for mapping in sorted(
+            (mapping for mappings in self._tree.matching(topic) for mapping in mappings),
+            key=lambda mapping: (mapping.target, mapping.rank),
         ):
-            first.setdefault(feed.target, feed)
+            first.setdefault(mapping.target, mapping)
         return tuple(first.values())
 
 
