@@ -36,8 +36,8 @@ VIEWS: Final[dict[str, dict[str, Any]]] = {
     "value_based": {
         "anonymizers": [
             SUPPRESSION,
-            {"anonymizer": "blurring", "keys": ["insurance_number"], "nFields": 7},
-            {"anonymizer": "bucketizing", "keys": ["age"], "bucketSize": 10},
+            {"anonymizer": "blurring", "keys": ["insurance_number"], "n_fields": 7},
+            {"anonymizer": "bucketizing", "keys": ["age"], "bucket_size": 10},
             {"anonymizer": "noise", "keys": ["glucose"], "noise": 0.1},
         ]
     },
@@ -46,15 +46,15 @@ VIEWS: Final[dict[str, dict[str, Any]]] = {
             {
                 "anonymizer": "conditional_substitution",
                 "keys": ["medication"],
-                "conditionMap": {"age": {"matchRange": [0, 18]}},
-                "substitutionList": ["withheld"],
+                "condition_map": {"age": {"match_range": [0, 18]}},
+                "substitution_list": ["withheld"],
             }
         ]
     },
     "windowed": {
         "anonymizers": [
             SUPPRESSION,
-            {"anonymizer": "aggregation", "keys": ["glucose"], "aggregationMode": "average"},
+            {"anonymizer": "aggregation", "keys": ["glucose"], "aggregation_mode": "average"},
         ],
         "window": {"size": 25},
     },
@@ -63,7 +63,7 @@ VIEWS: Final[dict[str, dict[str, Any]]] = {
             {
                 "anonymizer": "k_anonymization",
                 "keys": ["pid", "name", "address", "phone", "insurance_number"],
-                "quasiIdentifiers": [
+                "quasi_identifiers": [
                     {"key": "zip", "min": 0, "max": 99_999},
                     {"key": "height", "min": 100, "max": 250},
                     {"key": "weight", "min": 20, "max": 300},

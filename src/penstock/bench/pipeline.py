@@ -156,7 +156,7 @@ def _measure_steps(*, quick: bool) -> dict[str, Any]:
 
 
 def _make_window_step() -> Step:
-    anonymizer = Aggregation.model_validate({"keys": ["q0"], "aggregationMode": "average"})
+    anonymizer = Aggregation.model_validate({"keys": ["q0"], "aggregation_mode": "average"})
     schema = {name: Field.of("double") for name in SIX}
     return WindowStep(Window(size=25), [anonymizer], schema, by_arrival=False, secret=SECRET)
 
@@ -164,7 +164,7 @@ def _make_window_step() -> Step:
 def _make_k_step() -> Step:
     parameters = KAnonymization.model_validate(
         {
-            "quasiIdentifiers": [{"key": name, "min": 0, "max": 1} for name in SIX],
+            "quasi_identifiers": [{"key": name, "min": 0, "max": 1} for name in SIX],
             "k": 100,
             "delta": 10_000,
         }

@@ -41,7 +41,6 @@ class Ranged(Part):
     )
     bucket_size: float | int | None = Parameter(
         default=None,
-        alias="bucketSize",
         gt=0,
         description="Ranges begin and end at multiples of this; left out: anywhere.",
     )
@@ -50,7 +49,7 @@ class Ranged(Part):
     def _check_bounds(self) -> Self:
         bounded = self.min is not None or self.max is not None
         if self.hierarchy is not None and (bounded or self.bucket_size is not None):
-            raise ValueError("hierarchy stands alone → leave min, max and bucketSize out")
+            raise ValueError("hierarchy stands alone → leave min, max and bucket_size out")
         if bounded and (self.min is None or self.max is None):
             raise ValueError("one bound is missing → give min and max")
         if self.min is not None and self.max is not None and not self.min < self.max:
@@ -100,7 +99,7 @@ class Sensitive(Ranged):
         forms = [bool(self.values), self.hierarchy is not None, self.bucket_size is not None]
         if sum(forms) != 1 or (self.bucket_size is not None) != (self.min is not None):
             raise ValueError(
-                "give values, or hierarchy, or min, max and bucketSize → exactly one of these"
+                "give values, or hierarchy, or min, max and bucket_size → exactly one of these"
             )
         if len(set(self.values)) != len(self.values):
             raise ValueError("a value stands there twice → name each once")
@@ -113,11 +112,8 @@ class KAnonymization(Collective):
     name: ClassVar[str] = "k_anonymization"
     family: ClassVar[Literal["window", "table"]] = "table"
 
-    keys: Keys = Parameter(
-        default=(), alias="keys", description="The identifiers, which become `*` or null."
-    )
+    keys: Keys = Parameter(default=(), description="The identifiers, which become `*` or null.")
     quasi_identifiers: tuple[QuasiIdentifier, ...] = Parameter(
-        alias="quasiIdentifiers",
         min_length=1,
         max_length=MAX_KEYS,
         strict=False,
@@ -142,7 +138,7 @@ class KAnonymization(Collective):
             yield Problem("delta", message, "make it several times k")
         names = [quasi.key for quasi in self.quasi_identifiers]
         for index, quasi in enumerate(self.quasi_identifiers):
-            place = f"quasiIdentifiers[{index}]"
+            place = f"quasi_identifiers[{index}]"
             if quasi.key in self.keys or quasi.key in names[:index]:
                 yield Problem(place, f"{quote(quasi.key)} stands there twice", "name it once")
             else:
@@ -167,7 +163,7 @@ class Diverse(KAnonymization):
         max_length=MAX_KEYS,
         strict=False,
         description="The fields to mix: {key, values}, {key, hierarchy} or "
-        "{key, min, max, bucketSize}.",
+        "{key, min, max, bucket_size}.",
     )
 
     def check(self, schema: Schema, hierarchies: Hierarchies) -> Iterator[Problem]:

@@ -96,15 +96,16 @@ class Aggregation(Windowed):
 
     name: ClassVar[str] = "aggregation"
 
-    mode: Literal["sum", "median", "average", "max", "min", "count", "mode"] = Parameter(
-        alias="aggregationMode",
-        description="What is made of the values of a window; null counts as no value.",
+    aggregation_mode: Literal["sum", "median", "average", "max", "min", "count", "mode"] = (
+        Parameter(
+            description="What is made of the values of a window; null counts as no value.",
+        )
     )
 
     @property
     def takes(self) -> frozenset[FieldType]:
         """Anything can be counted; the rest needs numbers."""
-        return frozenset(FieldType) if self.mode in {"count", "mode"} else NUMBERS
+        return frozenset(FieldType) if self.aggregation_mode in {"count", "mode"} else NUMBERS
 
     def output(self, schema: Schema) -> Schema:
         """Widen counts and sums; averages have decimals."""
@@ -114,7 +115,7 @@ class Aggregation(Windowed):
         return fields
 
     def _output_field(self, field: Field) -> Field:
-        match self.mode:
+        match self.aggregation_mode:
             case "count":
                 return Field(FieldType.LONG)
             case "sum" if field.type in {FieldType.INT, FieldType.LONG}:
@@ -133,9 +134,8 @@ class Shuffling(Windowed):
     seed: int = Parameter(
         default=0, ge=0, le=MAX_SEED, description="Another seed shuffles otherwise. No secret."
     )
-    individually: bool = Parameter(
+    shuffle_individually: bool = Parameter(
         default=False,
-        alias="shuffleIndividually",
         description="Whether each field is shuffled by itself, or all of them together.",
     )
 

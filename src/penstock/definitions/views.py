@@ -35,6 +35,7 @@ from penstock.masks import (
     find_mask,
     read_mask,
     split_anonymizer,
+    unknown_parameter,
 )
 from penstock.model import kinds
 from penstock.model.definition import Definition
@@ -225,9 +226,7 @@ def _describe(detail: ErrorDetails, kind: type[Collective], place: str) -> Probl
         place += f"[{step}]" if isinstance(step, int) else f".{step}"
     match detail["type"]:
         case "extra_forbidden":
-            known = [field.alias or name for name, field in kind.model_fields.items()]
-            fix = f"it has {', '.join(sorted(known))}"
-            return Problem(place, f"{kind.name} has no such parameter", fix)
+            return unknown_parameter(kind, kind.name, detail["loc"], place)
         case "missing":
             return Problem(place, "the parameter is missing", "add it")
         case "value_error":

@@ -11,7 +11,7 @@ from penstock.masks.fields import Field, FieldType, Schema
 from penstock.masks.hierarchy import Hierarchy
 from penstock.masks.keys import Keys
 from penstock.masks.mask import Mask, Rejected, Supplies
-from penstock.masks.reading import read_mask, read_masks, split_anonymizer
+from penstock.masks.reading import read_mask, read_masks, split_anonymizer, unknown_parameter
 from penstock.masks.registry import MASKS, find_mask
 from penstock.masks.tokenization import Tokenization
 from penstock.masks.vault import Vault
@@ -35,4 +35,5 @@ __all__ = [
     "read_mask",
     "read_masks",
     "split_anonymizer",
+    "unknown_parameter",
 ]

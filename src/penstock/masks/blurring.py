@@ -24,14 +24,12 @@ class Blurring(Mask):
 
     n_fields: int | None = Parameter(
         default=None,
-        alias="nFields",
         gt=0,
         le=65_536,
         description="How many characters to blur; all where it is left out.",
     )
     keep_length: bool = Parameter(
         default=True,
-        alias="keepLength",
         description="Whether each blurred character becomes an X; "
         "otherwise one X stands for all of them.",
     )

@@ -100,14 +100,14 @@ class Bucketizing(Mask):
 
     bucket_size: Annotated[
         Number, AfterValidator(_check_positive), AfterValidator(_check_places)
-    ] = Parameter(alias="bucketSize", description="How wide each range is.")
+    ] = Parameter(description="How wide each range is.")
     origin: Annotated[int | float | str | None, BeforeValidator(_check_origin)] = Parameter(
         default=None,
         description="Where one of the ranges begins: a number (0 where left out), "
         "or a date (1900-01-01, a Monday).",
     )
     unit: Literal["days", "months", "years"] = Parameter(
-        default="days", description="What bucketSize counts for dates and timestamps."
+        default="days", description="What bucket_size counts for dates and timestamps."
     )
 
     @model_validator(mode="after")
@@ -124,7 +124,7 @@ class Bucketizing(Mask):
         dated = found.type in DATES
         if found.type not in {FieldType.FLOAT, FieldType.DOUBLE} and _places(self.bucket_size):
             message = f"{quote(name)} is {found.type} and needs a whole number"
-            yield Problem("bucketSize", message, "write it without decimals")
+            yield Problem("bucket_size", message, "write it without decimals")
         if isinstance(self.origin, str) != dated and self.origin is not None:
             message = f"{quote(self.origin)} does not fit {quote(name)}, which is {found.type}"
             wanted = "a date such as 2000-01-31" if dated else "a number"

@@ -31,6 +31,7 @@ from penstock.masks.hierarchy import Hierarchy
 from penstock.masks.keys import draw
 from penstock.masks.mask import FieldName, Mask, Row, Stage, Step, Target
 from penstock.masks.substitution import BITS
+from penstock.model.definition import to_snake_case
 
 MAX_CONDITIONS = 32
 
@@ -40,7 +41,10 @@ def _tell_form(value: object) -> str | None:
         case Condition():
             return "(own)"
         case Mapping():
-            return "(own)" if value and set(value) <= FORMS else "(named)"
+            # A form in another spelling is no field: it is told which one is meant.
+            plain = not any(isinstance(it, Mapping) for it in value.values())
+            words = {to_snake_case(str(key)) if plain else key for key in value}
+            return "(own)" if words and words <= FORMS else "(named)"
         case _:
             return None
 
@@ -55,7 +59,7 @@ ConditionMap = Annotated[
     Discriminator(
         _tell_form,
         custom_error_type="conditions",
-        custom_error_message="write {matchValue: …}, or {field: {matchValue: …}}",
+        custom_error_message="write {match_value: …}, or {field: {match_value: …}}",
     ),
 ]
 
@@ -68,17 +72,15 @@ class ConditionalSubstitution(Mask):
 
     condition_map: ConditionMap | None = Parameter(
         default=None,
-        alias="conditionMap",
-        description="The condition on each key itself (`{matchRange: [0, 18]}`), or conditions "
-        "by field, of which all have to be met (`{rank: {matchValue: Manager}}`).",
+        description="The condition on each key itself (`{match_range: [0, 18]}`), or conditions "
+        "by field, of which all have to be met (`{rank: {match_value: Manager}}`).",
     )
     expression: Annotated[str, Parameter(min_length=1, max_length=MAX_TEXT)] | None = Parameter(
         default=None,
-        description="An expression over the record `r` in place of conditionMap, "
+        description="An expression over the record `r` in place of condition_map, "
         'such as `r.rank == "Manager" && r.salary > 100000`.',
     )
     substitution_list: Substitutes = Parameter(
-        alias="substitutionList",
         description="What values become: one substitute, or several to choose from by value.",
     )
     as_: Literal["text"] | None = Parameter(
@@ -90,7 +92,7 @@ class ConditionalSubstitution(Mask):
     @model_validator(mode="after")
     def _check_choice(self) -> Self:
         if (self.condition_map is None) == (self.expression is None):
-            raise ValueError("give conditionMap or expression → exactly one of both")
+            raise ValueError("give condition_map or expression → exactly one of both")
         return self
 
     @property
@@ -104,10 +106,10 @@ class ConditionalSubstitution(Mask):
         if isinstance(self.condition_map, Mapping):
             for name, condition in self.condition_map.items():
                 if name in schema:
-                    yield from condition.check(f"conditionMap.{name}", name, schema[name])
+                    yield from condition.check(f"condition_map.{name}", name, schema[name])
                 else:
                     fix = f"fields are {', '.join(schema)}"
-                    yield Problem("conditionMap", f"there is no field {quote(name)}", fix)
+                    yield Problem("condition_map", f"there is no field {quote(name)}", fix)
         elif self.expression is not None:
             try:
                 compile_expression(self.expression, make_scope(schema), BOOL)
@@ -126,13 +128,13 @@ class ConditionalSubstitution(Mask):
             yield Problem("as", message, "leave it out and substitute a number")
         else:
             yield from check_fit(
-                "substitutionList", self.substitution_list, name, self.output(found), fix
+                "substitution_list", self.substitution_list, name, self.output(found), fix
             )
         if found.type in DECIMALS and self.needs_keys:
             message = f"{quote(name)} is {found.type}, for which there can be one substitute"
-            yield Problem("substitutionList", message, "leave one in the list")
+            yield Problem("substitution_list", message, "leave one in the list")
         if isinstance(self.condition_map, Condition):
-            yield from self.condition_map.check("conditionMap", name, found)
+            yield from self.condition_map.check("condition_map", name, found)
 
     def output(self, found: Field) -> Field:
         """Return the field as it is, or text where that is declared."""

@@ -1,8 +1,8 @@
 r"""Conditions of conditional substitution, turned into expressions of `penstock.lang`.
 
-    {matchValue: Manager}          r["rank"] == "Manager"
-    {matchRange: [0, 18]}          r["age"] >= 0 && r["age"] <= 18
-    {matchRegex: "@example\.com"}  r["email"].matches("@example\\.com")
+    {match_value: Manager}          r["rank"] == "Manager"
+    {match_range: [0, 18]}          r["age"] >= 0 && r["age"] <= 18
+    {match_regex: "@example\.com"}  r["email"].matches("@example\\.com")
 
 Rules that hold here:
 - One language for all conditions: what a condition means on null, on NaN and in Spark is
@@ -32,7 +32,7 @@ from penstock.model.definition import Part
 
 ROOT: Final = "r"
 MAX_MATCHES: Final = 200
-FORMS: Final = frozenset({"matchValue", "matchRange", "matchRegex"})
+FORMS: Final = frozenset({"match_value", "match_range", "match_regex"})
 _TYPES: Final[Mapping[FieldType, Type]] = {
     FieldType.STRING: STRING,
     FieldType.INT: INT,
@@ -82,23 +82,22 @@ class Condition(Part):
     """A condition on one field: exactly one of three forms."""
 
     match_value: Annotated[Any, AfterValidator(_list_values)] = Parameter(
-        default=None, alias="matchValue", description="The value, or a list of such values."
+        default=None, description="The value, or a list of such values."
     )
     match_range: Annotated[tuple[Any, Any], AfterValidator(_check_range)] | None = Parameter(
         default=None,
-        alias="matchRange",
         strict=False,
         description="The least and the largest value.",
     )
     match_regex: Annotated[str, AfterValidator(_check_pattern)] | None = Parameter(
-        default=None, alias="matchRegex", description="A regular expression (RE2)."
+        default=None, description="A regular expression (RE2)."
     )
 
     @model_validator(mode="after")
     def _check_forms(self) -> Self:
         forms = (self.match_value, self.match_range, self.match_regex)
         if sum(form is not None for form in forms) != 1:
-            raise ValueError("write exactly one of matchValue, matchRange and matchRegex")
+            raise ValueError("write exactly one of match_value, match_range and match_regex")
         return self
 
     def check(self, place: str, name: str, found: Field) -> Iterator[Problem]:
@@ -107,20 +106,20 @@ class Condition(Part):
         if self.match_regex is not None:
             if kind is not FieldType.STRING:
                 message = f"{quote(name)} is {kind}, and a regular expression needs text"
-                yield Problem(f"{place}.matchRegex", message, "use matchValue or matchRange")
+                yield Problem(f"{place}.match_regex", message, "use match_value or match_range")
         elif self.match_range is not None:
             if kind in {FieldType.STRING, FieldType.BOOLEAN, FieldType.TIMESTAMP}:
                 message = f"{quote(name)} is {kind}, which has no ranges"
-                yield Problem(f"{place}.matchRange", message, "use matchValue or an expression")
+                yield Problem(f"{place}.match_range", message, "use match_value or an expression")
             elif None in [_end(end, kind) for end in self.match_range if end is not None]:
                 message = f"an end of the range is no {kind}, as {quote(name)} is"
-                yield Problem(f"{place}.matchRange", message, f"write both ends as {kind}")
+                yield Problem(f"{place}.match_range", message, f"write both ends as {kind}")
         elif kind is FieldType.TIMESTAMP:
             message = f"{quote(name)} is {kind}, which is never matched exactly"
-            yield Problem(f"{place}.matchValue", message, "use an expression")
+            yield Problem(f"{place}.match_value", message, "use an expression")
         elif None in [read_constant(kind, value) for value in self.match_value]:
             message = f"a value is no {kind}, as {quote(name)} is"
-            yield Problem(f"{place}.matchValue", message, f"write it as {kind}")
+            yield Problem(f"{place}.match_value", message, f"write it as {kind}")
 
     def expression(self, name: str, found: Field) -> str:
         """Return the condition as an expression."""

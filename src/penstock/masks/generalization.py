@@ -51,7 +51,6 @@ class Generalization(Mask):
 
     generalization_map: Mapping[Text, Text] | None = Parameter(
         default=None,
-        alias="generalizationMap",
         min_length=1,
         max_length=MAX_ENTRIES,
         description="The general value for each value.",
@@ -69,7 +68,9 @@ class Generalization(Mask):
     @model_validator(mode="after")
     def _check_choice(self) -> Self:
         if (self.generalization_map is None) == (self.hierarchy is None):
-            raise ValueError("give generalizationMap, or hierarchy and level → exactly one of both")
+            raise ValueError(
+                "give generalization_map, or hierarchy and level → exactly one of both"
+            )
         if (self.hierarchy is None) != (self.level is None):
             raise ValueError("hierarchy and level go together → give both")
         return self
@@ -83,7 +84,7 @@ class Generalization(Mask):
             message = f"there is no hierarchy {quote(self.hierarchy)}"
             yield Problem("hierarchy", message, f"hierarchies are {known}")
             return
-        place = "hierarchy" if self.hierarchy else "generalizationMap"
+        place = "hierarchy" if self.hierarchy else "generalization_map"
         seen: dict[Any, str] = {}
         for text, general in self.pairs(hierarchies).items():
             value = read_text(found.type, text)

@@ -1,18 +1,18 @@
-"""Reads masks from definitions: our own notation, and that of requirements files.
+"""Reads masks from definitions: parameters beside the name, or as a list.
 
-    {anonymizer: bucketizing, keys: [age], bucketSize: 10}
-    {anonymizer: bucketizing, parameters: [{keys: [age]}, {bucketSize: 10}]}
+    {anonymizer: bucketizing, keys: [age], bucket_size: 10}
+    {anonymizer: bucketizing, parameters: [{keys: [age]}, {bucket_size: 10}]}
 
 Rules that hold here:
 - Both notations give the same mask. A parameter that stands there twice is a problem.
-- All problems are collected, each with its place, such as `anonymizers[0].bucketSize`.
+- All problems are collected, each with its place, such as `anonymizers[0].bucket_size`.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, get_args
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -20,6 +20,7 @@ from pydantic_core import ErrorDetails
 from penstock.errors import InvalidError, Problem, quote
 from penstock.masks.mask import Mask
 from penstock.masks.registry import MASKS, find_mask
+from penstock.model.definition import Part, to_snake_case
 
 MAX_MASKS: Final = 64
 
@@ -72,7 +73,7 @@ def split_anonymizer(
     if isinstance(lists, Mapping):
         lists = [lists]
     if not isinstance(lists, list | tuple) or not all(isinstance(it, Mapping) for it in lists):
-        fix = "write [{keys: [FIELD]}, {bucketSize: 10}]"
+        fix = "write [{keys: [FIELD]}, {bucket_size: 10}]"
         problems.append(Problem(f"{place}.parameters", "this is no list of parameters", fix))
         return None
     parameters: dict[str, Any] = {}
@@ -99,10 +100,7 @@ def _problem(detail: ErrorDetails, kind: type[Mask], place: str) -> Problem:
         place += f"[{step}]" if isinstance(step, int) else f".{step}"
     match detail["type"]:
         case "extra_forbidden":
-            known = [field.alias or name for name, field in kind.model_fields.items()]
-            near = difflib.get_close_matches(str(steps[-1]), known, n=1)
-            fix = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(sorted(known))}"
-            return Problem(place, f"{kind.name} has no such parameter", fix)
+            return unknown_parameter(kind, kind.name, steps, place)
         case "missing":
             about = _describe(kind, str(steps[-1]))
             return Problem(place, "the parameter is missing", f"add it{about}")
@@ -117,6 +115,31 @@ def _problem(detail: ErrorDetails, kind: type[Mask], place: str) -> Problem:
         case _:
             message = detail["msg"][:1].lower() + detail["msg"][1:]
             return Problem(place, f"{quote(detail['input'], 40)}: {message}")
+
+
+def unknown_parameter(
+    kind: type[Part], name: str, steps: Sequence[str | int], place: str
+) -> Problem:
+    """Say that an anonymizer has no such parameter, and which one may be meant."""
+    given = str(steps[-1])
+    snake = to_snake_case(given)
+    if snake != given and snake in _find_names(kind):
+        message = f"{quote(given)} is no name of a parameter: those are written in snake_case"
+        return Problem(place, message, f"write {snake}")
+    known = [field.alias or name for name, field in kind.model_fields.items()]
+    near = difflib.get_close_matches(given, known, n=1)
+    fix = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(sorted(known))}"
+    return Problem(place, f"{name} has no such parameter", fix)
+
+
+def _find_names(kind: Any, seen: tuple[type[Part], ...] = ()) -> Iterator[str]:
+    """Yield the names of all parameters, also of those within others."""
+    if isinstance(kind, type) and issubclass(kind, Part) and kind not in seen:
+        for name, field in kind.model_fields.items():
+            yield field.alias or name
+            yield from _find_names(field.annotation, (*seen, kind))
+    for part in get_args(kind):
+        yield from _find_names(part, seen)
 
 
 def _describe(kind: type[Mask], alias: str) -> str:

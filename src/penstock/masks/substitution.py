@@ -33,7 +33,7 @@ class Substitution(Mask):
     accepts: ClassVar[frozenset[FieldType]] = frozenset(FieldType) - {FieldType.TIMESTAMP}
 
     substitution_list: Substitutes = Parameter(
-        alias="substitutionList", description="The substitutes, of the type of the fields."
+        description="The substitutes, of the type of the fields."
     )
     random: bool = Parameter(
         default=False,
@@ -62,7 +62,7 @@ class Substitution(Mask):
     ) -> Iterator[Problem]:
         """Yield substitutes of a wrong type, and numbers that cannot be hashed."""
         fix = f"write each substitute as {found.type}"
-        yield from check_fit("substitutionList", self.substitution_list, name, found, fix)
+        yield from check_fit("substitution_list", self.substitution_list, name, found, fix)
         if found.type in DECIMALS and not self.random:
             yield Problem(
                 "keys",

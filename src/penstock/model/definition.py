@@ -10,6 +10,7 @@ Rules that hold here:
   `Reference("purpose")` names another definition, `ExpressionText` is checked against
   the vocabularies. Markers work at any depth of lists, maps and nested models.
 - Unknown fields are refused: a misspelt restriction must never be a silent permission.
+- Keys are written in snake_case, at every depth.
 """
 
 from __future__ import annotations
@@ -87,6 +88,11 @@ def _check_name(name: str) -> str:
 
 PlainName = Annotated[str, Field(min_length=1, max_length=NAME_LIMIT), AfterValidator(_check_name)]
 Description = Annotated[str, Field(max_length=2000)]
+
+
+def to_snake_case(key: str) -> str:
+    """Return a key as definitions spell it: `bucketSize` as `bucket_size`."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", key).lower()
 
 
 class Part(BaseModel):

@@ -52,7 +52,9 @@ def apply_to_groups(
         if isinstance(anonymizer, Aggregation):
             after = anonymizer.output(schema)
             for key in anonymizer.keys:
-                columns[key] = _aggregate(columns[key], bounds, anonymizer.mode, after[key])
+                columns[key] = _aggregate(
+                    columns[key], bounds, anonymizer.aggregation_mode, after[key]
+                )
         elif isinstance(anonymizer, Shuffling):
             _shuffle(columns, bounds, windows, anonymizer, secret + place.to_bytes(4))
         elif isinstance(anonymizer, Microaggregation):
@@ -175,7 +177,7 @@ def _shuffle(
         order = first + generator.permutation(end - first)
         for key in keys:
             orders[key][first:end] = order
-            if anonymizer.individually:
+            if anonymizer.shuffle_individually:
                 order = first + generator.permutation(end - first)
     for key in keys:
         columns[key] = columns[key].take(pa.array(orders[key]))

@@ -6,6 +6,7 @@
 Rules that hold here:
 - The file becomes definitions, which are checked like any others; a place in a definition
   leads back to the line of the file.
+- Parameters are spelt there in camelCase; definitions have them in snake_case.
 - Numbers may stand in quotes, as such files have them. The window, which each anonymizer
   repeats there, becomes the view's; two different ones in a view are a problem.
 - `category` only reminds its writer: a wrong one is a problem, a missing one is none.
@@ -13,20 +14,21 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from penstock.definitions.anonymizers import COLLECTIVES
 from penstock.errors import InvalidError, Problem, quote
 from penstock.masks import find_mask, split_anonymizer
 from penstock.masks.conditional_substitution import ConditionalSubstitution
+from penstock.model.definition import to_snake_case
 from penstock.model.document import Document, Key
 from penstock.yaml_text import Limits, Source, Steps, read_documents
 
 LIMITS: Final = Limits(size=16 * 1024 * 1024, depth=64, values=1_000_000)
-WINDOW: Final = {"windowSize": "size", "advanceTime": "advance", "gracePeriod": "grace"}
+WINDOW: Final = {"window_size": "size", "advance_time": "advance", "grace_period": "grace"}
 NUMBERS: Final = frozenset(
-    {*WINDOW, "k", "l", "t", "delta", "mu", "beta", "nFields", "seed", "noise", "bucketSize"}
+    {*WINDOW, "k", "l", "t", "delta", "mu", "beta", "n_fields", "seed", "noise", "bucket_size"}
 )
 
 
@@ -62,6 +64,8 @@ class Requirements:
             path = ("topic",) if key.kind == "stream" else ("applicationId",)
         if key.kind == "stream" and path[:1] == ("fields",):
             path = ("dataSchema", *path)
+        if path[:1] == ("anonymizers",):
+            path = (*path[:2], *map(_to_camel_case, path[2:3]), *path[3:])
         return f"{self._source.place((*root, *path))} of {key}"
 
 
@@ -142,11 +146,34 @@ def _read_anonymizer(given: object, place: Steps, found: Requirements) -> dict[s
         for problem in problems:
             found.complain(place, problem.message, problem.fix)
         return None
-    name, parameters = split
-    numbers = {
-        key: _read_number(value) if key in NUMBERS else value for key, value in parameters.items()
-    }
-    return {"anonymizer": name, **numbers}
+    name, given_parameters = split
+    parameters: dict[str, Any] = {}
+    for key, value in _spell(given_parameters):
+        if key in parameters:
+            found.complain(place, f"the parameter {quote(key)} is given twice", "leave one out")
+        parameters[key] = _read_number(value) if key in NUMBERS else _spell_within(key, value)
+    return {"anonymizer": name, **parameters}
+
+
+def _spell(given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    return ((to_snake_case(str(key)), value) for key, value in given.items())
+
+
+def _spell_within(key: str, value: Any) -> Any:
+    """Spell what stands within a parameter; names of fields and values stay as they are."""
+    if key in {"quasi_identifiers", "sensitive"} and isinstance(value, list):
+        return [dict(_spell(it)) if isinstance(it, Mapping) else it for it in value]
+    if key == "condition_map" and isinstance(value, Mapping):
+        if not any(isinstance(it, Mapping) for it in value.values()):
+            return dict(_spell(value))
+        return {k: dict(_spell(it)) if isinstance(it, Mapping) else it for k, it in value.items()}
+    return value
+
+
+def _to_camel_case(step: str | int) -> str | int:
+    """Return a step as requirements files spell it."""
+    first, *rest = str(step).split("_")
+    return first + "".join(map(str.capitalize, rest)) if isinstance(step, str) else step
 
 
 def _read_number(value: Any) -> Any:

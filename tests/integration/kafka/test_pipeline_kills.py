@@ -48,7 +48,7 @@ source: kafka
 ---
 {kind: view, name: research, stream: killed, format: topic, anonymizers: [
   {anonymizer: k_anonymization, keys: [pid], k: 5, delta: 100,
-   quasiIdentifiers: [{key: age, min: 0, max: 120}]}]}
+   quasi_identifiers: [{key: age, min: 0, max: 120}]}]}
 """
 
 

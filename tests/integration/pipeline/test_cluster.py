@@ -35,12 +35,12 @@ subject: pid
 ---
 {kind: view, name: nurse, stream: patients, anonymizers: [
   {anonymizer: tokenization, keys: [name]},
-  {anonymizer: bucketizing, keys: [age], bucketSize: 10},
+  {anonymizer: bucketizing, keys: [age], bucket_size: 10},
   {anonymizer: noise, keys: [glucose], noise: 0.5}]}
 ---
 {kind: view, name: research, stream: patients, anonymizers: [
   {anonymizer: k_anonymization, keys: [pid, name], k: 5, delta: 50,
-   quasiIdentifiers: [{key: age, min: 0, max: 120}]}]}
+   quasi_identifiers: [{key: age, min: 0, max: 120}]}]}
 """
 RECORDS = 500
 LOOPBACK = "127.0.0.1"

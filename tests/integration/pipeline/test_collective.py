@@ -33,7 +33,7 @@ PURPOSE = Document("purpose", "research", {})
 K = {
     "anonymizer": "k_anonymization",
     "keys": ["pid"],
-    "quasiIdentifiers": [{"key": "age", "min": 0, "max": 120}],
+    "quasi_identifiers": [{"key": "age", "min": 0, "max": 120}],
     "k": 3,
     "delta": 10,
 }

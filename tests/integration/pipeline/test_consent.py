@@ -44,7 +44,7 @@ GROUPED = [
         "keys": [],
         "k": 2,
         "delta": 4,
-        "quasiIdentifiers": [{"key": "age", "min": 0, "max": 100}],
+        "quasi_identifiers": [{"key": "age", "min": 0, "max": 100}],
     }
 ]
 

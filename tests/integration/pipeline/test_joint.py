@@ -34,21 +34,21 @@ STREAM = Document("stream", "people", {"fields": FIELDS})
 AGES = {
     "anonymizer": "generalization",
     "keys": ["age"],
-    "generalizationMap": {"1": "young", "2": "young"},
+    "generalization_map": {"1": "young", "2": "young"},
 }
 VIEWS: dict[str, list[dict[str, Any]]] = {
     "all": [],
     "masked": [
         {"anonymizer": "suppression", "keys": ["name"]},
         {"anonymizer": "noise", "keys": ["age", "a.b c"], "noise": 0.2},
-        {"anonymizer": "bucketizing", "keys": ["age"], "bucketSize": 10},
+        {"anonymizer": "bucketizing", "keys": ["age"], "bucket_size": 10},
     ],
     "also_masked": [{"anonymizer": "noise", "keys": ["age"], "noise": 0.2}],
     "some": [
-        {"anonymizer": "substitution", "keys": ["name"], "substitutionList": ["x", "y"]},
+        {"anonymizer": "substitution", "keys": ["name"], "substitution_list": ["x", "y"]},
         AGES,
     ],
-    "none": [{**AGES, "generalizationMap": {"99": "old"}}],
+    "none": [{**AGES, "generalization_map": {"99": "old"}}],
 }
 RECORDS: list[dict[str, Any]] = [
     {"name": f"person {n}", "age": n % 5, "a.b c": None if n % 7 == 0 else n / 3} for n in range(50)

@@ -48,11 +48,11 @@ time: at
 ---
 {kind: view, name: research, stream: patients, anonymizers: [
   {anonymizer: k_anonymization, keys: [pid], k: 5, delta: 100,
-   quasiIdentifiers: [{key: age, min: 0, max: 120}]}]}
+   quasi_identifiers: [{key: age, min: 0, max: 120}]}]}
 ---
 {kind: view, name: mean, stream: patients, window: {size: 50}, anonymizers: [
   {anonymizer: suppression, keys: [pid]},
-  {anonymizer: aggregation, keys: [glucose], aggregationMode: average}]}
+  {anonymizer: aggregation, keys: [glucose], aggregation_mode: average}]}
 """
 VIEWS = ("noisy", "research", "mean")
 SETTINGS = "pipeline: {batch: 400, interval: 50ms, memory: 1g, monitor_port: 0}\n"

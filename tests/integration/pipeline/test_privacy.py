@@ -159,10 +159,10 @@ def test_masks_may_stand_on_both_sides(house: House) -> None:
     upper = {
         "anonymizer": "generalization",
         "keys": ["ward"],
-        "generalizationMap": {"e": "east"},
+        "generalization_map": {"e": "east"},
         "default": "west",
     }
-    rough = {"anonymizer": "bucketizing", "keys": ["visits"], "bucketSize": 5}
+    rough = {"anonymizer": "bucketizing", "keys": ["visits"], "bucket_size": 5}
     house.visit(("ann", "e", 1), ("bob", "w", 2), ("cid", "w", 3), ("ann", "e", 21))
     runner = house.run(anonymizers=[upper, PRIVATE, rough], format="json")
     assert runner.failures == {}

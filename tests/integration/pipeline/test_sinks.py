@@ -38,7 +38,7 @@ STREAM = Document(
     },
 )
 WINDOWED = {
-    "anonymizers": [{"anonymizer": "aggregation", "keys": ["age"], "aggregationMode": "max"}],
+    "anonymizers": [{"anonymizer": "aggregation", "keys": ["age"], "aggregation_mode": "max"}],
     "window": {"size": "1s"},
 }
 

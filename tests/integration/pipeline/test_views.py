@@ -35,16 +35,16 @@ FIELDS = [
 ]
 STREAM = Document("stream", "patients", {"fields": FIELDS, "subject": "pid", "time": "at"})
 SUPPRESS = {"anonymizer": "suppression", "keys": ["pid", "name"]}
-BUCKETS = {"anonymizer": "bucketizing", "keys": ["age"], "bucketSize": 10}
+BUCKETS = {"anonymizer": "bucketizing", "keys": ["age"], "bucket_size": 10}
 NOISE = {"anonymizer": "noise", "keys": ["gluc."], "noise": 0.1}
 K = {
     "anonymizer": "k_anonymization",
     "keys": ["pid", "name"],
-    "quasiIdentifiers": [{"key": "age", "min": 0, "max": 120}],
+    "quasi_identifiers": [{"key": "age", "min": 0, "max": 120}],
     "k": 3,
     "delta": 10,
 }
-AVERAGE = {"anonymizer": "aggregation", "keys": ["age"], "aggregationMode": "average"}
+AVERAGE = {"anonymizer": "aggregation", "keys": ["age"], "aggregation_mode": "average"}
 
 
 class House:

@@ -39,7 +39,7 @@ stream: patients
 anonymizers:
   - anonymizer: k_anonymization
     keys: [pid]
-    quasiIdentifiers: [{key: age, min: 0, max: 120}]
+    quasi_identifiers: [{key: age, min: 0, max: 120}]
     k: 4
     delta: 8
 ---

@@ -32,7 +32,7 @@ def read_bounds(text: str) -> tuple[Decimal, Decimal]:
 
 @given(st.integers(-(2**63), 2**63 - 1), st.integers(1, 10**12), st.integers(-(10**12), 10**12))
 def test_buckets_of_whole_numbers(value: int, size: int, origin: int) -> None:
-    made = label("long", value, bucketSize=size, origin=origin)
+    made = label("long", value, bucket_size=size, origin=origin)
     low = origin + (value - origin) // size * size
     if low < -(2**63) or low + size > 2**63 - 1:
         assert isinstance(made, Rejected)
@@ -42,7 +42,7 @@ def test_buckets_of_whole_numbers(value: int, size: int, origin: int) -> None:
 
 @given(st.floats(), SIZES, st.integers(-1000, 1000).map(lambda n: n / 8))
 def test_buckets_of_decimals(value: float, size: float, origin: float) -> None:
-    made = label("double", value, bucketSize=size, origin=origin)
+    made = label("double", value, bucket_size=size, origin=origin)
     if isinstance(made, Rejected):
         assert not abs(value) < 2**53 / 10**6
         return
@@ -57,13 +57,13 @@ def test_buckets_of_decimals(value: float, size: float, origin: float) -> None:
 def test_a_decimal_that_is_a_bound_begins_its_bucket(units: int, places: int) -> None:
     value = float(Decimal(units).scaleb(-places))
     size = 1 if places == 0 else float(Decimal(1).scaleb(-places))
-    low, _ = read_bounds(label("double", value, bucketSize=size))
+    low, _ = read_bounds(label("double", value, bucket_size=size))
     assert low == Decimal(units).scaleb(-places)
 
 
 @given(st.dates(), st.integers(1, 4000), st.dates(date(1800, 1, 1), date(2200, 1, 1)))
 def test_buckets_of_days(day: date, size: int, origin: date) -> None:
-    made = label("date", day, bucketSize=size, origin=origin.isoformat())
+    made = label("date", day, bucket_size=size, origin=origin.isoformat())
     try:
         low = origin + timedelta(days=(day - origin).days // size * size)
         expected = f"[{low} - {low + timedelta(days=size)}]"
@@ -115,7 +115,7 @@ def test_nothing_raw_of_a_masked_field_passes_whatever_the_record_holds(
     }
     masks = [
         {"anonymizer": "tokenization", "keys": ["text"]},
-        {"anonymizer": "bucketizing", "keys": ["n"], "bucketSize": 1000},
+        {"anonymizer": "bucketizing", "keys": ["n"], "bucket_size": 1000},
         {"anonymizer": "suppression", "keys": ["d"]},
     ]
     outcome = Chain(read_masks(masks), schema, KEYS).apply(record)

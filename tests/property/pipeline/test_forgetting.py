@@ -62,7 +62,7 @@ def _run(
 def _k_step(saved: bytes | None) -> Step:
     body = {
         "keys": [],
-        "quasiIdentifiers": [{"key": "age", "min": 0, "max": 50}],
+        "quasi_identifiers": [{"key": "age", "min": 0, "max": 50}],
         "k": 3,
         "delta": 15,
     }
@@ -72,7 +72,7 @@ def _k_step(saved: bytes | None) -> Step:
 def _close_step(saved: bytes | None) -> Step:
     body = {
         "keys": [],
-        "quasiIdentifiers": [{"key": "age", "min": 0, "max": 50}],
+        "quasi_identifiers": [{"key": "age", "min": 0, "max": 50}],
         "k": 2,
         "delta": 15,
         "t": 0.5,

@@ -116,7 +116,7 @@ def test_t_closeness_loses_no_row(batches: list[Rows]) -> None:
 def _parameters(k: int, delta: int) -> dict[str, Any]:
     return {
         "keys": ["pid", "name"],
-        "quasiIdentifiers": [
+        "quasi_identifiers": [
             {"key": "age", "min": 0, "max": 100},
             {"key": "place", "hierarchy": "places"},
         ],

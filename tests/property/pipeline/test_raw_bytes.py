@@ -55,7 +55,7 @@ PLACES = {
 }
 SUPPRESS = {"anonymizer": "suppression", "keys": ["pid", "name"]}
 REGION = {"anonymizer": "generalization", "keys": ["place"], "hierarchy": PLACES, "level": 1}
-BUCKETS = {"anonymizer": "bucketizing", "keys": ["weight"], "bucketSize": 25}
+BUCKETS = {"anonymizer": "bucketizing", "keys": ["weight"], "bucket_size": 25}
 
 Row = tuple[int, float, int, int]
 rows = st.lists(
@@ -93,7 +93,7 @@ def _views(k: int, delta: int, least: int, t: float) -> dict[str, dict[str, Any]
         "keys": ["pid", "name"],
         "k": k,
         "delta": delta,
-        "quasiIdentifiers": [{"key": "weight", "min": 0, "max": 225, "bucketSize": 25}],
+        "quasi_identifiers": [{"key": "weight", "min": 0, "max": 225, "bucket_size": 25}],
     }
     sensitive = [{"key": "illness", "values": list(ILLNESSES)}]
     kinds: dict[str, dict[str, Any]] = {

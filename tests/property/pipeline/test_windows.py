@@ -171,7 +171,7 @@ def _aggregate(values: list[Any], mode: str) -> Any:
 )
 def test_aggregates_are_those_of_a_plain_loop(batch: list[Row], size: int, mode: str) -> None:
     keys = ("n", "text") if mode in {"count", "mode"} else ("n",)
-    anonymizer = Aggregation.model_validate({"keys": list(keys), "aggregationMode": mode})
+    anonymizer = Aggregation.model_validate({"keys": list(keys), "aggregation_mode": mode})
     table = pa.concat_tables(
         [outcome.rows for outcome in _run(Window(size=size), [anonymizer], [batch])]
     )
@@ -198,7 +198,7 @@ def test_shuffling_keeps_the_values_of_a_window(
     individually: bool,  # noqa: FBT001
 ) -> None:
     anonymizer = Shuffling.model_validate(
-        {"keys": ["n", "text"], "shuffleIndividually": individually}
+        {"keys": ["n", "text"], "shuffle_individually": individually}
     )
     table = pa.concat_tables(
         [outcome.rows for outcome in _run(Window(size=size), [anonymizer], [batch])]

@@ -30,26 +30,48 @@ def test_a_wrong_field_of_a_view_hides_no_wrong_anonymizer() -> None:
         colour="red",
         window={"size": "soon"},
         anonymizers=[
-            {"anonymizer": "bucketizing", "keys": ["pit"], "bucketSize": -1},
+            {"anonymizer": "bucketizing", "keys": ["pit"], "bucket_size": -1},
             {"anonymizer": "supression", "keys": ["pid"]},
-            {"anonymizer": "k_anonymization", "keys": ["name"], "k": 0, "quasiIdentifiers": []},
+            {"anonymizer": "k_anonymization", "keys": ["name"], "k": 0, "quasi_identifiers": []},
         ],
     )
     assert set(told) == {
         "format",
         "colour",
         "window.size",
-        "anonymizers.0.bucketSize",
+        "anonymizers.0.bucket_size",
         "anonymizers.0.keys.0",
         "anonymizers.1",
         "anonymizers.2.k",
         "anonymizers.2.keys.0",
-        "anonymizers.2.quasiIdentifiers",
+        "anonymizers.2.quasi_identifiers",
     }
     assert told["anonymizers.0.keys.0"][0] == "there is no field 'pit'"
     assert told["anonymizers.1"][1] == "did you mean 'suppression'?"
     assert told["anonymizers.2.k"] == ("'0' is too small", "write a number of at least 2")
-    assert told["anonymizers.2.quasiIdentifiers"] == ("'[]' is too short", "give at least 1")
+    assert told["anonymizers.2.quasi_identifiers"] == ("'[]' is too short", "give at least 1")
+
+
+def test_keys_in_camel_case_are_told_with_the_spelling_that_holds() -> None:
+    told = _of_view(
+        anonymizers=[
+            {"anonymizer": "bucketizing", "keys": ["pid"], "bucketSize": 10},
+            {"anonymizer": "k_anonymization", "k": 2, "quasiIdentifiers": []},
+            {
+                "anonymizer": "l_diversity",
+                "k": 2,
+                "l": 2,
+                "quasi_identifiers": [{"key": "pid", "min": 0, "max": 9, "bucketSize": 3}],
+            },
+            {"anonymizer": "aggregation", "keys": ["pid"], "aggregationMode": "sum"},
+        ]
+    )
+    fixes = {place: fix for place, (_, fix) in told.items()}
+    assert fixes["anonymizers.0.bucketSize"] == "write bucket_size"
+    assert fixes["anonymizers.1.quasiIdentifiers"] == "write quasi_identifiers"
+    assert fixes["anonymizers.2.quasi_identifiers.0.bucketSize"] == "write bucket_size"
+    assert fixes["anonymizers.3.aggregationMode"] == "write aggregation_mode"
+    assert told["anonymizers.0.bucketSize"][0].startswith("'bucketSize' is no name of a parameter")
 
 
 def test_what_a_wrong_window_leads_to_is_not_told() -> None:

@@ -11,7 +11,7 @@ from tests.unit.masks.single import chain_of, mask_one, problems_of
 
 
 def buckets(size: float, **more: Any) -> dict[str, Any]:
-    return {"anonymizer": "bucketizing", "bucketSize": size, **more}
+    return {"anonymizer": "bucketizing", "bucket_size": size, **more}
 
 
 @pytest.mark.parametrize(
@@ -107,13 +107,13 @@ def test_wrong_sizes(size: Any) -> None:
     with pytest.raises(InvalidError) as caught:
         read_masks([{"keys": ["x"], **buckets(size)}])
     (problem,) = caught.value.problems
-    assert problem.place == "anonymizers[0].bucketSize"
+    assert problem.place == "anonymizers[0].bucket_size"
 
 
 @pytest.mark.parametrize(
     ("spec", "fields", "problem"),
     [
-        (buckets(2.5), {"x": "int"}, "anonymizers[0].bucketSize: 'x' is int and needs a whole"),
+        (buckets(2.5), {"x": "int"}, "anonymizers[0].bucket_size: 'x' is int and needs a whole"),
         (buckets(1, origin=0.5), {"x": "int"}, "anonymizers[0].origin: 'x' is int and needs a"),
         (buckets(1, origin="2000-01-01"), {"x": "int"}, "anonymizers[0].origin: '2000-01-01' does"),
         (buckets(1, origin=1), {"x": "date"}, "anonymizers[0].origin: '1' does not fit 'x', whi"),

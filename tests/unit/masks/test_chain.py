@@ -37,12 +37,12 @@ def chain(*items: dict[str, Any], schema: Mapping[str, Field] = SCHEMA) -> Chain
 
 
 def test_both_notations_give_the_same_mask() -> None:
-    flat = {"anonymizer": "bucketizing", "keys": ["age"], "bucketSize": 10}
-    parts = {"anonymizer": "bucketizing", "parameters": [{"keys": ["age"]}, {"bucketSize": 10}]}
-    joined = {"anonymizer": "bucketizing", "parameters": [{"keys": ["age"], "bucketSize": 10}]}
+    flat = {"anonymizer": "bucketizing", "keys": ["age"], "bucket_size": 10}
+    parts = {"anonymizer": "bucketizing", "parameters": [{"keys": ["age"]}, {"bucket_size": 10}]}
+    joined = {"anonymizer": "bucketizing", "parameters": [{"keys": ["age"], "bucket_size": 10}]}
     objects = {
         "anonymizer": "bucketizing",
-        "parameters": [{"keys": [{"key": "age"}]}, {"bucketSize": 10}],
+        "parameters": [{"keys": [{"key": "age"}]}, {"bucket_size": 10}],
     }
     assert len({repr(read_masks([it])) for it in (flat, parts, joined, objects)}) == 1
 
@@ -72,33 +72,33 @@ def test_all_problems_of_a_list_are_told_at_once() -> None:
                 {"anonymizer": "blurring", "parameters": [{"keys": ["a"]}, {"keys": ["b"]}]},
                 {"anonymizer": "blurring", "parameters": 3},
                 "blurring",
-                {"anonymizer": "blurring", "keys": [], "nFields": 0},
+                {"anonymizer": "blurring", "keys": [], "n_fields": 0},
             ]
         )
     assert list(map(str, caught.value.problems)) == [
         "anonymizers[0]: there is no row-wise mask 'supression' → did you mean 'suppression'?",
         "anonymizers[1].keys: the parameter is missing → add it: The fields to mask.",
         "anonymizers[2].keys: 'a' stands there twice → name each field once",
-        "anonymizers[2].bucketSize: the parameter is missing → add it: How wide each range is.",
+        "anonymizers[2].bucket_size: the parameter is missing → add it: How wide each range is.",
         (
             "anonymizers[2].buckketSize: bucketizing has no such parameter "
-            "→ did you mean 'bucketSize'?"
+            "→ did you mean 'bucket_size'?"
         ),
         "anonymizers[3]: the parameter 'keys' is given twice → leave one of them out",
         (
             "anonymizers[4].parameters: this is no list of parameters "
-            "→ write [{keys: [FIELD]}, {bucketSize: 10}]"
+            "→ write [{keys: [FIELD]}, {bucket_size: 10}]"
         ),
         "anonymizers[5]: this names no anonymizer → write {anonymizer: NAME, keys: [FIELD], …}",
         "anonymizers[6].keys: the list is empty → write at least one",
-        "anonymizers[6].nFields: '0': input should be greater than 0",
+        "anonymizers[6].n_fields: '0': input should be greater than 0",
     ]
 
 
 def test_fields_are_checked_along_the_chain() -> None:
     masks = read_masks(
         [
-            {"anonymizer": "bucketizing", "keys": ["age", "agee"], "bucketSize": 10},
+            {"anonymizer": "bucketizing", "keys": ["age", "agee"], "bucket_size": 10},
             {"anonymizer": "noise", "keys": ["age"], "noise": 1},
         ]
     )
@@ -116,11 +116,11 @@ def test_fields_are_checked_along_the_chain() -> None:
 
 def test_masks_follow_each_other() -> None:
     masked = chain(
-        {"anonymizer": "bucketizing", "keys": ["age"], "bucketSize": 10},
+        {"anonymizer": "bucketizing", "keys": ["age"], "bucket_size": 10},
         {
             "anonymizer": "generalization",
             "keys": ["age"],
-            "generalizationMap": {"[20 - 30]": "twen"},
+            "generalization_map": {"[20 - 30]": "twen"},
         },
         {"anonymizer": "suppression", "keys": ["name", "sugar"]},
     )

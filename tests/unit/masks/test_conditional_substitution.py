@@ -37,8 +37,8 @@ def test_a_match_on_another_field(rank: str | None, expected: str) -> None:
     masked = apply(
         {"rank": rank, "salary": 62000},
         keys=["salary"],
-        conditionMap={"rank": {"matchValue": "Manager"}},
-        substitutionList=["*"],
+        condition_map={"rank": {"match_value": "Manager"}},
+        substitution_list=["*"],
         **{"as": "text"},
     )
     assert masked["salary"] == expected
@@ -59,17 +59,17 @@ def test_a_match_on_another_field(rank: str | None, expected: str) -> None:
 )
 def test_a_range_on_the_field_itself(age: int | None, expected: str) -> None:
     spec = replace(
-        conditionMap={"matchRange": [0, 18]}, substitutionList=["minor"], **{"as": "text"}
+        condition_map={"match_range": [0, 18]}, substitution_list=["minor"], **{"as": "text"}
     )
     assert mask_one("int", spec, age) == expected
 
 
 def test_ends_of_ranges() -> None:
-    spec = replace(conditionMap={"matchRange": [17.5, 35.1]}, substitutionList=[0])
+    spec = replace(condition_map={"match_range": [17.5, 35.1]}, substitution_list=[0])
     assert [mask_one("int", spec, age) for age in (17, 18, 35, 36)] == [17, 0, 0, 36]
-    spec = replace(conditionMap={"matchRange": [None, 18]}, substitutionList=[0])
+    spec = replace(condition_map={"match_range": [None, 18]}, substitution_list=[0])
     assert [mask_one("long", spec, age) for age in (-(2**63), 18, 19)] == [0, 0, 19]
-    spec = replace(conditionMap={"matchRange": [0.5, 1]}, substitutionList=[-1])
+    spec = replace(condition_map={"match_range": [0.5, 1]}, substitution_list=[-1])
     assert [mask_one("double", spec, it) for it in (0.4, 0.5, 1.0, 1.1)] == [0.4, -1, -1, 1.1]
     assert mask_one("double", spec, float("nan")) == -1, "what cannot be decided is not shown"
 
@@ -79,16 +79,16 @@ def test_a_regular_expression_on_another_field() -> None:
         masked = apply(
             {"email": email, "salary": 150},
             keys=["salary"],
-            conditionMap={"email": {"matchRegex": r"@example\.com"}},
-            substitutionList=[0],
+            condition_map={"email": {"match_regex": r"@example\.com"}},
+            substitution_list=[0],
         )
         assert masked["salary"] == expected
 
 
 def test_all_conditions_have_to_be_met() -> None:
     conditions = {
-        "rank": {"matchValue": ["Manager", "Boss"]},
-        "salary": {"matchRange": [100, None]},
+        "rank": {"match_value": ["Manager", "Boss"]},
+        "salary": {"match_range": [100, None]},
     }
     for rank, salary, expected in [
         ("Boss", 100, 1),
@@ -100,8 +100,8 @@ def test_all_conditions_have_to_be_met() -> None:
         masked = apply(
             {"rank": rank, "salary": salary},
             keys=["salary"],
-            conditionMap=conditions,
-            substitutionList=[1],
+            condition_map=conditions,
+            substitution_list=[1],
         )
         assert masked["salary"] == expected
 
@@ -112,7 +112,7 @@ def test_an_expression() -> None:
             {"rank": rank, "salary": salary},
             keys=["salary"],
             expression='r.rank == "Boss" && r.salary > 10',
-            substitutionList=[0],
+            substitution_list=[0],
         )
         assert masked["salary"] == expected
 
@@ -122,8 +122,8 @@ def test_names_and_values_that_need_quoting() -> None:
     masked = apply(
         {"ins. no.": value},
         keys=["ins. no."],
-        conditionMap={"ins. no.": {"matchValue": value}},
-        substitutionList=["*"],
+        condition_map={"ins. no.": {"match_value": value}},
+        substitution_list=["*"],
     )
     assert masked["ins. no."] == "*"
 
@@ -138,8 +138,8 @@ def test_dates() -> None:
         masked = apply(
             {"born": born},
             keys=["born"],
-            conditionMap={"matchRange": ["1950-01-01", "2000-12-31"]},
-            substitutionList=["old"],
+            condition_map={"match_range": ["1950-01-01", "2000-12-31"]},
+            substitution_list=["old"],
             **{"as": "text"},
         )
         assert masked["born"] == expected
@@ -149,14 +149,14 @@ def test_conditions_see_the_record_before_any_key_is_replaced() -> None:
     masked = apply(
         {"rank": "Boss", "email": "Boss"},
         keys=["rank", "email"],
-        conditionMap={"rank": {"matchValue": "Boss"}},
-        substitutionList=["*"],
+        condition_map={"rank": {"match_value": "Boss"}},
+        substitution_list=["*"],
     )
     assert (masked["rank"], masked["email"]) == ("*", "*")
 
 
 def test_of_several_substitutes_the_value_chooses() -> None:
-    spec = replace(conditionMap={"matchRegex": "."}, substitutionList=["a", "b", "c"])
+    spec = replace(condition_map={"match_regex": "."}, substitution_list=["a", "b", "c"])
     drawn = [mask_one("string", spec, f"name {n}") for n in range(60)]
     assert drawn == [mask_one("string", spec, f"name {n}", "other") for n in range(60)]
     assert set(drawn) == {"a", "b", "c"}
@@ -164,7 +164,7 @@ def test_of_several_substitutes_the_value_chooses() -> None:
 
 def test_numbers_match_as_numbers() -> None:
     for written in (18, 18.0, "18"):
-        spec = replace(conditionMap={"matchValue": written}, substitutionList=[0])
+        spec = replace(condition_map={"match_value": written}, substitution_list=[0])
         assert [mask_one("int", spec, it) for it in (18, 19)] == [0, 19]
 
 
@@ -172,36 +172,45 @@ def test_numbers_match_as_numbers() -> None:
     ("more", "problem"),
     [
         ({}, "exactly one of both"),
-        ({"conditionMap": {"matchRegex": "a("}}, r"conditionMap.matchRegex: it is no regular"),
-        ({"conditionMap": {"matchRegex": "(a)\\1"}}, r"conditionMap.matchRegex: it is no regular"),
-        ({"conditionMap": {"matchRange": [None, None]}}, r"conditionMap.matchRange: a range has"),
-        ({"conditionMap": {"matchRange": [1]}}, r"conditionMap.matchRange"),
-        ({"conditionMap": {"matchValue": []}}, r"conditionMap.matchValue: write 1 to 200"),
-        ({"conditionMap": {}}, r"conditionMap"),
-        ({"conditionMap": 5}, r"conditionMap: '5': write \{matchValue"),
-        ({"conditionMap": {"rank": {"is": 3}}}, r"conditionMap.rank"),
-        ({"conditionMap": {"matchValue": 1, "matchRange": [0, 1]}}, "write exactly one of"),
+        ({"condition_map": {"match_regex": "a("}}, r"condition_map.match_regex: it is no regular"),
+        (
+            {"condition_map": {"match_regex": "(a)\\1"}},
+            r"condition_map.match_regex: it is no regular",
+        ),
+        (
+            {"condition_map": {"match_range": [None, None]}},
+            r"condition_map.match_range: a range has",
+        ),
+        ({"condition_map": {"match_range": [1]}}, r"condition_map.match_range"),
+        ({"condition_map": {"matchValue": 1}}, r"'matchValue' is no name .* → write match_value"),
+        ({"condition_map": {"a": {"matchRegex": "b"}}}, r"'matchRegex' .* → write match_regex"),
+        ({"conditionMap": {"match_value": 1}}, r"'conditionMap' .* → write condition_map"),
+        ({"condition_map": {"match_value": []}}, r"condition_map.match_value: write 1 to 200"),
+        ({"condition_map": {}}, r"condition_map"),
+        ({"condition_map": 5}, r"condition_map: '5': write \{match_value"),
+        ({"condition_map": {"rank": {"is": 3}}}, r"condition_map.rank"),
+        ({"condition_map": {"match_value": 1, "match_range": [0, 1]}}, "write exactly one of"),
     ],
 )
 def test_wrong_parameters(more: dict[str, Any], problem: str) -> None:
     with pytest.raises(InvalidError, match=problem):
-        read_masks([replace(keys=["x"], substitutionList=["*"], **more)])
+        read_masks([replace(keys=["x"], substitution_list=["*"], **more)])
 
 
 @pytest.mark.parametrize(
     ("more", "problem"),
     [
-        ({"conditionMap": {"matchRange": [0, 1]}}, "'x' is string, which has no ranges"),
-        ({"conditionMap": {"n": {"matchValue": "a"}}}, "a value is no int, as 'n' is"),
-        ({"conditionMap": {"n": {"matchValue": 1.5}}}, "a value is no int, as 'n' is"),
-        ({"conditionMap": {"n": {"matchRegex": "a"}}}, "a regular expression needs text"),
-        ({"conditionMap": {"y": {"matchValue": "a"}}}, "there is no field 'y'"),
+        ({"condition_map": {"match_range": [0, 1]}}, "'x' is string, which has no ranges"),
+        ({"condition_map": {"n": {"match_value": "a"}}}, "a value is no int, as 'n' is"),
+        ({"condition_map": {"n": {"match_value": 1.5}}}, "a value is no int, as 'n' is"),
+        ({"condition_map": {"n": {"match_regex": "a"}}}, "a regular expression needs text"),
+        ({"condition_map": {"y": {"match_value": "a"}}}, "there is no field 'y'"),
         ({"expression": "r.y == 1"}, "r has no field 'y'"),
         ({"expression": "r.n + 1"}, "bool is asked for here"),
-        ({"conditionMap": {"matchValue": "a"}, "substitutionList": [1]}, "'1' is no string"),
+        ({"condition_map": {"match_value": "a"}, "substitution_list": [1]}, "'1' is no string"),
     ],
 )
 def test_what_does_not_fit_the_schema(more: dict[str, Any], problem: str) -> None:
-    spec = {**replace(keys=["x"], substitutionList=["*"]), **more}
+    spec = {**replace(keys=["x"], substitution_list=["*"]), **more}
     (found,) = problems_of(spec, x="string", n="int")
     assert problem in found

@@ -41,16 +41,16 @@ def test_suppression_declares_its_output() -> None:
 @pytest.mark.parametrize(
     ("spec", "value", "expected"),
     [
-        ({"nFields": 13}, "1234567890123313", "XXXXXXXXXXXXX313"),
+        ({"n_fields": 13}, "1234567890123313", "XXXXXXXXXXXXX313"),
         ({}, "secret", "XXXXXX"),
-        ({"keepLength": False}, "secret", "X"),
-        ({"keepLength": False}, "", "X"),
+        ({"keep_length": False}, "secret", "X"),
+        ({"keep_length": False}, "", "X"),
         ({}, "", ""),
-        ({"nFields": 9}, "abc", "XXX"),
-        ({"nFields": 2, "from": "end"}, "abcd", "abXX"),
-        ({"nFields": 2, "from": "end", "keepLength": False}, "abcd", "abX"),
-        ({"nFields": 1}, "\U0001f600é", "Xé"),
-        ({"nFields": 2}, None, None),
+        ({"n_fields": 9}, "abc", "XXX"),
+        ({"n_fields": 2, "from": "end"}, "abcd", "abXX"),
+        ({"n_fields": 2, "from": "end", "keep_length": False}, "abcd", "abX"),
+        ({"n_fields": 1}, "\U0001f600é", "Xé"),
+        ({"n_fields": 2}, None, None),
     ],
 )
 def test_blurring(spec: dict[str, Any], value: str | None, expected: str | None) -> None:
@@ -58,13 +58,13 @@ def test_blurring(spec: dict[str, Any], value: str | None, expected: str | None)
 
 
 def test_blurring_of_a_number_is_text() -> None:
-    chain = chain_of("int", {"anonymizer": "blurring", "nFields": 3})
+    chain = chain_of("int", {"anonymizer": "blurring", "n_fields": 3})
     assert chain.output["x"].type == "string"
     assert chain.apply({"x": -12345}) == {"x": "XXX345"}
 
 
 def substitution(**more: Any) -> dict[str, Any]:
-    return {"anonymizer": "substitution", "substitutionList": NAMES, **more}
+    return {"anonymizer": "substitution", "substitution_list": NAMES, **more}
 
 
 def test_substitution_is_consistent_within_a_view_only() -> None:
@@ -98,18 +98,18 @@ def test_random_substitution_follows_the_record_and_repeats_on_replay() -> None:
 
 
 def test_substitutes_have_the_type_of_the_field() -> None:
-    spec = {"keys": ["x"], **substitution(substitutionList=["Ada", 1, 1.5, True])}
+    spec = {"keys": ["x"], **substitution(substitution_list=["Ada", 1, 1.5, True])}
     found = problems_of(spec, x="int")
     assert [text.split(":")[0] for text in found] == [
-        f"anonymizers[0].substitutionList[{index}]" for index in (0, 2, 3)
+        f"anonymizers[0].substitution_list[{index}]" for index in (0, 2, 3)
     ]
-    (found_one,) = problems_of({"keys": ["x"], **substitution(substitutionList=[1.5])}, x="double")
+    (found_one,) = problems_of({"keys": ["x"], **substitution(substitution_list=[1.5])}, x="double")
     assert "no consistent substitute → set random: true" in found_one
 
 
 def test_empty_list_of_substitutes() -> None:
-    with pytest.raises(InvalidError, match="substitutionList: the list is empty"):
-        read_masks([{"keys": ["x"], **substitution(substitutionList=[])}])
+    with pytest.raises(InvalidError, match="substitution_list: the list is empty"):
+        read_masks([{"keys": ["x"], **substitution(substitution_list=[])}])
 
 
 def generalization(**more: Any) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def generalization(**more: Any) -> dict[str, Any]:
 
 
 def test_generalization_by_map() -> None:
-    spec = generalization(generalizationMap={"Berlin": "Germany", "Paris": "France"})
+    spec = generalization(generalization_map={"Berlin": "Germany", "Paris": "France"})
     assert mask_one("string", spec, "Berlin") == "Germany"
     assert mask_one("string", spec, None) is None
     assert mask_one("string", spec, "Rome") == Rejected(
@@ -127,11 +127,11 @@ def test_generalization_by_map() -> None:
 
 
 def test_numbers_match_as_numbers() -> None:
-    spec = generalization(generalizationMap={"07": "seven", "-1": "minus one"})
+    spec = generalization(generalization_map={"07": "seven", "-1": "minus one"})
     assert mask_one("int", spec, 7) == "seven"
     assert mask_one("long", spec, -1) == "minus one"
     (found,) = problems_of(
-        {"keys": ["x"], **generalization(generalizationMap={"7": "a", "07": "b"})}, x="int"
+        {"keys": ["x"], **generalization(generalization_map={"7": "a", "07": "b"})}, x="int"
     )
     assert "'07' is there twice" in found
 
@@ -156,7 +156,7 @@ def test_hierarchy_written_in_place() -> None:
     ("spec", "problem"),
     [
         ({}, "exactly one of both"),
-        ({"generalizationMap": {"a": "b"}, "hierarchy": "places", "level": 1}, "exactly one"),
+        ({"generalization_map": {"a": "b"}, "hierarchy": "places", "level": 1}, "exactly one"),
         ({"hierarchy": "places"}, "hierarchy and level go together"),
         ({"hierarchy": "places", "level": 0}, r"anonymizers\[0\].level"),
         ({"hierarchy": 3, "level": 1}, "name a hierarchy, or write its tree"),
@@ -164,8 +164,8 @@ def test_hierarchy_written_in_place() -> None:
             {"hierarchy": {"value": "a"}, "level": 1},
             r"anonymizers\[0\].hierarchy: it has no values",
         ),
-        ({"generalizationMap": {"a": 1}}, r"anonymizers\[0\].generalizationMap.a"),
-        ({"generalizationMap": {}}, r"anonymizers\[0\].generalizationMap"),
+        ({"generalization_map": {"a": 1}}, r"anonymizers\[0\].generalization_map.a"),
+        ({"generalization_map": {}}, r"anonymizers\[0\].generalization_map"),
     ],
 )
 def test_wrong_parameters_of_generalization(spec: dict[str, Any], problem: str) -> None:

@@ -92,6 +92,50 @@ def test_a_file_becomes_a_stream_and_its_views() -> None:
     assert (window.size, window.advance) == (7, 2)
 
 
+def test_keys_in_camel_case_become_those_of_definitions() -> None:
+    view = {
+        "applicationId": "v",
+        "anonymizers": [
+            _anonymizer("bucketizing", {"keys": ["age"]}, {"bucketSize": "10"}),
+            _anonymizer(
+                "conditional_substitution",
+                {"keys": ["name"], "substitutionList": ["*"]},
+                {"conditionMap": {"phone": {"matchRegex": "^0"}}},
+            ),
+            _anonymizer(
+                "generalization", {"keys": ["name"], "generalizationMap": {"bucketSize": "x"}}
+            ),
+        ],
+    }
+    (stored,) = _build(_file(view)).of(View).values()
+    assert [dict(it) for it in stored.anonymizers] == [
+        {"anonymizer": "bucketizing", "keys": ["age"], "bucket_size": 10},
+        {
+            "anonymizer": "conditional_substitution",
+            "keys": ["name"],
+            "substitution_list": ["*"],
+            "condition_map": {"phone": {"match_regex": "^0"}},
+        },
+        {
+            "anonymizer": "generalization",
+            "keys": ["name"],
+            "generalization_map": {"bucketSize": "x"},
+        },
+    ]
+
+
+def test_a_parameter_in_both_spellings_is_told() -> None:
+    twice = _anonymizer("bucketizing", {"keys": ["age"], "bucketSize": 10, "bucket_size": 5})
+    (problem,) = _problems(_file({"applicationId": "v", "anonymizers": [twice]}))
+    assert "'bucket_size' is given twice" in problem
+
+
+def test_a_problem_is_told_in_the_spelling_of_the_file() -> None:
+    wrong = _anonymizer("bucketizing", {"keys": ["age"], "bucketSize": -1})
+    (problem,) = _problems(_file({"applicationId": "v", "anonymizers": [wrong]}))
+    assert "anonymizers.0.bucketSize" in problem
+
+
 def test_all_that_is_wrong_is_told_with_its_line() -> None:
     problems = _problems(
         _file(

@@ -40,7 +40,7 @@ STREAM: dict[str, Any] = {
 GROUP = {
     "anonymizer": "k_anonymization",
     "keys": ["pid"],
-    "quasiIdentifiers": [{"key": "age", "min": 0, "max": 100}],
+    "quasi_identifiers": [{"key": "age", "min": 0, "max": 100}],
     "k": 3,
     "delta": 3,
 }
@@ -148,10 +148,10 @@ def test_the_journalist_looks_among_all_persons_of_the_stream(tmp_path: Path) ->
 
 
 def test_masks_before_the_groups_hold_for_the_population_too(tmp_path: Path) -> None:
-    bucket = {"anonymizer": "bucketizing", "keys": ["age"], "bucketSize": 50}
+    bucket = {"anonymizer": "bucketizing", "keys": ["age"], "bucket_size": 50}
     tree = {"value": "any", "children": [{"value": "[0 - 50]"}, {"value": "[50 - 100]"}]}
     quasi = [{"key": "age", "hierarchy": tree}]
-    plan = blueprint(bucket, {**GROUP, "quasiIdentifiers": quasi})
+    plan = blueprint(bucket, {**GROUP, "quasi_identifiers": quasi})
     meter = measure_view(publish_masked(tmp_path / "view", plan))[0]
     topic = feed_log(tmp_path, [*ROWS, (50, 77, "flu")])
     found = measure_journalist(meter, topic, SECRET, 0.2)

@@ -29,7 +29,7 @@ name: research
 stream: patients
 window: {size: 10s}
 anonymizers:
-  - {anonymizer: aggregation, keys: [age], aggregationMode: max}
+  - {anonymizer: aggregation, keys: [age], aggregation_mode: max}
   - {anonymizer: tokenization, keys: [pid], method: vault, vault: patients}
 ---
 kind: right

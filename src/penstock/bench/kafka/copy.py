@@ -57,8 +57,8 @@ FIELDS: Final = [
 ]
 MASKS: Final = [
     {"anonymizer": "suppression", "keys": ["pid", "name"]},
-    {"anonymizer": "blurring", "keys": ["zip"], "nFields": 3},
-    {"anonymizer": "bucketizing", "keys": ["age"], "bucketSize": 10},
+    {"anonymizer": "blurring", "keys": ["zip"], "n_fields": 3},
+    {"anonymizer": "bucketizing", "keys": ["age"], "bucket_size": 10},
 ]
 
 

@@ -73,7 +73,9 @@ class Parameters:
         ]
         if len(quasi_identifiers) > MAX_QUASI_IDENTIFIERS:
             fix = f"name at most {MAX_QUASI_IDENTIFIERS}"
-            problems.append(Problem("quasiIdentifiers", f"{len(quasi_identifiers)} are named", fix))
+            problems.append(
+                Problem("quasi_identifiers", f"{len(quasi_identifiers)} are named", fix)
+            )
         if problems:
             raise InvalidError("k-anonymity", problems)
         self.space = Space(quasi_identifiers)

@@ -21,7 +21,7 @@ class Space:
     def __init__(self, domains: Sequence[Domain]) -> None:
         if not domains:
             raise UsageError(
-                "no quasi-identifier is given", fix="name at least one field in quasiIdentifiers"
+                "no quasi-identifier is given", fix="name at least one field in quasi_identifiers"
             )
         self.domains = tuple(domains)
         spans = np.array([domain.span for domain in domains])

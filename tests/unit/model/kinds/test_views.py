@@ -32,7 +32,7 @@ TUMBLING = {"size": "10s"}
 K = {
     "anonymizer": "k_anonymization",
     "keys": ["pid", "name"],
-    "quasiIdentifiers": [{"key": "age", "min": 0, "max": 120}, {"key": "sex", "hierarchy": "sex"}],
+    "quasi_identifiers": [{"key": "age", "min": 0, "max": 120}, {"key": "sex", "hierarchy": "sex"}],
     "k": 5,
 }
 
@@ -54,7 +54,7 @@ def test_a_plan_follows_types_through_masks_and_collective_steps() -> None:
             SEX,
             _view(
                 {"anonymizer": "suppression", "keys": ["name"]},
-                {"anonymizer": "aggregation", "keys": ["age"], "aggregationMode": "average"},
+                {"anonymizer": "aggregation", "keys": ["age"], "aggregation_mode": "average"},
                 {"anonymizer": "noise", "keys": ["age"], "noise": 0.1},
                 window=TUMBLING,
             ),
@@ -83,12 +83,12 @@ def test_a_k_anonymous_view_is_valid() -> None:
         ([{"anonymizer": "supression", "keys": ["pid"]}], {}, "there is no anonymizer"),
         ([{"anonymizer": "suppression", "keys": ["hba1c"]}], {}, "there is no field 'hba1c'"),
         ([{"anonymizer": "noise", "keys": ["sex"], "noise": 1}], {}, "does not take 'sex'"),
-        ([{"anonymizer": "bucketizing", "keys": ["age"]}], {}, "bucketSize"),
-        ([{"anonymizer": "bucketizing", "keys": ["age"], "bucketSize": 0}], {}, "bucketSize"),
+        ([{"anonymizer": "bucketizing", "keys": ["age"]}], {}, "bucket_size"),
+        ([{"anonymizer": "bucketizing", "keys": ["age"], "bucket_size": 0}], {}, "bucket_size"),
         ([{"anonymizer": "shuffling", "keys": ["age"]}], {}, "needs a window"),
         ([], {"window": TUMBLING}, "no anonymizer uses the window"),
         (
-            [{"anonymizer": "aggregation", "keys": ["name"], "aggregationMode": "sum"}],
+            [{"anonymizer": "aggregation", "keys": ["name"], "aggregation_mode": "sum"}],
             {"window": TUMBLING},
             "aggregation does not take 'name'",
         ),
@@ -96,17 +96,17 @@ def test_a_k_anonymous_view_is_valid() -> None:
         ([{**K, "k": 1}], {}, "at least 2"),
         ([{**K, "delta": 3}], {}, "no group is ever full"),
         (
-            [{**K, "quasiIdentifiers": [{"key": "age", "hierarchy": "sex"}]}],
+            [{**K, "quasi_identifiers": [{"key": "age", "hierarchy": "sex"}]}],
             {},
             "hierarchies are of texts",
         ),
         (
-            [{**K, "quasiIdentifiers": [{"key": "sex", "hierarchy": "sexes"}]}],
+            [{**K, "quasi_identifiers": [{"key": "sex", "hierarchy": "sexes"}]}],
             {},
             "there is no hierarchy 'sexes'",
         ),
         (
-            [{**K, "quasiIdentifiers": [{"key": "age", "min": 9, "max": 9}]}],
+            [{**K, "quasi_identifiers": [{"key": "age", "min": 9, "max": 9}]}],
             {},
             "is not below max",
         ),
