@@ -13,7 +13,7 @@ from penstock.components import KafkaCluster
 from penstock.config.secrets import KeyFile, SecretFile
 from penstock.config.sections.kafka import KafkaSettings
 from penstock.eventlog.connection import admin_settings
-from penstock.kafka import AccessRecord, Administration, open_administration
+from penstock.kafka import AccessAudit, Administration, open_administration
 from penstock.model.document import Document
 from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms
@@ -45,7 +45,7 @@ class Officer:
             self.database,
             self.definitions,
             actor="officer",
-            record=AccessRecord(self.log, self.people, self.people.person("officer")),
+            audit=AccessAudit(self.log, self.people, self.people.person("officer")),
         )
 
     def recorded(self) -> list[dict[str, Any]]:

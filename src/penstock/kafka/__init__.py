@@ -1,9 +1,9 @@
-"""Users, rules and topics of a Kafka cluster, which follow the definitions.
+"""Users, ACLs and topics of a Kafka cluster, reconciled with the definitions.
 
-The cluster itself enforces who reads which view: SCRAM logins, and rules that allow. What
-is here says what they should be (`rules`), looks at what they are (`cluster`), and mends
-the difference (`reconciling`); `administration` is what a data officer does, and
-the settings of clients come from `eventlog.connection`.
+The cluster itself enforces who reads which view, by SCRAM logins and allow ACLs. `acls` derives
+the ACLs that roles ask for, `cluster` reads and changes those that there are, `drift` is the
+difference, and `reconciler` removes it. `administration` holds the commands of a data officer.
+The settings of clients come from `eventlog.connection`.
 """
 
 from penstock.eventlog.connection import (
@@ -13,27 +13,30 @@ from penstock.eventlog.connection import (
     owned_name,
     producer_settings,
 )
-from penstock.kafka.administration import Administration, PendingError, parse_permission
-from penstock.kafka.cluster import Cluster
-from penstock.kafka.comparing import Differences
-from penstock.kafka.opening import open_administration, open_reconciler
-from penstock.kafka.reconciling import Outcome, Reconciler
-from penstock.kafka.records import AccessRecord
-from penstock.kafka.rules import Rule, WantedAccess
+from penstock.kafka.acls import Acl, WantedAccess
+from penstock.kafka.administration import (
+    Administration,
+    PendingError,
+    open_administration,
+    parse_permission,
+)
+from penstock.kafka.audit import AccessAudit
+from penstock.kafka.cluster import Cluster, make_topics, wanted_topics
+from penstock.kafka.drift import Drift
+from penstock.kafka.reconciler import Reconciler, ReconcileResult, open_reconciler
 from penstock.kafka.status import RoleStatus, UserStatus
-from penstock.kafka.topics import make_topics, wanted_topics
-from penstock.kafka.watching import run_watch
+from penstock.kafka.watch import run_watch
 
 __all__ = [
-    "AccessRecord",
+    "AccessAudit",
+    "Acl",
     "Administration",
     "Cluster",
-    "Differences",
-    "Outcome",
+    "Drift",
     "PendingError",
+    "ReconcileResult",
     "Reconciler",
     "RoleStatus",
-    "Rule",
     "UserStatus",
     "WantedAccess",
     "admin_settings",

@@ -16,16 +16,18 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from penstock.config.sections.kafka import KafkaSettings
 from penstock.errors import PenstockError, UnavailableError, UsageError, quote
-from penstock.kafka.reconciling import Outcome, Reconciler
-from penstock.kafka.records import AccessRecord
-from penstock.kafka.rules import WantedAccess
+from penstock.kafka.acls import WantedAccess
+from penstock.kafka.audit import AccessAudit
+from penstock.kafka.credential_vault import CredentialVault
+from penstock.kafka.reconciler import Reconciler, ReconcileResult, open_reconciler
 from penstock.kafka.scram import derive
-from penstock.kafka.sealing import Sealer
 from penstock.kafka.status import RoleStatus, UserStatus, role_status, user_status
 from penstock.model.document import Document, Key
 from penstock.model.kinds.roles import TARGETS, Permission
 from penstock.store.checked import CheckedDefinitions, Wanted
+from penstock.store.database import Database
 from penstock.store.definitions import Change
 from penstock.store.kafka_users import KafkaUsers
 from penstock.store.snapshots import Snapshot
@@ -43,31 +45,31 @@ class Administration:
         definitions: CheckedDefinitions,
         users: KafkaUsers,
         reconciler: Reconciler,
-        sealer: Sealer,
+        vault: CredentialVault,
         *,
         actor: str,
         own: Iterable[str],
         mechanism: str = "SCRAM-SHA-512",
         iterations: int = 8192,
-        record: AccessRecord | None = None,
+        audit: AccessAudit | None = None,
     ) -> None:
         self._definitions = definitions
         self._users = users
         self.reconciler = reconciler
-        self._sealer = sealer
+        self._vault = vault
         self._actor = actor
         self._own = frozenset(own)
         self._mechanism = mechanism
         self._iterations = iterations
-        self._record = record
+        self._audit = audit
 
-    def add_user(self, name: str, password: str, roles: Iterable[str] = ()) -> Outcome:
+    def add_user(self, name: str, password: str, roles: Iterable[str] = ()) -> ReconcileResult:
         """Add a user with a password."""
         if name in self._own:
             raise UsageError(
                 f"{quote(name)} is Penstock's own user at Kafka", fix="choose another name"
             )
-        sealed = self._sealer.seal(name, derive(password, self._mechanism, self._iterations))
+        sealed = self._vault.seal(name, derive(password, self._mechanism, self._iterations))
         key = Key("user", name)
 
         def then(connection: Connection, change: Change) -> None:
@@ -83,22 +85,22 @@ class Administration:
         )
         return self._bring(change, "add-user", user=name)
 
-    def delete_user(self, name: str) -> Outcome:
-        """Delete a user: first the rules are taken away, then the login."""
+    def delete_user(self, name: str) -> ReconcileResult:
+        """Delete a user: first the ACLs, then the login."""
         change = self._definitions.delete(
             [Key("user", name)], actor=self._actor, reason=f"delete user {name}"
         )
         return self._bring(change, "delete-user", user=name)
 
-    def set_password(self, name: str, password: str) -> Outcome:
+    def set_password(self, name: str, password: str) -> ReconcileResult:
         """Give a user another password."""
         snapshot = self._definitions.definitions.snapshot()
         self._require(snapshot, Key("user", name))
-        sealed = self._sealer.seal(name, derive(password, self._mechanism, self._iterations))
-        if self._record is None:
+        sealed = self._vault.seal(name, derive(password, self._mechanism, self._iterations))
+        if self._audit is None:
             self._users.put(name, sealed)
         else:
-            with self._record.noting("set-password", snapshot.epoch, user=name) as connection:
+            with self._audit.noting("set-password", snapshot.epoch, user=name) as connection:
                 self._users.put_within(connection, name, sealed)
         return self._follow_up(snapshot.epoch)
 
@@ -109,7 +111,7 @@ class Administration:
         *,
         includes: Iterable[str] = (),
         excludes: Iterable[str] = (),
-    ) -> Outcome:
+    ) -> ReconcileResult:
         """Add a role with permissions; see `parse_permission` for their notation."""
         words = list(permissions)
 
@@ -127,7 +129,7 @@ class Administration:
 
         return self._edit(want, f"add role {name}", "add-role", role=name)
 
-    def delete_role(self, name: str) -> Outcome:
+    def delete_role(self, name: str) -> ReconcileResult:
         """Delete a role, and take it from all users; a role that includes it keeps it."""
 
         def want(now: Snapshot) -> Wanted:
@@ -141,7 +143,7 @@ class Administration:
 
         return self._edit(want, f"delete role {name}", "delete-role", role=name)
 
-    def add_permission(self, role: str, permission: str, *, allow: str = "read") -> Outcome:
+    def add_permission(self, role: str, permission: str, *, allow: str = "read") -> ReconcileResult:
         """Add a permission to a role."""
 
         def want(now: Snapshot) -> Wanted:
@@ -159,31 +161,33 @@ class Administration:
             role=f"{role}: {allow} {permission}",
         )
 
-    def remove_permission(self, role: str, permission: str, *, allow: str = "read") -> Outcome:
+    def remove_permission(
+        self, role: str, permission: str, *, allow: str = "read"
+    ) -> ReconcileResult:
         """Remove a permission from a role, also where a view names the role."""
 
         def want(now: Snapshot) -> Wanted:
             held = self._require(now, Key("role", role))
             access = self._access(now)
-            reach = access.reach(parse_permission(permission, access, allow=allow))
+            removed = access.resolve(parse_permission(permission, access, allow=allow))
             wanted: dict[Key, Document | None] = {}
             have = [Permission.model_validate(item) for item in held.body.get("permissions", ())]
-            left = [item for item in have if access.reach(item) != reach]
+            left = [item for item in have if access.resolve(item) != removed]
             if len(left) != len(have):
                 wanted[held.key] = _with(held, "permissions", [_as_data(item) for item in left])
             for view in access.views.values():
-                if role in view.roles and (view.topic, "read") == (reach.name, reach.allow):
+                if role in view.roles and (view.topic, "read") == (removed.name, removed.allow):
                     wanted[view.key] = _with_list(now.documents[view.key], "roles", without=role)
-            if not wanted and reach in access.reach_of_roles([role]):
+            if not wanted and removed in access.access_of_roles([role]):
                 included = sorted(access.graph.closure([role]) - {role})
-                sources = [name for name in included if reach in access.own_reach(name)]
+                sources = [name for name in included if removed in access.own_access(name)]
                 raise UsageError(
-                    f"{quote(role)} has {quote(str(reach))} by including {', '.join(sources)}",
+                    f"{quote(role)} has {quote(str(removed))} by including {', '.join(sources)}",
                     fix="remove it there, or include that role no more",
                 )
             if not wanted:
                 raise UsageError(
-                    f"the role {quote(role)} has no permission {quote(str(reach))}",
+                    f"the role {quote(role)} has no permission {quote(str(removed))}",
                     fix=f"`penstock role show {role}` lists what it has",
                 )
             return wanted
@@ -195,7 +199,7 @@ class Administration:
             role=f"{role}: {allow} {permission}",
         )
 
-    def assign_role(self, user: str, role: str) -> Outcome:
+    def assign_role(self, user: str, role: str) -> ReconcileResult:
         """Give a role to a user."""
 
         def want(now: Snapshot) -> Wanted:
@@ -205,7 +209,7 @@ class Administration:
 
         return self._edit(want, f"assign role {role} to {user}", "assign-role", user, role)
 
-    def remove_role(self, user: str, role: str) -> Outcome:
+    def remove_role(self, user: str, role: str) -> ReconcileResult:
         """Take a role from a user."""
 
         def want(now: Snapshot) -> Wanted:
@@ -254,23 +258,23 @@ class Administration:
         operation: str,
         user: str | None = None,
         role: str | None = None,
-    ) -> Outcome:
+    ) -> ReconcileResult:
         change = self._definitions.edit(want, actor=self._actor, reason=reason)
         return self._bring(change, operation, user, role)
 
     def _bring(
         self, change: Change, operation: str, user: str | None = None, role: str | None = None
-    ) -> Outcome:
+    ) -> ReconcileResult:
         """Record a command that is stored, and bring the cluster to it."""
 
         def note() -> None:
-            if self._record is not None and not change.is_empty:
+            if self._audit is not None and not change.is_empty:
                 rule = None if role is None else f"role {role}"
-                self._record.note_command(operation, change.epoch, user=user, rule=rule)
+                self._audit.note_command(operation, change.epoch, user=user, rule=rule)
 
         return self._follow_up(change.epoch, note)
 
-    def _follow_up(self, epoch: int, note: Callable[[], None] = lambda: None) -> Outcome:
+    def _follow_up(self, epoch: int, note: Callable[[], None] = lambda: None) -> ReconcileResult:
         try:
             note()
             return self.reconciler.follow_up()
@@ -292,6 +296,28 @@ class Administration:
                 f"there is no {key.kind} {quote(key.name)}", fix=f"`penstock {key.kind} list`"
             )
         return held
+
+
+def open_administration(
+    settings: KafkaSettings,
+    database: Database,
+    definitions: CheckedDefinitions,
+    *,
+    actor: str,
+    audit: AccessAudit | None = None,
+) -> Administration:
+    """Return what a data officer works with."""
+    return Administration(
+        definitions,
+        KafkaUsers(database),
+        open_reconciler(settings, database, definitions, audit=audit),
+        CredentialVault.open(settings.key),
+        actor=actor,
+        own=[settings.user],
+        mechanism=settings.mechanism,
+        iterations=settings.iterations,
+        audit=audit,
+    )
 
 
 def parse_permission(text: str, access: WantedAccess, *, allow: str = "read") -> Permission:

@@ -1,9 +1,9 @@
-"""A Kafka cluster as its administrator sees it: users, rules, topics.
+"""A Kafka cluster as its administrator sees it: users, ACLs, topics.
 
 Rules that hold here:
-- Every call ends in time, and what fails is `UnavailableError` in our words.
-- Many rules travel together, in batches that a controller takes as one.
-- Rules are removed by exact description; only `remove_from_all` leaves the user open.
+- Every call has a timeout, and what fails is `UnavailableError` in our words.
+- ACLs travel in batches that a controller takes as one.
+- ACLs are deleted by exact filters; only `delete_from_all` leaves the principal open.
 """
 
 from __future__ import annotations
@@ -11,30 +11,32 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from functools import cached_property
 from itertools import islice
-from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from penstock.config.sections.kafka import KafkaSettings
+from penstock.definitions import DefinitionSet
 from penstock.errors import UnavailableError
 from penstock.eventlog.connection import admin_settings
-from penstock.kafka.rules import Rule
+from penstock.kafka.acls import Acl
+from penstock.kafka.broker_connection import MECHANISMS, BrokerConnection
 from penstock.kafka.scram import Credential
-from penstock.kafka.wire import MECHANISMS, Wire
+from penstock.model.kinds import Stream, View
 
 PRINCIPAL: Final = "User:"
 PUT_BATCH: Final = 4000
-# To remove a rule the controller looks at all there are.
+# To delete an ACL the controller scans all there are.
 REMOVE_BATCH: Final = 200
 # A controller takes at most 10,000 changes at once.
 SHARED_LIMIT: Final = 8000
 CREDENTIAL_BATCH: Final = 1000
-WIRE_SECONDS: Final = 20.0
+SESSION_SECONDS: Final = 20.0
 REASON_LIMIT: Final = 300
 _NOT_ALLOWED: Final = {
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
@@ -45,68 +47,69 @@ _FORGIVEN: Final = {KafkaError.TOPIC_ALREADY_EXISTS}
 Item = TypeVar("Item")
 
 
-class Cluster:
+class Cluster(ExitStack):
     """One cluster; use it as a context manager. Opening it logs in, or says why not."""
 
     def __init__(self, settings: KafkaSettings) -> None:
+        super().__init__()
         self.settings = settings
         self._timeout = settings.timeout
-        self._held = Wire.open(settings)
+        self._connection = self.enter_context(BrokerConnection.open(settings))
         self._since = time.monotonic()
 
     def identity(self) -> str:
         """Return what tells this cluster from any other."""
-        return self._wire().identity()
+        return self._broker().identity()
 
     def brokers(self) -> list[str]:
         """Return the addresses of all brokers that run."""
-        return self._wire().brokers()
+        return self._broker().brokers()
 
-    def open_broker(self, address: str) -> Wire:
+    def connect_broker(self, address: str) -> BrokerConnection:
         """Log in at one broker."""
-        return Wire.open(self.settings, address=address)
+        return BrokerConnection.open(self.settings, address=address)
 
     def users(self) -> set[str]:
         """Return the users that have a credential."""
-        return self._wire().users()
+        return self._broker().users()
 
-    def rules(self) -> Iterator[tuple[str, Rule]]:
-        """Yield all rules with their principals."""
-        yield from self._wire().rules()
+    def acls(self) -> Iterator[tuple[str, Acl]]:
+        """Yield all ACLs with their principals."""
+        yield from self._broker().acls()
 
-    def rules_of(self, users: Iterable[str]) -> dict[str, set[Rule]]:
-        """Return the rules of some users."""
-        wire = self._wire()
-        return {user: {rule for _, rule in wire.rules(PRINCIPAL + user)} for user in users}
+    def acls_of(self, users: Iterable[str]) -> dict[str, set[Acl]]:
+        """Return the ACLs of some users."""
+        broker = self._broker()
+        return {user: {acl for _, acl in broker.acls(PRINCIPAL + user)} for user in users}
 
-    def put_rules(self, rules: Iterable[tuple[str, Rule]]) -> Iterator[int]:
-        """Put rules for users, and yield how many are there after each batch."""
-        for batch in _batches(rules, PUT_BATCH):
-            self._wire().put_rules((PRINCIPAL + user, rule) for user, rule in batch)
+    def create_acls(self, acls: Iterable[tuple[str, Acl]]) -> Iterator[int]:
+        """Create ACLs for users, and yield how many are there after each batch."""
+        for batch in _batches(acls, PUT_BATCH):
+            self._broker().create_acls((PRINCIPAL + user, acl) for user, acl in batch)
             yield len(batch)
 
-    def remove_rules(self, rules: Iterable[tuple[str, Rule]]) -> Iterator[int]:
-        """Remove rules of principals, and yield how many are gone after each batch."""
-        for batch in _batches(rules, REMOVE_BATCH):
-            yield self._wire().remove_rules(batch)
+    def delete_acls(self, acls: Iterable[tuple[str, Acl]]) -> Iterator[int]:
+        """Delete ACLs of principals, and yield how many are gone after each batch."""
+        for batch in _batches(acls, REMOVE_BATCH):
+            yield self._broker().delete_acls(batch)
 
-    def remove_from_all(self, rules: Mapping[Rule, int]) -> Iterator[int]:
-        """Remove rules from everyone who has them, so many as said, and yield how many went.
+    def delete_from_all(self, acls: Mapping[Acl, int]) -> Iterator[int]:
+        """Delete ACLs from everyone who has them, so many as said, and yield how many went.
 
         Who got one of them in this very moment loses it: that denies, and is seen by the next
         comparison.
         """
-        for rule, count in rules.items():
+        for acl, count in acls.items():
             if count > SHARED_LIMIT:
-                holders = [who for who, found in self.rules() if found == rule]
-                yield from self.remove_rules((who, rule) for who in holders)
+                holders = [who for who, found in self.acls() if found == acl]
+                yield from self.delete_acls((who, acl) for who in holders)
             else:
-                yield self._wire().remove_rules([(None, rule)])
+                yield self._broker().delete_acls([(None, acl)])
 
     def put_credentials(self, credentials: Iterable[tuple[str, Credential]]) -> Iterator[list[str]]:
         """Put users' credentials, and yield the users that have theirs after each batch."""
         for batch in _batches(credentials, CREDENTIAL_BATCH):
-            _refuse(self._wire().alter_credentials(put=batch))
+            _refuse(self._broker().alter_credentials(put=batch))
             yield [user for user, _ in batch]
 
     def remove_credentials(self, users: Iterable[str]) -> None:
@@ -114,7 +117,7 @@ class Cluster:
         for batch in _batches(users, CREDENTIAL_BATCH):
             for mechanism in MECHANISMS:
                 gone = [(user, mechanism) for user in batch]
-                _refuse(self._wire().alter_credentials(delete=gone))
+                _refuse(self._broker().alter_credentials(delete=gone))
 
     def topics(self) -> set[str]:
         """Return the names of all topics."""
@@ -138,21 +141,17 @@ class Cluster:
             self._wait(future, f"it did not make the topic {name}")
         return missing
 
-    def close(self) -> None:
-        """Let go of the connection."""
-        self._held.close()
-
     @cached_property
     def _admin(self) -> AdminClient:
         return AdminClient(admin_settings(self.settings))
 
-    def _wire(self) -> Wire:
+    def _broker(self) -> BrokerConnection:
         # Brokers end connections that do not log in again from time to time.
-        if time.monotonic() - self._since > WIRE_SECONDS:
-            self._held.close()
-            self._held = Wire.open(self.settings)
+        if time.monotonic() - self._since > SESSION_SECONDS:
+            self.close()
+            self._connection = self.enter_context(BrokerConnection.open(self.settings))
             self._since = time.monotonic()
-        return self._held
+        return self._connection
 
     def _wait(self, future: Future[Any], what: str) -> Any:
         try:
@@ -165,17 +164,6 @@ class Cluster:
             raise UnavailableError(
                 f"Kafka: {what} in {self._timeout:g} s", fix="check that its brokers run"
             ) from None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _failed(what: str, error: KafkaException) -> UnavailableError:
@@ -203,3 +191,18 @@ def _batches(items: Iterable[Item], size: int) -> Iterator[Sequence[Item]]:
     source = iter(items)
     while batch := list(islice(source, size)):
         yield batch
+
+
+def wanted_topics(definitions: DefinitionSet, streams: Iterable[str] | None = None) -> list[str]:
+    """Return the topics of streams and of their views; of all streams where none is named."""
+    asked = set(definitions.of(Stream) if streams is None else streams)
+    found = {item.topic for name, item in definitions.of(Stream).items() if name in asked}
+    found |= {view.topic for view in definitions.of(View).values() if view.stream in asked}
+    return sorted(found)
+
+
+def make_topics(
+    cluster: Cluster, definitions: DefinitionSet, streams: Iterable[str] | None = None
+) -> list[str]:
+    """Make the topics of streams and views that are not there yet, and return their names."""
+    return cluster.make_topics(wanted_topics(definitions, streams))

@@ -69,9 +69,9 @@ class Login:
             nonce, salt = fields["r"], base64.b64decode(fields["s"], validate=True)
             iterations = int(fields["i"])
         except (KeyError, ValueError):
-            raise RefusedError(_NONSENSE, fix=_WHICH) from None
+            raise LoginRefusedError(_NONSENSE, fix=_WHICH) from None
         if not nonce.startswith(self._nonce) or not 0 < iterations <= MOST_ITERATIONS:
-            raise RefusedError(_NONSENSE, fix=_WHICH)
+            raise LoginRefusedError(_NONSENSE, fix=_WHICH)
         salted = derive(self._password, self._mechanism, iterations, salt).salted
         binding = base64.b64encode(_NO_BINDING.encode()).decode()
         without_proof = f"c={binding},r={nonce}"
@@ -90,13 +90,13 @@ class Login:
         except (KeyError, ValueError):
             signature = b""
         if not hmac.compare_digest(signature, self._signature):
-            raise RefusedError("the broker could not prove that it knows the user", fix=_WHICH)
+            raise LoginRefusedError("the broker could not prove that it knows the user", fix=_WHICH)
 
     def _mac(self, key: bytes, message: bytes) -> bytes:
         return hmac.digest(key, message, self._hash)
 
 
-class RefusedError(UnavailableError):
+class LoginRefusedError(UnavailableError):
     """The broker does not let us in, or is not who it should be."""
 
 

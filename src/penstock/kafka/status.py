@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from penstock.kafka.rules import WantedAccess
+from penstock.kafka.acls import WantedAccess
 from penstock.store.kafka_users import KafkaUser
 
 
@@ -53,7 +53,7 @@ def user_status(
         name=name,
         roles=roles,
         all_roles=tuple(sorted(access.graph.closure(roles))),
-        permissions=tuple(str(item) for item in sorted(access.reach_of_roles(roles), key=str)),
+        permissions=tuple(str(item) for item in sorted(access.access_of_roles(roles), key=str)),
         login=login,
         pending=behind or login == "pending",
     )
@@ -62,12 +62,14 @@ def user_status(
 def role_status(access: WantedAccess, name: str) -> RoleStatus:
     """Return what a role is and allows."""
     role = access.roles[name]
-    own = access.own_reach(name)
+    own = access.own_access(name)
     return RoleStatus(
         name=name,
         permissions=tuple(str(item) for item in sorted(own, key=str)),
         includes=role.includes,
         excludes=role.excludes,
-        inherited=tuple(str(item) for item in sorted(access.reach_of_roles([name]) - own, key=str)),
+        inherited=tuple(
+            str(item) for item in sorted(access.access_of_roles([name]) - own, key=str)
+        ),
         users=tuple(sorted(access.users_of([name]))),
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.components import KafkaCluster
-from penstock.kafka import Cluster, Rule
+from penstock.kafka import Acl, Cluster
 from tests.kafka.officers import Officer, open_officer, stream, view
 
 pytestmark = [pytest.mark.needs("java", "jars"), pytest.mark.timeout(900)]
@@ -30,20 +30,20 @@ def officer(tmp_path: Path) -> Iterator[Officer]:
         yield made
 
 
-def rules_everywhere(officer: Officer) -> dict[str, set[Rule]]:
+def rules_everywhere(officer: Officer) -> dict[str, set[Acl]]:
     """Ask each broker by itself which rules the reader has."""
     with Cluster(officer.settings) as cluster:
         found = {}
         for address in cluster.brokers():
-            with cluster.open_broker(address) as wire:
-                found[address] = {rule for _, rule in wire.rules("User:cara")}
+            with cluster.connect_broker(address) as broker:
+                found[address] = {acl for _, acl in broker.acls("User:cara")}
         return found
 
 
 def test_no_broker_has_a_rule_that_a_command_has_removed(
     officer: Officer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.kafka.confirming.GONE_SECONDS", 120.0)
+    monkeypatch.setattr("penstock.kafka.revocation.GONE_SECONDS", 120.0)
     cluster = officer.cluster
     officer.does.add_user("cara", "pw")
     for _ in range(ROUNDS):

@@ -15,8 +15,8 @@ import pytest
 
 from penstock.components import KafkaCluster
 from penstock.config import load
-from penstock.kafka import Cluster, Rule
-from penstock.kafka.wire import Wire
+from penstock.kafka import Acl, Cluster
+from penstock.kafka.broker_connection import BrokerConnection
 
 pytestmark = pytest.mark.needs("java", "jars")
 
@@ -66,23 +66,23 @@ def ask(folder: Path, *words: str) -> Any:
     return json.loads(run(folder, *words, "--json").stdout)
 
 
-def rules_of(folder: Path, user: str) -> set[Rule]:
+def acls_of(folder: Path, user: str) -> set[Acl]:
     with Cluster(load(folder / "penstock.yaml").kafka) as cluster:
-        return cluster.rules_of([user])[user]
+        return cluster.acls_of([user])[user]
 
 
 FRONT = {
-    Rule("topic", "literal", "desk-front", "read"),
-    Rule("group", "prefixed", "carl:", "read"),
+    Acl("topic", "literal", "desk-front", "read"),
+    Acl("group", "prefixed", "carl:", "read"),
 }
 
 
 def test_users_and_roles_by_commands(folder: Path) -> None:
     run(folder, "role", "add", "clerk")
     run(folder, "user", "add", "carl", "--role", "clerk", text="secret\n")
-    assert rules_of(folder, "carl") == FRONT
+    assert acls_of(folder, "carl") == FRONT
     settings = load(folder / "penstock.yaml").kafka
-    Wire.open(settings, "carl", "secret").close()
+    BrokerConnection.open(settings, "carl", "secret").close()
     run(folder, "role", "add", "boss", "desk", "--include", "clerk")
     run(folder, "user", "assign", "carl", "boss")
     assert ask(folder, "user", "show", "carl") == {
@@ -96,13 +96,13 @@ def test_users_and_roles_by_commands(folder: Path) -> None:
     assert ask(folder, "role", "show", "boss")["inherited"] == ["read desk-front"]
     run(folder, "role", "revoke", "boss", "desk")
     run(folder, "user", "remove", "carl", "clerk")
-    assert rules_of(folder, "carl") == FRONT
+    assert acls_of(folder, "carl") == FRONT
     made = ask(folder, "user", "password", "carl", "--generate")
     file = Path(made["password_file"])
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    Wire.open(settings, "carl", file.read_text().strip()).close()
+    BrokerConnection.open(settings, "carl", file.read_text().strip()).close()
     run(folder, "user", "delete", "carl")
-    assert rules_of(folder, "carl") == set()
+    assert acls_of(folder, "carl") == set()
     shown = run(folder, "history").stdout
     assert "officer" in shown
     assert "secret" not in shown
@@ -126,10 +126,10 @@ def test_the_prompt_takes_the_commands_of_the_table(folder: Path) -> None:
     assert "carl: roles clerk" in said
     assert "  read desk\n" in said
     assert "users: carl" in said
-    assert rules_of(folder, "carl") == FRONT
+    assert acls_of(folder, "carl") == FRONT
     wrong = run(folder, "rbac", text="removeRole carl boss\ndeleteUser carl\n", code=2)
     assert "does not have the role 'boss'" in wrong.stderr
-    assert rules_of(folder, "carl") == FRONT
+    assert acls_of(folder, "carl") == FRONT
 
 
 def test_differences_are_shown_and_mended(folder: Path) -> None:
@@ -137,11 +137,11 @@ def test_differences_are_shown_and_mended(folder: Path) -> None:
     run(folder, "user", "add", "carl", "--role", "clerk", "--generate")
     assert "Kafka has what the roles say" in run(folder, "rbac", "diff").stdout
     with Cluster(load(folder / "penstock.yaml").kafka) as cluster:
-        list(cluster.put_rules([("carl", Rule("topic", "literal", "desk", "read"))]))
+        list(cluster.create_acls([("carl", Acl("topic", "literal", "desk", "read"))]))
     found = run(folder, "rbac", "diff", code=1).stdout
     assert "- carl: allow read topic desk" in found
     assert ask(folder, "rbac", "repair")["rules_removed"] == 1
-    assert rules_of(folder, "carl") == FRONT
+    assert acls_of(folder, "carl") == FRONT
 
 
 def test_a_cluster_out_of_reach_is_said_so_and_made_good(folder: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_cluster_out_of_reach_is_said_so_and_made_good(folder: Path) -> None:
     (folder / "penstock.yaml").write_text(good)
     assert "carl" in run(folder, "rbac", "diff", code=1).stdout
     run(folder, "rbac", "repair")
-    assert rules_of(folder, "carl") == FRONT
+    assert acls_of(folder, "carl") == FRONT
     assert ask(folder, "user", "show", "carl")["pending"] is False
 
 

@@ -23,10 +23,10 @@ import pytest
 from sqlalchemy import Connection
 
 from penstock.components import KafkaCluster
-from penstock.kafka import Cluster, Rule
-from penstock.kafka.scram import RefusedError, derive
-from penstock.kafka.sealing import Sealer
-from penstock.kafka.wire import Wire
+from penstock.kafka import Acl, Cluster
+from penstock.kafka.broker_connection import BrokerConnection
+from penstock.kafka.credential_vault import CredentialVault
+from penstock.kafka.scram import LoginRefusedError, derive
 from penstock.model.document import Document, Key
 from penstock.store.definitions import Change
 from penstock.store.kafka_users import KafkaUsers
@@ -41,7 +41,7 @@ ROLES = ["red", "green", "blue"]
 TOPICS = [f"kills{number}" for number in range(6)]
 PASSWORD = "pw"  # noqa: S105 - of users that live as long as the test
 
-Access = dict[str, set[Rule]]
+Access = dict[str, set[Acl]]
 
 
 @dataclass
@@ -67,14 +67,14 @@ class State:
         users = [Document("user", user, {"roles": roles}) for user, roles in self.roles.items()]
         return [*roles, *users]
 
-    def rules(self) -> Access:
+    def acls(self) -> Access:
         """Return what each user has, read off the tables as a person would."""
         found: Access = {user: set() for user in USERS}
         for user, roles in self.roles.items():
             names = {name for role in roles for name in self.topics[role]}
-            found[user] = {Rule("topic", "literal", name, "read") for name in names}
+            found[user] = {Acl("topic", "literal", name, "read") for name in names}
             if names:
-                found[user].add(Rule("group", "prefixed", f"{user}:", "read"))
+                found[user].add(Acl("group", "prefixed", f"{user}:", "read"))
         return found
 
 
@@ -82,7 +82,7 @@ class State:
 def officer(
     kafka: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Officer]:
-    monkeypatch.setattr("penstock.kafka.reconciling.BUSY_SECONDS", 300.0)
+    monkeypatch.setattr("penstock.kafka.reconciler.BUSY_SECONDS", 300.0)
     with open_officer(kafka, tmp_path) as made:
         made.apply(stream("clinic"))
         yield made
@@ -92,13 +92,13 @@ def declare(officer: Officer, state: State) -> None:
     """Store a state, with passwords for those who come new; Kafka is not told."""
     before = officer.definitions.current()[0].documents
     rows = KafkaUsers(officer.database)
-    sealer = Sealer.open(officer.settings.key)
+    vault = CredentialVault.open(officer.settings.key)
     credential = derive(PASSWORD, officer.settings.mechanism, officer.settings.iterations)
 
     def give_passwords(connection: Connection, _: Change) -> None:
         for user in state.roles:
             if Key("user", user) not in before:
-                rows.put_within(connection, user, sealer.seal(user, credential))
+                rows.put_within(connection, user, vault.seal(user, credential))
 
     officer.definitions.apply(
         state.documents(), actor="officer", prune=["user", "role"], then=give_passwords
@@ -145,12 +145,12 @@ def watching(officer: Officer, old: Access, new: Access) -> Iterator[None]:
     def look() -> None:
         with Cluster(officer.settings) as cluster:
             while not ended.is_set():
-                held = cluster.rules_of(USERS)
+                held = cluster.acls_of(USERS)
                 looks[0] += 1
                 excess.extend(
-                    f"{user} has {sorted(map(str, rules))}"
-                    for user, rules in held.items()
-                    if not (rules <= old[user] or rules <= new[user])
+                    f"{user} has {sorted(map(str, acls))}"
+                    for user, acls in held.items()
+                    if not (acls <= old[user] or acls <= new[user])
                 )
 
     watcher = threading.Thread(target=look)
@@ -166,8 +166,8 @@ def watching(officer: Officer, old: Access, new: Access) -> Iterator[None]:
 
 def can_log_in(officer: Officer, user: str) -> bool:
     try:
-        Wire.open(officer.settings, user, PASSWORD).close()
-    except RefusedError:
+        BrokerConnection.open(officer.settings, user, PASSWORD).close()
+    except LoginRefusedError:
         return False
     return True
 
@@ -175,7 +175,7 @@ def can_log_in(officer: Officer, user: str) -> bool:
 def check(officer: Officer, state: State) -> None:
     """Refuse any difference between the cluster and a state."""
     with Cluster(officer.settings) as cluster:
-        assert cluster.rules_of(USERS) == state.rules()
+        assert cluster.acls_of(USERS) == state.acls()
     assert {user for user in USERS if can_log_in(officer, user)} == set(state.roles)
     assert officer.open().reconciler.compare().is_empty
     assert not officer.open().reconciler.is_behind()
@@ -198,7 +198,7 @@ def test_kills_at_random_moments_are_made_good(officer: Officer) -> None:
     for _ in range(KILLS):
         old, state = state, State.draw(chance)
         declare(officer, state)
-        with watching(officer, old.rules(), state.rules()):
+        with watching(officer, old.acls(), state.acls()):
             with mending(officer) as process:
                 say(process, chance.choice(["follow", "repair"]))
                 time.sleep(chance.uniform(0, seconds))

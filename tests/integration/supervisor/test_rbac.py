@@ -101,9 +101,9 @@ class House:
         found = RunFolder(self.folder / "penstock-data").read()
         return found.model_dump(mode="json")["parts"][0] if found else {"state": "down"}
 
-    def rules(self) -> int:
+    def acls(self) -> int:
         with Cluster(load(self.folder / "penstock.yaml").kafka) as cluster:
-            return len(cluster.rules_of(["paul"])["paul"])
+            return len(cluster.acls_of(["paul"])["paul"])
 
 
 @pytest.fixture
@@ -114,8 +114,8 @@ def house(kafka: KafkaCluster, tmp_path: Path) -> Iterator[House]:
     if found is not None:
         os.kill(found.pid, signal.SIGKILL)
     with Cluster(load(tmp_path / "penstock.yaml").kafka) as cluster:
-        held = cluster.rules_of(["paul"])["paul"]
-        list(cluster.remove_rules(("User:paul", rule) for rule in held))
+        held = cluster.acls_of(["paul"])["paul"]
+        list(cluster.delete_acls(("User:paul", acl) for acl in held))
 
 
 def test_kafka_follows_under_the_supervisor(house: House) -> None:
@@ -123,14 +123,14 @@ def test_kafka_follows_under_the_supervisor(house: House) -> None:
     started = json.loads(house.run("up", "--detach", "--json"))
     assert started["parts"][0]["state"] == "running"
     assert json.loads(house.ask("/readyz"))["ok"] is True
-    _until(lambda: house.rules() == 2)
+    _until(lambda: house.acls() == 2)
     _until(lambda: house.figure("penstock_kafka_epoch") == 1)
     assert house.figure("penstock_kafka_behind") == 0
     assert house.figure('penstock_kafka_rules_total{change="put"}') == 2
     # What was killed comes back, and goes on with what has changed meanwhile.
     os.kill(house.part()["pid"], signal.SIGKILL)
     house.declare()
-    _until(lambda: house.rules() == 0)
+    _until(lambda: house.acls() == 0)
     _until(lambda: house.part()["state"] == "running" and house.part()["restarts"] == 1)
     _until(lambda: house.figure("penstock_kafka_epoch") == 2)
     recorded = house.run("audit", "tail", "--json")

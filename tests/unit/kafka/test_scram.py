@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import UsageError
-from penstock.kafka.scram import Login, RefusedError, derive
+from penstock.kafka.scram import Login, LoginRefusedError, derive
 
 NONCE = "rOprNGfwEbeRWgbNEkqO"
 SERVER_FIRST = (
@@ -38,7 +38,7 @@ def test_the_example_of_the_standard() -> None:
     ],
 )
 def test_a_strange_answer_is_refused(first: bytes) -> None:
-    with pytest.raises(RefusedError, match="nonsense"):
+    with pytest.raises(LoginRefusedError, match="nonsense"):
         login().final(first)
 
 
@@ -46,7 +46,7 @@ def test_a_strange_answer_is_refused(first: bytes) -> None:
 def test_a_broker_that_cannot_prove_itself_is_refused(final: bytes) -> None:
     example = login()
     example.final(SERVER_FIRST)
-    with pytest.raises(RefusedError):
+    with pytest.raises(LoginRefusedError):
         example.check(final)
 
 

@@ -32,8 +32,8 @@ from penstock.config.secrets import KeyFile, SecretFile
 from penstock.config.sections.kafka import KafkaSettings
 from penstock.eventlog.connection import admin_settings
 from penstock.kafka import Administration, Cluster, consumer_settings, open_administration
+from penstock.kafka.credential_vault import CredentialVault
 from penstock.kafka.scram import derive
-from penstock.kafka.sealing import Sealer
 from penstock.model.document import Document
 from penstock.store.checked import CheckedDefinitions
 from penstock.store.database import Database
@@ -92,12 +92,12 @@ def _define(definitions: CheckedDefinitions, users: int) -> None:
 
 def _give_passwords(settings: KafkaSettings, database: Database, users: int) -> None:
     """Give all users passwords; one derivation serves all, for it is not what is measured."""
-    sealer, rows = Sealer.open(settings.key), KafkaUsers(database)
+    vault, rows = CredentialVault.open(settings.key), KafkaUsers(database)
     credential = derive("secret", settings.mechanism, settings.iterations)
     with database.write() as connection:
         for number in range(users):
             name = f"u{number}"
-            rows.put_within(connection, name, sealer.seal(name, credential))
+            rows.put_within(connection, name, vault.seal(name, credential))
 
 
 def _measure_repairs(
@@ -112,9 +112,9 @@ def _measure_repairs(
     repair, _ = _timed(reconciler.repair)
     with Cluster(settings) as cluster:
         robbed = [f"u{number}" for number in range(0, users, max(1, users // 20))]
-        held = cluster.rules_of(robbed)
-        gone = [(f"User:{user}", rule) for user, rules in held.items() for rule in rules]
-        removal, _ = _timed(lambda: list(cluster.remove_rules(gone)))
+        held = cluster.acls_of(robbed)
+        gone = [(f"User:{user}", acl) for user, acls in held.items() for acl in acls]
+        removal, _ = _timed(lambda: list(cluster.delete_acls(gone)))
     mend, mended = _timed(reconciler.repair)
     if mended.put != len(gone):
         raise RuntimeError(f"{len(gone)} rules were missing, {mended.put} were put")

@@ -19,7 +19,7 @@ from penstock.config import SecretFile
 from penstock.errors import UsageError
 
 if TYPE_CHECKING:
-    from penstock.kafka import Administration, Outcome, RoleStatus, UserStatus
+    from penstock.kafka import Administration, ReconcileResult, RoleStatus, UserStatus
 
 
 @contextmanager
@@ -28,7 +28,7 @@ def open_officer(*, service: str | None = None) -> Iterator[Administration]:
 
     `service` works by itself, and stands in the audit log instead of who started it.
     """
-    from penstock.kafka import AccessRecord, open_administration
+    from penstock.kafka import AccessAudit, open_administration
     from penstock.store.audit.log import AuditLog
     from penstock.store.audit.pseudonyms import Pseudonyms
     from penstock.store.change_records import recorder
@@ -49,7 +49,7 @@ def open_officer(*, service: str | None = None) -> Iterator[Administration]:
                 database,
                 definitions,
                 actor=actor(),
-                record=AccessRecord(log, people, who),
+                audit=AccessAudit(log, people, who),
             )
         finally:
             log.close()
@@ -94,7 +94,7 @@ def made_password(user: str) -> Iterator[tuple[str, Path]]:
 
 
 def show_done(
-    as_json: bool, done: Outcome, said: str, *, more: dict[str, Any] | None = None
+    as_json: bool, done: ReconcileResult, said: str, *, more: dict[str, Any] | None = None
 ) -> None:
     """Say what a command did."""
     data = {

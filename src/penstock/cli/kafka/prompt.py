@@ -28,7 +28,7 @@ from penstock.cli.output import table
 from penstock.errors import PenstockError, UsageError, quote
 
 if TYPE_CHECKING:
-    from penstock.kafka import Administration, Outcome
+    from penstock.kafka import Administration, ReconcileResult
 
 LINE_LIMIT = 65_536
 
@@ -104,7 +104,7 @@ class Prompt:
         self._officer = officer
         self._out = out
         self._errors = errors
-        self._acts: dict[str, Callable[..., Outcome]] = {
+        self._acts: dict[str, Callable[..., ReconcileResult]] = {
             "deleteUser": officer.delete_user,
             "deleteRole": officer.delete_role,
             "addPermission": officer.add_permission,
@@ -168,7 +168,7 @@ class Prompt:
         except (EOFError, KeyboardInterrupt):
             return ""
 
-    def _done(self, done: Outcome) -> None:
+    def _done(self, done: ReconcileResult) -> None:
         self._out.print(
             f"done: epoch {done.epoch}, at Kafka {done.put} rules put, {done.removed} removed"
         )

@@ -16,7 +16,7 @@ from penstock.cli.output import console, json_option, show
 from penstock.cli.session import configuration
 
 if TYPE_CHECKING:
-    from penstock.kafka import Differences, Outcome
+    from penstock.kafka import Drift, ReconcileResult
 
 LIST_LIMIT = 200
 
@@ -86,7 +86,7 @@ def watch(as_json: bool) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: told.set())
 
-    def tell(done: Outcome) -> None:
+    def tell(done: ReconcileResult) -> None:
         show_done(as_json, done, "Kafka has what the roles say")
         sys.stdout.flush()
 
@@ -94,13 +94,13 @@ def watch(as_json: bool) -> None:
         run_watch(configuration(), officer.reconciler, told, tell)
 
 
-def _render(target: Console, found: Differences) -> None:
+def _render(target: Console, found: Drift) -> None:
     rows = [
-        *(("+", "green", f"{user}: {rule}") for user, rule in found.missing),
-        *(("-", "red", f"{user}: {rule}") for user, rule in found.extra),
+        *(("+", "green", f"{user}: {acl}") for user, acl in found.missing),
+        *(("-", "red", f"{user}: {acl}") for user, acl in found.extra),
         *(("+", "green", f"user {user}") for user in found.users_to_put),
         *(("-", "red", f"user {user}") for user in found.users_to_remove),
-        *(("?", "yellow", f"nobody declared: {who}: {rule}") for who, rule in found.foreign),
+        *(("?", "yellow", f"nobody declared: {who}: {acl}") for who, acl in found.foreign),
         *(("?", "yellow", f"nobody declared: user {user}") for user in found.foreign_users),
         *(("!", "yellow", f"{user} has no password yet") for user in found.without_password),
         *(("!", "red", f"{user} is Penstock's own name at Kafka") for user in found.refused),

@@ -15,16 +15,16 @@ from penstock.components import KafkaCluster
 from penstock.config.secrets import SecretFile
 from penstock.errors import InvalidError, UnavailableError, UsageError
 from penstock.kafka import (
+    Acl,
     Administration,
     Cluster,
     PendingError,
-    Rule,
     consumer_settings,
     make_topics,
     producer_settings,
 )
-from penstock.kafka.scram import RefusedError, derive
-from penstock.kafka.wire import Wire
+from penstock.kafka.broker_connection import BrokerConnection
+from penstock.kafka.scram import LoginRefusedError, derive
 from penstock.model.document import Document
 from penstock.store.kafka_users import KafkaUsers
 from tests.kafka.officers import Officer, open_officer, stream, view
@@ -44,22 +44,22 @@ def officer(kafka: KafkaCluster, tmp_path: Path) -> Iterator[Officer]:
         yield made
 
 
-def rules_of(officer: Officer, user: str) -> set[Rule]:
+def acls_of(officer: Officer, user: str) -> set[Acl]:
     with Cluster(officer.settings) as cluster:
-        return cluster.rules_of([user])[user]
+        return cluster.acls_of([user])[user]
 
 
 def can_log_in(officer: Officer, user: str, password: str) -> bool:
     try:
-        Wire.open(officer.settings, user, password).close()
-    except RefusedError:
+        BrokerConnection.open(officer.settings, user, password).close()
+    except LoginRefusedError:
         return False
     return True
 
 
 CARE = {
-    Rule("topic", "literal", "clinic-care", "read"),
-    Rule("group", "prefixed", "cara:", "read"),
+    Acl("topic", "literal", "clinic-care", "read"),
+    Acl("group", "prefixed", "cara:", "read"),
 }
 
 
@@ -100,13 +100,13 @@ def test_a_reader_who_loses_the_role_stops_and_goes_on_when_it_comes_back(
     officer.produce("clinic-care", "one")
     read_until(reader, "one")
     officer.does.remove_role("cara", "carer")
-    assert rules_of(officer, "cara") == set()
+    assert acls_of(officer, "cara") == set()
     assert read_until_refused(reader) == []
     officer.produce("clinic-care", "two")
     message = reader.poll(2)
     assert message is None or message.error()
     officer.does.assign_role("cara", "carer")
-    assert rules_of(officer, "cara") == CARE
+    assert acls_of(officer, "cara") == CARE
     assert read_until(reader, "two") == ["two"]
     officer.does.delete_user("cara")
     read_until_refused(reader)
@@ -123,11 +123,11 @@ def test_what_the_cluster_does_not_take_is_pending_and_told(officer: Officer) ->
     assert (status.roles, status.pending) == ((), True)
     assert away.reconciler.progress().attempts == 1
     assert "cannot be reached" in away.reconciler.progress().trouble
-    assert rules_of(officer, "cara") == CARE
+    assert acls_of(officer, "cara") == CARE
     found = officer.does.reconciler.compare()
-    assert sorted(found.extra) == sorted(("cara", rule) for rule in CARE)
+    assert sorted(found.extra) == sorted(("cara", acl) for acl in CARE)
     officer.does.reconciler.follow_up()
-    assert rules_of(officer, "cara") == set()
+    assert acls_of(officer, "cara") == set()
     assert not officer.does.user_status("cara").pending
     assert officer.does.reconciler.progress().trouble == ""
 
@@ -148,7 +148,7 @@ def crashing(officer: Officer, monkeypatch: pytest.MonkeyPatch, name: str) -> Ad
 
 
 @pytest.mark.parametrize(
-    "step", ["identity", "rules_of", "remove_rules", "put_rules", "put_credentials"]
+    "step", ["identity", "acls_of", "delete_acls", "create_acls", "put_credentials"]
 )
 def test_a_crash_at_any_step_is_made_good_by_the_next_who_comes(
     officer: Officer, monkeypatch: pytest.MonkeyPatch, step: str
@@ -158,12 +158,12 @@ def test_a_crash_at_any_step_is_made_good_by_the_next_who_comes(
     assert officer.does.user_status("cara").pending
     assert officer.does.reconciler.is_behind()
     officer.open().reconciler.follow_up()
-    assert rules_of(officer, "cara") == CARE
+    assert acls_of(officer, "cara") == CARE
     assert can_log_in(officer, "cara", "pw")
     assert not officer.does.reconciler.is_behind()
 
 
-@pytest.mark.parametrize("step", ["remove_rules", "remove_credentials"])
+@pytest.mark.parametrize("step", ["delete_acls", "remove_credentials"])
 def test_a_crash_while_a_user_is_deleted_leaves_nothing_behind(
     officer: Officer, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -171,19 +171,19 @@ def test_a_crash_while_a_user_is_deleted_leaves_nothing_behind(
     with pytest.raises(Crash), monkeypatch.context() as patch:
         crashing(officer, patch, step).delete_user("cara")
     officer.open().reconciler.follow_up()
-    assert rules_of(officer, "cara") == set()
+    assert acls_of(officer, "cara") == set()
     assert not can_log_in(officer, "cara", "pw")
     assert KafkaUsers(officer.database).users() == {}
 
 
 def test_what_others_change_at_the_cluster_is_shown_and_mended(officer: Officer) -> None:
     officer.does.add_user("cara", "pw", ["carer"])
-    secret = Rule("topic", "literal", "clinic", "read")
-    denied = Rule("topic", "literal", "clinic-care", "read", "deny")
-    odd = Rule("topic", "literal", "clinic", "all", "allow", "127.0.0.1")
+    secret = Acl("topic", "literal", "clinic", "read")
+    denied = Acl("topic", "literal", "clinic-care", "read", "deny")
+    odd = Acl("topic", "literal", "clinic", "all", "allow", "127.0.0.1")
     with Cluster(officer.settings) as cluster:
-        list(cluster.put_rules([("cara", secret), ("cara", denied), ("stranger", odd)]))
-        list(cluster.remove_rules([("User:cara", next(iter(CARE)))]))
+        list(cluster.create_acls([("cara", secret), ("cara", denied), ("stranger", odd)]))
+        list(cluster.delete_acls([("User:cara", next(iter(CARE)))]))
         cluster.remove_credentials(["cara"])
         list(cluster.put_credentials([("stranger", derive("x", "SCRAM-SHA-512", 4096))]))
     found = officer.does.reconciler.compare()
@@ -193,14 +193,14 @@ def test_what_others_change_at_the_cluster_is_shown_and_mended(officer: Officer)
     assert found.users_to_put == ["cara"]
     assert "stranger" in found.foreign_users
     officer.does.reconciler.repair()
-    assert rules_of(officer, "cara") == CARE
+    assert acls_of(officer, "cara") == CARE
     assert can_log_in(officer, "cara", "pw")
-    assert rules_of(officer, "stranger") == {odd}
+    assert acls_of(officer, "stranger") == {odd}
     again = officer.does.reconciler.compare()
     assert again.is_empty
     assert ("User:stranger", odd) in again.foreign
     officer.does.reconciler.repair(prune=True)
-    assert rules_of(officer, "stranger") == set()
+    assert acls_of(officer, "stranger") == set()
     assert can_log_in(officer, "stranger", "x")
     with Cluster(officer.settings) as cluster:
         cluster.remove_credentials(["stranger"])
@@ -209,22 +209,22 @@ def test_what_others_change_at_the_cluster_is_shown_and_mended(officer: Officer)
 def test_what_many_lose_goes_at_once_and_from_nobody_else(
     officer: Officer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.kafka.reconciling.MANY", 3)
+    monkeypatch.setattr("penstock.kafka.reconciler.MANY", 3)
     officer.apply(view("clinic", "wide", "carer"))
     names = [f"c{number}" for number in range(5)]
     for name in names:
         officer.does.add_user(name, "pw", ["carer"])
-    same = Rule("topic", "literal", "clinic-care", "read")
+    same = Acl("topic", "literal", "clinic-care", "read")
     with Cluster(officer.settings) as cluster:
-        list(cluster.put_rules([("stranger", same)]))
+        list(cluster.create_acls([("stranger", same)]))
     done = officer.does.remove_permission("carer", "clinic-wide")
     assert done.removed == len(names)
     done = officer.does.remove_permission("carer", "clinic-care")
     assert done.removed == 2 * len(names)
     with Cluster(officer.settings) as cluster:
-        assert not any(cluster.rules_of(names).values())
-        assert cluster.rules_of(["stranger"])["stranger"] == {same}
-        list(cluster.remove_rules([("User:stranger", same)]))
+        assert not any(cluster.acls_of(names).values())
+        assert cluster.acls_of(["stranger"])["stranger"] == {same}
+        list(cluster.delete_acls([("User:stranger", same)]))
 
 
 def test_changes_by_other_ways_reach_the_cluster_through_the_watch(officer: Officer) -> None:
@@ -247,8 +247,8 @@ def test_changes_by_other_ways_reach_the_cluster_through_the_watch(officer: Offi
             actor="someone",
         )
         deadline = time.monotonic() + PATIENCE
-        wanted = CARE | {Rule("topic", "literal", "clinic-other", "read")}
-        while rules_of(officer, "cara") != wanted:
+        wanted = CARE | {Acl("topic", "literal", "clinic-other", "read")}
+        while acls_of(officer, "cara") != wanted:
             assert time.monotonic() < deadline
             time.sleep(0.1)
     finally:
@@ -259,7 +259,7 @@ def test_changes_by_other_ways_reach_the_cluster_through_the_watch(officer: Offi
 def test_a_user_from_a_file_has_rules_before_a_password(officer: Officer) -> None:
     officer.apply(Document("user", "cara", {"roles": ["carer"]}))
     officer.does.reconciler.follow_up()
-    assert rules_of(officer, "cara") == CARE
+    assert acls_of(officer, "cara") == CARE
     assert officer.does.user_status("cara").login == "none"
     officer.does.set_password("cara", "pw")
     assert can_log_in(officer, "cara", "pw")
@@ -278,7 +278,7 @@ def test_another_cluster_is_brought_up_from_nothing(officer: Officer) -> None:
     with KafkaUsers(officer.database).working() as holding:
         holding.complete("another cluster", progress.epoch, progress.mark)
     with Cluster(officer.settings) as cluster:
-        list(cluster.remove_rules([("User:cara", rule) for rule in CARE]))
+        list(cluster.delete_acls([("User:cara", acl) for acl in CARE]))
     assert officer.does.reconciler.follow_up().put == len(CARE)
     assert officer.does.reconciler.progress() == progress
 
@@ -316,18 +316,18 @@ def test_commands_refuse_what_makes_no_sense(officer: Officer) -> None:
 def test_a_permission_that_a_view_gives_is_removed_there(officer: Officer) -> None:
     officer.does.add_user("cara", "pw", ["carer"])
     officer.does.remove_permission("carer", "clinic-care")
-    assert rules_of(officer, "cara") == set()
+    assert acls_of(officer, "cara") == set()
     officer.does.add_permission("carer", "care")
-    assert rules_of(officer, "cara") == CARE
+    assert acls_of(officer, "cara") == CARE
     officer.does.remove_permission("carer", "view:care")
-    assert rules_of(officer, "cara") == set()
+    assert acls_of(officer, "cara") == set()
 
 
 def test_a_deleted_role_is_taken_from_all(officer: Officer) -> None:
     officer.does.add_user("cara", "pw", ["carer"])
     officer.does.delete_role("carer")
     assert officer.does.user_status("cara").roles == ()
-    assert rules_of(officer, "cara") == set()
+    assert acls_of(officer, "cara") == set()
 
 
 def test_a_new_password_replaces_the_old_one(officer: Officer) -> None:
@@ -356,7 +356,9 @@ def test_wrong_credentials_of_our_own_are_told_plainly(officer: Officer, tmp_pat
     wrong = tmp_path / "wrong"
     SecretFile(wrong).create(b"wrong")
     settings = officer.settings.model_copy(update={"password": SecretFile(wrong)})
-    with pytest.raises(RefusedError, match="does not let 'admin' in: user or password is wrong"):
+    with pytest.raises(
+        LoginRefusedError, match="does not let 'admin' in: user or password is wrong"
+    ):
         Cluster(settings)
 
 
@@ -369,8 +371,8 @@ def test_who_is_no_super_user_is_told_so(officer: Officer, tmp_path: Path) -> No
     with Cluster(settings) as cluster:
         refused: list[Callable[[], object]] = [
             cluster.users,
-            lambda: list(cluster.rules()),
-            lambda: list(cluster.put_rules([("cara", next(iter(CARE)))])),
+            lambda: list(cluster.acls()),
+            lambda: list(cluster.create_acls([("cara", next(iter(CARE)))])),
             lambda: cluster.remove_credentials(["cara"]),
             lambda: cluster.make_topics(["new"]),
         ]
@@ -401,7 +403,7 @@ def test_two_who_work_at_once_end_at_the_newest(officer: Officer) -> None:
     for worker in workers:
         worker.join()
     assert not failures
-    assert rules_of(officer, "cara") == CARE | {Rule("topic", "literal", "clinic", "read")}
+    assert acls_of(officer, "cara") == CARE | {Acl("topic", "literal", "clinic", "read")}
     assert officer.does.reconciler.compare().is_empty
 
 
@@ -411,5 +413,5 @@ def test_penstocks_own_user_is_never_touched_by_a_definition(officer: Officer) -
     assert found.refused == ["admin"]
     assert found.is_empty
     officer.does.reconciler.repair()
-    assert rules_of(officer, "admin") == set()
+    assert acls_of(officer, "admin") == set()
     assert "admin" not in KafkaUsers(officer.database).users()

@@ -1,12 +1,12 @@
-"""What users may do at the cluster, as the definitions say it: rules, user by user.
+"""The ACLs that the definitions ask for, user by user.
 
 Rules that hold here:
 - Who has a role may do what its permissions say, what those of the roles it includes say,
   and may read the views that name one of these roles.
 - Reading needs a consumer group, writing in transactions a transaction: each user has all
   that begin with the user's own name and a colon, and no others.
-- There are no rules that deny: what is not allowed is denied, and what was allowed is
-  taken back by removing the rule, so that it can be given again.
+- There are no deny ACLs: what is not allowed is denied, and an ACL is revoked by deleting it,
+  so that it can be granted again.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ ANY_HOST = "*"
 _KINDS = kinds_of(Concern.KAFKA)
 
 
-class Rule(NamedTuple):
-    """One rule of the cluster for a user, without the user."""
+class Acl(NamedTuple):
+    """One ACL binding, without its principal."""
 
     resource: str  # topic, group, transactional_id; others where somebody else made it
     pattern: str  # literal or prefixed
@@ -41,8 +41,8 @@ class Rule(NamedTuple):
         return f"{self.permission} {self.operation} {self.resource} {self.name}{rest}{where}"
 
 
-class Reach(NamedTuple):
-    """What a permission comes to: one topic or all of a prefix, to read or to write."""
+class TopicAccess(NamedTuple):
+    """What a permission resolves to: one topic or all of a prefix, to read or to write."""
 
     pattern: str
     name: str
@@ -72,55 +72,57 @@ class WantedAccess:
                 case Stream():
                     self.streams[key.name] = found
         self.graph = RoleGraph(self.roles)
-        self._by_view: dict[str, set[Reach]] = {}
+        self._by_view: dict[str, set[TopicAccess]] = {}
         for view in self.views.values():
             for role in view.roles:
-                self._by_view.setdefault(role, set()).add(Reach("literal", view.topic, "read"))
+                self._by_view.setdefault(role, set()).add(
+                    TopicAccess("literal", view.topic, "read")
+                )
         # Many users have the same roles; what these come to is worked out once.
-        self._topic_rules: dict[tuple[str, ...], frozenset[Rule]] = {}
+        self._topic_acls: dict[tuple[str, ...], frozenset[Acl]] = {}
 
-    def reach(self, permission: Permission) -> Reach:
-        """Return what a permission comes to."""
+    def resolve(self, permission: Permission) -> TopicAccess:
+        """Return the topics that a permission names."""
         word, name = permission.target
         match word:
             case "view":
-                return Reach("literal", self.views[name].topic, permission.allow)
+                return TopicAccess("literal", self.views[name].topic, permission.allow)
             case "stream":
-                return Reach("literal", self.streams[name].topic, permission.allow)
+                return TopicAccess("literal", self.streams[name].topic, permission.allow)
             case "topic":
-                return Reach("literal", name, permission.allow)
+                return TopicAccess("literal", name, permission.allow)
             case _:
-                return Reach("prefixed", name, permission.allow)
+                return TopicAccess("prefixed", name, permission.allow)
 
-    def own_reach(self, role: str) -> set[Reach]:
+    def own_access(self, role: str) -> set[TopicAccess]:
         """Return what a role gives by itself, without what it includes."""
         found = set(self._by_view.get(role, ()))
         if role in self.roles:
-            found.update(map(self.reach, self.roles[role].permissions))
+            found.update(map(self.resolve, self.roles[role].permissions))
         return found
 
-    def reach_of_roles(self, roles: Iterable[str]) -> frozenset[Reach]:
+    def access_of_roles(self, roles: Iterable[str]) -> frozenset[TopicAccess]:
         """Return what roles give together, with all they include."""
         held = self.graph.closure(roles)
-        return frozenset(reach for role in held for reach in self.own_reach(role))
+        return frozenset(access for role in held for access in self.own_access(role))
 
-    def rules(self, user: str) -> frozenset[Rule]:
-        """Return the rules that the cluster should have for a user; none for one unknown."""
+    def acls(self, user: str) -> frozenset[Acl]:
+        """Return the ACLs that the cluster should have for a user; none for one unknown."""
         held = self.users.get(user)
         if held is None:
             return frozenset()
-        topics = self._topic_rules.get(held.roles)
+        topics = self._topic_acls.get(held.roles)
         if topics is None:
-            reach = self.reach_of_roles(held.roles)
-            topics = frozenset(Rule("topic", item.pattern, item.name, item.allow) for item in reach)
-            self._topic_rules[held.roles] = topics
+            access = self.access_of_roles(held.roles)
+            topics = frozenset(Acl("topic", item.pattern, item.name, item.allow) for item in access)
+            self._topic_acls[held.roles] = topics
         own = f"{user}{SEPARATOR}"
         found = set(topics)
-        operations = {rule.operation for rule in topics}
+        operations = {acl.operation for acl in topics}
         if "read" in operations:
-            found.add(Rule("group", "prefixed", own, "read"))
+            found.add(Acl("group", "prefixed", own, "read"))
         if "write" in operations:
-            found.add(Rule("transactional_id", "prefixed", own, "write"))
+            found.add(Acl("transactional_id", "prefixed", own, "write"))
         return frozenset(found)
 
     def users_of(self, roles: Iterable[str]) -> Iterator[str]:
@@ -133,7 +135,7 @@ class WantedAccess:
                 yield name
 
     def touched(self, before: Mapping[Key, Document], after: Mapping[Key, Document]) -> set[str]:
-        """Return the users whose rules a change may have changed; this is the access after it.
+        """Return the users whose ACLs a change may have changed; this is the access after it.
 
         A user who lost a role without being changed lost it through a role that was changed,
         and still has that one: so looking at the access after the change finds all.

@@ -1,7 +1,7 @@
-"""Records in the audit log who changes what at Kafka.
+"""The audit trail of Kafka: who changes what at the cluster.
 
     kafka.command      an officer's command: who, what it does to whom, the epoch it is stored as
-    kafka.rule         a rule of a user is about to be put, removed or pruned ┐ before it is done,
+    kafka.rule         an ACL of a user is about to be put, removed or pruned ┐ before it is done,
     kafka.user         a login is about to be put or removed                  ┘ outcome: allowed
     kafka.reconciled   what was about to be done is done, or failed; how much of it
 
@@ -10,7 +10,7 @@ Rules that hold here:
   was about to be done without its end; it is not known how much of it was done, and the
   next comparison goes on from what the cluster has.
 - Users appear as pseudonyms. No password, and nothing made of one, comes here.
-- Where thousands of rules change at once, a user's are counted in one entry: which ones they
+- Where thousands of ACLs change at once, a user's are counted in one entry: which ones they
   are follows from the definitions of the epoch.
 """
 
@@ -24,9 +24,9 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
+from penstock.kafka.acls import Acl
 from penstock.kafka.cluster import PRINCIPAL
-from penstock.kafka.comparing import Differences
-from penstock.kafka.rules import Rule
+from penstock.kafka.drift import Drift
 from penstock.store.audit.entry import RULE_LIMIT, Detail, Entry, Outcome, allow_detail
 from penstock.store.audit.log import AREA, AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms
@@ -37,14 +37,14 @@ USER: Final = "kafka.user"
 RECONCILED: Final = "kafka.reconciled"
 
 SINGLE: Final = 1000
-"""Up to this many rules each has an entry of its own."""
+"""Up to this many ACLs each has an entry of its own."""
 _BATCH: Final = 10_000
 
 for name in ("rules_put", "rules_removed", "users_put", "users_removed"):
     allow_detail(name, Detail.COUNT)
 
 
-class AccessRecord:
+class AccessAudit:
     """Writes for one actor, who is named by pseudonym."""
 
     def __init__(self, log: AuditLog, people: Pseudonyms, actor: str) -> None:
@@ -65,15 +65,15 @@ class AccessRecord:
             self._log.append_within(connection, [self._command(operation, epoch, user, None)])
             yield connection
 
-    def note_order(self, found: Differences, epoch: int) -> None:
+    def note_order(self, found: Drift, epoch: int) -> None:
         """Record what is about to be done to make differences go."""
         logins = [
             *(("remove", user) for user in found.users_to_remove),
             *(("put", user) for user in found.users_to_put),
         ]
         entries = [
-            *self._rules("remove", found.extra, epoch),
-            *self._rules("put", found.missing, epoch),
+            *self._acls("remove", found.extra, epoch),
+            *self._acls("put", found.missing, epoch),
             *(
                 self._entry(USER, user, None, epoch, operation=operation)
                 for operation, user in logins
@@ -81,9 +81,9 @@ class AccessRecord:
         ]
         self._append(entries)
 
-    def note_pruning(self, rules: Iterable[tuple[str, Rule]], epoch: int) -> None:
-        """Record that rules of others are about to be removed."""
-        self._append(list(self._rules("prune", list(rules), epoch)))
+    def note_pruning(self, acls: Iterable[tuple[str, Acl]], epoch: int) -> None:
+        """Record that ACLs of others are about to be deleted."""
+        self._append(list(self._acls("prune", list(acls), epoch)))
 
     def note_end(self, epoch: int | None, counts: dict[str, Any], *, failed: bool) -> None:
         """Record what came of it."""
@@ -91,15 +91,13 @@ class AccessRecord:
         entry = Entry.make(RECONCILED, outcome, actor=self._actor, epoch=epoch, **counts)
         self._log.append([entry])
 
-    def _rules(
-        self, operation: str, rules: Sequence[tuple[str, Rule]], epoch: int
-    ) -> Iterator[Entry]:
-        if len(rules) > SINGLE:
-            for who, count in Counter(who for who, _ in rules).items():
+    def _acls(self, operation: str, acls: Sequence[tuple[str, Acl]], epoch: int) -> Iterator[Entry]:
+        if len(acls) > SINGLE:
+            for who, count in Counter(who for who, _ in acls).items():
                 yield self._entry(RULE, who, None, epoch, operation=operation, count=count)
             return
-        for who, rule in rules:
-            yield self._entry(RULE, who, str(rule), epoch, operation=operation)
+        for who, acl in acls:
+            yield self._entry(RULE, who, str(acl), epoch, operation=operation)
 
     def _command(self, operation: str, epoch: int, user: str | None, rule: str | None) -> Entry:
         return self._entry(COMMAND, user, rule, epoch, operation=operation)
@@ -115,7 +113,7 @@ class AccessRecord:
         person = None if who is None else self._people.person(who.removeprefix(PRINCIPAL))
         outcome = Outcome.DONE if kind == COMMAND else Outcome.ALLOWED
         if rule is not None and not (rule.isprintable() and len(rule) <= RULE_LIMIT):
-            # Others may have made a rule with any name.
+            # Others may have made an ACL with any name.
             details["digest"] = hashlib.sha256(rule.encode("utf-8", "replace")).hexdigest()
             rule = None
         return Entry.make(

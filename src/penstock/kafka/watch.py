@@ -19,7 +19,7 @@ from typing import Final
 
 from penstock.config import Config
 from penstock.errors import PenstockError
-from penstock.kafka.reconciling import Outcome, Reconciler
+from penstock.kafka.reconciler import Reconciler, ReconcileResult
 from penstock.telemetry import Endpoint, Health, counter, gauge, get_logger
 
 EPOCH: Final = gauge("penstock_kafka_epoch", "The epoch of the definitions that Kafka has.").plain
@@ -43,12 +43,12 @@ def run_watch(
     config: Config,
     reconciler: Reconciler,
     stop: threading.Event,
-    told: Callable[[Outcome], None] | None = None,
+    told: Callable[[ReconcileResult], None] | None = None,
 ) -> None:
     """Follow the definitions, and answer how that goes, until told to stop."""
     tried = threading.Event()
 
-    def note_done(done: Outcome) -> None:
+    def note_done(done: ReconcileResult) -> None:
         EPOCH.set(done.epoch)
         BEHIND.set(0)
         for metric, change, count in (

@@ -1,4 +1,4 @@
-"""Compares what a cluster has with what the definitions say."""
+"""Drift: how a cluster differs from what the definitions say."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.kafka.acls import Acl, WantedAccess
 from penstock.kafka.cluster import PRINCIPAL
-from penstock.kafka.rules import Rule, WantedAccess
 from penstock.store.kafka_users import KafkaUser
 
 
 @dataclass(slots=True)
-class Differences:
+class Drift:
     """What differs, from the side of the definitions.
 
-    `missing` and `extra` are rules of users that Penstock keeps; `foreign` rules are of
-    principals that nobody declared, and are left alone unless that is wanted.
+    `missing` and `extra` are ACLs of users that Penstock owns; `foreign` ACLs belong to
+    principals that nobody declared, and are left alone unless pruning is asked for.
     """
 
-    missing: list[tuple[str, Rule]] = field(default_factory=list)
-    extra: list[tuple[str, Rule]] = field(default_factory=list)
-    foreign: list[tuple[str, Rule]] = field(default_factory=list)
+    missing: list[tuple[str, Acl]] = field(default_factory=list)
+    extra: list[tuple[str, Acl]] = field(default_factory=list)
+    foreign: list[tuple[str, Acl]] = field(default_factory=list)
     users_to_put: list[str] = field(default_factory=list)
     users_to_remove: list[str] = field(default_factory=list)
     without_password: list[str] = field(default_factory=list)
@@ -32,8 +32,8 @@ class Differences:
     """Defined users whose names belong to Penstock itself; nothing is done for them."""
     undeclared: list[tuple[str, str]] = field(default_factory=list)
     """Views with the roles they name that nobody declared, where roles are declared at all."""
-    holders: Counter[Rule] = field(default_factory=Counter)
-    """How many principals have a rule, where all rules were looked at."""
+    holders: Counter[Acl] = field(default_factory=Counter)
+    """How many principals have an ACL, where all ACLs were read."""
 
     @property
     def is_empty(self) -> bool:
@@ -43,9 +43,9 @@ class Differences:
     def as_data(self) -> dict[str, Any]:
         """Return them as JSON can hold them."""
         return {
-            "missing": [_data(user, rule) for user, rule in self.missing],
-            "extra": [_data(user, rule) for user, rule in self.extra],
-            "foreign": [_data(principal, rule) for principal, rule in self.foreign],
+            "missing": [_data(user, acl) for user, acl in self.missing],
+            "extra": [_data(user, acl) for user, acl in self.extra],
+            "foreign": [_data(principal, acl) for principal, acl in self.foreign],
             "users_to_put": self.users_to_put,
             "users_to_remove": self.users_to_remove,
             "without_password": self.without_password,
@@ -55,27 +55,27 @@ class Differences:
         }
 
 
-def compare_rules(
-    found: Differences,
+def compare_acls(
+    found: Drift,
     wanted: WantedAccess,
     users: Iterable[str],
-    rules: Iterable[tuple[str, Rule]],
+    acls: Iterable[tuple[str, Acl]],
 ) -> None:
-    """Add to `found` how the rules of a cluster differ from those wanted for these users."""
-    held: dict[str, set[Rule]] = {user: set() for user in users}
-    for principal, rule in rules:
-        found.holders[rule] += 1
+    """Add to `found` how the ACLs of a cluster differ from those wanted for these users."""
+    held: dict[str, set[Acl]] = {user: set() for user in users}
+    for principal, acl in acls:
+        found.holders[acl] += 1
         mine = held.get(principal.removeprefix(PRINCIPAL))
         if mine is None or not principal.startswith(PRINCIPAL):
-            found.foreign.append((principal, rule))
+            found.foreign.append((principal, acl))
         else:
-            mine.add(rule)
+            mine.add(acl)
     found.foreign.sort()
     for user in sorted(held):
-        have, want = held.pop(user), wanted.rules(user)
+        have, want = held.pop(user), wanted.acls(user)
         if have != want:
-            found.missing += [(user, rule) for rule in sorted(want - have)]
-            found.extra += [(user, rule) for rule in sorted(have - want)]
+            found.missing += [(user, acl) for acl in sorted(want - have)]
+            found.extra += [(user, acl) for acl in sorted(have - want)]
 
 
 def find_undeclared(wanted: WantedAccess) -> list[tuple[str, str]]:
@@ -95,7 +95,7 @@ def find_undeclared(wanted: WantedAccess) -> list[tuple[str, str]]:
 
 
 def compare_users(
-    found: Differences,
+    found: Drift,
     defined: Iterable[str],
     kept: Mapping[str, KafkaUser],
     there: AbstractSet[str],
@@ -114,5 +114,5 @@ def compare_users(
     found.foreign_users += sorted(there - mine - kept.keys() - own)
 
 
-def _data(who: str, rule: Rule) -> dict[str, str]:
-    return {"who": who, **rule._asdict()}
+def _data(who: str, acl: Acl) -> dict[str, str]:
+    return {"who": who, **acl._asdict()}

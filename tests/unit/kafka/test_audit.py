@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from penstock.config.secrets import SecretFile
-from penstock.kafka.comparing import Differences
-from penstock.kafka.records import SINGLE, AccessRecord
-from penstock.kafka.rules import Rule
+from penstock.kafka.acls import Acl
+from penstock.kafka.audit import SINGLE, AccessAudit
+from penstock.kafka.drift import Drift
 from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.audit.reading import read_after
@@ -26,7 +26,7 @@ class Book:
         self.database = Database.open(f"sqlite:///{folder}/penstock.db")
         self.log = AuditLog.open(self.database, SecretFile(folder / "audit.key"))
         self.people = Pseudonyms.open(SecretFile(folder / "pseudonyms.key"))
-        self.record = AccessRecord(self.log, self.people, self.people.person("officer"))
+        self.record = AccessAudit(self.log, self.people, self.people.person("officer"))
 
     def entries(self) -> list[dict[str, Any]]:
         with self.database.read() as connection:
@@ -41,12 +41,12 @@ def book(tmp_path: Path) -> Iterator[Book]:
     made.database.close()
 
 
-def topic(name: str) -> Rule:
-    return Rule("topic", "literal", name, "read")
+def topic(name: str) -> Acl:
+    return Acl("topic", "literal", name, "read")
 
 
 def test_few_rules_have_an_entry_each(book: Book) -> None:
-    found = Differences(missing=[("ann", topic("t"))], extra=[("bob", topic("u"))])
+    found = Drift(missing=[("ann", topic("t"))], extra=[("bob", topic("u"))])
     book.record.note_order(found, 7)
     removed, put = book.entries()
     assert (removed["rule"], removed["details"]) == (
@@ -64,7 +64,7 @@ def test_few_rules_have_an_entry_each(book: Book) -> None:
 
 def test_many_rules_are_counted_for_each_user(book: Book) -> None:
     many = [("ann", topic(f"t{number}")) for number in range(SINGLE)]
-    book.record.note_order(Differences(missing=[*many, ("bob", topic("t"))]), 7)
+    book.record.note_order(Drift(missing=[*many, ("bob", topic("t"))]), 7)
     assert [(it["subject"], it["rule"], it["details"]["count"]) for it in book.entries()] == [
         (book.people.person("ann"), None, SINGLE),
         (book.people.person("bob"), None, 1),

@@ -23,7 +23,7 @@ from penstock.store.kafka_users import SealedCredential
 _NONCE = 12
 
 
-class Sealer:
+class CredentialVault:
     """Seals and opens credentials with one key."""
 
     def __init__(self, key: bytes, shown: str = "the key") -> None:

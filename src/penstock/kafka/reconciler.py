@@ -1,7 +1,7 @@
-"""Brings a cluster to what the definitions say, and keeps it there.
+"""The reconciler: brings a cluster to what the definitions say, and keeps it there.
 
     change of definitions ──▶ epoch 8 ─┐
-                                       ├──▶ remove rules ──▶ put rules ──▶ users ──▶ note 8
+                                       ├──▶ delete ACLs ──▶ create ACLs ──▶ users ──▶ note 8
     the cluster has epoch 7 ───────────┘          (any failure: 7 stays, with the reason)
 
 Rules that hold here:
@@ -13,8 +13,8 @@ Rules that hold here:
 - What is taken away goes first. What is given follows, and only if all of that worked.
 - Nothing is changed at the cluster before the audit log has it, where one is kept.
 - What the cluster has is looked at before it is changed: it is never guessed.
-- Users that Penstock keeps have exactly the rules that are wanted. Rules of others are
-  shown, and removed only where that is asked for; users of others are left alone.
+- Users that Penstock owns have exactly the ACLs that are wanted. ACLs of others are shown,
+  and deleted only where pruning is asked for; users of others are left alone.
 """
 
 from __future__ import annotations
@@ -25,25 +25,27 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from penstock.config.sections.kafka import KafkaSettings
 from penstock.errors import PenstockError, UsageError
+from penstock.kafka.acls import WantedAccess
+from penstock.kafka.audit import AccessAudit
 from penstock.kafka.cluster import PRINCIPAL, Cluster
-from penstock.kafka.comparing import (
-    Differences,
-    compare_rules,
+from penstock.kafka.credential_vault import CredentialVault
+from penstock.kafka.drift import (
+    Drift,
+    compare_acls,
     compare_users,
     find_undeclared,
 )
-from penstock.kafka.confirming import confirm_within
-from penstock.kafka.records import AccessRecord
-from penstock.kafka.rules import WantedAccess
-from penstock.kafka.sealing import Sealer
+from penstock.kafka.revocation import confirm_revoked
 from penstock.store.checked import CheckedDefinitions
+from penstock.store.database import Database
 from penstock.store.kafka_users import BusyError, Holding, KafkaUser, KafkaUsers, Progress
 from penstock.store.snapshots import Snapshot
 from penstock.telemetry import get_logger
 
 MANY = 200
-"""Beyond this many users it is cheaper to look at all rules than at those of each."""
+"""Beyond this many users it is cheaper to list all ACLs than those of each."""
 
 BUSY_SECONDS = 30.0
 LOOK_SECONDS = 0.2
@@ -53,7 +55,7 @@ _log = get_logger("kafka")
 
 
 @dataclass(slots=True)
-class Outcome:
+class ReconcileResult:
     """What was done at the cluster, and the epoch it has now."""
 
     epoch: int
@@ -71,7 +73,7 @@ class Outcome:
             "users_removed": self.users_removed,
         }
 
-    def add(self, other: Outcome) -> None:
+    def add(self, other: ReconcileResult) -> None:
         """Add what was done after it."""
         self.epoch = other.epoch
         self.removed += other.removed
@@ -88,39 +90,39 @@ class Reconciler:
         definitions: CheckedDefinitions,
         users: KafkaUsers,
         connect: Callable[[], Cluster],
-        sealer: Sealer,
+        vault: CredentialVault,
         *,
         own: Iterable[str],
-        record: AccessRecord | None = None,
+        audit: AccessAudit | None = None,
     ) -> None:
         self._definitions = definitions
         self._users = users
         self._connect = connect
-        self._sealer = sealer
+        self._vault = vault
         self._own = frozenset(own)
-        self._record = record
+        self._audit = audit
         self._ordered = False
         # What the cluster has, if this very object brought it there: saves reading it again.
         self._had: Snapshot | None = None
 
-    def compare(self) -> Differences:
+    def compare(self) -> Drift:
         """Return how the whole cluster differs from the definitions; change nothing."""
         with self._connect() as cluster:
             wanted = WantedAccess(self._definitions.current()[1])
             return self._compare_all(cluster, wanted, self._users.users())
 
-    def repair(self, *, prune: bool = False) -> Outcome:
-        """Compare the whole cluster, and mend what differs; `prune`: also rules of others."""
+    def repair(self, *, prune: bool = False) -> ReconcileResult:
+        """Compare the whole cluster, and repair what differs; `prune`: also ACLs of others."""
         return self._work(lambda holding: self._repair(holding, prune=prune))
 
-    def follow_up(self) -> Outcome:
+    def follow_up(self) -> ReconcileResult:
         """Bring to the cluster what has changed since the epoch that it has."""
         return self._work(self._follow_up)
 
     def watch(
         self,
         stop: threading.Event,
-        told: Callable[[Outcome], None] | None = None,
+        told: Callable[[ReconcileResult], None] | None = None,
         failed: Callable[[PenstockError], None] | None = None,
     ) -> None:
         """Repair at first, then follow every change until told to stop; retry what fails."""
@@ -153,7 +155,7 @@ class Reconciler:
         """Return the epoch that the cluster has, and what stands in the way of the next."""
         return self._users.progress()
 
-    def _work(self, act: Callable[[Holding], Outcome]) -> Outcome:
+    def _work(self, act: Callable[[Holding], ReconcileResult]) -> ReconcileResult:
         deadline = time.monotonic() + BUSY_SECONDS
         while True:
             try:
@@ -164,7 +166,7 @@ class Reconciler:
                     raise
                 time.sleep(LOOK_SECONDS)
 
-    def _act(self, act: Callable[[Holding], Outcome], holding: Holding) -> Outcome:
+    def _act(self, act: Callable[[Holding], ReconcileResult], holding: Holding) -> ReconcileResult:
         """Do the work, and record how it ended if there was any, or if it failed before."""
         self._ordered = False
         failed = self._users.progress().attempts > 0
@@ -172,21 +174,21 @@ class Reconciler:
             done = act(holding)
         except PenstockError as error:
             holding.fail(error.message)
-            if self._record is not None and self._ordered:
-                self._record.note_end(None, {}, failed=True)
+            if self._audit is not None and self._ordered:
+                self._audit.note_end(None, {}, failed=True)
             raise
-        if self._record is not None and (self._ordered or failed):
-            self._record.note_end(done.epoch, done.counts(), failed=False)
+        if self._audit is not None and (self._ordered or failed):
+            self._audit.note_end(done.epoch, done.counts(), failed=False)
         return done
 
-    def _order(self, found: Differences, epoch: int) -> None:
+    def _order(self, found: Drift, epoch: int) -> None:
         """Record what is about to be done."""
-        if self._record is not None and not found.is_empty:
-            self._record.note_order(found, epoch)
+        if self._audit is not None and not found.is_empty:
+            self._audit.note_order(found, epoch)
             self._ordered = True
 
-    def _follow_up(self, holding: Holding) -> Outcome:
-        done = Outcome(-1)
+    def _follow_up(self, holding: Holding) -> ReconcileResult:
+        done = ReconcileResult(-1)
         with self._connect() as cluster:
             identity = cluster.identity()
             while True:
@@ -206,32 +208,34 @@ class Reconciler:
                 else:
                     kept = self._users.some_users(touched)
                     found = self._compare_some(cluster, wanted, kept, touched)
-                done.add(self._mend(cluster, found, wanted, touched, kept, snapshot, holding))
+                done.add(
+                    self._repair_drift(cluster, found, wanted, touched, kept, snapshot, holding)
+                )
                 self._complete(holding, identity, snapshot)
                 # Whoever came while we were at work found us busy, and relies on us.
                 if self._definitions.definitions.snapshot().mark == snapshot.mark:
                     return done
 
-    def _repair(self, holding: Holding, *, prune: bool) -> Outcome:
+    def _repair(self, holding: Holding, *, prune: bool) -> ReconcileResult:
         with self._connect() as cluster:
             return self._repair_with(cluster, cluster.identity(), holding, prune=prune)
 
     def _repair_with(
         self, cluster: Cluster, identity: str, holding: Holding, *, prune: bool
-    ) -> Outcome:
+    ) -> ReconcileResult:
         snapshot, definitions = self._definitions.current()
         kept = self._users.users()
         wanted = WantedAccess(definitions)
         found = self._compare_all(cluster, wanted, kept)
         touched = (wanted.users.keys() | kept.keys()) - self._own
-        done = self._mend(cluster, found, wanted, touched, kept, snapshot, holding)
+        done = self._repair_drift(cluster, found, wanted, touched, kept, snapshot, holding)
         if prune:
-            # Brokers live by the rules on the cluster itself; those are for people to see.
+            # Brokers need the ACLs on the cluster resource; those are for people to see.
             foreign = [item for item in found.foreign if item[1].resource != "cluster"]
-            if foreign and self._record is not None:
-                self._record.note_pruning(foreign, snapshot.epoch)
+            if foreign and self._audit is not None:
+                self._audit.note_pruning(foreign, snapshot.epoch)
                 self._ordered = True
-            done.removed += sum(cluster.remove_rules(foreign))
+            done.removed += sum(cluster.delete_acls(foreign))
         self._complete(holding, identity, snapshot)
         return done
 
@@ -254,13 +258,13 @@ class Reconciler:
 
     def _compare_all(
         self, cluster: Cluster, wanted: WantedAccess, kept: dict[str, KafkaUser]
-    ) -> Differences:
-        found = Differences(
+    ) -> Drift:
+        found = Drift(
             refused=sorted(wanted.users.keys() & self._own), undeclared=find_undeclared(wanted)
         )
         defined = wanted.users.keys() - self._own
         compare_users(found, defined, kept, cluster.users(), self._own)
-        compare_rules(found, wanted, defined | kept.keys(), cluster.rules())
+        compare_acls(found, wanted, defined | kept.keys(), cluster.acls())
         return found
 
     def _compare_some(
@@ -269,43 +273,43 @@ class Reconciler:
         wanted: WantedAccess,
         kept: dict[str, KafkaUser],
         touched: set[str],
-    ) -> Differences:
-        found = Differences()
+    ) -> Drift:
+        found = Drift()
         for name in sorted(touched):
             row = kept.get(name)
             if name not in wanted.users:
                 found.users_to_remove.append(name)
             elif row is not None and row.credential is not None and row.is_pending:
                 found.users_to_put.append(name)
-        rules = cluster.rules_of(touched)
-        compare_rules(
+        acls = cluster.acls_of(touched)
+        compare_acls(
             found,
             wanted,
             touched,
-            ((PRINCIPAL + user, rule) for user, some in rules.items() for rule in some),
+            ((PRINCIPAL + user, acl) for user, some in acls.items() for acl in some),
         )
-        # Nobody else was looked at, so it is not known who has a rule, too.
+        # Nobody else was looked at, so it is not known who else has an ACL.
         found.holders.clear()
         return found
 
-    def _mend(
+    def _repair_drift(
         self,
         cluster: Cluster,
-        found: Differences,
+        found: Drift,
         wanted: WantedAccess,
         touched: Iterable[str],
         kept: dict[str, KafkaUser],
         snapshot: Snapshot,
         holding: Holding,
-    ) -> Outcome:
-        """Make differences go, for the users that were looked at."""
-        done = Outcome(snapshot.epoch)
+    ) -> ReconcileResult:
+        """Remove the drift of the users that were compared."""
+        done = ReconcileResult(snapshot.epoch)
         holding.renew()
         self._order(found, snapshot.epoch)
         for count in _remove(cluster, found):
             done.removed += count
             holding.renew()
-        confirm_within(cluster, {user: wanted.rules(user) for user in touched})
+        confirm_revoked(cluster, {user: wanted.acls(user) for user in touched})
         holding.renew()
         if found.users_to_remove:
             cluster.remove_credentials(found.users_to_remove)
@@ -314,11 +318,11 @@ class Reconciler:
             )
             done.users_removed = len(found.users_to_remove)
         self._users.register({user for user, _ in found.missing})
-        for count in cluster.put_rules(found.missing):
+        for count in cluster.create_acls(found.missing):
             done.put += count
             holding.renew()
         credentials = (
-            (user, self._sealer.unseal(user, credential))
+            (user, self._vault.unseal(user, credential))
             for user in found.users_to_put
             if (credential := kept[user].credential) is not None
         )
@@ -329,16 +333,34 @@ class Reconciler:
         return done
 
 
-def _remove(cluster: Cluster, found: Differences) -> Iterator[int]:
-    """Remove rules of users, and yield how many are gone after each batch.
+def _remove(cluster: Cluster, found: Drift) -> Iterator[int]:
+    """Delete ACLs of users, and yield how many are gone after each batch.
 
-    For each removal the controller looks at all rules there are. Where all were looked at,
-    and many are to go, those that are to go from everyone who has them go at once.
+    For each deletion the controller scans all ACLs. Where all were read, and many are to go,
+    those that are to go from everyone who has them go at once.
     """
     left = found.extra
     if len(left) > MANY:
-        going = Counter(rule for _, rule in left)
-        shared = {rule: count for rule, count in going.items() if 1 < count == found.holders[rule]}
-        yield from cluster.remove_from_all(shared)
+        going = Counter(acl for _, acl in left)
+        shared = {acl: count for acl, count in going.items() if 1 < count == found.holders[acl]}
+        yield from cluster.delete_from_all(shared)
         left = [item for item in left if item[1] not in shared]
-    yield from cluster.remove_rules((PRINCIPAL + user, rule) for user, rule in left)
+    yield from cluster.delete_acls((PRINCIPAL + user, acl) for user, acl in left)
+
+
+def open_reconciler(
+    settings: KafkaSettings,
+    database: Database,
+    definitions: CheckedDefinitions,
+    *,
+    audit: AccessAudit | None = None,
+) -> Reconciler:
+    """Return what compares and mends the cluster of these settings."""
+    return Reconciler(
+        definitions,
+        KafkaUsers(database),
+        lambda: Cluster(settings),
+        CredentialVault.open(settings.key),
+        own=[settings.user],
+        audit=audit,
+    )

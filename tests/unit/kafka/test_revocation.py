@@ -8,11 +8,11 @@ from typing import Any, cast
 import pytest
 
 from penstock.errors import UnavailableError
-from penstock.kafka.confirming import confirm_within
-from penstock.kafka.rules import Rule
+from penstock.kafka.acls import Acl
+from penstock.kafka.revocation import confirm_revoked
 
-RULE = Rule("topic", "literal", "t", "read")
-OTHER = Rule("topic", "literal", "u", "read")
+RULE = Acl("topic", "literal", "t", "read")
+OTHER = Acl("topic", "literal", "u", "read")
 
 
 class LateBroker:
@@ -24,7 +24,7 @@ class LateBroker:
         self.closed = 0
         self.asked: list[str | None] = []
 
-    def rules(self, principal: str | None) -> Iterator[tuple[str, Rule]]:
+    def acls(self, principal: str | None) -> Iterator[tuple[str, Acl]]:
         self.asked.append(principal)
         if self.silent:
             self.silent -= 1
@@ -54,14 +54,14 @@ class Brokers:
             self.leaving[name] = looks - 1
         return [name for name in self.known if self.leaving.get(name, 1) > 0]
 
-    def open_broker(self, address: str) -> LateBroker:
+    def connect_broker(self, address: str) -> LateBroker:
         self.opened.append(address)
         return self.known[address]
 
 
 def confirm(leaving: dict[str, int] | None = None, **brokers: LateBroker) -> Brokers:
     made = Brokers(brokers, leaving or {})
-    confirm_within(cast("Any", made), {"ann": {OTHER}})
+    confirm_revoked(cast("Any", made), {"ann": {OTHER}})
     return made
 
 
@@ -92,13 +92,13 @@ def test_a_broker_that_has_left_the_cluster_is_not_waited_for() -> None:
 def test_what_is_not_confirmed_in_time_is_told(
     monkeypatch: pytest.MonkeyPatch, broker: LateBroker, told: str
 ) -> None:
-    monkeypatch.setattr("penstock.kafka.confirming.GONE_SECONDS", 0.1)
+    monkeypatch.setattr("penstock.kafka.revocation.GONE_SECONDS", 0.1)
     with pytest.raises(UnavailableError, match=told):
         confirm(a=LateBroker(0), b=broker)
 
 
 def test_many_users_are_looked_at_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.kafka.confirming.FEW", 0)
+    monkeypatch.setattr("penstock.kafka.revocation.FEW", 0)
     late = LateBroker(2)
     confirm(a=late)
     assert late.asked == [None] * 3

@@ -1,17 +1,17 @@
-"""The requests of Kafka's protocol on users and rules, made as we need them.
+"""A connection to one broker: SASL login, and the admin requests on SCRAM users and ACLs.
 
 librdkafka takes a password to change a user's credential; we keep no password, only what
 is left of it, salted and iterated, which the protocol takes as it is. Where it is not
 allowed to list users librdkafka ends the process, and where it is not allowed to list
-rules it says that there are none, which would pass for a revocation that is done. So this
-module logs in by itself and makes the requests on users and rules, with thousands of them
+ACLs it says that there are none, which would pass for a revocation that is done. So this
+module logs in by itself and makes the requests on users and ACLs, with thousands of them
 in one. The login also tells at once, and in plain words, whether a cluster is out of reach
 or does not let us in.
 
 Rules that hold here:
-- Answers are bounded in size and time, and read strictly.
-- Any broker will do to change something: it hands the request to the controller. What it
-  tells is what it knows itself, and another may know more or less for a moment.
+- Responses are bounded in size and time, and read strictly.
+- Any broker takes a change: it forwards the request to the controller. What it describes is
+  its own metadata, and another broker may be ahead or behind for a moment.
 """
 
 from __future__ import annotations
@@ -20,34 +20,32 @@ import socket
 import ssl
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from types import TracebackType
+from contextlib import ExitStack
 from typing import Self
 
 from penstock.config.sections.kafka import KafkaSettings
 from penstock.errors import UnavailableError, quote
 from penstock.eventlog.connection import read_password, require_bootstrap
-from penstock.kafka.frames import (
+from penstock.kafka.acls import Acl
+from penstock.kafka.protocol import (
     NO_TAGS,
-    Answer,
+    ResponseReader,
+    read_entry,
+    read_resource,
+    write_acl,
+    write_any,
     write_byte,
     write_bytes,
     write_list,
     write_text,
 )
-from penstock.kafka.rule_frames import (
-    read_entry,
-    read_resource,
-    write_any,
-    write_rule,
-)
-from penstock.kafka.rules import Rule
-from penstock.kafka.scram import Credential, Login, RefusedError
+from penstock.kafka.scram import Credential, Login, LoginRefusedError
 
-ANSWER_LIMIT = 64 * 1024 * 1024
+RESPONSE_LIMIT = 64 * 1024 * 1024
 MECHANISMS = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
 _CLIENT = b"penstock"
 _HANDSHAKE, _AUTHENTICATE = (17, 1), (36, 1)
-_DESCRIBE_RULES, _CREATE_RULES, _DELETE_RULES = (29, 2), (30, 2), (31, 2)
+_DESCRIBE_ACLS, _CREATE_ACLS, _DELETE_ACLS = (29, 2), (30, 2), (31, 2)
 _DESCRIBE_SCRAM, _ALTER_SCRAM, _DESCRIBE_CLUSTER = (50, 0), (51, 0), (60, 0)
 _NOT_FOUND = 91
 _LENGTH = struct.Struct(">i")
@@ -61,11 +59,13 @@ _CODES = {
 }
 
 
-class Wire:
+class BrokerConnection(ExitStack):
     """A connection to one broker, logged in; use it as a context manager."""
 
     def __init__(self, connection: socket.socket, address: str) -> None:
+        super().__init__()
         self._socket = connection
+        self.callback(connection.close)
         self._address = address
         self._number = 0
 
@@ -81,7 +81,7 @@ class Wire:
         """Log in at the first broker that can be reached; as Penstock's own user if none is named.
 
         `address` asks for one broker. Raise `UnavailableError` where there is none,
-        `RefusedError` where it says no.
+        `LoginRefusedError` where it says no.
         """
         troubles = []
         for place in [address] if address else require_bootstrap(settings).split(","):
@@ -90,17 +90,17 @@ class Wire:
             except OSError as error:
                 troubles.append(f"{place}: {error.strerror or error}")
                 continue
-            wire = cls(connection, place)
+            broker = cls(connection, place)
             try:
-                wire._login(
+                broker._login(
                     settings.mechanism,
                     user or settings.user,
                     read_password(settings) if password is None else password,
                 )
             except BaseException:
-                wire.close()
+                broker.close()
                 raise
-            return wire
+            return broker
         raise UnavailableError(
             f"Kafka cannot be reached ({'; '.join(troubles)})",
             fix="check kafka.bootstrap and kafka.security, and that the brokers run",
@@ -110,17 +110,17 @@ class Wire:
         """Return the users that have a credential."""
         # An empty list asks for all. So does none, but brokers fail at that without an answer
         # where they ought to refuse it.
-        answer = self._ask_flexible(_DESCRIBE_SCRAM, write_list([]))
-        self._allow(answer, "did not tell its users")
+        response = self._ask_flexible(_DESCRIBE_SCRAM, write_list([]))
+        self._allow(response, "did not tell its users")
         found = set()
-        for _ in range(answer.count()):
-            found.add(answer.text())
-            answer.short()
-            answer.text()
-            for _ in range(answer.count()):
-                answer.take(5)  # a mechanism and its iterations
-                answer.skip_tags()
-            answer.skip_tags()
+        for _ in range(response.count()):
+            found.add(response.text())
+            response.short()
+            response.text()
+            for _ in range(response.count()):
+                response.take(5)  # a mechanism and its iterations
+                response.skip_tags()
+            response.skip_tags()
         return found
 
     def identity(self) -> str:
@@ -129,48 +129,48 @@ class Wire:
 
     def brokers(self) -> list[str]:
         """Return the addresses of the brokers that run, as the controllers know them."""
-        answer = self._describe()
-        answer.text()
-        answer.long()  # who the controller is
+        response = self._describe()
+        response.text()
+        response.long()  # who the controller is
         found = []
-        for _ in range(answer.count()):
-            answer.long()
-            host, port = answer.text(), answer.long()
+        for _ in range(response.count()):
+            response.long()
+            host, port = response.text(), response.long()
             found.append(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
-            answer.text()  # the rack
-            answer.skip_tags()
+            response.text()  # the rack
+            response.skip_tags()
         return found
 
-    def rules(self, principal: str | None = None) -> Iterator[tuple[str, Rule]]:
-        """Yield all rules with their principals, or those of one principal."""
-        answer = self._ask_flexible(_DESCRIBE_RULES, write_any(principal))
-        self._allow(answer, "did not tell its rules")
-        for _ in range(answer.count()):
-            about = read_resource(answer)
-            for _ in range(answer.count()):
-                yield read_entry(answer, about)
-            answer.skip_tags()
+    def acls(self, principal: str | None = None) -> Iterator[tuple[str, Acl]]:
+        """Yield all ACLs with their principals, or those of one principal."""
+        response = self._ask_flexible(_DESCRIBE_ACLS, write_any(principal))
+        self._allow(response, "did not tell its rules")
+        for _ in range(response.count()):
+            about = read_resource(response)
+            for _ in range(response.count()):
+                yield read_entry(response, about)
+            response.skip_tags()
 
-    def put_rules(self, rules: Iterable[tuple[str, Rule]]) -> None:
-        """Put rules of principals; those that are there already are no trouble."""
-        body = write_list(write_rule(principal, rule) for principal, rule in rules)
-        answer = self._ask_flexible(_CREATE_RULES, body)
-        for _ in range(answer.count()):
-            self._allow(answer, "did not take a rule")
-            answer.skip_tags()
+    def create_acls(self, acls: Iterable[tuple[str, Acl]]) -> None:
+        """Create ACLs of principals; idempotent."""
+        body = write_list(write_acl(principal, acl) for principal, acl in acls)
+        response = self._ask_flexible(_CREATE_ACLS, body)
+        for _ in range(response.count()):
+            self._allow(response, "did not take a rule")
+            response.skip_tags()
 
-    def remove_rules(self, rules: Iterable[tuple[str | None, Rule]]) -> int:
-        """Remove rules of principals, None being anyone; return how many went."""
-        body = write_list(write_rule(principal, rule) for principal, rule in rules)
-        answer = self._ask_flexible(_DELETE_RULES, body)
+    def delete_acls(self, acls: Iterable[tuple[str | None, Acl]]) -> int:
+        """Delete ACLs of principals, None being anyone; return how many went."""
+        body = write_list(write_acl(principal, acl) for principal, acl in acls)
+        response = self._ask_flexible(_DELETE_ACLS, body)
         removed = 0
-        for _ in range(answer.count()):
-            self._allow(answer, "did not remove a rule")
-            for _ in range(answer.count()):
-                self._allow(answer, "did not remove a rule")
-                read_entry(answer, read_resource(answer))
+        for _ in range(response.count()):
+            self._allow(response, "did not remove a rule")
+            for _ in range(response.count()):
+                self._allow(response, "did not remove a rule")
+                read_entry(response, read_resource(response))
                 removed += 1
-            answer.skip_tags()
+            response.skip_tags()
         return removed
 
     def alter_credentials(
@@ -192,50 +192,46 @@ class Wire:
             + NO_TAGS
             for user, found in put
         )
-        answer = self._ask_flexible(_ALTER_SCRAM, write_list(gone) + write_list(new))
+        response = self._ask_flexible(_ALTER_SCRAM, write_list(gone) + write_list(new))
         wrong = {}
-        for _ in range(answer.count()):
-            user, code, message = answer.text(), answer.short(), answer.text()
-            answer.skip_tags()
+        for _ in range(response.count()):
+            user, code, message = response.text(), response.short(), response.text()
+            response.skip_tags()
             if code not in {0, _NOT_FOUND}:
                 wrong[user] = _CODES.get(code) or message or f"error {code}"
         return wrong
 
-    def close(self) -> None:
-        """End the connection."""
-        self._socket.close()
-
-    def _describe(self) -> Answer:
-        answer = self._ask_flexible(_DESCRIBE_CLUSTER, write_byte(0))
-        self._allow(answer, "did not tell what it is")
-        return answer
+    def _describe(self) -> ResponseReader:
+        response = self._ask_flexible(_DESCRIBE_CLUSTER, write_byte(0))
+        self._allow(response, "did not tell what it is")
+        return response
 
     def _login(self, mechanism: str, user: str, password: str) -> None:
         named = mechanism.encode()
-        answer = self._ask(_HANDSHAKE, struct.pack(">h", len(named)) + named)
-        self._refuse(answer.short(), user)
+        response = self._ask(_HANDSHAKE, struct.pack(">h", len(named)) + named)
+        self._refuse(response.short(), user)
         login = Login(mechanism, user, password)
         first = self._authenticate(login.first(), user)
         login.check(self._authenticate(login.final(first), user))
 
     def _authenticate(self, message: bytes, user: str) -> bytes:
-        answer = self._ask(_AUTHENTICATE, struct.pack(">i", len(message)) + message)
-        code = answer.short()
-        length = answer.short()
-        answer.take(max(0, length))
+        response = self._ask(_AUTHENTICATE, struct.pack(">i", len(message)) + message)
+        code = response.short()
+        length = response.short()
+        response.take(max(0, length))
         self._refuse(code, user)
-        return answer.take(max(0, answer.long()))
+        return response.take(max(0, response.long()))
 
     def _refuse(self, code: int, user: str) -> None:
         if code:
-            raise RefusedError(
+            raise LoginRefusedError(
                 f"Kafka at {self._address} does not let {quote(user)} in: "
                 f"{_CODES.get(code, f'error {code}')}",
                 fix="check kafka.user, kafka.password and kafka.mechanism",
             )
 
-    def _allow(self, answer: Answer, what: str) -> None:
-        code, message = answer.short(), answer.text()
+    def _allow(self, response: ResponseReader, what: str) -> None:
+        code, message = response.short(), response.text()
         if code:
             raise UnavailableError(
                 f"Kafka at {self._address} {what}: "
@@ -243,31 +239,31 @@ class Wire:
                 fix="check that kafka.user is one of its super users",
             )
 
-    def _ask_flexible(self, what: tuple[int, int], body: bytes) -> Answer:
-        answer = self._ask(what, body + NO_TAGS, flexible=True)
-        answer.long()  # how long we were held back
-        return answer
+    def _ask_flexible(self, what: tuple[int, int], body: bytes) -> ResponseReader:
+        response = self._ask(what, body + NO_TAGS, flexible=True)
+        response.long()  # how long we were held back
+        return response
 
-    def _ask(self, what: tuple[int, int], body: bytes, *, flexible: bool = False) -> Answer:
+    def _ask(self, what: tuple[int, int], body: bytes, *, flexible: bool = False) -> ResponseReader:
         self._number += 1
         header = struct.pack(">hhih", *what, self._number, len(_CLIENT)) + _CLIENT
         message = header + (NO_TAGS if flexible else b"") + body
         try:
             self._socket.sendall(_LENGTH.pack(len(message)) + message)
             size = _LENGTH.unpack(self._receive(_LENGTH.size))[0]
-            if not _LENGTH.size <= size <= ANSWER_LIMIT:
+            if not _LENGTH.size <= size <= RESPONSE_LIMIT:
                 raise self._nonsense()
-            answer = Answer(self._receive(size))
+            response = ResponseReader(self._receive(size))
         except OSError as error:
             raise UnavailableError(
                 f"Kafka at {self._address} broke off: {error.strerror or error}",
                 fix="check kafka.security, and the broker's log",
             ) from error
-        if answer.long() != self._number:
+        if response.long() != self._number:
             raise self._nonsense()
         if flexible:
-            answer.skip_tags()
-        return answer
+            response.skip_tags()
+        return response
 
     def _receive(self, size: int) -> bytes:
         found = bytearray()
@@ -283,17 +279,6 @@ class Wire:
             f"what answers at {self._address} is no Kafka broker, or wants TLS",
             fix="check kafka.bootstrap and kafka.security",
         )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _connect(settings: KafkaSettings, address: str) -> socket.socket:

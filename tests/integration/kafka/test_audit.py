@@ -10,8 +10,8 @@ import pytest
 
 from penstock.components import KafkaCluster
 from penstock.errors import UnavailableError
-from penstock.kafka import Cluster, PendingError, Rule, open_reconciler
-from penstock.kafka.records import AccessRecord
+from penstock.kafka import Acl, Cluster, PendingError, open_reconciler
+from penstock.kafka.audit import AccessAudit
 from tests.kafka.officers import Officer, open_officer, stream, view
 
 pytestmark = pytest.mark.needs("java", "jars")
@@ -90,15 +90,15 @@ def test_commands_and_what_they_change_are_recorded(officer: Officer) -> None:
 
 
 def test_what_is_mended_and_pruned_is_recorded(officer: Officer) -> None:
-    odd = Rule("topic", "literal", "clinic", "read")
+    odd = Acl("topic", "literal", "clinic", "read")
     with Cluster(officer.settings) as cluster:
-        list(cluster.put_rules([("stranger", odd)]))
+        list(cluster.create_acls([("stranger", odd)]))
     service = officer.people.service("rbac")
     reconciler = open_reconciler(
         officer.settings,
         officer.database,
         officer.definitions,
-        record=AccessRecord(officer.log, officer.people, service),
+        audit=AccessAudit(officer.log, officer.people, service),
     )
     before = len(officer.recorded())
     reconciler.repair()
@@ -125,7 +125,7 @@ def test_what_fails_after_it_was_begun_is_recorded_as_failed(
     with monkeypatch.context() as patch:
         # No broker is there: what it does not say is not known.
         patch.setattr(Cluster, "brokers", lambda _: ["127.0.0.1:1"])
-        patch.setattr("penstock.kafka.confirming.GONE_SECONDS", 0.0)
+        patch.setattr("penstock.kafka.revocation.GONE_SECONDS", 0.0)
         with pytest.raises(PendingError, match="does not say whether rules are gone"):
             officer.does.remove_role("cara", "carer")
     assert said(officer, before)[-1] == ("reconciled", "failed", None, None)
@@ -144,7 +144,7 @@ def test_a_log_that_cannot_be_written_keeps_kafka_as_it_is(
         with pytest.raises(PendingError, match="the disk is full"):
             officer.does.add_user("cara", "pw", ["carer"])
     with Cluster(officer.settings) as cluster:
-        assert cluster.rules_of(["cara"])["cara"] == set()
+        assert cluster.acls_of(["cara"])["cara"] == set()
     officer.does.reconciler.follow_up()
     with Cluster(officer.settings) as cluster:
-        assert {str(rule) for rule in cluster.rules_of(["cara"])["cara"]} == {READ, GROUPS}
+        assert {str(acl) for acl in cluster.acls_of(["cara"])["cara"]} == {READ, GROUPS}

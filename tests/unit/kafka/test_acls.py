@@ -6,9 +6,9 @@ import pytest
 
 from penstock.definitions import DefinitionSet
 from penstock.errors import UsageError
+from penstock.kafka.acls import Acl, WantedAccess
 from penstock.kafka.administration import parse_permission
-from penstock.kafka.rules import Rule, WantedAccess
-from penstock.kafka.topics import wanted_topics
+from penstock.kafka.cluster import wanted_topics
 from penstock.model.document import Document
 
 DOCUMENTS = [
@@ -30,23 +30,23 @@ def access() -> WantedAccess:
 
 
 def test_reading_takes_topics_and_groups_of_ones_own(access: WantedAccess) -> None:
-    assert access.rules("anna") == {
-        Rule("topic", "literal", "patients-nurse", "read"),
-        Rule("topic", "literal", "patients-open", "read"),
-        Rule("topic", "prefixed", "ward-", "read"),
-        Rule("group", "prefixed", "anna:", "read"),
+    assert access.acls("anna") == {
+        Acl("topic", "literal", "patients-nurse", "read"),
+        Acl("topic", "literal", "patients-open", "read"),
+        Acl("topic", "prefixed", "ward-", "read"),
+        Acl("group", "prefixed", "anna:", "read"),
     }
 
 
 def test_writing_takes_transactions_of_ones_own_and_no_group(access: WantedAccess) -> None:
-    assert access.rules("robot") == {
-        Rule("topic", "literal", "patients", "write"),
-        Rule("transactional_id", "prefixed", "robot:", "write"),
+    assert access.acls("robot") == {
+        Acl("topic", "literal", "patients", "write"),
+        Acl("transactional_id", "prefixed", "robot:", "write"),
     }
 
 
 def test_who_has_no_role_or_is_not_known_may_nothing(access: WantedAccess) -> None:
-    assert access.rules("guest") == access.rules("nobody") == frozenset()
+    assert access.acls("guest") == access.acls("nobody") == frozenset()
 
 
 def test_topics_of_streams_and_views() -> None:

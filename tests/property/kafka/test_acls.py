@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.definitions import DefinitionSet
-from penstock.kafka.rules import Rule, WantedAccess
+from penstock.kafka.acls import Acl, WantedAccess
 from penstock.model.document import Document, Key
 
 ROLES, VIEWS, STREAMS, USERS = ("r1", "r2", "r3"), ("v1", "v2"), ("s1", "s2"), ("u1", "u2", "u3")
@@ -59,7 +59,7 @@ def topic_of(bodies: Bodies, view: str) -> str:
     return f"{bodies[Key('view', view)]['stream']}-{view}"
 
 
-def naive_rules(bodies: Bodies, user: str) -> set[Rule]:
+def naive_acls(bodies: Bodies, user: str) -> set[Acl]:
     """Walk from the user to everything, again and again, without remembering anything."""
 
     def has(role: str, held: str) -> bool:
@@ -73,19 +73,19 @@ def naive_rules(bodies: Bodies, user: str) -> set[Rule]:
         for item in bodies[Key("role", role)]["permissions"]:
             allow = item.get("allow", "read")
             if "view" in item:
-                found.add(Rule("topic", "literal", topic_of(bodies, item["view"]), allow))
+                found.add(Acl("topic", "literal", topic_of(bodies, item["view"]), allow))
             elif "prefix" in item:
-                found.add(Rule("topic", "prefixed", item["prefix"], allow))
+                found.add(Acl("topic", "prefixed", item["prefix"], allow))
             else:
                 name = item.get("stream") or item["topic"]
-                found.add(Rule("topic", "literal", name, allow))
+                found.add(Acl("topic", "literal", name, allow))
         for view in VIEWS:
             if role in bodies[Key("view", view)]["roles"]:
-                found.add(Rule("topic", "literal", topic_of(bodies, view), "read"))
-    if any(rule.operation == "read" for rule in found):
-        found.add(Rule("group", "prefixed", f"{user}:", "read"))
-    if any(rule.operation == "write" for rule in found):
-        found.add(Rule("transactional_id", "prefixed", f"{user}:", "write"))
+                found.add(Acl("topic", "literal", topic_of(bodies, view), "read"))
+    if any(acl.operation == "read" for acl in found):
+        found.add(Acl("group", "prefixed", f"{user}:", "read"))
+    if any(acl.operation == "write" for acl in found):
+        found.add(Acl("transactional_id", "prefixed", f"{user}:", "write"))
     return found
 
 
@@ -93,7 +93,7 @@ def naive_rules(bodies: Bodies, user: str) -> set[Rule]:
 def test_rules_are_those_of_the_reference(bodies: Bodies) -> None:
     access = WantedAccess(DefinitionSet.build(documents(bodies).values()))
     for user in USERS:
-        assert access.rules(user) == naive_rules(bodies, user)
+        assert access.acls(user) == naive_acls(bodies, user)
 
 
 @given(before=sets(), after=sets())
@@ -101,7 +101,7 @@ def test_a_change_touches_all_whose_rules_differ(before: Bodies, after: Bodies) 
     old, new = documents(before), documents(after)
     access = WantedAccess(DefinitionSet.build(new.values()))
     touched = access.touched(old, new)
-    differing = {user for user in USERS if naive_rules(before, user) != naive_rules(after, user)}
+    differing = {user for user in USERS if naive_acls(before, user) != naive_acls(after, user)}
     assert differing <= touched
 
 
