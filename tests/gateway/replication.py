@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from penstock.clock import boot_clock
-from penstock.gateway.publish_result import NO_DETECTOR, PublishResult
+from penstock.gateway.publish_result import NO_LEADER, PublishOutcome, PublishResult
 from penstock.gateway.replication.channel import derive_secret
 from penstock.gateway.replication.follower import ReplicationFollower
 from penstock.gateway.replication.leader import ReplicationLeader
@@ -66,18 +66,18 @@ class Detector:
 
     def decide(self, asked: PublishRequest, receipt: SubmissionId) -> PublishResult:
         if not self.alive:
-            return NO_DETECTOR
+            return NO_LEADER
         if self.applied_submissions.has(receipt):
-            return PublishResult(ticket=self.added)
+            return PublishResult(journal=self, ticket=self.added)
         if asked.topic == "denied":
-            return PublishResult("policy", "a rule")
+            return PublishResult(PublishOutcome.DENIED, "a rule")
         self.applied_submissions.put(receipt)
         self.steps.append((asked.client, asked.topic))
         self.added += 1
         target = None if asked.topic == "none" else asked.topic
         self.board.move("s", asked.client, target)
         self.leader.tell([("s", asked.client, target)], self.deadline)
-        return PublishResult(ticket=self.added)
+        return PublishResult(journal=self, ticket=self.added)
 
     def next_deadline(self) -> float | None:
         return min(self.ends.values(), default=None)

@@ -1,46 +1,65 @@
-"""What becomes of a message that is to be published, and who makes its event durable."""
+"""What becomes of a message that a client publishes, and which journal makes its event durable."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from enum import StrEnum
 from typing import Final, NamedTuple, Protocol
 
-POLICY: Final = "policy"
-DETECTOR: Final = "detector"
-EVENT: Final = "event"
-DOUBT: Final = "doubt"
-UNTOLD: Final = "untold"
-"""The gateway that detects was asked and did not say what became of it."""
+
+class PublishOutcome(StrEnum):
+    """The outcome of a publication; gateways exchange the values, audit and metrics show them."""
+
+    ACCEPTED = ""
+    DENIED = "policy"
+    NO_LEADER = "detector"
+    """No gateway detects events, or none that does can be reached."""
+    INVALID_EVENT = "event"
+    """The payload cannot be evaluated."""
+    NO_ANSWER = "untold"
+    """The leader has got the request and has not responded: it may have taken effect."""
+    AWAITING_LEADER = "awaiting_leader"
+    """Replicated state may be out of date: the caller waits for the leader and retries."""
 
 
 class Journal(Protocol):
-    """What makes things durable in the order of their tickets."""
+    """Makes steps durable in the order of their tickets."""
 
     durable: int
+    """The last ticket that is durable."""
 
     def wait(self, ticket: int, settled: Callable[[bool], None]) -> None:
-        """Call back when a ticket is durable, or will not be."""
+        """Call back when a ticket is durable, or never will be."""
 
 
 class PublishResult(NamedTuple):
     """What became of a message that was to be published."""
 
-    why: str = ""
-    """What stands in the way; nothing, where it may pass."""
+    outcome: PublishOutcome = PublishOutcome.ACCEPTED
     rule: str = ""
+    """The rule that denies it."""
+    journal: Journal | None = None
+    """Where it was an event: what makes that durable."""
     ticket: int = 0
-    """Where it was an event: the keeper's number for it."""
+    """The journal's number for it."""
     lasting: bool = False
     """Whether the same holds for each message of this client on this topic."""
-    journal: Journal | None = None
-    """Who makes the event durable; None: the journal of this gateway."""
-    waits: Awaitable[PublishResult] | None = None
-    """Gives the answer, where it takes until other gateways have said something."""
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the message may pass."""
+        return self.outcome is PublishOutcome.ACCEPTED
+
+    def when_durable(self, settled: Callable[[bool], None]) -> None:
+        """Call back when its event is durable, or never will be."""
+        if self.journal is None:
+            settled(True)  # noqa: FBT003
+        else:
+            self.journal.wait(self.ticket, settled)
 
 
-PASSES: Final = PublishResult(lasting=True)
-NO_DETECTOR: Final = PublishResult(DETECTOR)
-NO_EVENT: Final = PublishResult(EVENT)
-NOT_TOLD: Final = PublishResult(UNTOLD)
-IN_DOUBT: Final = PublishResult(DOUBT)
-"""It cannot be decided now; who asks waits and asks again."""
+PendingResult = Awaitable[PublishResult]
+"""Gives the result as soon as other gateways, or a reload, have come so far."""
+
+ALWAYS_ACCEPTED: Final = PublishResult(lasting=True)
+NO_LEADER: Final = PublishResult(PublishOutcome.NO_LEADER)

@@ -33,11 +33,10 @@ from penstock.gateway.clock import Clock
 from penstock.gateway.detection.duplicate_filter import fingerprint_of
 from penstock.gateway.detection.engine_host import EngineHost
 from penstock.gateway.publish_result import (
-    IN_DOUBT,
-    NO_DETECTOR,
-    NO_EVENT,
-    PASSES,
-    POLICY,
+    ALWAYS_ACCEPTED,
+    NO_LEADER,
+    PendingResult,
+    PublishOutcome,
     PublishResult,
 )
 from penstock.gateway.replication.messages import PublishRequest
@@ -97,19 +96,17 @@ class Guard:
             topic
         )
 
-    def publish(self, session: Session, packet: Publish) -> PublishResult:
+    def publish(self, session: Session, packet: Publish) -> PublishResult | PendingResult:
         """Decide on a message of a client; let the event that it is take effect."""
         result = self._publish(session, packet)
-        if result is IN_DOUBT:
-            return PublishResult(waits=self._when_current(session, packet))
-        return result
+        return self._when_current(session, packet) if _awaits_leader(result) else result
 
-    def _publish(self, session: Session, packet: Publish) -> PublishResult:
+    def _publish(self, session: Session, packet: Publish) -> PublishResult | PendingResult:
         topic = packet.topic
         detection = self.detection
         watched = detection.watched_topics.matches(topic)
         if not watched and not self.policies.access.settings.required:
-            return PASSES
+            return ALWAYS_ACCEPTED
         user = None if session.principal == ANONYMOUS else session.principal
         rest = _rest(packet)
         fingerprint = fingerprint_of(user, session.client_id, packet) if watched else None
@@ -117,23 +114,23 @@ class Guard:
             user, session.client_id, topic, packet.payload, rest, self._place, fingerprint
         )
         if watched and detection.reload.busy:
-            return PublishResult(waits=self._after_reload(session, packet))
+            return self._after_reload(session, packet)
         if watched and not detection.is_alive():
             follower = detection.follower
-            return PublishResult(waits=follower.submit(request)) if follower.asks else NO_DETECTOR
+            return follower.submit(request) if follower.asks else NO_LEADER
         result = self._decide(request, watched=watched)
-        if detection.leader.pending and not result.why:
-            return PublishResult(waits=self._when_replicated(result))
+        if detection.leader.pending and result.accepted:
+            return self._when_replicated(result)
         return result
 
     def publish_for(self, request: PublishRequest, submission: SubmissionId) -> PublishResult:
         """Decide on a message of another gateway's client, once."""
         detection = self.detection
         if not detection.is_alive():
-            return NO_DETECTOR
+            return NO_LEADER
         if detection.applied_submissions.has(submission):
             # It took effect and nobody was told; what is on record up to now holds it.
-            return PublishResult(ticket=detection.journal.added)
+            return PublishResult(journal=detection.journal, ticket=detection.journal.added)
         watched = detection.watched_topics.matches(request.topic)
         return self._decide(request, watched=watched, submission=submission)
 
@@ -155,7 +152,7 @@ class Guard:
         repeated = fingerprint is not None and detection.duplicates.has(fingerprint)
         if watched and not repeated:
             if detection.engine is None:
-                return NO_DETECTOR
+                return NO_LEADER
             seen = Packet(
                 topic,
                 message.t,
@@ -169,42 +166,46 @@ class Guard:
                 record = prepared.record() if prepared.bound else b""
             except Exception as error:  # noqa: BLE001 - whatever it is, it was no event
                 _log.warning("a message could not be looked at", error=error)
-                return NO_EVENT
+                return PublishResult(PublishOutcome.INVALID_EVENT)
         decision = access.decide("write", principal, message, e, detection.board)
         if not decision:
-            return (
-                IN_DOUBT if self.awaits_leader(decision) else PublishResult(POLICY, decision.rule)
-            )
+            return self._refuse(decision)
         if decision.applied is not None:
             self.tell_emergency(Session(request.client, request.user or ANONYMOUS, 0), decision)
         if prepared is None or not prepared.bound:
-            # One that took effect before is held by what is on record up to now.
-            ticket = detection.journal.added if repeated else 0
-            return PublishResult(
-                ticket=ticket, lasting=not watched and self._lasts(decision.depends, topic)
-            )
-        try:
-            return PublishResult(ticket=detection.commit(prepared, record, submission, fingerprint))
-        except UnavailableError:
-            return NO_DETECTOR
+            if not repeated:
+                return PublishResult(lasting=not watched and self._lasts(decision.depends, topic))
+            # It took effect before: the journal has it with what was added up to now.
+            ticket = detection.journal.added
+        else:
+            try:
+                ticket = detection.commit(prepared, record, submission, fingerprint)
+            except UnavailableError:
+                return NO_LEADER
+        return PublishResult(journal=detection.journal, ticket=ticket)
+
+    def _refuse(self, decision: Decision) -> PublishResult:
+        if self.awaits_leader(decision):
+            return PublishResult(PublishOutcome.AWAITING_LEADER)
+        return PublishResult(PublishOutcome.DENIED, decision.rule)
 
     async def _after_reload(self, session: Session, packet: Publish) -> PublishResult:
         """Decide on a message when changed definitions are taken over."""
         await self.detection.reload.wait()
         result = self.publish(session, packet)
-        return result if result.waits is None else await result.waits
+        return result if isinstance(result, PublishResult) else await result
 
     async def _when_current(self, session: Session, packet: Publish) -> PublishResult:
         """Decide on a message when the situations are known that it depends on, or lost."""
-        result = IN_DOUBT
-        while result is IN_DOUBT:
+        while True:
             await self.detection.follower.wait_current()
             result = self._publish(session, packet)
-        return result if result.waits is None else await result.waits
+            if not _awaits_leader(result):
+                return result if isinstance(result, PublishResult) else await result
 
     async def _when_replicated(self, result: PublishResult) -> PublishResult:
         """Wait until all gateways know what was changed up to a decision."""
-        return result if await self.detection.leader.wait_replicated() else NO_DETECTOR
+        return result if await self.detection.leader.wait_replicated() else NO_LEADER
 
     def detect(self, topic: str, payload: bytes, depth: int) -> bool:
         """Let a message of an action take effect as an event, if it is one."""
@@ -347,6 +348,10 @@ class Judge:
         elif decision.applied is not None:
             guard.tell_emergency(self._session, decision)
         return bool(decision)
+
+
+def _awaits_leader(result: PublishResult | PendingResult) -> bool:
+    return isinstance(result, PublishResult) and result.outcome is PublishOutcome.AWAITING_LEADER
 
 
 def _surroundings(now: int, place: str | None) -> dict[str, Any]:

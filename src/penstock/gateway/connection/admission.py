@@ -12,7 +12,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from penstock.clock import boot_clock
@@ -21,7 +21,7 @@ from penstock.gateway.authorization.message_purposes import as_properties, narro
 from penstock.gateway.commands import purpose_commands
 from penstock.gateway.connection.disconnect import Cause, end
 from penstock.gateway.connection.replies import deny
-from penstock.gateway.publish_result import DETECTOR, EVENT, POLICY, UNTOLD, PublishResult
+from penstock.gateway.publish_result import PendingResult, PublishOutcome, PublishResult
 from penstock.model.purposes import PurposeSet
 from penstock.mqtt import Publish, ReasonCode, encode_user_properties
 from penstock.policy.purposes.commands import SendFor, parse_publish
@@ -36,9 +36,12 @@ _NOT_ALLOWED = ReasonCode.NOT_AUTHORIZED
 _QOS = 0x06
 _EXACTLY_ONCE = 0x04
 _REFUSALS = {
-    POLICY: ("not allowed to write here", _NOT_ALLOWED),
-    DETECTOR: ("events are not detected now", _LATER),
-    EVENT: ("the payload cannot be an event", ReasonCode.PAYLOAD_FORMAT_INVALID),
+    PublishOutcome.DENIED: ("not allowed to write here", _NOT_ALLOWED),
+    PublishOutcome.NO_LEADER: ("events are not detected now", _LATER),
+    PublishOutcome.INVALID_EVENT: (
+        "the payload cannot be an event",
+        ReasonCode.PAYLOAD_FORMAT_INVALID,
+    ),
 }
 
 Outcome = bytes | None | Coroutine[Any, Any, None]
@@ -78,9 +81,9 @@ def admit(client: Downstream, packet: Publish) -> Outcome:  # noqa: PLR0911 (one
         deny(client, packet, "right", "not allowed to write here", _NOT_ALLOWED)
         return None
     result = gateway.guard.publish(client.session, packet)
-    if result.waits is not None:
-        return _admit_later(client, packet, result.waits, purposes)
-    return _settle(client, packet, result, purposes)
+    if isinstance(result, PublishResult):
+        return _settle(client, packet, result, purposes)
+    return _admit_later(client, packet, result, purposes)
 
 
 def _settle(
@@ -101,11 +104,11 @@ def _settle(
 async def _admit_later(
     client: Downstream,
     packet: Publish,
-    waits: Awaitable[PublishResult],
+    pending: PendingResult,
     purposes: PurposeSet | None,
 ) -> None:
     """Pass a message on when other gateways have said what they have to say."""
-    result = await waits
+    result = await pending
     if client.ended:
         return
     gateway = client.gateway
@@ -133,16 +136,15 @@ def refuse_long(client: Downstream, packet: Publish) -> None:
 def _authorise(client: Downstream, packet: Publish, result: PublishResult) -> bool:
     """Carry out what was decided on a message; False where it is denied."""
     gateway = client.gateway
-    if result.why == UNTOLD:
+    if result.outcome is PublishOutcome.NO_ANSWER:
         # It may have taken effect: who sends it again will know.
         end(client, Cause.BROKER)
         return False
-    if result.why:
-        gateway.denials.publication(client.session, result.why, result.rule)
-        text, reason = _REFUSALS[result.why]
-        deny(client, packet, result.why, text, reason)
+    if not result.accepted:
+        gateway.denials.publication(client.session, result.outcome, result.rule)
+        text, reason = _REFUSALS[result.outcome]
+        deny(client, packet, result.outcome, text, reason)
         return False
-    if result.ticket and packet.first & _QOS:
-        journal = result.journal or gateway.guard.detection.journal
-        client.deferred_acks.expect(journal, packet.packet_id, result.ticket)
+    if result.journal is not None and packet.first & _QOS:
+        client.deferred_acks.expect(result.journal, packet.packet_id, result.ticket)
     return True

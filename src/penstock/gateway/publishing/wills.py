@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
@@ -32,7 +31,7 @@ from penstock.clock import boot_clock
 from penstock.errors import PenstockError
 from penstock.gateway.connection.disconnect import Cause, end
 from penstock.gateway.detection.leader_lease import is_gone
-from penstock.gateway.publish_result import DETECTOR, UNTOLD, PublishResult
+from penstock.gateway.publish_result import PendingResult, PublishOutcome, PublishResult
 from penstock.gateway.session import Session
 from penstock.gateway.session_writer import SessionWriter
 from penstock.gateway.translation import MESSAGE_AIP, MESSAGE_PIP
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
 LOOK_SECONDS: Final = 5.0
 _AGAIN_SECONDS: Final = 0.5
 _START_SECONDS: Final = 5.0
+_RETRIED: Final = frozenset({PublishOutcome.NO_LEADER, PublishOutcome.NO_ANSWER})
 
 
 @dataclass(eq=False, slots=True)
@@ -248,23 +248,23 @@ class Wills:
             self._wait(it, _AGAIN_SECONDS)
             return
         result = gateway.guard.publish(it.session, _message(it.will))
-        if result.waits is not None:
-            gateway.start_task(self._send_later(it, result.waits))
-        else:
+        if isinstance(result, PublishResult):
             self._conclude(it, result)
+        else:
+            gateway.start_task(self._send_later(it, result))
 
-    async def _send_later(self, it: _Leaving, waits: Awaitable[PublishResult]) -> None:
-        self._conclude(it, await waits)
+    async def _send_later(self, it: _Leaving, pending: PendingResult) -> None:
+        self._conclude(it, await pending)
 
     def _conclude(self, it: _Leaving, result: PublishResult) -> None:
         """Hand a will to the broker that was decided on, or be done with it."""
         gateway, will = self._gateway, it.will
-        if result.why in {DETECTOR, UNTOLD}:
+        if result.outcome in _RETRIED:
             self._wait(it, _AGAIN_SECONDS)
             return
-        if result.why:
-            gateway.counters.denied("publish", result.why)
-            gateway.denials.will(it.session, result.why, result.rule)
+        if not result.accepted:
+            gateway.counters.denied("publish", result.outcome)
+            gateway.denials.will(it.session, result.outcome, result.rule)
             self._drop(it)
             return
 
@@ -279,7 +279,7 @@ class Wills:
             ):
                 self._wait(it, _AGAIN_SECONDS)
 
-        (result.journal or gateway.guard.detection.journal).wait(result.ticket, hand_over)
+        result.when_durable(hand_over)
 
     async def _save(self, changes: list[WillChange]) -> None:
         await self._gateway.run_in_thread(self._store.apply, changes)

@@ -32,7 +32,7 @@ from typing import Final
 
 from penstock.clock import boot_clock
 from penstock.errors import PenstockError, UnavailableError
-from penstock.gateway.publish_result import NO_DETECTOR, Journal, PublishResult
+from penstock.gateway.publish_result import NO_LEADER, Journal, PublishResult
 from penstock.gateway.replication.channel import ChannelError
 from penstock.gateway.replication.link import Link, ReplicationTerms
 from penstock.gateway.replication.messages import (
@@ -374,14 +374,14 @@ class ReplicationLeader:
             message = backlog.popleft()
             receipt = SubmissionId(neighbour.name, message.number, message.oldest)
             result = self.decide(message.asked, receipt)
-            _SUBMITTED["refused" if result.why else "passed"].inc()
+            _SUBMITTED["passed" if result.accepted else "refused"].inc()
             self.when_replicated(partial(self._answer, neighbour, message.number, result))
 
     def _answer(self, neighbour: Peer, number: int, result: PublishResult, known: bool) -> None:  # noqa: FBT001
         if not known:
             return  # The connection is closed: whoever asked asks the next one.
         event = result.ticket > self._journal.durable
-        neighbour.link.send(PublishResponse(number, result.why, result.rule, event))
+        neighbour.link.send(PublishResponse(number, result.outcome, result.rule, event))
         if event:
             self._journal.wait(result.ticket, partial(self._confirm, neighbour, number))
 
@@ -402,7 +402,7 @@ class ReplicationLeader:
 def _decide_nothing(asked: PublishRequest, receipt: SubmissionId) -> PublishResult:
     """Stand in until there is who decides."""
     del asked, receipt
-    return NO_DETECTOR
+    return NO_LEADER
 
 
 def _nothing(link: Link) -> None:

@@ -16,6 +16,7 @@ import json
 from typing import Any, Final, NamedTuple
 
 from penstock.gateway.detection.duplicate_filter import Fingerprint
+from penstock.gateway.publish_result import PublishOutcome
 from penstock.gateway.replication.channel import ChannelError
 
 VERSION: Final = 2
@@ -107,7 +108,7 @@ class PublishResponse(NamedTuple):
     """What became of a submitted message."""
 
     number: int
-    why: str
+    outcome: PublishOutcome
     rule: str
     event: bool
     """Whether it was one, so that `Durable` follows."""
@@ -159,6 +160,8 @@ def decode(data: bytes) -> Message:
             user, client, topic, rest, place, mark = fields[-1]
             known = None if mark is None else Fingerprint(*mark)
             fields[-1] = PublishRequest(user, client, topic, data[end:], rest, place, known)
+        elif kind is PublishResponse:
+            fields[1] = PublishOutcome(fields[1])
         made: Message = kind(*fields)
     except (ValueError, TypeError, IndexError, RecursionError):
         raise ChannelError("a message between gateways cannot be read") from None

@@ -22,7 +22,7 @@ from functools import partial
 from typing import Final
 
 from penstock.clock import boot_clock
-from penstock.gateway.publish_result import NO_DETECTOR, NOT_TOLD, Journal, PublishResult
+from penstock.gateway.publish_result import NO_LEADER, Journal, PublishOutcome, PublishResult
 from penstock.gateway.replication.messages import PublishRequest, PublishResponse, Submit
 from penstock.gateway.replication.receipts import SubmissionId
 from penstock.telemetry import get_logger, metrics
@@ -79,10 +79,10 @@ class Submission:
 
     def resolve(self, result: PublishResult) -> None:
         """Say what became of it, to whoever still waits for that."""
-        self.passed = not result.why
+        self.passed = result.accepted
         if not self.answer.done():
             self.answer.set_result(result)
-        if result.why:
+        if not result.accepted:
             self._finish()
 
     def settle(self, durable: bool) -> None:  # noqa: FBT001
@@ -120,7 +120,7 @@ class Submissions:
         submission = Submission(self._number, asked, boot_clock() + patience)
         if len(self._open) >= OPEN:
             _ASKED["unreached"].inc()
-            submission.resolve(NO_DETECTOR)
+            submission.resolve(NO_LEADER)
             return submission.answer
         self._open[self._number] = submission
         self._ask(submission)
@@ -150,7 +150,7 @@ class Submissions:
         submission = self._open.get(answer.number)
         if submission is not None:
             self._take_answer(
-                submission, PublishResult(answer.why, answer.rule), event=answer.event
+                submission, PublishResult(answer.outcome, answer.rule), event=answer.event
             )
 
     def hear_durable(self, numbers: list[int]) -> None:
@@ -205,8 +205,8 @@ class Submissions:
     def _take_answer(self, submission: Submission, result: PublishResult, *, event: bool) -> None:
         """Take note of what became of a message, for the first time or once more."""
         if not submission.passed:
-            _ASKED["refused" if result.why else "passed"].inc()
-        elif result.why:
+            _ASKED["passed" if result.accepted else "refused"].inc()
+        elif not result.accepted:
             # It was passed on, and now its event will never be: its publisher sends it again.
             self._open.pop(submission.number, None)
             submission.settle(False)  # noqa: FBT003
@@ -226,4 +226,5 @@ class Submissions:
         why = "untold" if submission.sent else "unreached"
         _ASKED[why].inc()
         _log.error("a message was not looked at by the gateway that detects", reason=why)
-        submission.resolve(NOT_TOLD if submission.sent else NO_DETECTOR)
+        no_answer = PublishResult(PublishOutcome.NO_ANSWER)
+        submission.resolve(no_answer if submission.sent else NO_LEADER)

@@ -32,7 +32,7 @@ from penstock.gateway.authorization.guard import Guard
 from penstock.gateway.clock import Clock
 from penstock.gateway.detection.engine_host import EngineHost
 from penstock.gateway.detection.leader_election import LeaderElection
-from penstock.gateway.publish_result import NO_DETECTOR, PublishResult
+from penstock.gateway.publish_result import NO_LEADER, PublishResult
 from penstock.gateway.publishing.actions import Actions
 from penstock.gateway.publishing.publisher import Publisher
 from penstock.gateway.replication.link import ReplicationTerms
@@ -155,7 +155,7 @@ class Emergencies:
         """Decide on a message of another gateway's client, while the definitions are known."""
         rules = self._gateway.rules
         if boot_clock() > rules.fresh_until or not rules.enforceable:
-            return NO_DETECTOR
+            return NO_LEADER
         return self.guard.publish_for(asked, receipt)
 
     async def _run_in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from penstock.clock import boot_clock
-from penstock.gateway.publish_result import NO_DETECTOR, UNTOLD
+from penstock.gateway.publish_result import PublishOutcome
 from penstock.gateway.replication.follower import ReplicationFollower
 from penstock.gateway.replication.leader import ReplicationLeader
 from penstock.gateway.replication.link import Link, ReplicationTerms
@@ -27,7 +27,7 @@ def test_a_message_is_decided_there_and_known_here_before_it_passes() -> None:
         assert await follower.join(f"127.0.0.1:{detector.port}", LONG) == ""
         assert board.current("s", "old") == "high"
         result = await follower.submit(ask("p", "high"))
-        assert not result.why
+        assert result.accepted
         assert board.current("s", "p") == "high"
         assert result.journal is not None
         durable: list[bool] = []
@@ -36,7 +36,7 @@ def test_a_message_is_decided_there_and_known_here_before_it_passes() -> None:
         await detector.flush()
         await until(lambda: durable == [True])
         denied = await follower.submit(ask("p", "denied"))
-        assert (denied.why, denied.rule) == ("policy", "a rule")
+        assert (denied.outcome, denied.rule) == (PublishOutcome.DENIED, "a rule")
         assert detector.steps == [("old", "high"), ("p", "high")]
         follower.leave("the test ends")
         with pytest.raises(SituationsUnknownError):
@@ -77,7 +77,7 @@ def test_nothing_passes_before_the_slowest_knows(monkeypatch: pytest.MonkeyPatch
         assert slow_board.current("s", "p") is None
         for given in kept:
             hear(*given)
-        assert not (await waiting).why
+        assert (await waiting).accepted
         await flushed
         assert (own, detector.durable) == ([True], 1)
         assert slow_board.current("s", "p") == "high"
@@ -86,7 +86,7 @@ def test_nothing_passes_before_the_slowest_knows(monkeypatch: pytest.MonkeyPatch
         waiting = quick.submit(ask("p", "none"))
         await until(lambda: kept)
         slow.leave("the test wants it")
-        assert not (await waiting).why
+        assert (await waiting).accepted
         detector.kill()
         quick.leave("the test ends")
 
@@ -179,13 +179,13 @@ def test_nobody_waits_for_ever() -> None:
         detector.kill()
         await until(lambda: lost)
         waiting = follower.submit(ask("p", "high"))
-        assert (await waiting).why == NO_DETECTOR.why
+        assert (await waiting).outcome is PublishOutcome.NO_LEADER
         await until(lambda: not follower.asks)
         again = Detector(Record())
         await again.start(terms)
         assert await follower.join(f"127.0.0.1:{again.port}", LONG) == ""
         again.leader.epoch = lambda: -1  # it will never know the definitions
-        assert (await follower.submit(ask("p", "high"))).why == UNTOLD
+        assert (await follower.submit(ask("p", "high"))).outcome is PublishOutcome.NO_ANSWER
         assert again.steps == []
         again.kill()
         assert await follower.join("127.0.0.1:1", LONG) != ""
@@ -211,7 +211,7 @@ class Home:
             topic = f"{self.draw.choice(('low', 'high'))}-{number}" if number % 3 else "none"
             self.sent.setdefault(who, []).append(topic)
             result = await follower.submit(ask(who, topic))
-            assert not result.why
+            assert result.accepted
             if result.journal is not None:
                 done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
                 result.journal.wait(result.ticket, done.set_result)
