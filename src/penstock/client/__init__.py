@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.client.answers import Purposes
+from penstock.client.acknowledgements import Receipt
+from penstock.client.commands import Notation, Purposes
 from penstock.client.errors import (
     NoAnswerError,
     NotationError,
     NotConnectedError,
     RefusedError,
 )
-from penstock.client.notation import Notation
 from penstock.client.paho_client import PurposeClient
-from penstock.client.receipts import Receipt
 
 if TYPE_CHECKING:
     from penstock.client.aiomqtt_client import AsyncPurposeClient

@@ -19,11 +19,10 @@ from typing import Any, TypeVar
 
 from aiomqtt import Client
 
-from penstock.client.answers import Purposes
+from penstock.client.acknowledgements import ANSWER_SECONDS, Receipt
+from penstock.client.commands import NOTATION, Notation, Purposes
 from penstock.client.errors import NoAnswerError
-from penstock.client.notation import NOTATION, Notation
 from penstock.client.paho_client import PurposeClient
-from penstock.client.receipts import ANSWER_SECONDS, Receipt
 
 T = TypeVar("T")
 

@@ -26,23 +26,25 @@ from typing import Any, TypeVar
 
 from paho.mqtt.client import Client
 
-from penstock.client.answers import Purposes, read_affected, read_combined, read_text
+from penstock.client.acknowledgements import Acknowledgement, Query, Receipt
+from penstock.client.commands import (
+    AIP_PROPERTY,
+    AP_PROPERTY,
+    NOTATION,
+    PIP_PROPERTY,
+    Notation,
+    Purposes,
+    list_purposes,
+    read_affected,
+    read_combined,
+)
 from penstock.client.errors import (
     NotConnectedError,
     RefusedError,
     refused_message,
     refused_subscription,
 )
-from penstock.client.line import Line
-from penstock.client.notation import (
-    AIP_PROPERTY,
-    AP_PROPERTY,
-    NOTATION,
-    PIP_PROPERTY,
-    Notation,
-    list_purposes,
-)
-from penstock.client.receipts import Acknowledgement, Question, Receipt
+from penstock.client.paho_connection import PahoConnection
 from penstock.errors import quote
 
 _LOG = logging.getLogger("penstock.client")
@@ -63,7 +65,7 @@ class PurposeClient:
     wrapped: Client
     notation: Notation
     on_refused: Callable[[RefusedError], None] | None
-    _line: Line
+    _connection: PahoConnection
 
     def __init__(
         self, wrapped: Client, *, notation: Notation = NOTATION, tell_wrapped: bool = True
@@ -73,20 +75,22 @@ class PurposeClient:
         put("wrapped", wrapped)
         put("notation", notation)
         put("on_refused", log_refusal)
-        put("_line", Line(wrapped, tell_wrapped=tell_wrapped, refused=self._refused))
+        put(
+            "_connection", PahoConnection(wrapped, tell_wrapped=tell_wrapped, refused=self._refused)
+        )
 
     # --- everything else is the wrapped client's
 
     def __getattr__(self, name: str) -> Any:
-        if name in self._line.hooks:
-            return self._line.callbacks.get(name)
+        if name in self._connection.hooks:
+            return self._connection.callbacks.get(name)
         return getattr(self.wrapped, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _OWN:
             super().__setattr__(name, value)
-        elif name in self._line.hooks:
-            self._line.callbacks[name] = value
+        elif name in self._connection.hooks:
+            self._connection.callbacks[name] = value
         else:
             setattr(self.wrapped, name, value)
 
@@ -123,16 +127,18 @@ class PurposeClient:
         receipt: Receipt[None] = Receipt(
             f"the subscription to {quote(filter_)} for the purpose {quote(ap)}", refuse
         )
-        if self._line.speaks_v5:
+        if self._connection.speaks_v5:
             self.notation.check_purpose(ap)
-            return self._line.subscribe(receipt, filter_, qos, [(AP_PROPERTY, ap)])
-        return self._line.subscribe(receipt, self.notation.subscription(filter_, ap), qos)
+            return self._connection.subscribe(receipt, filter_, qos, [(AP_PROPERTY, ap)])
+        return self._connection.subscribe(receipt, self.notation.subscription(filter_, ap), qos)
 
     def unsubscribe_with_purpose(self, filter_: str, ap: str) -> Receipt[None]:
         """End a subscription that was made for an access purpose."""
         written = self.notation.subscription(filter_, ap)
         receipt = _receipt(f"the end of the subscription to {quote(filter_)}")
-        return self._line.unsubscribe(receipt, filter_ if self._line.speaks_v5 else written)
+        return self._connection.unsubscribe(
+            receipt, filter_ if self._connection.speaks_v5 else written
+        )
 
     def presubscribe(self, client_id: str, filter_: str, ap: str | None) -> Receipt[None]:
         """Set the purpose of a subscription that a client will make plainly; None removes it."""
@@ -154,16 +160,16 @@ class PurposeClient:
         """Publish; `purposes` and `prohibited` narrow the topic's for this one message."""
         written, user = topic, None
         aip, pip = list_purposes(purposes or ()), list_purposes(prohibited or ())
-        if self._line.speaks_v5 and (aip or pip):
+        if self._connection.speaks_v5 and (aip or pip):
             user = [(AIP_PROPERTY, self.notation.check_purpose(one)) for one in aip]
             user += [(PIP_PROPERTY, self.notation.check_purpose(one)) for one in pip]
         elif purposes is not None or prohibited is not None:
             # Also an empty list in MQTT 5: no property at all would mean no restriction.
             written = self.notation.one_message(topic, aip, pip)
         receipt = _receipt(f"the message to {quote(topic)}")
-        return self._line.publish(receipt, written, payload, qos, retain=retain, user=user)
+        return self._connection.publish(receipt, written, payload, qos, retain=retain, user=user)
 
-    # --- questions
+    # --- queries
 
     def combined_reservations(self, topic: str) -> Receipt[Purposes | None]:
         """Ask for the effective purposes of a topic; waiting gives them, None if it has none."""
@@ -176,7 +182,7 @@ class PurposeClient:
 
     def reservation_tree(self) -> Receipt[str]:
         """Ask for a drawing of all reservations; waiting gives it."""
-        return self._ask((self.notation.tree,), read_text)
+        return self._ask((self.notation.tree,), bytes.decode)
 
     # --- administration
 
@@ -209,12 +215,12 @@ class PurposeClient:
     # --- how packets leave
 
     def _command(self, topic: str, action: str, payload: str = "") -> Receipt[None]:
-        return self._line.publish(_receipt(action), topic, payload, _COMMAND_QOS)
+        return self._connection.publish(_receipt(action), topic, payload, _COMMAND_QOS)
 
     def _ask(self, words: tuple[str, ...], read: Callable[[bytes], T]) -> Receipt[T]:
         topic = self.notation.command(*words)
         action = f"the question {quote(topic)}"
-        return self._line.ask(Question(action, _refuse(action), read), topic)
+        return self._connection.ask(Query(action, _refuse(action), read), topic)
 
     def _refused(self, error: RefusedError) -> None:
         if self.on_refused is not None:

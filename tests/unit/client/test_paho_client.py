@@ -22,7 +22,7 @@ from penstock.client import (
     Purposes,
     RefusedError,
 )
-from penstock.client.answers import read_affected, read_combined
+from penstock.client.commands import read_affected, read_combined
 from penstock.components import MosquittoServer
 from penstock.mqtt import Publish, Subscribe, Unsubscribe
 from tests.unit.client.tap import Tap

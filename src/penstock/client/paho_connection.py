@@ -1,10 +1,10 @@
-"""The line to the gateway: packets leave through Paho, acknowledgements come back as receipts.
+"""The connection to the gateway: packets leave through Paho, acknowledgements settle receipts.
 
 Rules that hold here:
 - Our callbacks stand in front of the wrapped client's own, which are called as well; also
   those that somebody sets on the wrapped client later are found and kept.
 - No lock of ours is held while Paho is called: Paho calls us with locks of its own held.
-- An answer to a question is a message on the question's topic and for us alone.
+- The response to a query is a message on the query's topic, sent to us alone.
 """
 
 from __future__ import annotations
@@ -17,15 +17,21 @@ from paho.mqtt.enums import MQTTErrorCode
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
+from penstock.client.acknowledgements import (
+    Acknowledgement,
+    PacketKind,
+    PendingAcks,
+    Query,
+    Receipt,
+)
 from penstock.client.errors import NotationError, NotConnectedError, RefusedError
-from penstock.client.receipts import Acknowledgement, Kind, Question, Receipt, ReceiptBook
 
 T = TypeVar("T")
 Callback = Callable[..., Any]
 UserProperties = list[tuple[str, str]]
 
 
-class Line:
+class PahoConnection:
     """Sends packets of one Paho client and settles their receipts."""
 
     def __init__(
@@ -42,8 +48,8 @@ class Line:
         }
         self._tell_wrapped = tell_wrapped
         self._refused = refused
-        self._book = ReceiptBook()
-        self._questions: dict[str, list[Question[Any]]] = {}
+        self._pending = PendingAcks()
+        self._queries: dict[str, list[Query[Any]]] = {}
         self._attach()
 
     @property
@@ -87,26 +93,26 @@ class Line:
         """Send an UNSUBSCRIBE."""
         return self._send("unsubscribe", receipt, lambda: self.wrapped.unsubscribe(filter_))
 
-    def ask(self, question: Question[T], topic: str) -> Receipt[T]:
-        """Send a question, and listen for its answer until it is settled."""
-        waiting = self._questions.setdefault(topic, [])
-        waiting.append(question)
+    def ask(self, query: Query[T], topic: str) -> Receipt[T]:
+        """Send a query, and listen for its response until it is settled."""
+        waiting = self._queries.setdefault(topic, [])
+        waiting.append(query)
         self.wrapped.message_callback_add(topic, self._hear_answer)
 
         def forget(_: object) -> None:
-            waiting.remove(question)
-            if not waiting and self._questions.get(topic) is waiting:
-                del self._questions[topic]
+            waiting.remove(query)
+            if not waiting and self._queries.get(topic) is waiting:
+                del self._queries[topic]
                 self.wrapped.message_callback_remove(topic)
 
-        question.future.add_done_callback(forget)
-        return self.publish(question, topic, b"", 1)
+        query.future.add_done_callback(forget)
+        return self.publish(query, topic, b"", 1)
 
     def _send(
-        self, kind: Kind, receipt: Receipt[T], send: Callable[[], tuple[int, int | None]]
+        self, kind: PacketKind, receipt: Receipt[T], send: Callable[[], tuple[int, int | None]]
     ) -> Receipt[T]:
         self._attach()
-        with self._book.sending():
+        with self._pending.sending():
             try:
                 code, mid = send()
             except ValueError as error:
@@ -120,7 +126,7 @@ class Line:
                     f"{receipt.action} could not be sent: Paho's error {int(code)}",
                     fix="connect first, and check that the connection holds",
                 )
-            early = self._book.enter(kind, mid, receipt)
+            early = self._pending.enter(kind, mid, receipt)
         if early is not None:
             self._settle(receipt, early)
         return receipt
@@ -138,10 +144,10 @@ class Line:
                 self.callbacks[name] = present
                 setattr(self.wrapped, name, hook)
 
-    def _hook(self, kind: Kind) -> Callback:
+    def _hook(self, kind: PacketKind) -> Callback:
         def hear(client: Client, userdata: Any, mid: int, *told: Any) -> None:
             answer = Acknowledgement.of(told)
-            receipt = self._book.take(kind, mid, answer)
+            receipt = self._pending.take(kind, mid, answer)
             if receipt is not None:
                 self._settle(receipt, answer)
             theirs = self.callbacks.get(f"on_{kind}")
@@ -152,11 +158,11 @@ class Line:
 
     def _hear_answer(self, client: Client, userdata: Any, message: MQTTMessage) -> None:
         del client, userdata
-        for question in list(self._questions.get(message.topic, ())):
-            question.take_answer(bytes(message.payload))
+        for query in list(self._queries.get(message.topic, ())):
+            query.take_answer(bytes(message.payload))
 
     def _hear_of_the_end(self, *told: Any) -> None:
-        self._book.end_unanswered()
+        self._pending.end_unanswered()
         theirs = self.callbacks.get("on_disconnect")
         if theirs is not None:
             theirs(*told)

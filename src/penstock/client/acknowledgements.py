@@ -1,4 +1,4 @@
-"""Receipts: what became of a packet that was sent, told by the gateway's acknowledgement.
+"""Acknowledgements and receipts: what became of a packet that was sent.
 
 Rules that hold here:
 - A receipt is settled exactly once: fulfilled, refused, or ended with the connection.
@@ -28,7 +28,7 @@ from penstock.errors import PenstockError
 ANSWER_SECONDS = 10.0
 _FAILURE = 0x80
 
-Kind = Literal["publish", "subscribe", "unsubscribe"]
+PacketKind = Literal["publish", "subscribe", "unsubscribe"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +111,10 @@ class Receipt(Generic[T]):
         return f"<Receipt for {self.action}: {state}>"
 
 
-class Question(Receipt[T]):
-    """A receipt for a question: the answer is a message that comes before its acknowledgement.
+class Query(Receipt[T]):
+    """A receipt for a query: the response is a message that comes before the acknowledgement.
 
-    An acknowledgement without an answer is a refusal, the only one MQTT 3.1.1 can express.
+    An acknowledgement without a response is a refusal, the only one MQTT 3.1.1 can express.
     """
 
     def __init__(
@@ -146,13 +146,13 @@ class Question(Receipt[T]):
         return True
 
 
-class ReceiptBook:
-    """The open receipts of one connection."""
+class PendingAcks:
+    """The receipts of one connection that are not acknowledged yet."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._open: dict[tuple[Kind, int], Receipt[Any]] = {}
-        self._early: dict[tuple[Kind, int], Acknowledgement] = {}
+        self._open: dict[tuple[PacketKind, int], Receipt[Any]] = {}
+        self._early: dict[tuple[PacketKind, int], Acknowledgement] = {}
         self._sending = 0
 
     @contextmanager
@@ -168,7 +168,7 @@ class ReceiptBook:
                 if not self._sending:
                     self._early.clear()
 
-    def enter(self, kind: Kind, mid: int, receipt: Receipt[Any]) -> Acknowledgement | None:
+    def enter(self, kind: PacketKind, mid: int, receipt: Receipt[Any]) -> Acknowledgement | None:
         """Note an open receipt; return the acknowledgement if it was faster."""
         receipt.mid = mid
         with self._lock:
@@ -177,7 +177,9 @@ class ReceiptBook:
                 self._open[kind, mid] = receipt
             return early
 
-    def take(self, kind: Kind, mid: int, acknowledgement: Acknowledgement) -> Receipt[Any] | None:
+    def take(
+        self, kind: PacketKind, mid: int, acknowledgement: Acknowledgement
+    ) -> Receipt[Any] | None:
         """Return the receipt that an acknowledgement belongs to."""
         with self._lock:
             receipt = self._open.pop((kind, mid), None)

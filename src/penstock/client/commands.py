@@ -1,4 +1,4 @@
-"""How purposes are written into topics, so that any MQTT client can carry them.
+"""Commands to the gateway: purposes written into topics, and the responses to queries.
 
     !RESERVE/home/HASH{marketing,operational|marketing/analytics}
     !AP/home/sensors/HASH{operational/billing}
@@ -10,12 +10,15 @@ Rules that hold here:
 - `{}` removes a reservation, `{|}` reserves for nobody.
 - What cannot be written so that it is read back the same is refused.
 - Keywords and characters can be changed; the gateway must use the same.
+- Any MQTT client can carry a command; a response is JSON, or a drawing as text.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from penstock.client.errors import NotationError
 from penstock.errors import quote
@@ -149,3 +152,28 @@ def list_purposes(purposes: Iterable[str]) -> list[str]:
             f"purposes {quote(purposes)} are one text", fix=f"write [{quote(purposes)}]"
         )
     return list(purposes)
+
+
+@dataclass(frozen=True, slots=True)
+class Purposes:
+    """Allowed and prohibited intended purposes, each in alphabetical order."""
+
+    allowed: tuple[str, ...] = ()
+    prohibited: tuple[str, ...] = ()
+
+
+def read_combined(payload: bytes) -> Purposes | None:
+    """Read the effective purposes of a topic; None where it is not reserved."""
+    return _purposes(json.loads(payload)["purposes"])
+
+
+def read_affected(payload: bytes) -> dict[str, Purposes]:
+    """Read the reservations that apply to topics of a filter."""
+    listed = json.loads(payload)["reservations"]
+    return {filter_: _purposes(given) or Purposes() for filter_, given in listed.items()}
+
+
+def _purposes(given: Any) -> Purposes | None:
+    if given is None:
+        return None
+    return Purposes(tuple(given["allow"]), tuple(given["prohibit"]))

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.client import Notation, NotationError
-from penstock.client.notation import NOTATION, list_purposes
+from penstock.client.commands import NOTATION, list_purposes
 from penstock.model.purposes import PurposeError, PurposeSet, check_purpose
 from penstock.policy.purposes import commands
 from penstock.policy.purposes.commands import parse_publish, parse_subscribe
