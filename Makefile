@@ -15,7 +15,7 @@ demo: setup ## Show Penstock at work; ONCE=1 ends by itself
 	@$(BIN)/penstock demo $(if $(ONCE),--once)
 
 test: setup ## Run all tests
-	@$(BIN)/pytest -n 2 --dist loadgroup -q
+	@$(BIN)/pytest -n 2 --dist loadgroup -q --durations=15 --durations-min=1
 
 lint: setup ## Check style, types and the direction of imports
 	@$(BIN)/ruff check .

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from penstock.components import Component, KafkaCluster, MosquittoServer, PostgresServer, find
+from tests import progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,6 +37,11 @@ def _look_for(name: str) -> Component:
     if name not in _found:
         _found[name] = find(name)
     return _found[name]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    progress.register(session.config)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
