@@ -108,17 +108,17 @@ def prepare_venv() -> None:
 
 
 def prepare_python_packages() -> None:
-    """Install the pinned packages and Penstock itself."""
+    """Install the pinned packages, Penstock itself and its lab."""
     constraints = ROOT / "constraints.txt"
     stamp = VENV / "penstock-setup"
-    wanted = fingerprint(ROOT / "pyproject.toml", constraints)
+    wanted = fingerprint(ROOT / "pyproject.toml", ROOT / "lab" / "pyproject.toml", constraints)
     if stamp.exists() and stamp.read_text() == wanted:
         return
     say("installing Python packages (a few minutes the first time: Spark is large)")
     pip: list[str | Path] = [PYTHON, "-m", "pip", "install", "--quiet", "--constraint", constraints]
     steps: list[list[str | Path]] = [
         [*pip, "pip", "setuptools"],
-        [*pip, "--no-build-isolation", "--editable", ".[dev]"],
+        [*pip, "--no-build-isolation", "--editable", ".[dev]", "--editable", "./lab"],
         # Its metadata pins an older NumPy than it needs; what we call of it needs no more.
         [*pip, "--no-deps", JUDGE],
     ]

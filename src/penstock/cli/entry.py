@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import sys
@@ -15,13 +16,14 @@ try:
 except ImportError:
     sys.exit("penstock: the command line is not installed → pip install 'penstock[all]'")
 
-from penstock.cli.output import print_error
-
 
 class Verb(NamedTuple):
-    """Where the command of a verb is, below this package, and what `penstock --help` says."""
+    """Where the command of a verb is, below this package, and what `penstock --help` says.
 
-    module: str
+    Without a module the command is a plug-in: of `penstock-lab`.
+    """
+
+    module: str | None
     about: str
 
 
@@ -31,7 +33,7 @@ VERBS: dict[str, Verb] = {
     "doctor": Verb(
         "service.doctor", "Report what is installed, what is missing, and how to fix it."
     ),
-    "demo": Verb("demo", "Run a demonstration on this machine."),
+    "demo": Verb(None, "Run a demonstration on this machine."),
     "apply": Verb("definitions.apply", "Apply definitions from files or folders, all or nothing."),
     "get": Verb("definitions.get", "Show definitions."),
     "delete": Verb("definitions.delete", "Delete definitions."),
@@ -58,11 +60,11 @@ VERBS: dict[str, Verb] = {
     ),
     "connect": Verb("streams.connect", "Feed streams from files of a folder, each row once."),
     "consume": Verb("streams.consume", "Read a view at Kafka as one of its readers, as tables."),
-    "generate": Verb("generate", "Make up data for trials, in any volume."),
+    "generate": Verb(None, "Make up data for trials, in any volume."),
     "forecast": Verb(
         "streams.forecast", "Foresee a worsening of vital signs; advice that opens nothing."
     ),
-    "simulate": Verb("simulate", "Let made-up days pass, in process or through a gateway."),
+    "simulate": Verb(None, "Let made-up days pass, in process or through a gateway."),
     "role": Verb("kafka.role", "Say what roles may read and write at Kafka."),
     "user": Verb("kafka.user", "Say who is at Kafka, with which roles and password."),
     "rbac": Verb("kafka.rbac", "Hold Kafka's users and rules to the roles; a prompt for them."),
@@ -73,41 +75,65 @@ VERBS: dict[str, Verb] = {
     "status": Verb("service.status", "Show the parts that run."),
     "password": Verb("service.password", "Add, change or remove a user in the file of passwords."),
     "dev": Verb("service.dev", "Run servers for development on this machine."),
-    "bench": Verb("bench", "Measure a part and print figures."),
+    "bench": Verb(None, "Measure a part and print figures."),
 }
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are modules of this package."""
+    """A group whose commands are modules of this package, and plug-ins."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """Return the verbs in the reader's order."""
-        return list(VERBS)
+        """Return the verbs in the reader's order, then those of other plug-ins."""
+        plugins = _list_plugins()
+        known = [name for name, verb in VERBS.items() if verb.module or name in plugins]
+        return [*known, *(name for name in sorted(plugins) if name not in VERBS)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """Import the module of the verb."""
-        if cmd_name not in VERBS:
+        verb = VERBS.get(cmd_name)
+        if verb is not None and verb.module is not None:
+            module = importlib.import_module(f"penstock.cli.{verb.module}")
+            command: click.Command = module.command
+            return command
+        if verb is None and cmd_name not in _list_plugins():
             return None
-        module = importlib.import_module(f"penstock.cli.{VERBS[cmd_name].module}")
-        command: click.Command = module.command
-        return command
+        from penstock.cli.plugins import COMMANDS, load_plugin
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        return load_plugin(COMMANDS, cmd_name, click.Command)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the verbs without importing any of them."""
+        plugins = _list_plugins()
         with formatter.section("Verbs"):
-            formatter.write_dl([(name, verb.about) for name, verb in VERBS.items()])
+            formatter.write_dl(
+                [
+                    (name, VERBS[name].about if name in VERBS else f"From {plugins[name]}.")
+                    for name in self.list_commands(ctx)
+                ]
+            )
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Resolve the verb; a wrong one is answered with the nearest."""
         if args and args[0] not in VERBS and not args[0].startswith("-"):
-            import difflib
+            plugins = _list_plugins()
+            if args[0] not in plugins:
+                import difflib
 
-            near = difflib.get_close_matches(args[0], VERBS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "`penstock --help` lists them"
-            raise click.UsageError(f"no verb {args[0][:60]!r}; {hint}", ctx)
+                near = difflib.get_close_matches(args[0], [*VERBS, *plugins], n=1)
+                hint = f"did you mean {near[0]!r}?" if near else "`penstock --help` lists them"
+                raise click.UsageError(f"no verb {args[0][:60]!r}; {hint}", ctx)
         return super().resolve_command(ctx, args)
+
+
+@functools.cache
+def _list_plugins() -> dict[str, str]:
+    """Return the verbs that are plugged in, and by which distribution."""
+    from penstock.cli.plugins import COMMANDS, find_plugins
+
+    found = find_plugins(COMMANDS)
+    return {name: it.dist.name if it.dist else it.module for name, it in found.items()}
 
 
 @click.group(
@@ -143,7 +169,6 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _run(given: list[str]) -> int:
-    as_json = "--json" in given
     try:
         code = penstock.main(args=given, prog_name="penstock", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -151,16 +176,25 @@ def _run(given: list[str]) -> int:
         return 2
     except click.UsageError as error:
         usage = error.ctx.command_path if error.ctx else "penstock"
-        print_error(error.format_message(), f"see `{usage} --help`", as_json=as_json)
+        _tell(error.format_message(), f"see `{usage} --help`", given)
         return 2
     except click.ClickException as error:
-        print_error(error.format_message(), None, as_json=as_json)
+        _tell(error.format_message(), None, given)
         return 2
     except (click.Abort, KeyboardInterrupt):
         return 130
     except PenstockError as error:
         if os.environ.get("PENSTOCK_DEBUG"):
             raise
-        print_error(error.message, error.fix, as_json=as_json, error=error)
+        _tell(error.message, error.fix, given, error)
         return error.exit_code
     return code if isinstance(code, int) else 0
+
+
+def _tell(
+    message: str, fix: str | None, given: list[str], error: PenstockError | None = None
+) -> None:
+    # Imported here: what draws tables takes longer to load than all of `penstock --help`.
+    from penstock.cli.output import print_error
+
+    print_error(message, fix, as_json="--json" in given, error=error)

@@ -1,6 +1,7 @@
-"""What a command works with: the configuration, the store, and who is asking.
+"""What a command works with: the configuration, the store, a gateway, and who is asking.
 
-The store is imported when it is opened: `penstock status` must answer at once.
+Store and client library are imported when they are opened: `penstock status` must answer at
+once.
 """
 
 from __future__ import annotations
@@ -10,17 +11,21 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import click
 
 from penstock.config import Config, defaults, find, load
-from penstock.errors import UnavailableError, UsageError, quote
+from penstock.errors import DeniedError, UnavailableError, UsageError, quote
 
 if TYPE_CHECKING:
+    from penstock.client import PurposeClient
     from penstock.store.checked import CheckedDefinitions
     from penstock.store.database import Database
+
+ANSWER_SECONDS = 15.0
+"""How long a gateway has to answer a CONNECT."""
 
 
 def configuration() -> Config:
@@ -108,3 +113,42 @@ def parse_address(to: str) -> tuple[str, int]:
     except ValueError:
         pass
     raise UsageError(f"{quote(to)} is no address of a gateway", fix="write mqtt://HOST:PORT")
+
+
+def connect(
+    address: tuple[str, int], user: str, password: str | None, *, fix: str
+) -> PurposeClient:
+    """Return a client of a gateway, let in as a user; `fix` is for those who are not."""
+    import queue
+
+    from paho.mqtt.client import Client, MQTTv5
+    from paho.mqtt.enums import CallbackAPIVersion
+
+    from penstock.client import PurposeClient
+    from penstock.client.errors import NoAnswerError
+
+    client = PurposeClient(Client(CallbackAPIVersion.VERSION2, client_id=user, protocol=MQTTv5))
+    client.on_refused = None
+    if password is not None:
+        client.username_pw_set(user, password)
+    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    client.on_connect = lambda *told: answers.put(told[3])
+    client.connect(*address)
+    client.loop_start()
+    try:
+        code = answers.get(timeout=ANSWER_SECONDS)
+    except queue.Empty:
+        disconnect(client)
+        raise NoAnswerError(
+            f"{user} got no answer to its CONNECT", fix="check that the gateway is up"
+        ) from None
+    if code.is_failure:
+        disconnect(client)
+        raise DeniedError(f"the gateway does not let {user} in: {code}", fix=fix)
+    return client
+
+
+def disconnect(client: PurposeClient) -> None:
+    """Say goodbye to the gateway, and end the client's thread."""
+    client.disconnect()
+    client.loop_stop()

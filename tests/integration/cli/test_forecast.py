@@ -13,11 +13,11 @@ from click.testing import CliRunner
 
 from penstock.cli.streams.forecast import command
 from penstock.config import load
-from penstock.demo.nursing_home.clients import Clients, Heard
-from penstock.demo.nursing_home.definitions import read_forecasts, read_people, read_rules
-from penstock.demo.stage import set_up
 from penstock.eventlog import EventLog, Topic
 from penstock.model.document import Document
+from penstock_lab.demo.nursing_home.clients import Clients, Heard
+from penstock_lab.demo.nursing_home.definitions import read_forecasts, read_people, read_rules
+from penstock_lab.demo.stage import set_up
 
 pytestmark = pytest.mark.needs("java", "mosquitto")
 LISTENERS = ("physician-1", "physician-2", "patient-1", "specialist-1")

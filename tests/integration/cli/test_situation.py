@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-import penstock.demo
+import penstock_lab.demo
 from penstock.cli import main
 from penstock.cli.session import open_database
 from penstock.store.database import Database
@@ -20,7 +20,7 @@ from penstock.store.detection import Batch, DetectionStore, Step
 from penstock.store.situations import Cause
 
 Run = Callable[..., tuple[int, str, str]]
-FOLDER = Path(penstock.demo.__file__).parent / "nursing_home"
+FOLDER = Path(penstock_lab.demo.__file__).parent / "nursing_home"
 AT = int(datetime(2026, 3, 1, 8, tzinfo=UTC).timestamp() * 1000)
 ANN, BOB, EVE, CARL = (("--as", it, "--password-file", it) for it in ("ann", "bob", "eve", "carl"))
 WHY = ("--reason", "collapsed in the garden")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from penstock.demo import car_sharing
-from penstock.demo.story import DemoFailedError, Story
+from penstock_lab.demo import car_sharing
+from penstock_lab.demo.story import DemoFailedError, Story
 
 pytestmark = pytest.mark.needs("mosquitto")
 EXAMPLE = Path(__file__).parents[3] / "examples" / "car-sharing" / "definitions.yaml"

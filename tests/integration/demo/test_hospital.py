@@ -10,8 +10,8 @@ import pytest
 
 CODE = """
 from rich.console import Console
-from penstock.demo.hospital import run
-from penstock.demo.story import Story
+from penstock_lab.demo.hospital import run
+from penstock_lab.demo.story import Story
 story = Story(Console(width=110))
 run(story)
 print(story.checked, "expectations")

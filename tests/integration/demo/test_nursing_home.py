@@ -7,10 +7,10 @@ import io
 import pytest
 from rich.console import Console
 
-from penstock.demo.nursing_home import story as nursing_home
-from penstock.demo.nursing_home.definitions import read_rules
-from penstock.demo.story import DemoFailedError, Story
 from penstock.model.document import Document
+from penstock_lab.demo.nursing_home import story as nursing_home
+from penstock_lab.demo.nursing_home.definitions import read_rules
+from penstock_lab.demo.story import DemoFailedError, Story
 
 pytestmark = pytest.mark.needs("mosquitto")
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-import penstock.demo
+import penstock_lab.demo
 from penstock.cep.engine import Engine
 from penstock.cep.event_binding import Packet
 from penstock.cep.step_result import StepResult
@@ -24,7 +24,7 @@ from penstock.policy.access.emergencies import SituationBoard
 from penstock.policy.access.objects import Message
 from penstock.policy.access.rules import Decision
 
-FOLDER = Path(penstock.demo.__file__).parent / "nursing_home"
+FOLDER = Path(penstock_lab.demo.__file__).parent / "nursing_home"
 START = int(datetime(2026, 3, 1, 8, tzinfo=UTC).timestamp() * 1000)
 MINUTE = 60_000
 

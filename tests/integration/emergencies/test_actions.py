@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-import penstock.demo
+import penstock_lab.demo
 from penstock.cep.engine import Engine
 from penstock.cep.event_binding import Packet
 from penstock.cep.step_result import StepResult
@@ -27,7 +27,7 @@ from tests.gateway.ward import define, login, open_ward
 pytestmark = pytest.mark.needs("mosquitto")
 pytest_plugins = ("tests.gateway.fixtures",)
 
-FOLDER = Path(penstock.demo.__file__).parent / "nursing_home"
+FOLDER = Path(penstock_lab.demo.__file__).parent / "nursing_home"
 DAY = 86_400_000
 CONTACTS = [f"guest-{number:03}" for number in range(120)]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-import penstock.demo
+import penstock_lab.demo
 from penstock.components import MosquittoServer
 from penstock.mqtt import ReasonCode
 from penstock.mqtt.codes import FAILURE
@@ -26,7 +26,7 @@ from tests.gateway.ward import define, login
 pytestmark = pytest.mark.needs("mosquitto")
 pytest_plugins = ("tests.gateway.fixtures",)
 
-FOLDER = Path(penstock.demo.__file__).parent / "nursing_home"
+FOLDER = Path(penstock_lab.demo.__file__).parent / "nursing_home"
 USERS = ("physician-1", "specialist-1", "sensor-1", "sensor-2", "laboratory", "relative-2")
 TEMPERATURE = "physiological/temperature"
 # A patient who lets only medical personnel see physiological data, emergencies or not.

@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.simulate import command
 from penstock.components import MosquittoServer
 from penstock.config import load
-from penstock.demo.nursing_home.clients import Clients
-from penstock.demo.nursing_home.definitions import make_documents, read_rules
-from penstock.demo.nursing_home.through_gateway import GatewaySimulation
-from penstock.demo.stage import Place, set_up
 from penstock.errors import DeniedError
-from penstock.generate.nursing_home import House
 from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.database import Database
 from penstock.store.situations import Situations
+from penstock_lab.cli.simulate import command
+from penstock_lab.demo.nursing_home.clients import Clients
+from penstock_lab.demo.nursing_home.definitions import make_documents, read_rules
+from penstock_lab.demo.stage import Place, set_up
+from penstock_lab.generate.nursing_home import House
+from penstock_lab.simulation.through_gateway import GatewaySimulation
 from tests.gateway.harness import run_gateway, write_config
 from tests.gateway.ward import define
 

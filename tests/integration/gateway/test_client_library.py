@@ -13,9 +13,9 @@ import paho.mqtt.client as mqtt
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
-from penstock.bench.gateway.server import GatewayServer
 from penstock.client import AsyncPurposeClient, PurposeClient, Purposes, RefusedError
 from penstock.components import MosquittoServer
+from penstock_lab.bench.gateway.server import GatewayServer
 
 V3, V5 = MQTTProtocolVersion.MQTTv311, MQTTProtocolVersion.MQTTv5
 END = "notice/end"

@@ -20,12 +20,8 @@ from confluent_kafka import KafkaError, KafkaException
 from penstock.components import KafkaCluster
 from penstock.config import defaults
 from penstock.definitions import read_text
-from penstock.demo.hospital import AUDIENCES, HIDDEN, QUASI, K
-from penstock.demo.hospital_clients import Answers, Message, Publisher
-from penstock.demo.stage import Place, set_up
 from penstock.eventlog.connection import BrokerError
 from penstock.eventlog.kafka import KafkaLog
-from penstock.generate.hospital import generate
 from penstock.kafka import Cluster, make_topics, open_administration
 from penstock.model.document import Document
 from penstock.model.kinds import Stream
@@ -33,6 +29,10 @@ from penstock.pipeline.control import Control
 from penstock.store.checked import CheckedDefinitions
 from penstock.store.database import Database
 from penstock.store.definitions import Definitions
+from penstock_lab.demo.hospital import AUDIENCES, HIDDEN, QUASI, K
+from penstock_lab.demo.hospital_clients import Answers, Message, Publisher
+from penstock_lab.demo.stage import Place, set_up
+from penstock_lab.generate.hospital import generate
 from tests.kafka.clusters import settings_of
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def name() -> str:
 def documents(name: str) -> list[Document]:
     found = []
     for file in ("hospital.yaml", "hospital_gateway.yaml"):
-        text = importlib.resources.files("penstock.demo").joinpath(file).read_text("utf-8")
+        text = importlib.resources.files("penstock_lab.demo").joinpath(file).read_text("utf-8")
         found += read_text(text, file).documents
     made = [Document("role", role, {}) for role in ROLES.values()]
     for it in found:

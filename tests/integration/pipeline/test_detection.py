@@ -28,14 +28,14 @@ from penstock.cep.event_binding import Packet
 from penstock.cep.step_result import Publication, StepResult
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.events import compile_program
-from penstock.demo.nursing_home.definitions import make_documents, read_rules, set_pace
-from penstock.demo.nursing_home.in_process import InProcess
 from penstock.eventlog import Topic
-from penstock.generate.nursing_home import House
 from penstock.lang.moments import EPOCH
 from penstock.model.document import Document
 from penstock.pipeline.commits import ViewFolder
 from penstock.pipeline.reading import read_published
+from penstock_lab.demo.nursing_home.definitions import make_documents, read_rules, set_pace
+from penstock_lab.generate.nursing_home import House
+from penstock_lab.simulation.in_process import InProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

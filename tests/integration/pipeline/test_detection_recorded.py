@@ -11,11 +11,7 @@ import pytest
 
 from penstock.config import load
 from penstock.definitions import DefinitionSet, read_text
-from penstock.demo.nursing_home.clients import Clients
-from penstock.demo.nursing_home.definitions import make_documents, read_rules
-from penstock.demo.stage import Place, set_up
 from penstock.eventlog import EventLog
-from penstock.generate.nursing_home import House
 from penstock.model.document import Document
 from penstock.pipeline.commits import ViewFolder
 from penstock.pipeline.reading import read_published
@@ -23,6 +19,10 @@ from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.database import Database
 from penstock.store.situations import Situations
+from penstock_lab.demo.nursing_home.clients import Clients
+from penstock_lab.demo.nursing_home.definitions import make_documents, read_rules
+from penstock_lab.demo.stage import Place, set_up
+from penstock_lab.generate.nursing_home import House
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

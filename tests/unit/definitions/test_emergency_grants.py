@@ -4,7 +4,7 @@ import pytest
 
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.emergency_grants import list_grants
-from penstock.demo.nursing_home.definitions import read_people, read_rules
+from penstock_lab.demo.nursing_home.definitions import read_people, read_rules
 
 MORE = """
 kind: emergency-policy

@@ -8,8 +8,8 @@ import pytest
 from penstock.definitions import DefinitionSet
 from penstock.definitions.plan_diagrams import draw_plan
 from penstock.definitions.plan_layout import lay_out
-from penstock.demo.nursing_home.definitions import read_people, read_rules
 from penstock.model.kinds import Plan
+from penstock_lab.demo.nursing_home.definitions import read_people, read_rules
 
 SVG = "{http://www.w3.org/2000/svg}"
 PLANS = DefinitionSet.build([*read_rules(), *read_people()]).of(Plan)

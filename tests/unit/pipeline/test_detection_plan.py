@@ -4,9 +4,9 @@ import random
 from typing import Any
 
 from penstock.definitions import DefinitionSet
-from penstock.demo.nursing_home.definitions import read_rules
 from penstock.model.document import Document
 from penstock.pipeline.detection_plan import DetectionPlan
+from penstock_lab.demo.nursing_home.definitions import read_rules
 
 STREAM = Document("stream", "house", {"fields": [{"name": "topic", "type": "string"}]})
 

@@ -14,12 +14,12 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users c
 
 from penstock.errors import UnavailableError, UsageError
 from penstock.eventlog import Topic
-from penstock.generate.nursing_home import House
 from penstock.model.kinds import Stream
 from penstock.pipeline import forecasting
 from penstock.pipeline.forecast_signs import HOUR, read_lines, read_stream, split_people
 from penstock.pipeline.forecasting import FEATURES, HORIZON, QUIET, Model, Quality
 from penstock.pipeline.sources.topic import TopicSource
+from penstock_lab.generate.nursing_home import House
 
 pytestmark = pytest.mark.needs("java")
 COLUMNS = ["patient", "hour", "temperature", "respiratory", "saturation"]

@@ -7,8 +7,9 @@ Rules that hold here:
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
@@ -19,7 +20,15 @@ import click
 from rich.console import Console
 
 from penstock.cli.output import json_option, show, table
-from penstock.cli.session import configuration, open_definitions, parse_address
+from penstock.cli.plugins import SIMULATIONS, load_plugin
+from penstock.cli.session import (
+    ANSWER_SECONDS,
+    configuration,
+    connect,
+    disconnect,
+    open_definitions,
+    parse_address,
+)
 from penstock.errors import UsageError, quote
 
 if TYPE_CHECKING:
@@ -28,6 +37,8 @@ if TYPE_CHECKING:
     from penstock.pipeline.forecasting import Quality
 
 TOPIC = "forecast/worsening"
+HOUSE = "nursing-home"
+"""The simulation that a model is trained on where no stream is named."""
 MOST_SEED = 2**62
 MOST_HOUSES = 20
 SEED_STEP = 1_000_003
@@ -75,6 +86,8 @@ def train(
     from penstock.pipeline import forecasting
     from penstock.pipeline.forecast_signs import split_people
 
+    if stream is None:
+        _load_house()  # where no simulation is installed, that is told before Spark is started
     with _open_spark() as spark:
         if stream is not None:
             learned, unseen = split_people(_read_stream(spark, stream).cache())
@@ -188,12 +201,9 @@ def run(
             hours = read_lines(spark, signs)
         found = list(forecasting.forecast(hours, model))
     published = 0
-    if address is not None:
-        from penstock.demo.nursing_home.clients import Clients
-
+    if address is not None and found:
         word = SecretFile(password_file).read_text().strip() if password_file else None
-        with Clients(*address, lambda _: word) as clients:
-            published = sum(clients.publish(user, TOPIC, it) for it in found)
+        published = _publish(address, user, word, found)
         if published < len(found):
             raise UsageError(
                 f"the gateway refused {len(found) - published} of {len(found)} forecasts",
@@ -209,6 +219,24 @@ def run(
     show(as_json, {"forecasts": found, "published": published}, render)
 
 
+def _publish(
+    address: tuple[str, int], user: str, password: str | None, found: list[dict[str, Any]]
+) -> int:
+    """Publish forecasts one by one; return how many the gateway took."""
+    from penstock.client import RefusedError
+
+    published = 0
+    client = connect(address, user, password, fix="give --user and --password-file")
+    try:
+        for it in found:
+            with suppress(RefusedError):
+                client.send(TOPIC, json.dumps(it).encode(), qos=1).wait(ANSWER_SECONDS)
+                published += 1
+    finally:
+        disconnect(client)
+    return published
+
+
 @contextmanager
 def _open_spark() -> Iterator[SparkSession]:
     from penstock.pipeline.session import open_session
@@ -220,14 +248,18 @@ def _open_spark() -> Iterator[SparkSession]:
         spark.stop()
 
 
+def _load_house() -> type:
+    return load_plugin(SIMULATIONS, HOUSE, type)
+
+
 def _simulate(spark: SparkSession, patients: int, days: int, seed: int) -> DataFrame:
     import pandas as pd
 
-    from penstock.generate.nursing_home import House
     from penstock.pipeline.forecast_signs import COLUMNS
 
     names = [column.split()[0] for column in COLUMNS.split(", ")]
-    rows = pd.DataFrame(House(patients, days, seed).signs(), columns=names)
+    house = _load_house()(patients, days, seed)
+    rows = pd.DataFrame(house.signs(), columns=names)
     return spark.createDataFrame(rows, schema=COLUMNS)
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-import penstock.demo
+import penstock_lab.demo
 from penstock.cli import main
 
-FOLDER = Path(penstock.demo.__file__).parent / "nursing_home"
+FOLDER = Path(penstock_lab.demo.__file__).parent / "nursing_home"
 ABOUT = ("--payload", '{"pid": "patient-1"}')
 TEMPERATURE = ("check", "--topic", "physiological/temperature", *ABOUT)
 

@@ -1,0 +1,87 @@
+"""How fast the gateway is: the ladder from the bare broker to the dearest filtering.
+
+Method:
+- A real Mosquitto, a real gateway process, and a load generator in a process of its own,
+  all on this machine. 250 clients with three subscriptions each; every message is counted
+  and a lost or duplicated one ends the measurement. See the modules beside this one and
+  those of `load` for each part.
+- Rounds are interleaved, figures are medians over rounds, ratios are taken within a round.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from penstock.components import MosquittoServer
+from penstock_lab.bench.gateway import idle, revocation, scenarios
+from penstock_lab.bench.gateway.ladder import CLIENTS, Effort, climb
+from penstock_lab.bench.gateway.rungs import LADDER, LADDER_QOS_1, RESERVATIONS, Rung
+from penstock_lab.bench.gateway.server import DESCRIPTORS
+from penstock_lab.bench.load.generator import WINDOW, raise_descriptor_limit
+from penstock_lab.bench.load.plan import KINDS
+
+GOALS = {
+    "fop_cached_of_direct": 0.45,
+    "fop_cached_of_no_rules": 0.90,
+    "fop_cached_gateway_cpu_us": 20.0,
+    "fop_cached_added_median_ms": 0.5,
+}
+
+
+def run(*, quick: bool = False) -> dict[str, Any]:
+    """Measure everything; with `quick` only to see that it runs."""
+    raise_descriptor_limit(DESCRIPTORS)
+    effort = Effort(1, 0.7, 0.3) if quick else Effort(3, 2.0, 0.5)
+    some = Effort(1, 0.7, 0.3) if quick else Effort(2, 2.0, 0.5)
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as name:
+        folder = Path(name)
+        with MosquittoServer(folder / "broker", persistent=False) as broker:
+            ladder = climb(LADDER, folder, broker, effort)
+            return {
+                "load": {
+                    "clients": CLIENTS,
+                    "subscriptions_each": len(KINDS),
+                    "window": WINDOW,
+                    "reservations": RESERVATIONS,
+                    "rounds": effort.rounds,
+                    "seconds": effort.seconds,
+                },
+                "rungs": {rung.name: _told(rung, ladder) for rung in LADDER},
+                "goals": _goals(ladder),
+                "qos_1": climb(LADDER_QOS_1, folder, broker, some),
+                "idle": idle.measure(folder / "idle", broker, wanted=500 if quick else 10_000),
+                **scenarios.measure(
+                    folder / "scenarios",
+                    broker,
+                    count=100 if quick else 1_000,
+                    seconds=2.0 if quick else 10.0,
+                ),
+                "revocation": revocation.measure(
+                    folder / "revocation", broker, rounds=8 if quick else 100
+                ),
+            }
+
+
+def _told(rung: Rung, ladder: dict[str, dict[str, float]]) -> dict[str, Any]:
+    return {"about": rung.about, **ladder[rung.name]}
+
+
+def _goals(ladder: dict[str, dict[str, float]]) -> dict[str, Any]:
+    cached = ladder["fop_cached"]
+    found = {
+        "fop_cached_of_direct": cached["of_direct"],
+        "fop_cached_of_no_rules": cached["of_no_rules"],
+        "fop_cached_gateway_cpu_us": cached["gateway_cpu_us"],
+        "fop_cached_added_median_ms": cached["added_median_ms"],
+    }
+    return {
+        name: {"goal": GOALS[name], "found": value, "met": _met(name, value)}
+        for name, value in found.items()
+    }
+
+
+def _met(name: str, value: float) -> bool:
+    at_least = "_of_" in name
+    return value >= GOALS[name] if at_least else value <= GOALS[name]

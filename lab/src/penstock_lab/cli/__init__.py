@@ -1,0 +1,1 @@
+"""The lab's verbs of the command line; entry points plug them in."""

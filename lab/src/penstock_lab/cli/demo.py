@@ -1,0 +1,62 @@
+"""`penstock demo`: demonstrations on this machine, each of which checks itself."""
+
+from __future__ import annotations
+
+import importlib
+import time
+
+import click
+
+from penstock.cli.output import console, json_option, print_json
+from penstock_lab.demo.story import Story
+
+# Name → module and what it shows; in the order in which they are run.
+DEMOS = {
+    "first-steps": ("first_steps", "a broker, definitions, and decisions that explain themselves"),
+    "car-sharing": ("car_sharing", "drivers decide what the data of their cars is used for"),
+    "nursing-home": (
+        "nursing_home.story",
+        "an emergency opens data to those who can help, and closes it again",
+    ),
+    "hospital": ("hospital", "one stream of patients, four audiences, each with its view"),
+}
+
+
+@click.command("demo")
+@click.argument("name", required=False, type=click.Choice(list(DEMOS)))
+@click.option("--once", is_flag=True, help="End when the story is told.")
+@click.option(
+    "--log",
+    type=click.Choice(["files", "kafka"]),
+    default="files",
+    help="Where the hospital keeps its events: in files, or at a Kafka broker with four readers.",
+)
+@json_option
+def command(name: str | None, once: bool, log: str, as_json: bool) -> None:
+    """Run a demonstration: the one named, or all, and then a gateway to try by hand.
+
+    Everything runs on this machine, in temporary folders. The exit code is 0 if the
+    demonstration did what it says, else 1.
+    """
+    started = time.monotonic()
+    target = console(errors=as_json)
+    checked = 0
+    for key in [name] if name else DEMOS:
+        module, about = DEMOS[key]
+        if key == "hospital" and log == "kafka":
+            module = "hospital_kafka"
+        target.print(f"\n{key}: {about}", style="bold")
+        story = Story(target)
+        importlib.import_module(f"penstock_lab.demo.{module}").run(story)
+        checked += story.checked
+    seconds = round(time.monotonic() - started, 1)
+    if as_json:
+        print_json(
+            {"demos": [name] if name else list(DEMOS), "checked": checked, "seconds": seconds}
+        )
+    else:
+        target.print(f"\nall {checked} expectations held, {seconds} s", style="bold green")
+    if not (once or name or as_json):
+        from penstock_lab.demo import playground
+
+        playground.run(target)

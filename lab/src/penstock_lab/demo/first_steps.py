@@ -1,0 +1,56 @@
+"""The first demonstration: a broker, definitions, and decisions that explain themselves."""
+
+from __future__ import annotations
+
+import importlib.resources
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+from penstock.components import MosquittoServer
+from penstock.definitions import read_text
+from penstock.definitions.decisions import Decider, Question
+from penstock.store.checked import CheckedDefinitions
+from penstock.store.database import Database
+from penstock.store.definitions import Definitions
+from penstock_lab.demo.story import Story
+
+TOPIC = "home/sensors/power/392"
+
+
+def run(story: Story) -> None:
+    """Apply definitions to a new store and ask what they decide."""
+    with tempfile.TemporaryDirectory(prefix="penstock-demo-") as folder:
+        story.step("Start a broker")
+        with MosquittoServer(Path(folder) / "broker", persistent=False) as broker:
+            story.tell(f"Mosquitto listens on 127.0.0.1:{broker.port}, for this machine only")
+            _decide(story, Path(folder))
+
+
+def _decide(story: Story, folder: Path) -> None:
+    story.step("Apply definitions")
+    text = importlib.resources.files(__package__).joinpath("first_steps.yaml").read_text()
+    reading = read_text(text, "first_steps.yaml")
+    with Database.open(f"sqlite:///{folder / 'penstock.db'}") as database:
+        definitions = CheckedDefinitions(Definitions(database))
+        change = definitions.apply(reading.documents, actor="demo", reason="first steps")
+        story.expect(
+            f"{len(change.created)} definitions are in force since epoch {change.epoch}",
+            actual=(len(change.created), change.epoch),
+            wanted=(5, 1),
+        )
+        _, meaning = definitions.current()
+    story.step(f"Ask who may read {TOPIC}")
+    decider = Decider(meaning)
+    for purpose, wanted in (
+        ("operational/billing", True),
+        ("marketing/analytics", False),
+        (None, False),
+    ):
+        decision = decider.decide(Question(TOPIC, purpose=purpose), now=datetime.now(UTC))
+        word = "allowed" if decision.allowed else "denied"
+        story.expect(
+            f"for {purpose or 'no purpose'}: {word} by {decision.rule}, because {decision.reason}",
+            actual=decision.allowed,
+            wanted=wanted,
+        )

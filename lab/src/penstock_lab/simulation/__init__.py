@@ -1,0 +1,1 @@
+"""Simulations: made-up days pass, in process or through a gateway."""
