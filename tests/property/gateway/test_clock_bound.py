@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.gateway.replication.clock_bound import ClockBound
+from penstock.gateway.replication.follower import ClockBound
 
 rates = st.floats(-0.0004, 0.0004)
 epochs = st.floats(0, 1e6)

@@ -30,7 +30,6 @@ from penstock.errors import UnavailableError
 from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.authorization.policies import Policies
 from penstock.gateway.clock import Clock
-from penstock.gateway.detection.duplicate_filter import fingerprint_of
 from penstock.gateway.detection.engine_host import EngineHost
 from penstock.gateway.publish_result import (
     ALWAYS_ACCEPTED,
@@ -39,8 +38,8 @@ from penstock.gateway.publish_result import (
     PublishOutcome,
     PublishResult,
 )
+from penstock.gateway.replication.deduplication import SubmissionId, fingerprint_of
 from penstock.gateway.replication.messages import PublishRequest
-from penstock.gateway.replication.receipts import SubmissionId
 from penstock.gateway.session import ANONYMOUS, Session
 from penstock.gateway.translation import ACTIONS, CLIENT, FOR, PUBLISHER
 from penstock.mqtt import Publish
@@ -148,7 +147,7 @@ class Guard:
         e = _surroundings(now, request.place)
         detection.catch_up(now)
         prepared = None
-        fingerprint = request.mark
+        fingerprint = request.fingerprint
         repeated = fingerprint is not None and detection.duplicates.has(fingerprint)
         if watched and not repeated:
             if detection.engine is None:

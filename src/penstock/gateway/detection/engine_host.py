@@ -32,7 +32,6 @@ from penstock.cep.step_result import StepResult, TransitionCause
 from penstock.clock import boot_clock
 from penstock.errors import PenstockError, UnavailableError, UsageError, quote
 from penstock.gateway.clock import Clock
-from penstock.gateway.detection.duplicate_filter import DuplicateFilter, Fingerprint
 from penstock.gateway.detection.engine_reload import EngineReload
 from penstock.gateway.detection.ignored_events import IgnoredEvents
 from penstock.gateway.detection.journal import Journal
@@ -41,10 +40,15 @@ from penstock.gateway.detection.leader_lease import LeaderLease
 from penstock.gateway.detection.outbox import Outbox
 from penstock.gateway.detection.snapshots import RestoredState
 from penstock.gateway.detection.watched_topics import WatchedTopics
+from penstock.gateway.replication.deduplication import (
+    AppliedSubmissions,
+    Fingerprint,
+    Qos2Duplicates,
+    SubmissionId,
+)
 from penstock.gateway.replication.follower import ReplicationFollower
 from penstock.gateway.replication.leader import ReplicationLeader
 from penstock.gateway.replication.messages import SituationRow
-from penstock.gateway.replication.receipts import AppliedSubmissions, SubmissionId
 from penstock.policy.access.emergencies import SituationBoard
 from penstock.store.detection import DetectionStore, Step
 from penstock.store.situations import Cause, Request, as_stored
@@ -97,7 +101,7 @@ class EngineHost:
         self.journal = Journal(self.keeping, snapshot_bytes)
         self.outbox = Outbox()
         self.applied_submissions = AppliedSubmissions()
-        self.duplicates = DuplicateFilter()
+        self.duplicates = Qos2Duplicates()
         self.leader = ReplicationLeader(
             knows=self._knows,
             takes=self._takes,
@@ -128,7 +132,7 @@ class EngineHost:
         return bool(self.watched_topics) or bool(self.program.scenarios)
 
     @property
-    def beside(self) -> tuple[Outbox, AppliedSubmissions, DuplicateFilter]:
+    def beside(self) -> tuple[Outbox, AppliedSubmissions, Qos2Duplicates]:
         """What is kept with the state of the engine."""
         return self.outbox, self.applied_submissions, self.duplicates
 
@@ -162,8 +166,8 @@ class EngineHost:
         self,
         prepared: PreparedStep,
         record: bytes,
-        receipt: SubmissionId | None = None,
-        mark: Fingerprint | None = None,
+        submission: SubmissionId | None = None,
+        fingerprint: Fingerprint | None = None,
     ) -> int:
         """Let an authorised packet take effect; return its ticket in the journal."""
         try:
@@ -171,12 +175,12 @@ class EngineHost:
         except Exception as error:
             self.crash(error)
             raise UnavailableError("an event could not be processed") from error
-        if receipt is not None:
-            self.applied_submissions.put(receipt)
-            record += b"\n" + receipt.line()
-        if mark is not None:
-            self.duplicates.put(mark)
-            record += b"\n" + mark.line()
+        if submission is not None:
+            self.applied_submissions.put(submission)
+            record += b"\n" + submission.line()
+        if fingerprint is not None:
+            self.duplicates.put(fingerprint)
+            record += b"\n" + fingerprint.line()
         ticket = self._take(outcome, record)
         if outcome.publications:
             self.act()

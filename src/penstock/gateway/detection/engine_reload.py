@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING
 from penstock.cep.engine import Engine
 from penstock.cep.program import Program
 from penstock.errors import UnavailableError
-from penstock.gateway.detection.fork_snapshot import fork_snapshot
-from penstock.gateway.detection.snapshots import pack_state
+from penstock.gateway.detection.snapshots import fork_snapshot, pack_state
 from penstock.store.detection import ClaimLostError
 from penstock.telemetry import get_logger
 

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.clock import boot_clock
 from penstock.errors import UnavailableError
-from penstock.gateway.detection.fork_snapshot import ForkedSnapshot, fork_snapshot
 from penstock.gateway.detection.journal import Snapshot
-from penstock.gateway.detection.snapshots import pack_state, write
+from penstock.gateway.detection.snapshots import ForkedSnapshot, fork_snapshot, pack_state, write
 from penstock.store.detection import Batch, ClaimLostError, DetectionStore
 from penstock.telemetry import get_logger
 

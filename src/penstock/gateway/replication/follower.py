@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from math import inf
 from typing import Final
 
 from penstock.clock import boot_clock
 from penstock.gateway.publish_result import PublishResult
 from penstock.gateway.replication.channel import ChannelError
-from penstock.gateway.replication.clock_bound import ClockBound
 from penstock.gateway.replication.leader import LOOKS
 from penstock.gateway.replication.link import Link, ReplicationTerms
 from penstock.gateway.replication.messages import (
@@ -43,6 +43,7 @@ from penstock.policy.access.emergencies import SituationBoard
 from penstock.telemetry import metrics
 
 _FIRST_LEASE: Final = 1.0
+_DRIFT: Final = 0.001
 
 _JOINED = metrics.gauge(
     "penstock_gateway_situations_shared",
@@ -52,6 +53,37 @@ _DOUBTS = metrics.counter(
     "penstock_gateway_situations_doubted",
     "Times that a decision had to wait for what another gateway's timers bring about.",
 ).plain
+
+
+class ClockBound:
+    """Translates deadlines by the leader's clock into moments of ours, never too late.
+
+        here   ──── ping sent ─────────────────────▶ until: replicated state may be out of date
+                         ╲                                 ▲
+        leader ───────────▶ answered (`now`) ── deadline ──┘ not later than there
+
+    A ping was sent before it was answered: counted from then, by two steady clocks, a deadline
+    comes here before it does there. Such clocks are taken to differ by less than a thousandth.
+    """
+
+    def __init__(self) -> None:
+        self.until = 0.0
+        """Before this moment nothing changes but by what is told."""
+        self._now = 0.0
+        self._behind = -inf
+        """What our clock shows more than the other's, at least, as of `_now` there."""
+
+    def hear(self, sent: float, now: float) -> None:
+        """Take note that what was sent at a moment here was answered at a moment there."""
+        self._behind = max(sent - now, self._behind - _DRIFT * abs(now - self._now))
+        self._now = now
+
+    def see(self, due: float | None) -> None:
+        """Take note when something is due there; None: never."""
+        if due is None:
+            self.until = inf
+        else:
+            self.until = due + self._behind - _DRIFT * max(0.0, due - self._now)
 
 
 class ReplicationFollower:

@@ -34,6 +34,7 @@ from penstock.clock import boot_clock
 from penstock.errors import PenstockError, UnavailableError
 from penstock.gateway.publish_result import NO_LEADER, Journal, PublishResult
 from penstock.gateway.replication.channel import ChannelError
+from penstock.gateway.replication.deduplication import SubmissionId
 from penstock.gateway.replication.link import Link, ReplicationTerms
 from penstock.gateway.replication.messages import (
     Ack,
@@ -51,7 +52,6 @@ from penstock.gateway.replication.messages import (
     Submit,
     check_version,
 )
-from penstock.gateway.replication.receipts import SubmissionId
 from penstock.telemetry import get_logger, metrics
 
 LINKS: Final = 1_000

@@ -15,9 +15,9 @@ from __future__ import annotations
 import json
 from typing import Any, Final, NamedTuple
 
-from penstock.gateway.detection.duplicate_filter import Fingerprint
 from penstock.gateway.publish_result import PublishOutcome
 from penstock.gateway.replication.channel import ChannelError
+from penstock.gateway.replication.deduplication import Fingerprint
 
 VERSION: Final = 2
 _HEAD: Final = 4
@@ -36,7 +36,7 @@ class PublishRequest(NamedTuple):
     rest: dict[str, Any]
     place: str | None = None
     """Where the gateway stands that the client is connected to."""
-    mark: Fingerprint | None = None
+    fingerprint: Fingerprint | None = None
     """Tells it from others, where it must not count twice."""
 
 
@@ -144,8 +144,8 @@ def encode(message: Message) -> bytes:
     fields: list[Any] = list(message)
     payload = b""
     if type(message) is Submit:
-        user, client, topic, payload, rest, place, mark = message.asked
-        fields[-1] = [user, client, topic, rest, place, mark]
+        user, client, topic, payload, rest, place, fingerprint = message.asked
+        fields[-1] = [user, client, topic, rest, place, fingerprint]
     head = json.dumps(fields, separators=(",", ":")).encode()
     return _NUMBERS[type(message)] + len(head).to_bytes(_HEAD, "big") + head + payload
 
@@ -157,9 +157,9 @@ def decode(data: bytes) -> Message:
         end = 1 + _HEAD + int.from_bytes(data[1 : 1 + _HEAD], "big")
         fields = json.loads(data[1 + _HEAD : end])
         if kind is Submit:
-            user, client, topic, rest, place, mark = fields[-1]
-            known = None if mark is None else Fingerprint(*mark)
-            fields[-1] = PublishRequest(user, client, topic, data[end:], rest, place, known)
+            user, client, topic, rest, place, found = fields[-1]
+            fingerprint = None if found is None else Fingerprint(*found)
+            fields[-1] = PublishRequest(user, client, topic, data[end:], rest, place, fingerprint)
         elif kind is PublishResponse:
             fields[1] = PublishOutcome(fields[1])
         made: Message = kind(*fields)

@@ -23,8 +23,8 @@ from typing import Final
 
 from penstock.clock import boot_clock
 from penstock.gateway.publish_result import NO_LEADER, Journal, PublishOutcome, PublishResult
+from penstock.gateway.replication.deduplication import SubmissionId
 from penstock.gateway.replication.messages import PublishRequest, PublishResponse, Submit
-from penstock.gateway.replication.receipts import SubmissionId
 from penstock.telemetry import get_logger, metrics
 
 OPEN: Final = 100_000

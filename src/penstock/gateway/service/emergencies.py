@@ -35,9 +35,9 @@ from penstock.gateway.detection.leader_election import LeaderElection
 from penstock.gateway.publish_result import NO_LEADER, PublishResult
 from penstock.gateway.publishing.actions import Actions
 from penstock.gateway.publishing.publisher import Publisher
+from penstock.gateway.replication.deduplication import SubmissionId
 from penstock.gateway.replication.link import ReplicationTerms
 from penstock.gateway.replication.messages import PublishRequest
-from penstock.gateway.replication.receipts import SubmissionId
 from penstock.store.audit.entry import Entry, Outcome
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.detection import DetectionStore, Step

@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 from penstock.cep.step_result import Publication
 from penstock.errors import PenstockError
-from penstock.gateway.detection.duplicate_filter import DuplicateFilter
 from penstock.gateway.detection.outbox import Outbox
 from penstock.gateway.detection.snapshots import pack_state, unpack_state
-from penstock.gateway.replication.receipts import AppliedSubmissions
+from penstock.gateway.replication.deduplication import AppliedSubmissions, Qos2Duplicates
 
 
 def publication(number: int) -> Publication:
@@ -34,7 +33,7 @@ def test_it_is_saved_beside_the_engine() -> None:
     outbox.put(map(publication, range(3)))
     outbox.settle([1])
     receipts = AppliedSubmissions({"neighbour": [3, 5]})
-    repeats = DuplicateFilter({"place": "content"})
+    repeats = Qos2Duplicates({"place": "content"})
     packed = pack_state(b"engine", outbox, receipts, repeats)
     engine, loaded, known, again = unpack_state(packed)
     assert again.known == repeats.known

@@ -9,11 +9,11 @@ import pytest
 
 from penstock.clock import boot_clock
 from penstock.gateway.publish_result import PublishOutcome
+from penstock.gateway.replication.deduplication import SubmissionId
 from penstock.gateway.replication.follower import ReplicationFollower
 from penstock.gateway.replication.leader import ReplicationLeader
 from penstock.gateway.replication.link import Link, ReplicationTerms
 from penstock.gateway.replication.messages import Message, StateUpdate
-from penstock.gateway.replication.receipts import SubmissionId
 from penstock.policy.access.emergencies import SituationsUnknownError
 from tests.gateway.replication import LONG, TERMS, Detector, Record, ask, make_follower, run, until
 

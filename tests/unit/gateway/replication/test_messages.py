@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.gateway.detection.duplicate_filter import Fingerprint
 from penstock.gateway.publish_result import PublishOutcome
 from penstock.gateway.replication.channel import ChannelError
+from penstock.gateway.replication.deduplication import Fingerprint
 from penstock.gateway.replication.messages import (
     Ack,
     Durable,
@@ -46,7 +46,7 @@ REST = {"qos": 1, "retain": False, "size": 3, "contentType": None, "properties":
             6,
             4,
             17,
-            PublishRequest("u", "c", "t", b"", REST, "here", Fingerprint("00", "ff", again=True)),
+            PublishRequest("u", "c", "t", b"", REST, "here", Fingerprint("00", "ff", dup=True)),
         ),
         PublishResponse(5, PublishOutcome.DENIED, "some rule", event=False),
         Durable([1, 2, 3]),

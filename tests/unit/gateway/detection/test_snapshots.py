@@ -5,7 +5,7 @@ import os
 import pytest
 
 from penstock.errors import UnavailableError
-from penstock.gateway.detection.fork_snapshot import fork_snapshot
+from penstock.gateway.detection.snapshots import fork_snapshot
 
 
 def test_the_state_is_the_one_of_the_moment_it_began() -> None:
