@@ -43,6 +43,7 @@ from penstock.store.database import Database
 from penstock.store.kafka_users import BusyError, Holding, KafkaUser, KafkaUsers, Progress
 from penstock.store.snapshots import Snapshot
 from penstock.telemetry import get_logger
+from penstock.telemetry.health import Figures
 
 MANY = 200
 """Beyond this many users it is cheaper to list all ACLs than those of each."""
@@ -154,6 +155,10 @@ class Reconciler:
     def progress(self) -> Progress:
         """Return the epoch that the cluster has, and what stands in the way of the next."""
         return self._users.progress()
+
+    def confirmed(self) -> Figures:
+        """Return the newest epoch of definitions that the store has confirmed, and its age."""
+        return self._definitions.definitions.confirmed()
 
     def _work(self, act: Callable[[Holding], ReconcileResult]) -> ReconcileResult:
         deadline = time.monotonic() + BUSY_SECONDS

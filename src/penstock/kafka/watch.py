@@ -82,7 +82,7 @@ def make_health(reconciler: Reconciler, tried: threading.Event) -> Health:
     def check_kafka() -> str | None:
         return None if tried.is_set() else "Kafka was not tried yet"
 
-    health.register("store", check_store)
+    health.register("store", check_store, details=reconciler.confirmed)
     health.register("kafka", check_kafka)
     return health
 

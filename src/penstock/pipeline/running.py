@@ -24,6 +24,7 @@ from penstock.pipeline.manager import Manager
 from penstock.pipeline.metrics import Observer
 from penstock.pipeline.sources.ends import next_offset_of
 from penstock.telemetry import Endpoint, Health, get_logger
+from penstock.telemetry.health import Figures
 
 _log = get_logger("pipeline")
 
@@ -34,8 +35,12 @@ def run_until_told(
     manager: Manager,
     definitions: Callable[[], DefinitionSet],
     told: threading.Event,
+    confirmed: Callable[[], Figures] | None = None,
 ) -> None:
-    """Run views, and answer how they are, until told to end."""
+    """Run views, and answer how they are, until told to end.
+
+    `confirmed` tells the newest epoch that the store has confirmed, and its age.
+    """
     observer = Observer(
         manager.control,
         EventLog(config.pipeline.event_log),
@@ -44,7 +49,7 @@ def run_until_told(
     )
     ended = threading.Event()
     watching = threading.Thread(target=observer.run, args=(ended,), name="observer", daemon=True)
-    with _endpoint(config, make_health(spark, manager, definitions)):
+    with _endpoint(config, make_health(spark, manager, definitions, confirmed)):
         watching.start()
         _log.info("the pipeline runs")
         try:
@@ -56,7 +61,10 @@ def run_until_told(
 
 
 def make_health(
-    spark: SparkSession, manager: Manager, definitions: Callable[[], DefinitionSet]
+    spark: SparkSession,
+    manager: Manager,
+    definitions: Callable[[], DefinitionSet],
+    confirmed: Callable[[], Figures] | None = None,
 ) -> Health:
     """Make the checks of the pipeline."""
     health = Health()
@@ -73,7 +81,7 @@ def make_health(
         return None if manager.runs.is_set() else "the views are not run by this process yet"
 
     health.register("spark", check_spark, liveness=True)
-    health.register("definitions", check_definitions)
+    health.register("definitions", check_definitions, details=confirmed)
     health.register("views", check_manager)
     return health
 

@@ -2,7 +2,8 @@
 
 Rules that hold here:
 - Writers of one area come one after another, and a write is durable when `write()` has
-  ended: SQLite runs with WAL and `synchronous=FULL`.
+  ended: SQLite runs with WAL and `synchronous=FULL`, and after the commit its files are still
+  those on disk.
 - Readers see one moment of the database, and neither wait for writers nor hold them up.
 - What the database cannot do ends as `UnavailableError`, naming the URL without its
   password and the next step. Parameters of statements never appear in an error.
@@ -31,6 +32,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from penstock.errors import UnavailableError
 from penstock.store import upgrade
 from penstock.store.engines import BEGIN_WRITE, Address, create_engine
+from penstock.store.sqlite_file import FileConnection
 
 # The first half of every advisory lock we take; the second half names the area.
 _LOCK_CLASS = 0x50454E53
@@ -85,10 +87,12 @@ class Database:
         """
         committing = False
         try:
-            with self._writing.begin() as connection:
-                self.lock(connection, area)
-                yield connection
-                committing = True
+            with self._writing.connect() as connection:
+                with connection.begin():
+                    self.lock(connection, area)
+                    yield connection
+                    committing = True
+                self._confirm(connection)
         except (DBAPIError, PoolTimeoutError) as error:
             if isinstance(error, _OUR_MISTAKES):
                 raise
@@ -104,6 +108,16 @@ class Database:
             if isinstance(error, _OUR_MISTAKES):
                 raise
             raise self.unavailable(error) from error
+
+    def _confirm(self, connection: Connection) -> None:
+        """Make sure that what was committed is in the files that others read."""
+        raw = connection.connection.driver_connection
+        if isinstance(raw, FileConnection) and not raw.is_current():
+            raise UnavailableError(
+                f"the file of {self.address.shown} or its log was replaced while a change was being"
+                " committed, so it may or may not be stored",
+                fix="look at the history before you repeat the change",
+            )
 
     def lock(self, connection: Connection, area: str) -> None:
         """Wait until no other transaction holds this area; hold it to the end of ours.

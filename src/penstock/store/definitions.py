@@ -19,13 +19,20 @@ from types import MappingProxyType
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from penstock.clock import utc_now
+from penstock.clock import boot_clock, utc_now
 from penstock.errors import InvalidError, Problem
 from penstock.model.document import Document, Key
 from penstock.store.database import Database
 from penstock.store.edits import Edit, Limits, check_origin, encode_edits
 from penstock.store.schema import CHANNEL, epochs, revisions
-from penstock.store.snapshots import Snapshot, load_at, load_current, read_document
+from penstock.store.snapshots import (
+    Snapshot,
+    describe_age,
+    load_at,
+    load_current,
+    read_document,
+)
+from penstock.telemetry.health import Figures
 
 AREA = "definitions"
 _SUPERSEDE = (
@@ -97,12 +104,20 @@ class Definitions:
         self._clock = clock
         self._limits = limits or Limits()
         self._held: Snapshot | None = None
+        self._confirmed = 0.0
 
     def snapshot(self) -> Snapshot:
         """Return the current set. Costs one small query if nothing changed since the last call."""
+        asked = boot_clock()
         with self._database.read() as connection:
             self._held = snapshot = load_current(connection, self._held).snapshot
+        self._confirmed = asked
         return snapshot
+
+    def confirmed(self) -> Figures:
+        """Return the epoch that was current when the store was last asked, and its age since."""
+        held = self._held
+        return describe_age(held.epoch if held else None, boot_clock() - self._confirmed)
 
     def snapshot_at(self, epoch: int) -> Snapshot:
         """Return the set as it stood at an epoch."""

@@ -2,16 +2,13 @@
 
 Rules that hold here:
 - A password is never shown: `Address.shown` leaves it out together with the query part.
-- SQLite is a file, because other processes follow it. A connection whose file was moved
-  away or replaced is not used again: what it would write were lost.
+- SQLite is a file, because other processes follow it. A connection whose files are no longer
+  those on disk is not used again; see `sqlite_file`.
 - No call waits for ever: locks, connects and dead peers have time limits.
 """
 
 from __future__ import annotations
 
-import os
-import sqlite3
-import time
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +20,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DisconnectionError
 
 from penstock.errors import UnavailableError, UsageError, quote
+from penstock.store.sqlite_file import FileConnection, connect, create_file
 
 BEGIN_WRITE = "penstock_begin_write"
 LOCK_SECONDS = 10.0
@@ -128,9 +126,7 @@ def _create_postgresql(address: Address) -> Engine:
 
 def _create_sqlite(address: Address, path: Path) -> Engine:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # SQLite would let everybody read a new file; its companions take its mode over.
-        os.close(os.open(path, os.O_CREAT | os.O_RDONLY, 0o600))
+        create_file(path)
     except OSError as error:
         raise UnavailableError(
             f"cannot open {address.shown}: {error.strerror}", fix=address.remedy
@@ -142,14 +138,12 @@ def _create_sqlite(address: Address, path: Path) -> Engine:
         connect_args={"timeout": LOCK_SECONDS},
     )
 
-    @event.listens_for(engine, "connect")
-    def set_up(connection: Any, record: Any) -> None:
-        # Python's own handling of transactions is switched off; see `begin` below.
-        connection.isolation_level = None
-        _use_wal(connection)
-        connection.execute("PRAGMA synchronous=FULL")
-        connection.execute("PRAGMA foreign_keys=ON")
-        record.info["file"] = file_identity(path)
+    @event.listens_for(engine, "do_connect")
+    def open_connection(
+        dialect: object, record: object, arguments: list[str], options: dict[str, Any]
+    ) -> FileConnection:
+        del dialect, record
+        return connect(Path(arguments[0]), patience=LOCK_SECONDS, **options)
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
@@ -158,36 +152,15 @@ def _create_sqlite(address: Address, path: Path) -> Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     @event.listens_for(engine, "checkout")
-    def check_file(connection: object, record: Any, proxy: object) -> None:
-        del connection, proxy
-        if record.info["file"] != file_identity(path):
-            raise DisconnectionError("the database file was moved away or replaced")
+    def take(connection: FileConnection, record: object, proxy: object) -> None:
+        del record, proxy
+        if not connection.take():
+            raise DisconnectionError("its files were moved away or replaced")
+
+    @event.listens_for(engine, "checkin")
+    def give_back(connection: FileConnection | None, record: object) -> None:
+        del record
+        if connection is not None:  # there is none where opening it failed
+            connection.give_back()
 
     return engine
-
-
-def file_identity(path: Path) -> tuple[int, int] | None:
-    """Tell one file from another that has the same name; None if there is none."""
-    try:
-        status = os.stat(path)  # noqa: PTH116 (a third of the cost of Path.stat on a hot path)
-    except FileNotFoundError:
-        return None
-    return status.st_dev, status.st_ino
-
-
-def _use_wal(connection: Any) -> None:
-    """Switch the file to write-ahead logging; SQLite keeps that in the file.
-
-    Where several processes do this at once on a new file SQLite reports a lock without
-    waiting for it, so we wait.
-    """
-    deadline = time.monotonic() + LOCK_SECONDS
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode=WAL")
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
-        else:
-            return

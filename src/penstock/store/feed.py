@@ -4,7 +4,8 @@ Rules that hold here:
 - A feed only says when to look; what changed is always read from the tables. A notice
   that is lost or late costs time, never truth.
 - `changed()` is false only where it is proven that nothing was committed since the last
-  call. PostgreSQL gives no such proof by being silent, SQLite does by `data_version`.
+  call. PostgreSQL gives no such proof by being silent, SQLite does by `data_version`, as long
+  as the files on disk are those of the connection.
 - A feed has a connection of its own; a broken feed is closed and a new one opened.
 """
 
@@ -15,15 +16,15 @@ import socket
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Protocol
 
 from sqlalchemy import Connection
 
 from penstock.errors import UnavailableError
 from penstock.store.database import Database
-from penstock.store.engines import Address, file_identity
+from penstock.store.engines import Address
 from penstock.store.schema import CHANNEL
+from penstock.store.sqlite_file import FileConnection, FileReplacedError
 
 
 class Bell:
@@ -63,32 +64,30 @@ def open_feed(database: Database, bell: Bell) -> Iterator[Feed]:
         if address.path is None:
             yield PostgresFeed(address, connection, selector)
         else:
-            yield SqliteFeed(address, address.path, connection, selector)
+            yield SqliteFeed(address, connection, selector)
 
 
 class SqliteFeed:
     """Looks at a counter that SQLite raises with every commit of any other connection."""
 
     def __init__(
-        self,
-        address: Address,
-        path: Path,
-        connection: Connection,
-        selector: selectors.BaseSelector,
+        self, address: Address, connection: Connection, selector: selectors.BaseSelector
     ) -> None:
         self.connection = connection
         self._address = address
-        self._path = path
         self._selector = selector
-        self._raw: Any = connection.connection.driver_connection
-        self._file = connection.connection.info["file"]
+        raw = connection.connection.driver_connection
+        if not isinstance(raw, FileConnection):
+            raise TypeError("a feed of SQLite needs a connection that knows its files")
+        self._raw = raw
         self._version: int | None = None
 
     def changed(self) -> bool:
-        """Compare the counter, after a look whether this is still the same file."""
-        if file_identity(self._path) != self._file:
-            raise UnavailableError(
-                f"the file of {self._address.shown} was moved away or replaced",
+        """Compare the counter, after a look whether these are still the files on disk."""
+        # In this order: what was committed before the look is in the files that are looked at.
+        if not self._raw.is_current():
+            raise FileReplacedError(
+                f"the file of {self._address.shown} or its log was moved away or replaced",
                 fix=self._address.remedy,
             )
         try:

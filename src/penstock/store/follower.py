@@ -3,7 +3,9 @@
 Rules that hold here:
 - A follower counts as informed from the moment *before* it asked the database, so what
   `current()` returns holds every change that was committed a lease ago or earlier.
-- Where the lease ran out, `current()` raises `StaleError`: who cannot know denies.
+- Where the lease ran out, `current()` raises `StaleError`: who cannot know denies. So it does at
+  once where the files of the store are no longer those that were looked at, until they have been
+  opened anew.
 - A subscriber that fails to take an update in stops the lease from being renewed; the
   update is offered again until all have taken it. Taking one twice must do no harm.
 - Nothing is missed while the database is away: after it is back the follower catches up
@@ -25,7 +27,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -33,7 +35,9 @@ from penstock.clock import boot_clock
 from penstock.errors import PenstockError, UnavailableError, UsageError
 from penstock.store.database import Database
 from penstock.store.feed import Bell, Feed, open_feed
-from penstock.store.snapshots import Snapshot, Update, load_current
+from penstock.store.snapshots import Snapshot, Update, describe_age, load_current
+from penstock.store.sqlite_file import FileReplacedError
+from penstock.telemetry.health import Figures
 from penstock.telemetry.logs import get_logger, safe_text
 
 LEASE = 5.0
@@ -58,9 +62,22 @@ class Status:
     """How a follower is doing, for health checks and metrics."""
 
     epoch: int | None
-    age: float | None  # seconds since it last knew that this is the current epoch
+    age: float | None
+    """Seconds since the store, in the files that are on disk, confirmed this epoch."""
     is_fresh: bool
     trouble: str | None
+
+    def details(self) -> Figures:
+        """Return the epoch and its age, for those who ask whether a process is ready."""
+        return describe_age(self.epoch, self.age)
+
+
+class _Held(NamedTuple):
+    """A snapshot, when the store last confirmed it, and whether the lease goes by that."""
+
+    snapshot: Snapshot
+    confirmed: float
+    leased: bool = True
 
 
 class Follower:
@@ -83,7 +100,7 @@ class Follower:
         self._database = database
         self._pause = lease / _LOOKS_PER_LEASE if database.is_postgresql else poll
         self._clock = clock
-        self._held: tuple[Snapshot, float] | None = None  # replaced as one, so read unlocked
+        self._held: _Held | None = None  # replaced as one, so read unlocked
         self._news = threading.Condition()
         self._delivery = threading.RLock()
         self._subscribers: list[Subscriber] = []
@@ -95,14 +112,14 @@ class Follower:
     def current(self) -> Snapshot:
         """Return the current set; raise `StaleError` if it is not known to be current."""
         held = self._held
-        if held is not None and self._clock() - held[1] <= self.lease:
-            return held[0]
+        if held is not None and held.leased and self._clock() - held.confirmed <= self.lease:
+            return held.snapshot
         raise self._stale()
 
     def wait_for(self, epoch: int, timeout: float) -> Snapshot:
         """Wait until this epoch or a later one is known."""
         with self._news:
-            self._news.wait_for(lambda: self._held and self._held[0].epoch >= epoch, timeout)
+            self._news.wait_for(lambda: self._held and self._held.snapshot.epoch >= epoch, timeout)
         snapshot = self.current()
         if snapshot.epoch < epoch:
             raise StaleError(f"epoch {epoch} did not arrive within {timeout} s")
@@ -113,8 +130,9 @@ class Follower:
         held = self._held
         if held is None:
             return Status(None, None, is_fresh=False, trouble=self._trouble)
-        age = self._clock() - held[1]
-        return Status(held[0].epoch, age, is_fresh=age <= self.lease, trouble=self._trouble)
+        age = self._clock() - held.confirmed
+        fresh = held.leased and age <= self.lease
+        return Status(held.snapshot.epoch, age, is_fresh=fresh, trouble=self._trouble)
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Call `subscriber` with every update, at once with the whole set if there is one.
@@ -123,7 +141,7 @@ class Follower:
         """
         with self._delivery:
             if self._held is not None:
-                snapshot = self._held[0]
+                snapshot = self._held.snapshot
                 subscriber(Update(snapshot, frozenset(snapshot.documents)))
             self._subscribers.append(subscriber)
 
@@ -187,6 +205,8 @@ class Follower:
                         pause = _FIRST_PAUSE
                         feed.sleep(self._pause)
             except Exception as error:  # noqa: BLE001 (whatever it is, the lease runs out)
+                if isinstance(error, FileReplacedError) and self._held is not None:
+                    self._held = self._held._replace(leased=False)
                 if self._trouble is None:
                     _log.warning("the definitions cannot be followed", error=error)
                 self._trouble = self._describe(error)
@@ -195,14 +215,15 @@ class Follower:
 
     def _look(self, feed: Feed) -> None:
         asked = self._clock()
-        held = self._held and self._held[0]
-        if held is None or feed.changed():
+        held = self._held and self._held.snapshot
+        # The feed is asked first of all: it also tells whether the store is the one on disk.
+        if feed.changed() or held is None:
             with feed.connection.begin():
                 update = load_current(feed.connection, held)
             self._deliver(update, asked, is_news=update.snapshot is not held)
             held = update.snapshot
         else:
-            self._held = held, asked
+            self._held = _Held(held, asked)
         if self._trouble is not None:
             self._trouble = None
             _log.info("the definitions are followed again", epoch=held.epoch)
@@ -213,13 +234,15 @@ class Follower:
                 for subscriber in list(self._subscribers):
                     subscriber(update)
             with self._news:
-                self._held = update.snapshot, asked
+                self._held = _Held(update.snapshot, asked)
                 self._news.notify_all()
 
     def _stale(self) -> StaleError:
         status = self.status()
         if status.age is None:
             what = "the definitions have not been loaded yet"
+        elif status.age <= self.lease:
+            what = f"whether epoch {status.epoch} of the definitions is current cannot be known"
         else:
             what = (
                 f"the definitions of epoch {status.epoch} were last known to be current"

@@ -21,6 +21,7 @@ from sqlalchemy import Connection
 from penstock.errors import UnavailableError, UsageError
 from penstock.model.document import Document, Key
 from penstock.store.schema import epochs, revisions
+from penstock.telemetry.health import Figures
 
 # Statements are made once: making one costs more than SQLite takes to answer it.
 _MARKS = sa.select(epochs.c.epoch, epochs.c.mark).where(
@@ -96,6 +97,11 @@ def load_at(connection: Connection, epoch: int) -> Snapshot:
 def read_document(kind: str, name: str, body: str) -> Document:
     """Make a document of what the store holds."""
     return Document(kind, name, json.loads(body))
+
+
+def describe_age(epoch: int | None, age: float | None) -> Figures:
+    """Return the newest epoch that the store confirmed, and how long ago; nothing where none."""
+    return {} if epoch is None or age is None else {"epoch": epoch, "age_seconds": round(age, 3)}
 
 
 def _snapshot(epoch: int, mark: str, documents: dict[Key, Document]) -> Snapshot:

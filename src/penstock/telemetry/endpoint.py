@@ -166,6 +166,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _send_report(self, report: Report) -> None:
         status = HTTPStatus.OK if report.ok else HTTPStatus.SERVICE_UNAVAILABLE
         data = {"ok": report.ok, "checks": sorted(report.checks), "failing": report.failing}
+        if report.details:
+            data["details"] = report.details
         self._send_json(status, data)
 
     def _send_json(self, status: HTTPStatus, data: dict[str, Any]) -> None:

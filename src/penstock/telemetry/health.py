@@ -4,6 +4,7 @@ Rules that hold here:
 - A check is a callable without arguments: it returns None where all is well, returns a
   short reason where not. Raising, answering anything else, or not answering in time is
   not well either.
+- A check may have details: figures that are told along with it, whether it is well or not.
 - Ready means that every registered check is well. Without checks nothing is known to
   be well, so that is not ready.
 - A check that hangs holds one thread, never two: while its last run has not ended it is
@@ -16,12 +17,13 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from penstock.errors import UsageError, quote
 
 Check = Callable[[], str | None]
+Figures = Mapping[str, float]
 
 DEFAULT_TIMEOUT = 2.0
 # A probe over HTTP is cut off a little later than this.
@@ -35,10 +37,11 @@ _NAME = re.compile(r"[a-z][a-z0-9_.-]{0,39}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the checks said: the failing ones with their reasons."""
+    """What the checks said: the failing ones with their reasons; figures of those with details."""
 
     checks: tuple[str, ...]
     failing: dict[str, str]
+    details: dict[str, Figures] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -54,16 +57,26 @@ class _Run:
     done: threading.Event = field(default_factory=threading.Event)
     ended: float = 0.0
     reason: str | None = "has not answered"
+    details: Figures = field(default_factory=dict)
 
 
 class _Registered:
     """A check with its name, its limit and its last run."""
 
-    def __init__(self, name: str, check: Check, timeout: float, *, liveness: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        check: Check,
+        timeout: float,
+        *,
+        liveness: bool,
+        details: Callable[[], Figures] | None,
+    ) -> None:
         self.name = name
         self.timeout = timeout
         self.liveness = liveness
         self._check = check
+        self._details = details
         self._run: _Run | None = None
         self._lock = threading.Lock()
 
@@ -87,6 +100,8 @@ class _Registered:
                 run.reason = answer if answer is None else answer[:REASON_LIMIT]
             else:
                 run.reason = f"answered with {type(answer).__name__} instead of a reason"
+            if self._details is not None:
+                run.details = self._details()
         except BaseException as error:  # noqa: BLE001 (whatever it was, the check is not well)
             run.reason = f"raised {type(error).__name__}"
         finally:
@@ -115,6 +130,7 @@ class Health:
         *,
         timeout: float = DEFAULT_TIMEOUT,
         liveness: bool = False,
+        details: Callable[[], Figures] | None = None,
     ) -> None:
         """Add a check; `liveness` where a restart of the process is what would help."""
         if not _NAME.fullmatch(name):
@@ -129,7 +145,9 @@ class Health:
                 raise UsageError(
                     f"the check {quote(name)} is registered already, or {CHECKS_LIMIT} others are"
                 )
-            self._checks[name] = _Registered(name, check, timeout, liveness=liveness)
+            self._checks[name] = _Registered(
+                name, check, timeout, liveness=liveness, details=details
+            )
 
     def withdraw(self, name: str) -> None:
         """Remove a check together with the part it asked."""
@@ -147,11 +165,12 @@ class Health:
         with self._lock:
             asked = [check for check in self._checks.values() if check.liveness]
         report = _ask(asked)
-        return Report(("process", *report.checks), report.failing)
+        return Report(("process", *report.checks), report.failing, report.details)
 
 
 def _ask(asked: list[_Registered]) -> Report:
     runs = [(check, check.start()) for check in asked]
     reasons = {check.name: check.reason(run) for check, run in runs}
     failing = {name: reason for name, reason in reasons.items() if reason is not None}
-    return Report(tuple(reasons), failing)
+    details = {check.name: run.details for check, run in runs if run.details}
+    return Report(tuple(reasons), failing, details)

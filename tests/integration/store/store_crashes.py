@@ -4,6 +4,8 @@ Run as a program of its own: one process with a single thread imports everything
 forks the writers from there, so that a kill costs milliseconds. It prints a line of JSON.
 
     store_crashes.py writers SEED KILLS URL …   kills writers, so often for each new store
+    store_crashes.py visits SEED KILLS URL …    lets one process hold a store open and write,
+                                                while others open it, write and close or die
     store_crashes.py servers SEED KILLS         kills a PostgreSQL server under its writers
 
 What every writer does with each change, so that half of one would show:
@@ -24,6 +26,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import alembic.command  # noqa: F401 (loaded before the forks, not in each of them)
 import sqlalchemy as sa
@@ -78,6 +81,28 @@ def write(url: str, seed: int, report: int) -> None:
             os.write(report, f"{change.epoch} {change.after.mark}\n".encode())
 
 
+def hold(url: str, seed: int, report: int) -> None:
+    """Hold the store open, twice, as a pipeline with a vault does; write now and then."""
+    random_ = random.Random(seed)
+    with Database.open(url) as database:
+        definitions = Definitions(database)
+        definitions.snapshot()
+        with Database.open(url) as beside:
+            Definitions(beside).snapshot()
+            while True:
+                change = definitions.change(transfer(random_), actor="holder", reason="")
+                os.write(report, f"{change.epoch} {change.after.mark}\n".encode())
+                time.sleep(0.01)
+
+
+def visit(url: str, seed: int, report: int) -> None:
+    """Open the store, change it once and close it, as a command does."""
+    with Database.open(url) as database:
+        edit = transfer(random.Random(seed))
+        change = Definitions(database).change(edit, actor="visitor", reason="")
+        os.write(report, f"{change.epoch} {change.after.mark}\n".encode())
+
+
 @dataclass
 class Writer:
     """A forked process that writes, and what it said was acknowledged."""
@@ -86,14 +111,15 @@ class Writer:
     reports: int
 
     @classmethod
-    def fork(cls, url: str, seed: int) -> Writer:
+    def fork(cls, url: str, seed: int, work: Callable[[str, int, int], None] = write) -> Writer:
         reports, report = os.pipe()
         pid = os.fork()
         if pid == 0:
             code = 1
             try:
                 os.close(reports)
-                write(url, seed, report)
+                work(url, seed, report)
+                code = 0
             except UnavailableError:
                 code = 3
             finally:
@@ -109,6 +135,11 @@ class Writer:
         """Kill the writer; return how it ended: minus 9, or the exit code if it was faster."""
         os.kill(self.pid, signal.SIGKILL)
         return self.wait()
+
+    def lost_files(self) -> list[str]:
+        """Return the files that it holds open and that were deleted under it."""
+        held = [str(link.readlink()) for link in Path(f"/proc/{self.pid}/fd").iterdir()]
+        return [name for name in held if name.endswith("(deleted)")]
 
     def wait(self) -> int:
         """Wait until the writer has ended by itself."""
@@ -211,6 +242,28 @@ def kill_writers(watch: Watch, kills: int, random_: random.Random) -> None:
     watch.expect(endings[-signal.SIGKILL] == watch.kills, f"not all were killed: {endings}")
 
 
+def visit_often(watch: Watch, kills: int, random_: random.Random) -> None:
+    """Let visitors come two by two, half of them to be killed, while one process stays."""
+    holder = Writer.fork(watch.url, random_.getrandbits(32), hold)
+    holder.wait_for_report()
+    visitors = []
+    while watch.kills < kills:
+        pair = [Writer.fork(watch.url, random_.getrandbits(32), visit) for _ in range(WRITERS)]
+        pair[0].wait_for_report()
+        time.sleep(random_.uniform(0, LONGEST_LIFE / 10))
+        pair[0].end()
+        watch.kills += 1
+        watch.expect(pair[1].wait() == 0, "a visitor failed")
+        visitors += pair
+        lost = holder.lost_files()
+        watch.expect(not lost, f"deleted under the one that stays: {lost}")
+    holder.end()
+    watch.kills += 1
+    watch.hear([holder, *visitors])
+    watch.check()
+    watch.check_history()
+
+
 def kill_servers(watch: Watch, server: PostgresServer, kills: int, random_: random.Random) -> None:
     """Let the server crash under its writers, start it again, and check."""
     while watch.kills < kills * WRITERS:
@@ -233,10 +286,11 @@ def main(what: str, seed: str, kills: str, *where: str) -> None:
     """Run, and print the outcome."""
     random_ = random.Random(int(seed))
     watches = []
-    if what == "writers":
+    if what != "servers":
+        series = kill_writers if what == "writers" else visit_often
         for url in where:
             watches.append(Watch(url))
-            kill_writers(watches[-1], int(kills), random_)
+            series(watches[-1], int(kills), random_)
     else:
         with PostgresServer() as server:
             watches.append(Watch(server.url))

@@ -31,6 +31,14 @@ def test_200_killed_writers_on_sqlite(tmp_path: Path) -> None:
     assert outcome["acknowledged"] > 50
 
 
+def test_who_holds_a_sqlite_store_open_keeps_its_log(tmp_path: Path) -> None:
+    """Commands come and go, some are killed; neither their changes nor the holder's are lost."""
+    stores = [f"sqlite:///{tmp_path}/{number}.db" for number in range(3)]
+    outcome = crash("visits", 10, *stores)
+    assert outcome["kills"] == 33  # ten visitors and the holder, of each store
+    assert outcome["acknowledged"] > 60
+
+
 @pytest.mark.needs("postgresql")
 def test_40_killed_writers_on_postgresql(postgres_url: str) -> None:
     outcome = crash("writers", 40, postgres_url)

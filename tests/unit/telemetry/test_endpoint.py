@@ -56,6 +56,11 @@ def test_readiness_names_what_fails(served: Endpoint) -> None:
     assert found["failing"] == {"broker": "raised RuntimeError"}
 
 
+def test_readiness_tells_figures(served: Endpoint) -> None:
+    served.health.register("store", lambda: None, details=lambda: {"epoch": 3})
+    assert ask_json(served, "/readyz")[1]["details"] == {"store": {"epoch": 3}}
+
+
 def test_other_paths_and_methods(served: Endpoint) -> None:
     assert ask(served, "/../etc/passwd")[0] == 404
     assert ask(served, "/metrics", "POST")[0] == 501

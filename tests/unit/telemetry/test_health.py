@@ -30,6 +30,15 @@ def test_all_checks_have_to_be_well() -> None:
     assert health.readiness().ok
 
 
+def test_figures_are_told_along_with_a_check_that_is_well_or_not() -> None:
+    health = Health()
+    health.register("store", well, details=lambda: {"epoch": 3, "age_seconds": 0.5})
+    health.register("broker", lambda: "not connected", details=lambda: {"tries": 2})
+    report = health.readiness()
+    assert report.details == {"store": {"epoch": 3, "age_seconds": 0.5}, "broker": {"tries": 2}}
+    assert report.failing == {"broker": "not connected"}
+
+
 def test_a_check_that_raises_is_not_well_and_its_text_is_not_told() -> None:
     def fail() -> None:
         raise RuntimeError("alice")

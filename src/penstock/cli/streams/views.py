@@ -174,7 +174,8 @@ def run(once: bool) -> None:
             if once:
                 manager.run_once()
             else:
-                run_until_told(config, spark, manager, definitions, told)
+                confirmed = store.definitions.confirmed
+                run_until_told(config, spark, manager, definitions, told, confirmed)
     finally:
         spark.stop()
 

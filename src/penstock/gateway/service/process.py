@@ -196,7 +196,7 @@ def make_health(gateway: Gateway, follower: Follower, writer: AuditWriter) -> He
         except OSError as error:
             return f"the broker cannot be reached: {type(error).__name__}"
 
-    health.register("definitions", check_lease)
+    health.register("definitions", check_lease, details=lambda: follower.status().details())
     health.register("broker", check_broker)
     health.register("audit", writer.check)
     health.register("detection", lambda: gateway.guard.detection.trouble or None)
