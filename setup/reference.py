@@ -14,7 +14,7 @@ import penstock.definitions.reference
 import penstock.gateway.counters
 import penstock.gateway.recording.recorder
 import penstock.gateway.service.emergencies
-import penstock.pipeline.metrics
+import penstock.pipeline.service.metrics
 import penstock.store.audit
 import penstock.supervisor.metrics
 import penstock.telemetry.reference
@@ -26,7 +26,7 @@ PARTS = (
     penstock.gateway.counters,
     penstock.gateway.service.emergencies,
     penstock.gateway.recording.recorder,
-    penstock.pipeline.metrics,
+    penstock.pipeline.service.metrics,
     penstock.store.audit,
     penstock.supervisor.metrics,
 )

@@ -20,7 +20,7 @@ from penstock.eventlog import EventLog, Topic
 from penstock.eventlog.chunks import MarkedTopic
 from penstock.eventlog.kafka import KafkaLog
 from penstock.model.kinds import Stream
-from penstock.pipeline.connecting import ChunkWriter, Connector
+from penstock.pipeline.ingest.connector import ChunkWriter, Connector
 from tests.kafka.clusters import settings_of
 
 FIELDS: list[dict[str, Any]] = [

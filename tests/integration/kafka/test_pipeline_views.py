@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from penstock.config.sections.kafka import KafkaSettings
-    from penstock.pipeline.manager import Manager
+    from penstock.pipeline.service.manager import Manager
 
 pytestmark = pytest.mark.needs("java", "jars")
 
@@ -49,7 +49,7 @@ def define(stream: str, **more: Any) -> DefinitionSet:
 def manage(
     spark: SparkSession, folder: Path, kafka: KafkaSettings, definitions: DefinitionSet
 ) -> Manager:
-    from penstock.pipeline.manager import Manager  # noqa: PLC0415 - loads Spark
+    from penstock.pipeline.service.manager import Manager  # noqa: PLC0415 - loads Spark
 
     settings = defaults(folder, {}).pipeline.model_copy(update={"batch": 40})
     manager = Manager(spark, settings, lambda: definitions, kafka=kafka)
@@ -105,7 +105,7 @@ def test_avro_and_envelopes_arrive(
     spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
 ) -> None:
     from penstock.definitions.views import schema_of  # noqa: PLC0415
-    from penstock.pipeline.avro import avro_schema  # noqa: PLC0415
+    from penstock.pipeline.records.avro import avro_schema  # noqa: PLC0415
 
     settings = settings_of(kafka)
     log = KafkaLog(settings)

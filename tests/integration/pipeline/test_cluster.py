@@ -18,8 +18,8 @@ import pytest
 
 from penstock.components import find_java
 from penstock.eventlog import Topic
-from penstock.pipeline.commits import ViewFolder
-from penstock.pipeline.reading import read_published
+from penstock.pipeline.sinks.commits import ViewFolder
+from penstock.pipeline.sinks.published import read_published
 
 pytestmark = [pytest.mark.needs("java"), pytest.mark.timeout(600)]
 

@@ -13,13 +13,13 @@ from penstock.definitions import DefinitionSet
 from penstock.errors import UnavailableError
 from penstock.eventlog import Topic
 from penstock.model.document import Document
-from penstock.pipeline.commits import ViewFolder, ViewWriter
+from penstock.pipeline.sinks.commits import ViewFolder, ViewWriter
 from penstock.store.opt_outs import OptOuts, SubjectMarks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.pipeline.views import ViewRunner
+    from penstock.pipeline.views.view_runner import ViewRunner
 
 pytestmark = pytest.mark.needs("java")
 
@@ -57,8 +57,8 @@ class House:
 
     def open(self) -> ViewRunner:
         """Open the view, as a process of its own would."""
-        from penstock.pipeline.blueprint import Blueprint  # noqa: PLC0415 - loads Spark
-        from penstock.pipeline.views import ViewRunner  # noqa: PLC0415
+        from penstock.pipeline.views.blueprint import Blueprint  # noqa: PLC0415 - loads Spark
+        from penstock.pipeline.views.view_runner import ViewRunner  # noqa: PLC0415
 
         body = {"stream": "patients", "anonymizers": [K], "purposes": ["research"]}
         built = DefinitionSet.build([PURPOSE, STREAM, Document("view", "research", body)])
@@ -72,8 +72,8 @@ class House:
 
     def feed(self, view: ViewRunner, count: int) -> None:
         """Append records and let the view take them in."""
-        from penstock.pipeline.log_source import read_stretch  # noqa: PLC0415 - loads Spark
-        from penstock.pipeline.parsing import parse_records  # noqa: PLC0415
+        from penstock.pipeline.records.parser import parse_records  # noqa: PLC0415
+        from penstock.pipeline.sources.event_log import read_stretch  # noqa: PLC0415 - loads Spark
 
         start = self.topic.next_offset
         numbers = range(start, start + count)
@@ -144,7 +144,7 @@ def test_a_crash_neither_doubles_nor_loses(
         elif when == "after the commit":
             patch.setattr(ViewWriter, "_place", crash)
         else:
-            patch.setattr("penstock.pipeline.collective.commands.Workshop.clear", crash)
+            patch.setattr("penstock.pipeline.views.operator.commands.Workshop.clear", crash)
         with pytest.raises(Crash):
             house.feed(view, 25)
     view.close()

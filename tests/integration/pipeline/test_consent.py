@@ -18,11 +18,11 @@ from penstock.definitions import DefinitionSet
 from penstock.errors import UnavailableError
 from penstock.eventlog import EventLog
 from penstock.model.document import Document
-from penstock.pipeline.consent import REFUSED, OptOuts, mark_subjects
-from penstock.pipeline.control import Control
-from penstock.pipeline.forgetting import find_objectors
-from penstock.pipeline.reading import read_published
-from penstock.pipeline.steps import SUBJECT
+from penstock.pipeline.anonymizers.forgetting import find_objectors
+from penstock.pipeline.anonymizers.stateful import SUBJECT
+from penstock.pipeline.records.opt_outs import REFUSED, OptOuts, mark_subjects
+from penstock.pipeline.service.control import Control
+from penstock.pipeline.sinks.published import read_published
 from penstock.store.consent import Choice, ConsentBook
 from penstock.store.database import Database
 from penstock.store.opt_outs import SubjectMarks, number_of
@@ -66,7 +66,7 @@ VIEWS = ("care", "research", "lines", "grouped")
 
 
 def test_who_opted_out_is_left_out_from_then_on(spark: SparkSession, tmp_path: Path) -> None:
-    from penstock.pipeline.manager import Manager  # noqa: PLC0415 - loads Spark
+    from penstock.pipeline.service.manager import Manager  # noqa: PLC0415 - loads Spark
 
     settings = defaults(tmp_path, {}).pipeline
     topic = EventLog(settings.event_log).topic("s")
@@ -99,7 +99,7 @@ def test_who_opted_out_is_left_out_from_then_on(spark: SparkSession, tmp_path: P
 def test_nothing_is_published_while_opt_outs_are_not_known(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    from penstock.pipeline.manager import Manager  # noqa: PLC0415 - loads Spark
+    from penstock.pipeline.service.manager import Manager  # noqa: PLC0415 - loads Spark
 
     def unknown() -> OptOuts:
         raise UnavailableError("the store is away")
@@ -118,7 +118,7 @@ def test_nothing_is_published_while_opt_outs_are_not_known(
 @contextmanager
 def running(spark: SparkSession, folder: Path, book: ConsentBook) -> Iterator[Control]:
     """Run the views of opt-outs that a store holds, as `penstock views run` does."""
-    from penstock.pipeline.manager import Manager  # noqa: PLC0415 - loads Spark
+    from penstock.pipeline.service.manager import Manager  # noqa: PLC0415 - loads Spark
 
     settings = defaults(folder, {}).pipeline.model_copy(update={"interval": 0.1})
     manager = Manager(spark, settings, lambda: DEFINITIONS, consent=book.opt_outs)

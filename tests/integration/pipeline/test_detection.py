@@ -31,8 +31,8 @@ from penstock.definitions.events import compile_program
 from penstock.eventlog import Topic
 from penstock.lang.moments import EPOCH
 from penstock.model.document import Document
-from penstock.pipeline.commits import ViewFolder
-from penstock.pipeline.reading import read_published
+from penstock.pipeline.sinks.commits import ViewFolder
+from penstock.pipeline.sinks.published import read_published
 from penstock_lab.demo.nursing_home.definitions import make_documents, read_rules, set_pace
 from penstock_lab.generate.nursing_home import House
 from penstock_lab.simulation.in_process import InProcess
@@ -40,7 +40,7 @@ from penstock_lab.simulation.in_process import InProcess
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.pipeline.detection import DetectionRunner
+    from penstock.pipeline.detection.runner import DetectionRunner
 
 pytestmark = pytest.mark.needs("java")
 
@@ -168,8 +168,8 @@ def _append(topic: Topic, messages: Iterable[Message]) -> None:
 def _runner(
     spark: SparkSession, definitions: DefinitionSet, rows: int, log: Path, found: Path
 ) -> DetectionRunner:
-    from penstock.pipeline.detection import DetectionRunner  # noqa: PLC0415 - loads Spark
-    from penstock.pipeline.detection_plan import DetectionPlan  # noqa: PLC0415
+    from penstock.pipeline.detection.plan import DetectionPlan  # noqa: PLC0415
+    from penstock.pipeline.detection.runner import DetectionRunner  # noqa: PLC0415 - loads Spark
     from penstock.pipeline.sources.topic import TopicSource  # noqa: PLC0415
 
     plan = DetectionPlan.find(definitions, "house")

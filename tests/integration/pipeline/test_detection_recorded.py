@@ -13,8 +13,8 @@ from penstock.config import load
 from penstock.definitions import DefinitionSet, read_text
 from penstock.eventlog import EventLog
 from penstock.model.document import Document
-from penstock.pipeline.commits import ViewFolder
-from penstock.pipeline.reading import read_published
+from penstock.pipeline.sinks.commits import ViewFolder
+from penstock.pipeline.sinks.published import read_published
 from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.database import Database
@@ -124,8 +124,8 @@ def publish(clients: Clients, room: str) -> int:
 def test_spark_finds_in_the_recorded_stream_what_the_gateway_found(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    from penstock.pipeline.detection import DetectionRunner  # noqa: PLC0415 - loads Spark
-    from penstock.pipeline.detection_plan import DetectionPlan  # noqa: PLC0415
+    from penstock.pipeline.detection.plan import DetectionPlan  # noqa: PLC0415
+    from penstock.pipeline.detection.runner import DetectionRunner  # noqa: PLC0415 - loads Spark
     from penstock.pipeline.sources.topic import TopicSource  # noqa: PLC0415
 
     house = House(4, 1, 1, rooms_every=3_600_000)

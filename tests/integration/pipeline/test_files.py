@@ -14,13 +14,13 @@ from penstock.config import defaults
 from penstock.definitions import DefinitionSet
 from penstock.model.document import Document
 from penstock.model.kinds import Stream
-from penstock.pipeline.commits import ViewFolder
-from penstock.pipeline.reading import read_published
+from penstock.pipeline.sinks.commits import ViewFolder
+from penstock.pipeline.sinks.published import read_published
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.pipeline.streams import StreamRunner
+    from penstock.pipeline.views.stream_runner import StreamRunner
 
 pytestmark = pytest.mark.needs("java")
 
@@ -39,11 +39,11 @@ class House:
         self.stream = Document("stream", "s", {"fields": FIELDS, "source": source})
 
     def run(self, *views: str) -> StreamRunner:
-        from penstock.pipeline.blueprint import Blueprint  # noqa: PLC0415 - loads Spark
         from penstock.pipeline.sources.ends import checkpoint_folder  # noqa: PLC0415
-        from penstock.pipeline.sources.opening import open_source  # noqa: PLC0415
-        from penstock.pipeline.streams import StreamRunner  # noqa: PLC0415
-        from penstock.pipeline.views import ViewRunner  # noqa: PLC0415
+        from penstock.pipeline.sources.stream_sources import open_source  # noqa: PLC0415
+        from penstock.pipeline.views.blueprint import Blueprint  # noqa: PLC0415 - loads Spark
+        from penstock.pipeline.views.stream_runner import StreamRunner  # noqa: PLC0415
+        from penstock.pipeline.views.view_runner import ViewRunner  # noqa: PLC0415
 
         documents = [Document("view", name, {"stream": "s"}) for name in views]
         definitions = DefinitionSet.build([self.stream, *documents])

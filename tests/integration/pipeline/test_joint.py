@@ -13,13 +13,13 @@ from penstock.errors import UnavailableError
 from penstock.eventlog import Topic
 from penstock.masks.mask import Rejected
 from penstock.model.document import Document
-from penstock.pipeline.commits import ViewFolder
-from penstock.pipeline.reading import read_published
+from penstock.pipeline.sinks.commits import ViewFolder
+from penstock.pipeline.sinks.published import read_published
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.pipeline.streams import StreamRunner
+    from penstock.pipeline.views.stream_runner import StreamRunner
 
 pytestmark = pytest.mark.needs("java")
 
@@ -57,10 +57,10 @@ RECORDS: list[dict[str, Any]] = [
 
 def _open(spark: SparkSession, folder: Path) -> tuple[StreamRunner, DefinitionSet]:
     from penstock.model.kinds import Stream  # noqa: PLC0415 - loads Spark
-    from penstock.pipeline.blueprint import Blueprint  # noqa: PLC0415
     from penstock.pipeline.sources.topic import TopicSource  # noqa: PLC0415
-    from penstock.pipeline.streams import StreamRunner  # noqa: PLC0415
-    from penstock.pipeline.views import ViewRunner  # noqa: PLC0415
+    from penstock.pipeline.views.blueprint import Blueprint  # noqa: PLC0415
+    from penstock.pipeline.views.stream_runner import StreamRunner  # noqa: PLC0415
+    from penstock.pipeline.views.view_runner import ViewRunner  # noqa: PLC0415
 
     documents = [
         Document("view", name, {"stream": "people", "anonymizers": body})
@@ -82,7 +82,7 @@ def _by_name(row: dict[str, Any]) -> str:
 
 
 def _check(folder: Path, known: DefinitionSet, name: str) -> None:
-    from penstock.pipeline.blueprint import Blueprint  # noqa: PLC0415 - loads Spark
+    from penstock.pipeline.views.blueprint import Blueprint  # noqa: PLC0415 - loads Spark
 
     chain, _ = Blueprint.find(known, name).chains(SECRET)
     made = {n: chain.apply(record, f"people/{n}") for n, record in enumerate(RECORDS)}

@@ -21,9 +21,9 @@ import pytest
 
 from penstock.definitions import DefinitionSet, read_text
 from penstock.eventlog import Topic
-from penstock.pipeline.blueprint import Blueprint
-from penstock.pipeline.commits import ViewFolder
-from penstock.pipeline.reading import read_published
+from penstock.pipeline.sinks.commits import ViewFolder
+from penstock.pipeline.sinks.published import read_published
+from penstock.pipeline.views.blueprint import Blueprint
 
 pytestmark = pytest.mark.needs("java")
 

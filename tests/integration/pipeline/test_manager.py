@@ -16,13 +16,13 @@ from penstock.config import defaults
 from penstock.definitions import DefinitionSet
 from penstock.eventlog import EventLog
 from penstock.model.document import Document, Key
-from penstock.pipeline.control import describe
-from penstock.pipeline.reading import read_published
+from penstock.pipeline.service.control import describe
+from penstock.pipeline.sinks.published import read_published
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.pipeline.manager import Manager
+    from penstock.pipeline.service.manager import Manager
 
 pytestmark = pytest.mark.needs("java")
 
@@ -42,7 +42,7 @@ class House:
     """An installation whose manager runs in a thread."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
-        from penstock.pipeline.manager import Manager  # noqa: PLC0415 - loads Spark
+        from penstock.pipeline.service.manager import Manager  # noqa: PLC0415 - loads Spark
 
         self.definitions = DefinitionSet.build([STREAM, _view("one"), _view("two", SUPPRESS)])
         settings = defaults(folder, {}).pipeline.model_copy(update={"interval": 0.1})

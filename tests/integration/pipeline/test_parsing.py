@@ -12,7 +12,7 @@ import pytest
 
 from penstock.definitions.views import schema_of
 from penstock.model.kinds import Stream
-from penstock.pipeline.avro import avro_schema
+from penstock.pipeline.records.avro import avro_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -101,8 +101,8 @@ RECORDS: list[tuple[bytes, str | dict[str, Any]]] = [
 
 
 def _parse(spark: SparkSession, values: list[bytes], **more: Any) -> list[str | dict[str, Any]]:
-    from penstock.pipeline.log_source import MILLISECONDS, OFFSET, PROBLEM, SCHEMA  # noqa: PLC0415
-    from penstock.pipeline.parsing import PERSON, TIME, parse_records  # noqa: PLC0415
+    from penstock.pipeline.records.parser import PERSON, TIME, parse_records  # noqa: PLC0415
+    from penstock.pipeline.sources.event_log import MILLISECONDS, OFFSET, PROBLEM, SCHEMA  # noqa: PLC0415
 
     stream = Stream.model_validate({"name": "s", "fields": FIELDS, **more})
     rows = [(number, 7, value) for number, value in enumerate(values)]

@@ -14,12 +14,12 @@ from penstock.definitions import DefinitionSet
 from penstock.errors import UnavailableError
 from penstock.eventlog import Topic
 from penstock.model.document import Document
-from penstock.pipeline.commits import ViewFolder, ViewWriter
+from penstock.pipeline.sinks.commits import ViewFolder, ViewWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.pipeline.streams import StreamRunner
+    from penstock.pipeline.views.stream_runner import StreamRunner
 
 pytestmark = pytest.mark.needs("java")
 
@@ -53,10 +53,10 @@ class House:
     def run(self, **more: Any) -> StreamRunner:
         """Bring the view to the end of the stream, as a process of its own would."""
         from penstock.model.kinds import Stream  # noqa: PLC0415 - loads Spark
-        from penstock.pipeline.blueprint import Blueprint  # noqa: PLC0415
         from penstock.pipeline.sources.topic import TopicSource  # noqa: PLC0415
-        from penstock.pipeline.streams import StreamRunner  # noqa: PLC0415
-        from penstock.pipeline.views import ViewRunner  # noqa: PLC0415
+        from penstock.pipeline.views.blueprint import Blueprint  # noqa: PLC0415
+        from penstock.pipeline.views.stream_runner import StreamRunner  # noqa: PLC0415
+        from penstock.pipeline.views.view_runner import ViewRunner  # noqa: PLC0415
 
         body = {"stream": "visits", "anonymizers": [PRIVATE], "window": {"size": 10}, **more}
         built = DefinitionSet.build([STREAM, Document("view", "figures", body)])

@@ -14,8 +14,8 @@ from penstock.definitions import DefinitionSet
 from penstock.eventlog import EventLog
 from penstock.model.document import Document
 from penstock.model.kinds import Stream
-from penstock.pipeline.commits import ViewFolder
-from penstock.pipeline.reading import read_published
+from penstock.pipeline.sinks.commits import ViewFolder
+from penstock.pipeline.sinks.published import read_published
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,11 +46,11 @@ WINDOWED = {
 def test_every_sink_gets_every_record(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from penstock.pipeline.blueprint import Blueprint  # noqa: PLC0415 - loads Spark
-    from penstock.pipeline.sinks.opening import Sinks  # noqa: PLC0415
+    from penstock.pipeline.sinks.formats import Sinks  # noqa: PLC0415
     from penstock.pipeline.sources.topic import TopicSource  # noqa: PLC0415
-    from penstock.pipeline.streams import StreamRunner  # noqa: PLC0415
-    from penstock.pipeline.views import ViewRunner  # noqa: PLC0415
+    from penstock.pipeline.views.blueprint import Blueprint  # noqa: PLC0415 - loads Spark
+    from penstock.pipeline.views.stream_runner import StreamRunner  # noqa: PLC0415
+    from penstock.pipeline.views.view_runner import ViewRunner  # noqa: PLC0415
 
     views: dict[str, dict[str, Any]] = {form: {"format": form} for form in FORMATS}
     views["avro-windows"] = {**WINDOWED, "format": "avro"}

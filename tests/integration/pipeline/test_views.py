@@ -15,13 +15,13 @@ import pytest
 from penstock.definitions import DefinitionSet
 from penstock.eventlog import Topic
 from penstock.model.document import Document
-from penstock.pipeline.commits import ViewFolder
+from penstock.pipeline.sinks.commits import ViewFolder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.pipeline.streams import StreamRunner
-    from penstock.pipeline.views import ViewRunner
+    from penstock.pipeline.views.stream_runner import StreamRunner
+    from penstock.pipeline.views.view_runner import ViewRunner
 
 pytestmark = pytest.mark.needs("java")
 
@@ -62,8 +62,8 @@ class House:
         return DefinitionSet.build([stream, *documents])
 
     def view(self, definitions: DefinitionSet, name: str) -> ViewRunner:
-        from penstock.pipeline.blueprint import Blueprint  # noqa: PLC0415 - loads Spark
-        from penstock.pipeline.views import ViewRunner  # noqa: PLC0415
+        from penstock.pipeline.views.blueprint import Blueprint  # noqa: PLC0415 - loads Spark
+        from penstock.pipeline.views.view_runner import ViewRunner  # noqa: PLC0415
 
         blueprint = Blueprint.find(definitions, name)
         return ViewRunner(self.spark, blueprint, self.folder / "views" / name, SECRET)
@@ -71,7 +71,7 @@ class House:
     def stream(self, definitions: DefinitionSet, *names: str, rows: int = 1000) -> StreamRunner:
         from penstock.model.kinds import Stream  # noqa: PLC0415
         from penstock.pipeline.sources.topic import TopicSource  # noqa: PLC0415 - loads Spark
-        from penstock.pipeline.streams import StreamRunner  # noqa: PLC0415 - loads Spark
+        from penstock.pipeline.views.stream_runner import StreamRunner  # noqa: PLC0415 - loads Spark
 
         stream = definitions.get(Stream, "patients")
         assert stream is not None

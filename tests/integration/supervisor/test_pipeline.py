@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from penstock.eventlog import EventLog
-from penstock.pipeline.control import Control
+from penstock.pipeline.service.control import Control
 from penstock.supervisor import RunFolder
 
 # Two starts of Spark take long where the machine has other things to do.

@@ -17,18 +17,18 @@ from hypothesis import strategies as st
 from penstock.definitions.differential_privacy import UNITS, DifferentialPrivacy
 from penstock.masks.fields import Field
 from penstock.model.kinds.views import Window
-from penstock.pipeline.differential_privacy import (
+from penstock.pipeline.anonymizers.differential_privacy import (
     NO_GROUP,
     NOBODY,
     SPENT,
     TOO_MANY,
     DifferentialPrivacyStep,
 )
-from penstock.pipeline.laplace import LaplaceNoise
-from penstock.pipeline.log_source import OFFSET
-from penstock.pipeline.parsing import PERSON, TIME
-from penstock.pipeline.steps import SUBJECT, Outcome, arrow_schema
-from penstock.pipeline.windows import LATE
+from penstock.pipeline.anonymizers.laplace import LaplaceNoise
+from penstock.pipeline.anonymizers.stateful import SUBJECT, Outcome, arrow_schema
+from penstock.pipeline.anonymizers.windows import LATE
+from penstock.pipeline.records.parser import PERSON, TIME
+from penstock.pipeline.sources.event_log import OFFSET
 
 SCHEMA = {
     "ward": Field.of("string", optional=True),

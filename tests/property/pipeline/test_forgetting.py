@@ -14,12 +14,12 @@ from penstock.definitions.collective import Shuffling, UnivariateMicroaggregatio
 from penstock.definitions.differential_privacy import DifferentialPrivacy
 from penstock.masks.fields import Field
 from penstock.model.kinds.views import Window
-from penstock.pipeline.differential_privacy import DifferentialPrivacyStep
-from penstock.pipeline.k_anonymity import KAnonymityStep
-from penstock.pipeline.log_source import OFFSET
-from penstock.pipeline.parsing import PERSON, TIME
-from penstock.pipeline.steps import SUBJECT, Outcome, Step, arrow_schema
-from penstock.pipeline.windows import WindowStep
+from penstock.pipeline.anonymizers.differential_privacy import DifferentialPrivacyStep
+from penstock.pipeline.anonymizers.k_anonymity import KAnonymityStep
+from penstock.pipeline.anonymizers.stateful import SUBJECT, Outcome, Step, arrow_schema
+from penstock.pipeline.anonymizers.windows import WindowStep
+from penstock.pipeline.records.parser import PERSON, TIME
+from penstock.pipeline.sources.event_log import OFFSET
 
 GONE = "the person opted out"
 SCHEMA = {"age": Field.of("int"), "illness": Field.of("string")}

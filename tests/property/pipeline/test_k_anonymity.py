@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from penstock.definitions.anonymity import KAnonymization, LDiversity, TCloseness
 from penstock.masks import Hierarchy
 from penstock.masks.fields import Field
-from penstock.pipeline.k_anonymity import KAnonymityStep
-from penstock.pipeline.log_source import OFFSET
-from penstock.pipeline.parsing import PERSON, TIME
-from penstock.pipeline.steps import SUBJECT, arrow_schema
+from penstock.pipeline.anonymizers.k_anonymity import KAnonymityStep
+from penstock.pipeline.anonymizers.stateful import SUBJECT, arrow_schema
+from penstock.pipeline.records.parser import PERSON, TIME
+from penstock.pipeline.sources.event_log import OFFSET
 
 SCHEMA = {
     "pid": Field.of("int"),

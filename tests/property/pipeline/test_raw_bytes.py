@@ -26,8 +26,8 @@ from hypothesis import strategies as st
 from penstock.definitions import DefinitionSet
 from penstock.eventlog import Topic
 from penstock.model.document import Document
-from penstock.pipeline.commits import ViewFolder
-from penstock.pipeline.reading import read_published
+from penstock.pipeline.sinks.commits import ViewFolder
+from penstock.pipeline.sinks.published import read_published
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -163,10 +163,10 @@ def _run(
     spark: SparkSession, folder: Path, views: dict[str, Any], records: list[dict[str, Any]]
 ) -> None:
     from penstock.model.kinds import Stream  # noqa: PLC0415 - loads Spark
-    from penstock.pipeline.blueprint import Blueprint  # noqa: PLC0415
     from penstock.pipeline.sources.topic import TopicSource  # noqa: PLC0415
-    from penstock.pipeline.streams import StreamRunner  # noqa: PLC0415
-    from penstock.pipeline.views import ViewRunner  # noqa: PLC0415
+    from penstock.pipeline.views.blueprint import Blueprint  # noqa: PLC0415
+    from penstock.pipeline.views.stream_runner import StreamRunner  # noqa: PLC0415
+    from penstock.pipeline.views.view_runner import ViewRunner  # noqa: PLC0415
 
     stream = Document("stream", "people", {"fields": FIELDS, "subject": "pid", "time": "at"})
     documents = [

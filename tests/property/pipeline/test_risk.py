@@ -21,11 +21,11 @@ from pycanon import anonymity
 from penstock.definitions import DefinitionSet
 from penstock.eventlog import EventLog
 from penstock.model.document import Document
-from penstock.pipeline.blueprint import Blueprint
-from penstock.pipeline.commits import Commit, Totals, ViewFolder, ViewWriter
-from penstock.pipeline.risk import measure_view
-from penstock.pipeline.risk_question import Knowledge
-from penstock.pipeline.risk_tally import Codes, Tally
+from penstock.pipeline.risk.measurement import measure_view
+from penstock.pipeline.risk.question import Knowledge
+from penstock.pipeline.risk.tally import Codes, Tally
+from penstock.pipeline.sinks.commits import Commit, Totals, ViewFolder, ViewWriter
+from penstock.pipeline.views.blueprint import Blueprint
 
 FIELDS = [
     {"name": "pid", "type": "int", "category": "identifier"},

@@ -21,10 +21,10 @@ from penstock.definitions.collective import (
 )
 from penstock.masks.fields import Field
 from penstock.model.kinds.views import Window
-from penstock.pipeline.log_source import OFFSET
-from penstock.pipeline.parsing import PERSON, TIME
-from penstock.pipeline.steps import SUBJECT, WINDOW, Outcome, arrow_schema
-from penstock.pipeline.windows import LATE, WindowStep
+from penstock.pipeline.anonymizers.stateful import SUBJECT, WINDOW, Outcome, arrow_schema
+from penstock.pipeline.anonymizers.windows import LATE, WindowStep
+from penstock.pipeline.records.parser import PERSON, TIME
+from penstock.pipeline.sources.event_log import OFFSET
 
 SCHEMA = {"n": Field.of("int", optional=True), "text": Field.of("string", optional=True)}
 Row = tuple[int, int | None, str | None]

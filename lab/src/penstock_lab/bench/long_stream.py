@@ -19,10 +19,10 @@ from pyspark.sql import SparkSession
 from penstock.config.sections.pipeline import PipelineSettings
 from penstock.eventlog import EventLog
 from penstock.model.kinds import Stream
-from penstock.pipeline.blueprint import Blueprint
 from penstock.pipeline.sources.topic import TopicSource
-from penstock.pipeline.streams import StreamRunner
-from penstock.pipeline.views import ViewRunner
+from penstock.pipeline.views.blueprint import Blueprint
+from penstock.pipeline.views.stream_runner import StreamRunner
+from penstock.pipeline.views.view_runner import ViewRunner
 from penstock_lab.bench.patients import SECRET, define, fill
 from penstock_lab.bench.processes import cpu_seconds, find_java, peak_mib
 

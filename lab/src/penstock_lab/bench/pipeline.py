@@ -34,16 +34,16 @@ from penstock.eventlog import EventLog, Topic
 from penstock.masks.fields import Field
 from penstock.model.kinds import Stream
 from penstock.model.kinds.views import Window
-from penstock.pipeline.blueprint import Blueprint
-from penstock.pipeline.k_anonymity import KAnonymityStep
-from penstock.pipeline.log_source import OFFSET
-from penstock.pipeline.parsing import PERSON, TIME
+from penstock.pipeline.anonymizers.k_anonymity import KAnonymityStep
+from penstock.pipeline.anonymizers.stateful import SUBJECT, Step, arrow_schema
+from penstock.pipeline.anonymizers.windows import WindowStep
+from penstock.pipeline.records.parser import PERSON, TIME
 from penstock.pipeline.session import open_session
+from penstock.pipeline.sources.event_log import OFFSET
 from penstock.pipeline.sources.topic import TopicSource
-from penstock.pipeline.steps import SUBJECT, Step, arrow_schema
-from penstock.pipeline.streams import StreamRunner
-from penstock.pipeline.views import ViewRunner
-from penstock.pipeline.windows import WindowStep
+from penstock.pipeline.views.blueprint import Blueprint
+from penstock.pipeline.views.stream_runner import StreamRunner
+from penstock.pipeline.views.view_runner import ViewRunner
 from penstock_lab.bench import anonymity, long_stream
 from penstock_lab.bench.patients import SECRET, VIEWS, define, fill
 from penstock_lab.bench.processes import cpu_seconds, peak_mib

@@ -19,7 +19,7 @@ from penstock.errors import UsageError, quote
 if TYPE_CHECKING:
     from penstock.config import Config
     from penstock.model.kinds import Stream
-    from penstock.pipeline.connecting import ChunkWriter, Fed
+    from penstock.pipeline.ingest.connector import ChunkWriter, Fed
 
 MOST_TOLD = 1000
 MOST_SHOWN = 20
@@ -42,7 +42,7 @@ def feed_csv(folder: Path, name: str, as_json: bool) -> None:
     place and the reason, and left out.
     """
     from penstock.model.kinds import Stream
-    from penstock.pipeline.connecting import Connector
+    from penstock.pipeline.ingest.connector import Connector
 
     config = configuration()
     with open_definitions() as store:

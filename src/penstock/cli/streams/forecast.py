@@ -34,7 +34,7 @@ from penstock.errors import UsageError, quote
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from penstock.pipeline.forecasting import Quality
+    from penstock.pipeline.forecasting.model import Quality
 
 TOPIC = "forecast/worsening"
 HOUSE = "nursing-home"
@@ -83,8 +83,8 @@ def train(
     works; it says nothing about real patients. Trained on a stream, it is measured on every
     fourth person of that stream, who is left out of the training.
     """
-    from penstock.pipeline import forecasting
-    from penstock.pipeline.forecast_signs import split_people
+    from penstock.pipeline.forecasting import model as forecasting
+    from penstock.pipeline.forecasting.vital_signs import split_people
 
     if stream is None:
         _load_house()  # where no simulation is installed, that is told before Spark is started
@@ -185,8 +185,8 @@ def run(
 ) -> None:
     """Tell who may be worse within 12 hours of the last hour known, and publish it."""
     from penstock.config.secrets import SecretFile
-    from penstock.pipeline import forecasting
-    from penstock.pipeline.forecast_signs import read_lines
+    from penstock.pipeline.forecasting import model as forecasting
+    from penstock.pipeline.forecasting.vital_signs import read_lines
 
     if (signs is None) == (stream is None):
         raise UsageError("vital signs come from one place", fix="give either --signs or --stream")
@@ -255,7 +255,7 @@ def _load_house() -> type:
 def _simulate(spark: SparkSession, patients: int, days: int, seed: int) -> DataFrame:
     import pandas as pd
 
-    from penstock.pipeline.forecast_signs import COLUMNS
+    from penstock.pipeline.forecasting.vital_signs import COLUMNS
 
     names = [column.split()[0] for column in COLUMNS.split(", ")]
     house = _load_house()(patients, days, seed)
@@ -265,9 +265,9 @@ def _simulate(spark: SparkSession, patients: int, days: int, seed: int) -> DataF
 
 def _read_stream(spark: SparkSession, name: str) -> DataFrame:
     from penstock.model.kinds import Stream
-    from penstock.pipeline.forecast_signs import read_stream
-    from penstock.pipeline.sources.kafka_registry import RegistrySchemas
-    from penstock.pipeline.sources.opening import open_source
+    from penstock.pipeline.forecasting.vital_signs import read_stream
+    from penstock.pipeline.records.schema_registry import RegistrySchemas
+    from penstock.pipeline.sources.stream_sources import open_source
 
     config = configuration()
     with open_definitions() as store:

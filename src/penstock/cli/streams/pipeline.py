@@ -33,7 +33,7 @@ def detect(stream: str, once: bool, as_json: bool) -> None:
     The definitions are those that the gateway detects by. Complex events, transitions and what
     actions would publish are reported, each once; access stays as the gateway decides it.
     """
-    from penstock.pipeline.detection_running import open_detection, run_detection
+    from penstock.pipeline.detection.process import open_detection, run_detection
     from penstock.pipeline.session import open_session
     from penstock.telemetry import configure, install_hooks
 
@@ -86,9 +86,9 @@ def detect(stream: str, once: bool, as_json: bool) -> None:
 def detected(stream: str, kind: str, rows: int, as_json: bool) -> None:
     """Show what was detected in a stream, the newest batches first."""
     from penstock.model.kinds import Stream
-    from penstock.pipeline.commits import ViewFolder
-    from penstock.pipeline.detection_running import results_folder
-    from penstock.pipeline.reading import read_published
+    from penstock.pipeline.detection.process import results_folder
+    from penstock.pipeline.sinks.commits import ViewFolder
+    from penstock.pipeline.sinks.published import read_published
 
     config = configuration()
     with open_definitions() as store:

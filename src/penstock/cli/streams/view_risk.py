@@ -17,9 +17,9 @@ from penstock.cli.session import configuration, open_definitions
 from penstock.errors import UsageError, quote
 
 if TYPE_CHECKING:
-    from penstock.pipeline.risk import Risk
-    from penstock.pipeline.risk_figures import Attack
-    from penstock.pipeline.risk_promise import Promise
+    from penstock.pipeline.risk.figures import Attack
+    from penstock.pipeline.risk.measurement import Risk
+    from penstock.pipeline.risk.promise import Promise
 
 THRESHOLD = 0.2
 BAR = 30
@@ -75,11 +75,11 @@ def command(
     from penstock.config.secrets import generate_key
     from penstock.eventlog import EventLog
     from penstock.model.kinds import View
-    from penstock.pipeline.control import Control
-    from penstock.pipeline.risk import measure_view, read_newest
-    from penstock.pipeline.risk_plots import check_target, draw
-    from penstock.pipeline.risk_population import measure_journalist
-    from penstock.pipeline.risk_promise import Promise
+    from penstock.pipeline.risk.measurement import measure_view, read_newest
+    from penstock.pipeline.risk.plots import check_target, draw
+    from penstock.pipeline.risk.population import measure_journalist
+    from penstock.pipeline.risk.promise import Promise
+    from penstock.pipeline.service.control import Control
 
     if plot is not None:
         check_target(plot)

@@ -113,7 +113,7 @@ def _make_action(action: str, about: str) -> None:
     def act(names: tuple[str, ...], everything: bool, as_json: bool) -> None:
         if bool(names) == everything:
             raise UsageError(f"which views to {action} is not said", fix="name views, or --all")
-        from penstock.pipeline.control import ACTIONS, Control
+        from penstock.pipeline.service.control import ACTIONS, Control
 
         config = configuration()
         with open_definitions() as store:
@@ -147,8 +147,8 @@ for _action, _about in {
 @click.option("--once", is_flag=True, help="Bring views to the end of their streams, and end.")
 def run(once: bool) -> None:
     """Run the views that should run, until Ctrl-C or SIGTERM."""
-    from penstock.pipeline.manager import Manager
-    from penstock.pipeline.running import run_until_told
+    from penstock.pipeline.service.manager import Manager
+    from penstock.pipeline.service.process import run_until_told
     from penstock.pipeline.session import open_session
     from penstock.store.checked import CheckedDefinitions
     from penstock.store.consent import ConsentBook
@@ -188,7 +188,7 @@ def feed_files(stream: str, files: tuple[str, ...], as_json: bool) -> None:
     """Append the records of files to STREAM: CSV, JSON lines, Parquet or Avro, by their endings."""
     from penstock.eventlog import EventLog
     from penstock.model.kinds import Stream
-    from penstock.pipeline.feeding import feed
+    from penstock.pipeline.ingest.feed import feed
 
     config = configuration()
     with open_definitions() as store:
@@ -215,8 +215,8 @@ def read(name: str, rows: int, as_json: bool) -> None:
     """Show what VIEW has published, the newest files or records first."""
     from penstock.eventlog import EventLog
     from penstock.model.kinds import View
-    from penstock.pipeline.control import Control
-    from penstock.pipeline.reading import read_published, read_topic
+    from penstock.pipeline.service.control import Control
+    from penstock.pipeline.sinks.published import read_published, read_topic
 
     config = configuration()
     with open_definitions() as store:
@@ -237,7 +237,7 @@ def dead(name: str, as_json: bool) -> None:
     """Count the records that VIEW could not publish, by their reasons."""
     from collections import Counter
 
-    from penstock.pipeline.control import Control
+    from penstock.pipeline.service.control import Control
 
     config = configuration()
     with open_definitions() as store:
@@ -278,7 +278,7 @@ def _choose(definitions: DefinitionSet, names: Iterable[str]) -> list[str]:
 
 def _describe() -> list[dict[str, Any]]:
     from penstock.model.kinds import Stream, View
-    from penstock.pipeline.control import Control, describe
+    from penstock.pipeline.service.control import Control, describe
     from penstock.pipeline.sources.ends import next_offset_of
 
     config = configuration()

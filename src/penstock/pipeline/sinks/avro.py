@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from penstock.masks.fields import Field, FieldType
 from penstock.masks.spark import spark_type
-from penstock.pipeline.avro import avro_schema
+from penstock.pipeline.records.avro import avro_schema
 from penstock.pipeline.sinks.files import FileSink
 
 _KINDS = {spark_type(kind): kind for kind in FieldType}

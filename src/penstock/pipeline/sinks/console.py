@@ -16,9 +16,9 @@ from rich.table import Table
 from rich.text import Text
 from typing_extensions import override
 
-from penstock.pipeline.commits import Commit
-from penstock.pipeline.reading import read_file
+from penstock.pipeline.sinks.commits import Commit
 from penstock.pipeline.sinks.files import ParquetSink
+from penstock.pipeline.sinks.published import read_file
 
 ROWS: Final = 20
 

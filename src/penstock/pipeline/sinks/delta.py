@@ -19,7 +19,7 @@ import pyarrow.parquet  # type: ignore[import-untyped]
 from typing_extensions import override
 
 from penstock.errors import UnavailableError, UsageError, quote
-from penstock.pipeline.commits import Commit
+from penstock.pipeline.sinks.commits import Commit
 from penstock.pipeline.sinks.files import ParquetSink
 
 APPLICATION: Final = "penstock"

@@ -11,7 +11,7 @@ import pyarrow.parquet  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 from typing_extensions import override
 
-from penstock.pipeline.commits import Commit
+from penstock.pipeline.sinks.commits import Commit
 
 OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "parquet": {"compression": "zstd", "parquet.compression.codec.zstd.level": "1"},

@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from penstock.eventlog.kafka import KafkaLog
 from penstock.eventlog.transactions import TransactionalWriter
-from penstock.pipeline.commits import Commit
+from penstock.pipeline.sinks.commits import Commit
 from penstock.pipeline.sinks.files import FileSink
 
 BLOCK: Final = 1 << 22

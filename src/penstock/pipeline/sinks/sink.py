@@ -20,7 +20,7 @@ from typing import Protocol
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.pipeline.commits import Commit
+from penstock.pipeline.sinks.commits import Commit
 
 
 class Sink(Protocol):

@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from penstock.eventlog import Topic
 from penstock.eventlog.lines import MAX_LINE
-from penstock.pipeline.commits import Commit
+from penstock.pipeline.sinks.commits import Commit
 from penstock.pipeline.sinks.files import FileSink
 
 CHUNK: Final = 10_000

@@ -29,7 +29,7 @@ import pyarrow.parquet  # type: ignore[import-untyped]
 
 from penstock.eventlog.lines import MAX_VALUE
 from penstock.model.kinds.streams import StreamField
-from penstock.pipeline.avro import avro_names
+from penstock.pipeline.records.avro import avro_names
 from penstock.pipeline.sources.values import (
     Values,
     columns_to_json,

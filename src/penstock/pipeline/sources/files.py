@@ -27,8 +27,8 @@ from typing_extensions import override
 from penstock.errors import UnavailableError
 from penstock.model.kinds import Stream
 from penstock.model.kinds.streams import StreamField
-from penstock.pipeline.log_source import MILLISECONDS, OFFSET, PROBLEM, SCHEMA, VALUE
 from penstock.pipeline.sources.blocks import read_block
+from penstock.pipeline.sources.event_log import MILLISECONDS, OFFSET, PROBLEM, SCHEMA, VALUE
 from penstock.pipeline.sources.index import FileIndex, Piece
 from penstock.pipeline.sources.values import wrong
 

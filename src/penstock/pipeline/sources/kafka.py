@@ -31,7 +31,7 @@ from penstock.config.sections.kafka import KafkaSettings
 from penstock.errors import UnavailableError, UsageError, quote
 from penstock.eventlog.connection import owned_name, require_bootstrap
 from penstock.eventlog.kafka import Description, KafkaLog
-from penstock.pipeline.log_source import MILLISECONDS, OFFSET, SCHEMA, VALUE
+from penstock.pipeline.sources.event_log import MILLISECONDS, OFFSET, SCHEMA, VALUE
 from penstock.pipeline.sources.kafka_index import KafkaIndex, Piece
 
 CONNECTOR: Final = "spark-kafka"

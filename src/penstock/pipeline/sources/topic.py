@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.errors import UnavailableError, quote
 from penstock.eventlog import Topic
-from penstock.pipeline.log_source import read_on, read_stretch
+from penstock.pipeline.sources.event_log import read_on, read_stretch
 
 
 class TopicSource:

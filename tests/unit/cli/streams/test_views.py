@@ -13,7 +13,7 @@ import pytest
 from penstock.cli.streams.views import command
 from penstock.errors import InvalidError, UsageError
 from penstock.eventlog import EventLog
-from penstock.pipeline.commits import Commit, Totals, ViewWriter
+from penstock.pipeline.sinks.commits import Commit, Totals, ViewWriter
 
 REQUIREMENTS = {
     "globalConfig": {

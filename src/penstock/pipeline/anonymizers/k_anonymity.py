@@ -1,0 +1,254 @@
+"""k-anonymity of a view: rows wait until k persons share their quasi-identifiers.
+
+The groups are formed by `masks.anonymity`; here the rows are kept that belong to its tuples,
+and get their generalized values when they leave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+
+from penstock.definitions.anonymity import (
+    Diverse,
+    KAnonymization,
+    LDiversity,
+    Ranged,
+    Sensitive,
+    TCloseness,
+)
+from penstock.errors import quote
+from penstock.masks import Hierarchy
+from penstock.masks.anonymity.closeness import Closeness, Distance
+from penstock.masks.anonymity.diversity import (
+    DistinctDiversity,
+    EntropyDiversity,
+    RecursiveDiversity,
+)
+from penstock.masks.anonymity.domains import CategoryDomain, Domain, NumberDomain
+from penstock.masks.anonymity.parameters import Parameters
+from penstock.masks.anonymity.release import Release
+from penstock.masks.anonymity.rules import Rule
+from penstock.masks.anonymity.stream import StreamAnonymizer
+from penstock.masks.fields import Schema
+from penstock.masks.suppression import SYMBOL
+from penstock.pipeline.anonymizers.forgetting import find_objectors, split_off
+from penstock.pipeline.anonymizers.person_counts import HIGH, LOW, PERSONS, RECORDS, count_persons
+from penstock.pipeline.anonymizers.stateful import (
+    SUBJECT,
+    WINDOW,
+    DeadLetter,
+    Outcome,
+    arrow_schema,
+    offsets_of,
+    read_table,
+    write_table,
+)
+from penstock.pipeline.records.parser import PERSON, TIME
+from penstock.pipeline.sources.event_log import OFFSET
+
+SUPPRESSED: Final = "suppressed: there were not enough persons alike"
+NOBODY: Final = "the record does not say which person it is about"
+
+
+class KAnonymityStep:
+    """Holds rows back, and lets them go generalized."""
+
+    def __init__(
+        self,
+        parameters: KAnonymization,
+        schema: Schema,
+        hierarchies: Mapping[str, Hierarchy],
+        seed: int,
+        saved: bytes | None = None,
+    ) -> None:
+        self._keys = parameters.keys
+        self._domains = [make_domain(quasi, hierarchies) for quasi in parameters.quasi_identifiers]
+        mixed = parameters.sensitive if isinstance(parameters, Diverse) else ()
+        self._mixed = [make_domain(field, hierarchies) for field in mixed]
+        self._input = arrow_schema(schema, OFFSET, PERSON, TIME, SUBJECT)
+        self._output = arrow_schema(parameters.output(schema), OFFSET, WINDOW)
+        steering = Parameters(
+            self._domains,
+            k=parameters.k,
+            delta=parameters.delta,
+            beta=parameters.beta,
+            mu=parameters.mu,
+            sensitive=self._mixed,
+            rules=_make_rules(parameters, self._mixed),
+            seed=seed,
+        )
+        if saved is None:
+            self._stream = StreamAnonymizer(steering)
+            self._rows = self._input.empty_table()
+        else:
+            size = int.from_bytes(saved[:8])
+            self._stream = StreamAnonymizer.from_bytes(steering, saved[8 : 8 + size])
+            self._rows = read_table(saved[8 + size :])
+
+    @property
+    def held(self) -> int:
+        """How many rows wait."""
+        return int(self._rows.num_rows)
+
+    def save(self) -> bytes:
+        """Return the groups in the making and the rows that wait."""
+        state = self._stream.to_bytes()
+        return len(state).to_bytes(8) + state + write_table(self._rows)
+
+    def forget(self, subjects: npt.NDArray[np.int64], reason: str) -> list[DeadLetter]:
+        """Let the rows of some people go unpublished; groups are made without them."""
+        self._stream.forget(find_objectors(self._rows, subjects))
+        self._rows, dead = split_off(self._rows, subjects, reason)
+        return dead
+
+    @property
+    def due(self) -> int | None:
+        """Nothing leaves by the clock."""
+        return None
+
+    def feed(self, rows: pa.Table, now: int) -> Outcome:  # noqa: ARG002 - time plays no part
+        """Take rows in; those outside a domain become dead letters at once."""
+        rows = rows.cast(self._input)
+        domains = [*self._domains, *self._mixed]
+        codes = np.stack([domain.encode(_values(rows[domain.name])) for domain in domains])
+        dead = _refuse(rows, codes, domains)
+        fine = ~np.isnan(codes).any(axis=0) & np.asarray(rows[PERSON].is_valid())
+        rows = rows.filter(pa.array(fine))
+        # Positions count on from here; what waits comes before what is new.
+        first = self._stream.next_position
+        positions = np.concatenate(
+            [self._stream.held_positions, np.arange(first, first + rows.num_rows)]
+        )
+        self._rows = pa.concat_tables([self._rows, rows])
+        codes = codes[:, fine]
+        quasi, mixed = np.split(codes, [len(self._domains)])
+        release = self._stream.feed(quasi, rows[PERSON].to_numpy(), mixed.astype(np.int64))
+        return self._release(release, positions, dead)
+
+    def flush(self) -> Outcome:
+        """Let everything go."""
+        positions = self._stream.held_positions
+        return self._release(self._stream.flush(), positions, [])
+
+    def _release(
+        self, release: Release, positions: npt.NDArray[np.int64], dead: list[DeadLetter]
+    ) -> Outcome:
+        places = np.searchsorted(positions, release.positions)
+        leaving = self._rows.take(pa.array(places))
+        stays = np.ones(self._rows.num_rows, dtype=np.bool_)
+        stays[places] = False
+        self._rows = self._rows.filter(pa.array(stays)).combine_chunks()
+        gone = leaving.filter(pa.array(release.suppressed))
+        dead += [DeadLetter(offset, SUPPRESSED) for offset in offsets_of(gone)]
+        published = leaving.filter(pa.array(~release.suppressed))
+        boxes = release.places[~release.suppressed]
+        loss = float(release.boxes.losses[boxes].sum())
+        labels = {
+            domain.name: pa.array(domain.labels(low, high), pa.string())
+            for domain, low, high in zip(
+                self._domains, release.boxes.lows, release.boxes.highs, strict=True
+            )
+        }
+        rows = self._generalize(published, labels, boxes)
+        return Outcome(rows, dead, loss, self._count(published, labels, boxes, release))
+
+    def _count(
+        self,
+        rows: pa.Table,
+        labels: Mapping[str, pa.Array],
+        boxes: npt.NDArray[np.int64],
+        release: Release,
+    ) -> pa.Table | None:
+        """Return how many records and persons stand behind each group of published values."""
+        if not boxes.size:
+            return None
+        # Boxes with the same labels are one group to those who read them.
+        codes = np.stack([np.asarray(it.dictionary_encode().indices) for it in labels.values()])
+        _, first, same = np.unique(codes, axis=1, return_index=True, return_inverse=True)
+        groups = same.reshape(-1)[boxes]
+        records = np.bincount(groups, minlength=first.size)
+        made = {name: found.take(pa.array(first)) for name, found in labels.items()}
+        for domain, low, high in zip(
+            self._domains, release.boxes.lows, release.boxes.highs, strict=True
+        ):
+            made[f"{LOW}{domain.name}"] = pa.array(low[first])
+            made[f"{HIGH}{domain.name}"] = pa.array(high[first])
+        made[RECORDS] = pa.array(records)
+        made[PERSONS] = pa.array(count_persons(groups, rows[PERSON].to_numpy(), first.size))
+        return pa.table(made).filter(pa.array(records > 0))
+
+    def _generalize(
+        self, rows: pa.Table, labels: Mapping[str, pa.Array], boxes: npt.NDArray[np.int64]
+    ) -> pa.Table:
+        made = {name: found.take(pa.array(boxes)) for name, found in labels.items()}
+        columns = []
+        for field in self._output:
+            if field.name in made:
+                column = made[field.name]
+            elif field.name in self._keys:
+                text = pa.types.is_string(field.type)
+                column = pa.repeat(pa.scalar(SYMBOL if text else None, field.type), rows.num_rows)
+            elif field.name == WINDOW:
+                column = pa.repeat(pa.scalar(0, field.type), rows.num_rows)
+            else:
+                column = rows[field.name]
+            columns.append(column)
+        return pa.table(columns, schema=self._output)
+
+
+def _refuse(
+    rows: pa.Table, codes: npt.NDArray[np.float64], domains: list[Domain]
+) -> list[DeadLetter]:
+    """Return the rows with values outside a domain, and those about nobody."""
+    dead: dict[int, str] = {}
+    offsets = rows[OFFSET].to_numpy()
+    for domain, line in zip(domains, codes, strict=True):
+        reason = f"the field {quote(domain.name)} is not {domain.expected}"
+        for offset in offsets[np.isnan(line)].tolist():
+            dead.setdefault(offset, reason)
+    for offset in rows.filter(pc.is_null(rows[PERSON]))[OFFSET].to_pylist():
+        dead.setdefault(offset, NOBODY)
+    return [DeadLetter(offset, reason) for offset, reason in sorted(dead.items())]
+
+
+def make_domain(field: Ranged, hierarchies: Mapping[str, Hierarchy]) -> Domain:
+    """Return what values a field may have."""
+    if field.hierarchy is not None:
+        tree = field.hierarchy
+        found = tree if isinstance(tree, Hierarchy) else hierarchies[tree]
+        return CategoryDomain(field.key, found.paths)
+    if isinstance(field, Sensitive) and field.values:
+        return CategoryDomain.flat(field.key, field.values)
+    if field.min is None or field.max is None:
+        raise TypeError(f"the check let {field.key} pass without bounds")
+    return NumberDomain(field.key, field.min, field.max, bucket=field.bucket_size)
+
+
+def _make_rules(parameters: KAnonymization, domains: list[Domain]) -> list[Rule]:
+    rules: list[Rule] = []
+    for column, domain in enumerate(domains):
+        if isinstance(parameters, TCloseness):
+            distance = Distance(parameters.distance)
+            rules.append(Closeness(column, domain, parameters.t, distance))
+        elif isinstance(parameters, LDiversity):
+            if parameters.c is not None:
+                rules.append(RecursiveDiversity(column, domain, parameters.c, parameters.least))
+            elif parameters.method == "entropy":
+                rules.append(EntropyDiversity(column, domain, parameters.least))
+            else:
+                rules.append(DistinctDiversity(column, domain, parameters.least))
+    return rules
+
+
+def _values(column: pa.ChunkedArray) -> npt.NDArray[np.float64] | list[object]:
+    if pa.types.is_string(column.type):
+        texts: list[object] = column.to_pylist()
+        return texts
+    numbers: npt.NDArray[np.float64] = pc.cast(column, pa.float64()).to_numpy(zero_copy_only=False)
+    return numbers

@@ -1,0 +1,115 @@
+"""What collective steps have in common: they take rows in, hold some back, let others go.
+
+Rules that hold here:
+- Rows are Arrow tables with the fields of the view and some columns more: offset, person,
+  time, and the number by which people who opt out are found. A step gets them in the order
+  of their offsets.
+- Every row leaves a step: published, as often as the step says, or as a dead letter.
+- `save` gives everything that a step knows; a step that is loaded from it goes on as if
+  nothing had happened.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa  # type: ignore[import-untyped]
+
+from penstock.masks.fields import FieldType, Schema
+from penstock.pipeline.sources.event_log import OFFSET
+
+Integers = npt.NDArray[np.int64]
+
+SUBJECT: Final = "penstock:subject"
+"""The column of numbers that stand for the people whom records are about; see `consent`."""
+WINDOW: Final = "penstock:window"
+# Before every time that records can have.
+NO_TIME: Final = -(2**62)
+"""When the window began that a row was published with; tells its copies apart."""
+
+ARROW_TYPES: Final = {
+    FieldType.STRING: pa.string(),
+    FieldType.INT: pa.int32(),
+    FieldType.LONG: pa.int64(),
+    FieldType.FLOAT: pa.float32(),
+    FieldType.DOUBLE: pa.float64(),
+    FieldType.BOOLEAN: pa.bool_(),
+    FieldType.DATE: pa.date32(),
+    FieldType.TIMESTAMP: pa.timestamp("us", tz="UTC"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A record that could not be published: where it stands in the stream, and why."""
+
+    offset: int
+    reason: str
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What leaves a step."""
+
+    rows: pa.Table
+    dead: list[DeadLetter] = field(default_factory=list)
+    loss: float = 0.0
+    groups: pa.Table | None = None
+    """How many persons are behind each group, where the step counts them; see `risk_persons`."""
+
+
+class Step(Protocol):
+    """A collective step, with what it holds back."""
+
+    @property
+    def held(self) -> int:
+        """How many rows are held back."""
+
+    def feed(self, rows: pa.Table, now: int) -> Outcome:
+        """Take rows in, and return what leaves.
+
+        All rows that arrived before `now` are here: NO_TIME, where that is not known.
+        """
+
+    def flush(self) -> Outcome:
+        """End the stream: everything leaves."""
+
+    def forget(self, subjects: Integers, reason: str) -> list[DeadLetter]:
+        """Let the rows of some people go unpublished, of those that are held back."""
+
+    def save(self) -> bytes:
+        """Return everything the step knows."""
+
+    @property
+    def due(self) -> int | None:
+        """The time of the clock from which on something leaves by it alone, if ever."""
+
+
+def arrow_schema(schema: Schema, *more: str) -> pa.Schema:
+    """Return the columns of rows: the fields, and numbers that go along."""
+    fields = [(name, ARROW_TYPES[found.type]) for name, found in schema.items()]
+    return pa.schema([*fields, *((name, pa.int64()) for name in more)])
+
+
+def write_table(table: pa.Table) -> bytes:
+    """Write a table as bytes."""
+    target = io.BytesIO()
+    with pa.ipc.new_stream(target, table.schema) as writer:
+        writer.write_table(table)
+    return target.getvalue()
+
+
+def read_table(content: bytes) -> pa.Table:
+    """Read what `write_table` wrote."""
+    with pa.ipc.open_stream(pa.BufferReader(content)) as reader:
+        return reader.read_all()
+
+
+def offsets_of(table: pa.Table) -> list[int]:
+    """Return the offsets of rows."""
+    found: list[int] = table[OFFSET].to_pylist()
+    return found

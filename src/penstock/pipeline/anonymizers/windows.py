@@ -1,0 +1,172 @@
+"""Windows over a view's rows: put together by time, changed together, let go once.
+
+    window of a row    [start, start + size), start a multiple of advance
+    watermark          the newest time seen, less the grace
+    a window is over   when its end lies at or before the watermark
+
+Rules that hold here:
+- Each window is published once, with all its rows; a row is published once for each window
+  it lies in. A row all of whose windows are over already is late, and a dead letter.
+- Where the time is that of arrival, the clock moves the watermark too, so that the last
+  window of a silent stream ends; but only once all that arrived before has been read.
+- Within a window rows keep the order of their offsets.
+- Rows of a window that an anonymizer wants to be held join the next window that has rows;
+  a row that lies in it anyway is there once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+
+from penstock.definitions.collective import Collective
+from penstock.masks.fields import Schema
+from penstock.model.kinds.views import Window
+from penstock.pipeline.anonymizers.forgetting import split_off
+from penstock.pipeline.anonymizers.holding import hold_back, may_hold
+from penstock.pipeline.anonymizers.stateful import (
+    SUBJECT,
+    WINDOW,
+    DeadLetter,
+    Outcome,
+    arrow_schema,
+    offsets_of,
+    read_table,
+    write_table,
+)
+from penstock.pipeline.anonymizers.window_anonymizers import apply_to_groups
+from penstock.pipeline.records.parser import PERSON, TIME
+from penstock.pipeline.sources.event_log import OFFSET
+
+LATE: Final = "late: its windows were published already"
+TIMELESS: Final = "the record does not say when it happened"
+# Times beyond these have no window; they are some ten thousand years away.
+EARLIEST: Final = -(2**48)
+LATEST: Final = 2**48
+
+Integers = npt.NDArray[np.int64]
+Booleans = npt.NDArray[np.bool_]
+
+
+class WindowStep:
+    """Holds rows back until their windows are over."""
+
+    def __init__(
+        self,
+        window: Window,
+        anonymizers: Sequence[Collective],
+        schema: Schema,
+        *,
+        by_arrival: bool,
+        secret: bytes,
+        saved: bytes | None = None,
+    ) -> None:
+        self._size = window.size
+        self._advance = window.advance or window.size
+        self._grace = window.grace
+        self._anonymizers = tuple(anonymizers)
+        self._by_arrival = by_arrival
+        self._secret = secret
+        self._schema = schema
+        self._input = arrow_schema(schema, OFFSET, PERSON, TIME, SUBJECT)
+        if saved is None:
+            self._watermark = EARLIEST - self._grace
+            self._rows = self._input.empty_table()
+            self._carried = self._rows
+        else:
+            self._watermark = int.from_bytes(saved[:8], signed=True)
+            size = int.from_bytes(saved[8:16])
+            self._rows = read_table(saved[16 : 16 + size])
+            self._carried = read_table(saved[16 + size :])
+
+    @property
+    def held(self) -> int:
+        """How many rows wait: for the end of a window, or for a window that can hide them."""
+        if not self._carried.num_rows:
+            return int(self._rows.num_rows)
+        return int(np.union1d(self._rows[OFFSET], self._carried[OFFSET]).size)
+
+    def save(self) -> bytes:
+        """Return the watermark and the rows that wait."""
+        rows = write_table(self._rows)
+        watermark = self._watermark.to_bytes(8, signed=True)
+        return watermark + len(rows).to_bytes(8) + rows + write_table(self._carried)
+
+    def feed(self, rows: pa.Table, now: int) -> Outcome:
+        """Take rows in, and let the windows go that are over."""
+        rows = rows.cast(self._input)
+        within = pc.and_(pc.greater_equal(rows[TIME], EARLIEST), pc.less_equal(rows[TIME], LATEST))
+        timed = pc.fill_null(within, fill_value=False)
+        dead = [
+            DeadLetter(offset, TIMELESS) for offset in offsets_of(rows.filter(pc.invert(timed)))
+        ]
+        rows = rows.filter(timed)
+        late = self._starts_from(rows) + self._size <= self._watermark
+        dead += [DeadLetter(offset, LATE) for offset in offsets_of(rows.filter(pa.array(late)))]
+        self._rows = pa.concat_tables([self._rows, rows.filter(pa.array(~late))])
+        newest = int(rows[TIME].to_numpy().max()) if rows.num_rows else EARLIEST
+        if self._by_arrival:
+            newest = max(newest, now)
+        return self._let_go(max(self._watermark, newest - self._grace), dead)
+
+    def forget(self, subjects: Integers, reason: str) -> list[DeadLetter]:
+        """Let the rows of some people go unpublished; one may wait in both places."""
+        self._rows, dead = split_off(self._rows, subjects, reason)
+        self._carried, more = split_off(self._carried, subjects, reason)
+        return list(dict.fromkeys(dead + more))
+
+    @property
+    def due(self) -> int | None:
+        """When the clock ends the first window that has rows."""
+        if not self._by_arrival:
+            return None
+        ends = self._find_over(LATEST + self._size)[1] + self._size
+        return int(ends.min()) + self._grace if ends.size else None
+
+    def flush(self) -> Outcome:
+        """End all windows that have rows; later ones may still come."""
+        latest = self._starts_from(self._rows)
+        last = int(latest.max()) + self._size if latest.size else self._watermark
+        return self._let_go(max(self._watermark, last), [], ending=True)
+
+    def _starts_from(self, rows: pa.Table) -> Integers:
+        """Return the start of the latest window of each row."""
+        times: Integers = rows[TIME].to_numpy()
+        return times // self._advance * self._advance
+
+    def _let_go(self, watermark: int, dead: list[DeadLetter], *, ending: bool = False) -> Outcome:
+        places, starts = self._find_over(watermark)
+        latest = self._starts_from(self._rows)
+        rows = self._rows.take(pa.array(places))
+        if may_hold(self._anonymizers):
+            pool = pa.concat_tables([self._carried, rows]).combine_chunks()
+            goes, starts, stays = hold_back(pool, starts, self._anonymizers, ending=ending)
+            self._carried, rows = pool.take(pa.array(stays)), pool.take(pa.array(goes))
+        rows = rows.append_column(WINDOW, pa.array(starts))
+        self._rows = self._rows.filter(pa.array(latest + self._size > watermark)).combine_chunks()
+        self._watermark = watermark
+        table, refused = apply_to_groups(
+            rows, starts, self._anonymizers, self._schema, self._secret
+        )
+        return Outcome(table, dead + refused)
+
+    def _find_over(self, watermark: int) -> tuple[Integers, Integers]:
+        """Return rows and windows that go now, ordered by window and then by offset."""
+        latest = self._starts_from(self._rows)
+        times = self._rows[TIME].to_numpy()
+        places: list[Integers] = []
+        starts: list[Integers] = []
+        for back in range(-(-self._size // self._advance)):
+            start = latest - back * self._advance
+            end = start + self._size
+            over = (end > times) & (end > self._watermark) & (end <= watermark)
+            places.append(np.flatnonzero(over))
+            starts.append(start[over])
+        place, start = np.concatenate(places), np.concatenate(starts)
+        order = np.lexsort((place, start))
+        return place[order], start[order]

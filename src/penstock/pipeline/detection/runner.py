@@ -1,0 +1,310 @@
+"""Detects events in a stream: batches of records become results that count.
+
+    stretch ─ parse, bind (columns) ─→ part of each person ─ tasks ─→ results ┐
+                      └── what joins persons ─ driver, with the transitions ──┴→ commit
+
+Rules that hold here:
+- Results, the place in the stream and the names of all state become true in one commit: after
+  a kill at any moment a batch is done again, or not at all.
+- A record happens at its time, or at the latest one of any record before it, as in the
+  in-line engine; all parts have come to the same time at the end of a batch.
+- Nothing is opened or published: what scenarios come to is reported. Access follows the
+  situations of the gateway's own engine alone.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import reduce
+from operator import or_
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet  # type: ignore[import-untyped]
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
+
+from penstock.cep.spark import bind_types, field_name, list_packets
+from penstock.errors import UsageError, quote
+from penstock.model.kinds import ObjectShape
+from penstock.pipeline.detection.inputs import list_told, make_inputs
+from penstock.pipeline.detection.joint_engine import Joint
+from penstock.pipeline.detection.plan import DetectionPlan
+from penstock.pipeline.detection.tasks import PART, find_timer, make_task
+from penstock.pipeline.records.decoder import FindSchema
+from penstock.pipeline.records.parser import TIME, parse_records
+from penstock.pipeline.sinks.commits import Commit, Totals, ViewWriter
+from penstock.pipeline.sources.event_log import OFFSET, PROBLEM, SCHEMA
+from penstock.pipeline.sources.source import Source
+
+PARTS: Final = 8
+"""How many parts persons are followed in; it stays as it is once a detection has begun."""
+NO_TIME: Final = "the record does not tell when it happened"
+_AT: Final = "at"
+_PLACE: Final = "offset"
+_KEY: Final = "penstock:key"
+
+RESULTS: Final = (
+    "kind string, name string, subject string, at bigint, source string, target string, "
+    "event string, evolution int, topic string, said string, offset bigint, part int, "
+    "step bigint, place int"
+)
+"""`cep.spark.parts.SCHEMA` in Spark's words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a commit says of the state: its name, the latest time, how persons are parted."""
+
+    token: str = ""
+    clock: int = 0
+    parts: int = PARTS
+    key: str | None = None
+    joint: bool = False
+    stream: str = ""
+
+
+class DetectionRunner:
+    """A detection that takes in batches of its stream."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        plan: DetectionPlan,
+        source: Source,
+        folder: Path,
+        *,
+        rows: int = 100_000,
+        parts: int = PARTS,
+        find_schema: FindSchema | None = None,
+    ) -> None:
+        self.plan = plan
+        self.next = 0
+        self._spark = spark
+        self._source = source
+        self._rows = rows
+        self._find_schema = find_schema
+        self._writer = ViewWriter(folder)
+        self._engines = folder / "engines"
+        self._totals = Totals()
+        separation = plan.separation
+        self._mark = Mark(
+            parts=parts if separation.key else 1, key=separation.key, stream=plan.stream.name
+        )
+        self._joint: Joint | None = None
+        shapes = plan.definitions.of(ObjectShape).values()
+        self._types = list_packets(plan.program)
+        inputs = make_inputs(plan.stream, plan.definitions.scope, shapes)
+        self._bound = bind_types(self._types, inputs, list_told(plan.stream))
+
+    def open(self) -> None:
+        """Take the detection, and go on where its newest commit ended."""
+        last = self._writer.open()
+        try:
+            self._go_on(last)
+        except BaseException:
+            self._writer.close()
+            raise
+
+    def _go_on(self, last: Commit | None) -> None:
+        if last is not None:
+            mark = Mark(**json.loads(last.mark))
+            if (mark.key, mark.stream) != (self._mark.key, self._mark.stream):
+                raise UsageError(
+                    f"persons were told apart by {quote(mark.key)} of {quote(mark.stream)} so "
+                    f"far, and not by {quote(self._mark.key)} of {quote(self._mark.stream)}",
+                    fix=f"move {self._writer.folder} away, and let all records be seen anew",
+                )
+            self._mark, self._totals, self.next = mark, last.totals, last.next
+        self._clear()
+
+    def close(self) -> None:
+        """Give the detection free."""
+        self._writer.close()
+
+    @property
+    def clock(self) -> int:
+        """The latest time known, in milliseconds since 1970."""
+        return self._mark.clock
+
+    @property
+    def totals(self) -> Totals:
+        """What became of records so far; `published` counts results."""
+        return self._totals
+
+    # --- batches ---
+
+    def catch_up(self) -> int:
+        """Take in all records that there are; return how many."""
+        begin, end = self.next, self._source.take_in()
+        while self.next < end:
+            stretch = min(end, self.next + self._rows)
+            self._source.check(self.next, stretch)
+            raw = self._source.read_stretch(self._spark, self.next, stretch)
+            parsed = parse_records(raw, self.plan.stream, self._find_schema)
+            self._process(parsed, stretch)
+        return self.next - begin
+
+    def advance(self, at: int) -> None:
+        """Let time pass, where that may change something."""
+        timer = find_timer(self._engines, self._mark.token) if self._mark.token else None
+        if timer is None or timer > at:
+            return
+        raw = self._spark.createDataFrame([], SCHEMA)
+        nothing = self._bind(parse_records(raw, self.plan.stream, self._find_schema))
+        self._finish(self._writer.stage(), nothing, [], max(at, self.clock), self.next)
+
+    def _process(self, parsed: DataFrame, end: int) -> None:
+        staged = self._writer.stage()
+        with _kept(self._bind(parsed)) as bound:
+            table = bound.select(_PLACE, _AT, f"`{PROBLEM}`").toArrow().sort_by(_PLACE)
+            problems = table[PROBLEM]
+            letters = table.filter(problems.is_valid()).select([_PLACE, PROBLEM]).to_pylist()
+            happened = table.filter(problems.is_null())
+            placed, clock = self._place_in_time(bound, happened)
+            rows = placed.where(F.col(f"`{PROBLEM}`").isNull())
+            self._finish(staged, rows, letters, clock, end)
+
+    def _bind(self, parsed: DataFrame) -> DataFrame:
+        """Return the events that each record is; records that are none let time pass, too."""
+        when = F.col(f"`{TIME}`")
+        problem = F.coalesce(F.col(f"`{PROBLEM}`"), F.when(when.isNull(), F.lit(NO_TIME)))
+        events = [
+            F.when(problem.isNull(), event).alias(name) for name, event in self._bound.items()
+        ]
+        return parsed.select(
+            F.col(f"`{OFFSET}`").alias(_PLACE), when.alias(_AT), problem.alias(PROBLEM), *events
+        )
+
+    def _place_in_time(self, bound: DataFrame, happened: pa.Table) -> tuple[DataFrame, int]:
+        """Let no record happen before an earlier one; return the latest time, too."""
+        if not len(happened):
+            return bound, self.clock
+        told = happened[_AT].to_numpy()
+        times = np.maximum.accumulate(np.maximum(told, self.clock))
+        clock = int(times[-1])
+        if np.array_equal(told, times):
+            return bound, clock
+        changed = told != times
+        moved = pa.table({_PLACE: happened[_PLACE].to_numpy()[changed], "moved": times[changed]})
+        joined = bound.join(F.broadcast(self._spark.createDataFrame(moved)), _PLACE, "left")
+        return joined.withColumn(_AT, F.coalesce("moved", _AT)).drop("moved"), clock
+
+    def _finish(
+        self,
+        staged: Path,
+        rows: DataFrame,
+        letters: list[dict[str, Any]],
+        clock: int,
+        end: int,
+    ) -> None:
+        """Follow all parts through a batch, and commit what came of it."""
+        before, token = self._mark, f"{self._writer.sequence}-{uuid.uuid4().hex[:8]}"
+        target = staged / "data"
+        parted = self._part(rows, clock)
+        task = make_task(self.plan.text, str(self._engines), before.token, token)
+        made = parted.groupBy(PART).applyInArrow(task, RESULTS)
+        made.write.options(compression="zstd").parquet(str(target))
+        joint = self._follow_joint(rows, target, clock, token)
+        published = sum(
+            pyarrow.parquet.read_metadata(path).num_rows for path in target.glob("part-*")
+        )
+        if letters:
+            with (staged / "dead" / "letters.jsonl").open("w", encoding="utf-8") as file:
+                for it in letters:
+                    entry = {"offset": it[_PLACE], "reason": it[PROBLEM]}
+                    file.write(json.dumps(entry, ensure_ascii=False) + "\n")
+        mark = Mark(token, clock, before.parts, before.key, joint, before.stream)
+        totals = Totals(end - self.next, published, len(letters))
+        self._totals = self._totals.add(totals)
+        commit = Commit(
+            self._writer.sequence,
+            end,
+            self.plan.signature,
+            at=time.time_ns() // 1_000_000,
+            totals=self._totals,
+            mark=json.dumps(asdict(mark)),
+        )
+        self._writer.commit(commit)
+        self._mark, self.next = mark, end
+        self._clear()
+
+    def _follow_joint(self, rows: DataFrame, target: Path, clock: int, token: str) -> bool:
+        program = self.plan.separation.joint
+        if program is None:
+            return False
+        if self._joint is None:
+            token_before = self._mark.token if self._mark.joint else ""
+            self._joint = Joint(self.plan.separation, self._engines, token_before)
+        joint, self._joint = self._joint, None  # if it fails, it is made anew
+        events = [_named(name) for name in list_packets(program)]
+        samples = rows.where(_any(events)).select(_PLACE, _AT, *events).toArrow()
+        found = joint.follow(samples, target, clock)
+        joint.save(token)
+        if len(found):
+            pyarrow.parquet.write_table(found, target / "part-joint.parquet", compression="zstd")
+        self._joint = joint
+        return True
+
+    def _part(self, rows: DataFrame, clock: int) -> DataFrame:
+        """Return the events of each part, and for each one row that lets time pass."""
+        names = list(list_packets(self.plan.separation.keyed))
+        wait = [F.lit(None).cast("bigint").alias(_PLACE), F.lit(clock).cast("bigint").alias(_AT)]
+        nothing = [F.lit(None).cast(rows.schema[name].dataType).alias(name) for name in names]
+        parts = self._spark.range(0, self._mark.parts, 1, 1)
+        waits = parts.select(F.col("id").cast("int").alias(PART), *wait, *nothing)
+        return self._route(rows, names).unionByName(waits)
+
+    def _route(self, rows: DataFrame, names: list[str]) -> DataFrame:
+        """Return events with the part of the person that they are about."""
+        mark = self._mark
+        if mark.key is None:
+            events = [_named(name) for name in names]
+            return rows.where(_any(events)).select(F.lit(0).alias(PART), _PLACE, _AT, *events)
+        keys = {}
+        for name in names:
+            said = F.coalesce(_named(name).getField(field_name(mark.key)), F.lit(""))
+            keys[name] = F.when(_named(name).isNotNull(), said)
+        persons = F.explode(F.array_distinct(F.array_compact(F.array(*keys.values()))))
+        events = [
+            F.when(key == F.col(f"`{_KEY}`"), _named(name)).alias(name)
+            for name, key in keys.items()
+        ]
+        part = F.pmod(F.xxhash64(f"`{_KEY}`"), F.lit(mark.parts)).cast("int").alias(PART)
+        told = rows.select(_PLACE, _AT, *map(_named, names), persons.alias(_KEY))
+        return told.select(part, _PLACE, _AT, *events)
+
+    def _clear(self) -> None:
+        """Remove the state of batches that do not count, or count no longer."""
+        if self._engines.is_dir():
+            for path in self._engines.iterdir():
+                if path.name != self._mark.token:
+                    shutil.rmtree(path)
+
+
+def _named(name: str) -> Column:
+    return F.col(f"`{name}`")
+
+
+def _any(columns: Sequence[Column]) -> Column:
+    """Return whether some column has a value."""
+    return reduce(or_, (it.isNotNull() for it in columns), F.lit(False))  # noqa: FBT003
+
+
+@contextmanager
+def _kept(frame: DataFrame) -> Iterator[DataFrame]:
+    """Keep a frame that is gone through several times."""
+    frame.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        yield frame
+    finally:
+        frame.unpersist()

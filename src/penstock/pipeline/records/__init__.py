@@ -1,0 +1,1 @@
+"""Records of streams as columns: decoded, parsed, checked against the fields of the stream."""

@@ -1,0 +1,194 @@
+"""Records of a stream as typed columns, and why some are none.
+
+    value ─→ json, connect: columns of Spark    ─┬→ fields, person, time, problem
+           ─→ avro: tasks decode, batch by batch ─┘
+
+Rules that hold here:
+- A record is one JSON object, the payload of one envelope of Kafka Connect, or one Avro
+  datum, and nothing after it. A value of another type than declared makes the whole record a
+  problem; it never becomes null by itself. What a schema does not name is left out.
+- Texts may be written as numbers or objects; they become the JSON text of these. Numbers are
+  finite. Of a key that stands twice in an object, the last counts.
+- A problem names what is wrong, and the field, and never holds what the record said.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from pyspark.sql import Column, DataFrame, SparkSession, types
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
+
+from penstock.definitions.views import schema_of
+from penstock.masks.fields import DECIMALS, MAX_DOUBLE, MAX_FLOAT, FieldType, Schema
+from penstock.masks.spark import spark_type
+from penstock.model.kinds import Stream
+from penstock.pipeline.records.decoder import AvroDecoder, FindSchema, decode_frame
+from penstock.pipeline.records.type_errors import explain
+from penstock.pipeline.sources.event_log import MILLISECONDS, OFFSET, PROBLEM, VALUE
+
+PERSON: Final = "penstock:person"
+TIME: Final = "penstock:time"
+_PARSED: Final = "penstock:parsed"
+_TEXT: Final = "penstock:text"
+_CORRUPT: Final = "penstock:corrupt"
+_PAYLOAD: Final = "payload"
+
+NO_TEXT: Final = "the record is not text in UTF-8"
+NO_OBJECT: Final = "the record is no JSON object whose fields have the declared types"
+NOT_ONE: Final = "the record is not one JSON object and nothing else"
+NO_PAYLOAD: Final = "the envelope has no payload"
+NOT_FINITE: Final = "the field {} holds no finite number of its type"
+
+_OPTIONS: Final = {
+    "mode": "PERMISSIVE",
+    "columnNameOfCorruptRecord": _CORRUPT,
+    # JSON has neither NaN nor texts in single quotes.
+    "allowNonNumericNumbers": "false",
+    "allowSingleQuotes": "false",
+}
+
+
+class _Found(NamedTuple):
+    """What is found in values: steps, each of which selects; the fields; and what is wrong."""
+
+    steps: list[list[Column]]
+    fields: dict[str, Column]
+    reasons: list[Column]
+
+
+def parse_records(
+    frame: DataFrame, stream: Stream, find_schema: FindSchema | None = None
+) -> DataFrame:
+    """Return the fields of records, their offsets, persons and times, and their problems.
+
+    With `find_schema`, Avro values name their schema by a number, as those of a schema
+    registry do; without, all have the schema of the stream.
+    """
+    known = PROBLEM in frame.columns
+    if stream.format == "avro":
+        frame = decode_frame(frame, AvroDecoder(schema_of(stream), find_schema))
+    for columns in _compile(frame.sparkSession, stream, known=known):
+        frame = frame.select(*columns)
+    return frame
+
+
+@lru_cache(maxsize=64)
+def _compile(_: SparkSession, stream: Stream, *, known: bool) -> list[list[Column]]:
+    """Return what to select, one after another; kept for the next batches of a session.
+
+    `known`: the source tells some problems. Columns name what they need and hold no frame.
+    """
+    schema = schema_of(stream)
+    if stream.format == "avro":
+        fields = {name: _named(name) for name in schema}
+        found = _Found([], fields, [_named(PROBLEM)])
+    else:
+        found = _parse_json(schema, known=known, enveloped=stream.format == "connect")
+    columns = []
+    for name, field in schema.items():
+        column = found.fields[name]
+        if field.type in DECIMALS:
+            most = MAX_FLOAT if field.type is FieldType.FLOAT else MAX_DOUBLE
+            # NaN is larger than every number to Spark.
+            endless = F.abs(column) > F.lit(most)
+            found.reasons.append(F.when(endless, F.lit(NOT_FINITE.format(repr(name)))))
+            column = column.cast(spark_type(field.type))
+        columns.append(column.alias(name))
+    subject = found.fields[stream.subject] if stream.subject else None
+    person = _named(OFFSET) if subject is None else F.when(subject.isNotNull(), F.xxhash64(subject))
+    made = [
+        *columns,
+        _named(OFFSET),
+        person.alias(PERSON),
+        _time(stream, found.fields).alias(TIME),
+        F.coalesce(*found.reasons, F.lit(None).cast("string")).alias(PROBLEM),
+    ]
+    return [*found.steps, made]
+
+
+def _parse_json(schema: Schema, *, known: bool, enveloped: bool) -> _Found:
+    """Read values as JSON; `enveloped`: the record is the payload of an object."""
+    fields = types.StructType(
+        [
+            types.StructField(name, _read_as(field.type, enveloped=enveloped))
+            for name, field in schema.items()
+        ]
+    )
+    outer = types.StructType([types.StructField(_PAYLOAD, fields)]) if enveloped else fields
+    read_as = types.StructType([*outer, types.StructField(_CORRUPT, types.StringType())])
+    text = F.try_validate_utf8(_named(VALUE).cast("string"))
+    told = [_named(PROBLEM)] if known else []
+    carried = [_named(OFFSET), _named(MILLISECONDS), *told]
+    parsed = F.from_json(_named(_TEXT), read_as, _OPTIONS).alias(_PARSED)
+    steps = [[*carried, text.alias(_TEXT)], [*carried, _named(_TEXT), parsed]]
+    whole = _named(_PARSED)
+    inner = whole.getField(_PAYLOAD) if enveloped else whole
+    reasons = [
+        *told,
+        F.when(_named(_TEXT).isNull(), F.lit(NO_TEXT)),
+        F.when(~_is_one_object(_named(_TEXT)), F.lit(NOT_ONE)),
+    ]
+    corrupt = whole.isNull() | whole.getField(_CORRUPT).isNotNull()
+    path = (_PAYLOAD,) if enveloped else ()
+    named = explain(_named(_TEXT), inner, schema, _OPTIONS, path)
+    reasons.append(F.when(corrupt, F.coalesce(named, F.lit(NO_OBJECT))))
+    if enveloped:
+        reasons.append(F.when(inner.isNull(), F.lit(NO_PAYLOAD)))
+    made = {
+        name: _from_number(inner.getField(name), field.type, enveloped=enveloped)
+        for name, field in schema.items()
+    }
+    return _Found(steps, made, reasons)
+
+
+def _is_one_object(text: Column) -> Column:
+    """Whether a text is one object; Spark reads the first value and passes over the rest.
+
+    In a flat object the first } is the end, unless a text holds one. All others are put
+    between brackets, and as a value between braces: both are well-formed, and hold one item,
+    only if nothing closes the one or the other early. That is slow, and seldom needed.
+    """
+    head = F.substring_index(text, "}", 1)
+    flat = F.startswith(text, F.lit("{")) & (F.octet_length(head) + 1 == F.octet_length(text))
+    in_array = F.from_json(F.concat(F.lit("["), text, F.lit("]")), "array<string>")
+    in_object = F.from_json(F.concat(F.lit('{"":'), text, F.lit("}")), "map<string,string>")
+    bare = F.trim(text, F.lit(" \t\r\n"))
+    return flat | (
+        F.startswith(bare, F.lit("{"))
+        & (F.coalesce(F.size(in_array), F.lit(0)) == 1)
+        & (F.coalesce(F.size(in_object), F.lit(0)) == 1)
+    )
+
+
+def _read_as(kind: FieldType, *, enveloped: bool) -> types.DataType:
+    """Return the type that JSON is read as, wide enough to notice what is too large."""
+    if kind is FieldType.FLOAT:
+        return types.DoubleType()
+    if enveloped and kind is FieldType.DATE:
+        return types.IntegerType()
+    if enveloped and kind is FieldType.TIMESTAMP:
+        return types.LongType()
+    return spark_type(kind)
+
+
+def _from_number(column: Column, kind: FieldType, *, enveloped: bool) -> Column:
+    """Return dates as dates; Kafka Connect counts days and milliseconds since 1970."""
+    if enveloped and kind is FieldType.DATE:
+        return F.date_from_unix_date(column)
+    if enveloped and kind is FieldType.TIMESTAMP:
+        return F.timestamp_millis(column)
+    return column
+
+
+def _named(name: str) -> Column:
+    return F.col(f"`{name}`")
+
+
+def _time(stream: Stream, fields: dict[str, Column]) -> Column:
+    if stream.time is None:
+        return _named(MILLISECONDS)
+    column = fields[stream.time]
+    kinds = {field.name: field.type for field in stream.fields}
+    return F.unix_millis(column) if kinds[stream.time] == "timestamp" else column

@@ -1,0 +1,1 @@
+"""How much a view tells about persons, measured on what it has published."""

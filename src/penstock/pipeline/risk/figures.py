@@ -1,0 +1,164 @@
+"""The figures of risk, from counted groups.
+
+    k             the smallest group
+    l, distinct   the fewest values of a sensitive field in a group
+    l, entropy    the least e^(entropy of its values in a group)
+    t             the greatest earth mover's distance of a group's values from those of all
+    prosecutor    1 / size of the group: the attacker knows that the person is in the view
+    journalist    1 / size in the population: the attacker does not know it
+
+Rules that hold here:
+- Sizes are of persons where they are known, else of records; whoever shows them says which.
+- Figures of records weigh groups by their records: the mean is that of a record by chance.
+- Distances of numbers are of their ranks among the published values, those of texts are 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa  # type: ignore[import-untyped]
+
+from penstock.pipeline.risk.tally import COUNT, Codes
+
+Integers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+# Upper ends of what is shown as one bar; the last is open.
+SIZES: Final = (1, 2, 4, 9, 19, 49, 99, 199, 499, 999, 9_999)
+# So many different sizes have a bar each.
+BARS: Final = 12
+NO_DISTANCE: Final = "none"
+"""Said of a field with one value in the whole view: it tells nothing about anybody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attack:
+    """What an attacker can expect."""
+
+    most: float
+    mean: float
+    above: float
+    """The share of records whose risk is above the threshold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """How well groups hide a sensitive field."""
+
+    distinct: int
+    entropy: float
+    closeness: float
+    distance: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """Groups of like size."""
+
+    least: int
+    most: int | None
+    groups: int
+    records: int
+
+
+def measure_attack(sizes: Integers, records: Integers, threshold: float) -> Attack:
+    """Return the risk of records in groups of these sizes."""
+    total = int(records.sum())
+    if not total:
+        return Attack(0.0, 0.0, 0.0)
+    risks = 1.0 / np.maximum(sizes, 1)
+    above = records[risks > threshold].sum()
+    return Attack(float(risks.max()), float((risks * records).sum() / total), float(above / total))
+
+
+def count_sizes(sizes: Integers, records: Integers) -> list[Bar]:
+    """Return how many groups there are of which size; a bar for each of few sizes."""
+    present = np.unique(sizes)
+    ends: list[int] = present.tolist() if present.size <= BARS else list(SIZES)
+    places = np.searchsorted(np.array(ends), sizes)
+    groups = np.bincount(places, minlength=len(ends) + 1).tolist()
+    within = np.bincount(places, records, minlength=len(ends) + 1).tolist()
+    least = ends if present.size <= BARS else [1, *(end + 1 for end in ends)]
+    return [
+        Bar(low, high, number, int(count))
+        for low, high, number, count in zip(least, [*ends, None], groups, within, strict=False)
+        if number
+    ]
+
+
+def measure_sensitive(table: pa.Table, group: list[str], field: str, codes: Codes) -> Sensitivity:
+    """Return how well groups hide a field; the table has counts by group and value."""
+    counts = np.asarray(table[COUNT])
+    if not counts.size:
+        return Sensitivity(0, 0.0, 0.0, NO_DISTANCE)
+    groups = _number(table, group)
+    values, places = np.unique(np.asarray(table[field]), return_inverse=True)
+    order = codes.order(values)
+    if order is not None:
+        ranks = np.empty(order.size, dtype=np.int64)
+        ranks[order] = np.arange(order.size)
+        places = ranks[places]
+    totals = np.bincount(groups, counts)
+    entropies = np.log(totals) - np.bincount(groups, counts * np.log(counts)) / totals
+    reference = np.bincount(places, counts)
+    reference = reference / reference.sum()
+    shares = counts / totals[groups]
+    if order is None:
+        distances = _move_anywhere(groups, places, shares, reference)
+    else:
+        distances = _move_along(groups, places, shares, reference)
+    return Sensitivity(
+        distinct=int(np.bincount(groups).min()),
+        # A value that is alone has entropy 0, not a little less.
+        entropy=float(np.exp(max(0.0, float(entropies.min())))),
+        closeness=float(min(1.0, max(0.0, float(distances.max())))),
+        distance=NO_DISTANCE if values.size == 1 else "equal" if order is None else "ordered",
+    )
+
+
+def _number(table: pa.Table, group: list[str]) -> Integers:
+    """Return the number of each line's group."""
+    if not group:
+        return np.zeros(table.num_rows, dtype=np.int64)
+    frame = pd.DataFrame({name: np.asarray(table[name]) for name in group})
+    return frame.groupby(group, sort=False).ngroup().to_numpy().astype(np.int64)
+
+
+def _move_anywhere(groups: Integers, places: Integers, shares: Floats, reference: Floats) -> Floats:
+    """Return half of what shares differ by; absent values differ by their reference."""
+    expected = reference[places]
+    differences = np.abs(shares - expected) - expected
+    return np.asarray((np.bincount(groups, differences) + 1.0) / 2.0)
+
+
+def _move_along(groups: Integers, places: Integers, shares: Floats, reference: Floats) -> Floats:
+    """Return how far shares must move over ordered values, as parts of the way over all.
+
+    Between two values that a group has, its cumulated share is constant while the cumulated
+    reference grows, so their differences add up to sums over at most two stretches.
+    """
+    number = reference.size
+    if number == 1:
+        return np.zeros(int(groups.max()) + 1)
+    order = np.lexsort((places, groups))
+    groups, places, shares = groups[order], places[order], shares[order]
+    first = np.ones(groups.size, dtype=np.bool_)
+    first[1:] = np.diff(groups) != 0
+    running = np.cumsum(shares)
+    begins = np.flatnonzero(first)
+    before = np.repeat((running - shares)[begins], np.diff(np.append(begins, groups.size)))
+    reached = running - before
+    ends = np.append(places[1:], number)
+    ends[np.append(begins[1:], groups.size) - 1] = number
+    below = np.cumsum(reference)
+    sums = np.concatenate([[0.0], np.cumsum(below)])
+    cross = np.clip(np.searchsorted(below, reached), places, ends)
+    work = reached * (cross - places) - (sums[cross] - sums[places])
+    work += (sums[ends] - sums[cross]) - reached * (ends - cross)
+    work[first] += sums[places[first]]
+    return np.bincount(groups, work) / (number - 1)

@@ -1,0 +1,156 @@
+"""What the data officer wants of each view, and how it is.
+
+    absent ──initialize──▶ initialized ──start──▶ running ◀──resume── paused
+       └────────start────────────────────────────▶│  └─────pause──────▶│
+                          stopped ◀──stop──────────┴────────stop───────┘
+                             └──start──▶ running
+
+Rules that hold here:
+- What is wanted stands in a file beside the view's data, so that it survives restarts of
+  every process; whoever runs views brings them there.
+- Paused keeps what it holds back; stopped publishes it first. Both go on later where they
+  left off.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from penstock.errors import UsageError, quote
+from penstock.pipeline.sinks.commits import ViewFolder
+
+ABSENT: Final = "absent"
+INITIALIZED: Final = "initialized"
+RUNNING: Final = "running"
+PAUSED: Final = "paused"
+STOPPED: Final = "stopped"
+
+# Action → where it leads, and from where.
+ACTIONS: Final[Mapping[str, tuple[str, frozenset[str]]]] = {
+    "initialize": (INITIALIZED, frozenset({ABSENT})),
+    "start": (RUNNING, frozenset({ABSENT, INITIALIZED, STOPPED})),
+    "pause": (PAUSED, frozenset({RUNNING})),
+    "resume": (RUNNING, frozenset({PAUSED})),
+    "stop": (STOPPED, frozenset({INITIALIZED, RUNNING, PAUSED})),
+}
+# A runner tells how views are at least so often; after that it is taken for gone.
+FRESH_SECONDS: Final = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a view should do, and since when."""
+
+    state: str = ABSENT
+    at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """How a view is, as its runner says."""
+
+    state: str
+    pid: int
+    at: float
+    rate: float = 0.0
+    error: str | None = None
+
+
+class Control:
+    """The wishes and conditions of all views below a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def view(self, name: str) -> ViewFolder:
+        """Return what a view has published."""
+        return ViewFolder(self.folder / name)
+
+    def wanted(self, name: str) -> Wanted:
+        """Return what a view should do."""
+        data = _read(self.folder / name / "wanted.json")
+        return Wanted(**data) if data else Wanted()
+
+    def change(self, name: str, action: str) -> str:
+        """Carry an action out on what is wanted; return the state that is wanted now."""
+        target, sources = ACTIONS[action]
+        state = self.wanted(name).state
+        if state == target:
+            return target
+        if state not in sources:
+            possible = [verb for verb, (_, known) in ACTIONS.items() if state in known]
+            raise UsageError(
+                f"cannot {action} the view {quote(name)}, which is {state}",
+                fix=f"{' or '.join(possible)} it",
+            )
+        (self.folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+        _write(self.folder / name / "wanted.json", asdict(Wanted(target, time.time())))
+        return target
+
+    def report(self, name: str, condition: Condition) -> None:
+        """Write down how a view is."""
+        (self.folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+        _write(self.folder / name / "condition.json", asdict(condition))
+
+    def condition(self, name: str) -> Condition | None:
+        """Return how a view is; None where nobody runs it."""
+        data = _read(self.folder / name / "condition.json")
+        if not data:
+            return None
+        found = Condition(**data)
+        return found if time.time() - found.at <= FRESH_SECONDS and _lives(found.pid) else None
+
+
+def describe(name: str, stream: str, end: int, control: Control) -> dict[str, Any]:
+    """Return all there is to know about a view; `end` is the next offset of its stream."""
+    wanted, condition = control.wanted(name), control.condition(name)
+    last = control.view(name).last()
+    totals = last.totals if last else None
+    published = totals.published if totals else 0
+    state = condition.state if condition else wanted.state
+    if condition is None and wanted.state == RUNNING:
+        state = "waiting"  # for `penstock views run`
+    return {
+        "view": name,
+        "stream": stream,
+        "wanted": wanted.state,
+        "state": state,
+        "rate": round(condition.rate, 1) if condition else 0.0,
+        "lag": max(0, end - (last.next if last else 0)),
+        "read": totals.read if totals else 0,
+        "published": published,
+        "rejected": totals.rejected if totals else 0,
+        "held": last.held if last else 0,
+        "loss": round(totals.loss / published, 4) if totals and published else 0.0,
+        "error": condition.error if condition else None,
+    }
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def _write(path: Path, data: dict[str, Any]) -> None:
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_text(json.dumps(data), encoding="utf-8")
+    partial.replace(path)

@@ -1,0 +1,168 @@
+"""Runs the collective step of one view as a stateful query of Spark.
+
+    rows written ─▶ command given ─▶ Spark: step, state ─▶ outcome published, commit of the view
+                                                                └─▶ Spark notes: obeyed
+
+Rules that hold here:
+- The view's commit comes before Spark's note, and has the command's number. Killed between
+  the two, Spark obeys again, from the state before, and what it brings is passed over.
+- A command that was given is obeyed before anything else, also after a restart.
+- The state is in Spark's state store (RocksDB), under the view's own checkpoint.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from penstock.errors import PenstockError, UnavailableError
+from penstock.pipeline.views.operator.commands import REPORT, Command, Report, Workshop
+from penstock.pipeline.views.operator.processor import StepProcessor
+from penstock.pipeline.views.operator.source import read_commands
+
+LOOK: Final = "20 milliseconds"
+WAIT_SECONDS: Final = 0.25
+TRIES: Final = 3
+# What Spark says when a Python process took too long to start: the machine is busy.
+_SLOW_START: Final = ("failed to connect back", "INITIALIZATION_FAILURE")
+_SETTINGS: Final = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    # One view has one step, so that one task is all there is to do.
+    "spark.sql.shuffle.partitions": "1",
+    # States of the past hold values that were let go since: the fewest that Spark can do with.
+    "spark.sql.streaming.minBatchesToRetain": "2",
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+}
+
+
+class StepEndedError(UnavailableError):
+    """Spark gave the step up; what was not published is obeyed again later."""
+
+
+class StepQuery:
+    """The collective step of a view, for the one who runs the view."""
+
+    def __init__(self, spark: SparkSession, view: Path, plans: Path, secret: bytes) -> None:
+        self.workshop = Workshop(view / "steps")
+        self._spark = spark
+        self._name = view.name
+        self._plans = plans
+        self._secret = secret
+        self._query: StreamingQuery | None = None
+        self._command: Command | None = None
+        self._finish: Callable[[Report], object] = lambda _: None
+        self._errors: list[BaseException] = []
+        self._done = threading.Event()
+
+    def run(self, command: Command, finish: Callable[[Report], object]) -> None:
+        """Let a command be obeyed; `finish` makes the outcome count."""
+        self._command, self._finish = command, finish
+        self._errors.clear()
+        self._done.clear()
+        if self.workshop.find(command.number) is None:
+            self.workshop.give(command)
+        tries = 0
+        while not self._done.is_set():
+            query = self._query or self._start(command.number)
+            if self._done.wait(WAIT_SECONDS) or query.isActive:
+                continue
+            self._query = None
+            tries += 1
+            if self._errors:
+                raise self._errors[0]
+            if tries == TRIES or not _started_slowly(query):
+                raise _describe(query)
+        self._command = None
+
+    def close(self) -> None:
+        """End the query; what it worked with is removed once Spark has noted that it is done."""
+        query, self._query = self._query, None
+        if query is None:
+            return
+        if self._command is None:
+            with suppress(Exception):  # it ended by itself: what is there will be obeyed again
+                query.processAllAvailable()
+                self.workshop.clear(_LAST)
+        query.stop()
+
+    def _start(self, number: int) -> StreamingQuery:
+        session = _open_session(self._spark)
+        steps = (
+            read_commands(session, self.workshop.folder, number)
+            .groupBy("step")
+            .transformWithState(
+                StepProcessor(self.workshop.folder, self._plans, self._secret),
+                REPORT,
+                "Update",
+                "None",
+            )
+        )
+        self._query = (
+            steps.writeStream.foreachBatch(self._take)
+            .outputMode("update")
+            .option("checkpointLocation", str(self.workshop.checkpoint))
+            .queryName(f"penstock step {self._name}")
+            .trigger(processingTime=LOOK)
+            .start()
+        )
+        return self._query
+
+    def _take(self, batch: DataFrame, _: int) -> None:
+        """Take what became of a command; asked once, since asking is what lets Spark obey it."""
+        for row in batch.collect():
+            self._conclude(Report(*row))
+
+    def _conclude(self, report: Report) -> None:
+        command = self._command
+        if command is None or report.number < command.number:
+            return  # its commit counts already: Spark was killed before it noted that
+        try:
+            self._check(report)
+            self._finish(report)
+            # This one is at work, so that Spark has noted all before.
+            self.workshop.clear(report.number)
+        except BaseException as error:
+            self._errors.append(error)
+            raise
+        self._done.set()
+
+    @staticmethod
+    def _check(report: Report) -> None:
+        if report.trouble is not None:
+            raise PenstockError(report.trouble)
+
+
+_LAST: Final = 10**12
+
+
+@lru_cache(maxsize=4)
+def _open_session(spark: SparkSession) -> SparkSession:
+    """Return a session for steps beside the one that reads: settings differ."""
+    session = spark.newSession()
+    for name, value in _SETTINGS.items():
+        session.conf.set(name, value)
+    return session
+
+
+def _started_slowly(query: StreamingQuery) -> bool:
+    text = str(query.exception())
+    return any(word in text for word in _SLOW_START)
+
+
+def _describe(query: StreamingQuery) -> PenstockError:
+    """Say that Spark gave up; its own words may quote rows, and stand in its log alone."""
+    found = query.exception()
+    return StepEndedError(
+        f"Spark ended the view's collective step: {type(found).__name__ if found else 'no reason'}",
+        fix="see .spark.log in the folder of views; the view is tried again by itself",
+    )

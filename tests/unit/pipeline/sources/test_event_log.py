@@ -1,0 +1,57 @@
+"""The event log as a source of Spark, as far as no session is needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa  # type: ignore[import-untyped]
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from penstock.eventlog import Record, Topic
+from penstock.eventlog.lines import format_line
+from penstock.pipeline.sources.event_log import (
+    MILLISECONDS,
+    OFFSET,
+    VALUE,
+    LogReader,
+    LogStreamReader,
+    parse,
+)
+
+VALUES = st.one_of(st.binary(max_size=40), st.sampled_from([b"=", b"=YQ==", b"{}"]))
+
+
+def _read(batches: list[pa.RecordBatch]) -> list[tuple[int, bytes]]:
+    return [(row[OFFSET], row[VALUE]) for batch in batches for row in batch.to_pylist()]
+
+
+@settings(max_examples=30)
+@given(values=st.lists(VALUES, min_size=1, max_size=20))
+def test_any_bytes_that_the_log_takes_come_back(values: list[bytes]) -> None:
+    lines = b"".join(format_line(Record(n, 7, b"key", value)) for n, value in enumerate(values))
+    batches = list(parse(lines))
+    assert _read(batches) == list(enumerate(values))
+    assert {row[MILLISECONDS] for batch in batches for row in batch.to_pylist()} == {7}
+
+
+def test_batches_are_bounded_and_can_be_read_again(tmp_path: Path) -> None:
+    topic = Topic(tmp_path / "t")
+    topic.append([b"%d" % number for number in range(10)])
+    reader = LogStreamReader({"folder": str(topic.folder), "start": "2", "rows": "3"})
+    assert reader.initialOffset() == {"offset": 2}
+    limit = reader.getDefaultReadLimit()
+    assert limit == ReadMaxRows(3)
+    end = reader.latestOffset({"offset": 2}, limit)
+    assert end == {"offset": 5}
+    assert reader.latestOffset({"offset": 9}, limit) == {"offset": 10}
+    assert reader.latestOffset({"offset": 10}, limit) == {"offset": 10}
+    assert reader.latestOffset({"offset": 2}, ReadAllAvailable()) == {"offset": 10}
+    wanted = [(number, b"%d" % number) for number in range(2, 5)]
+    for _ in range(2):
+        pieces = reader.partitions({"offset": 2}, end)
+        assert [row for piece in pieces for row in _read(list(reader.read(piece)))] == wanted
+    batch = LogReader({"folder": str(topic.folder), "start": "2", "end": "5"})
+    found = [row for piece in batch.partitions() for row in _read(list(batch.read(piece)))]
+    assert found == wanted
