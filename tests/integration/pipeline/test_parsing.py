@@ -101,8 +101,9 @@ RECORDS: list[tuple[bytes, str | dict[str, Any]]] = [
 
 
 def _parse(spark: SparkSession, values: list[bytes], **more: Any) -> list[str | dict[str, Any]]:
-    from penstock.pipeline.records.parser import PERSON, TIME, parse_records  # noqa: PLC0415
-    from penstock.pipeline.sources.event_log import MILLISECONDS, OFFSET, PROBLEM, SCHEMA  # noqa: PLC0415
+    from penstock.pipeline.records.columns import MILLISECONDS, OFFSET, PERSON, PROBLEM, TIME  # noqa: PLC0415  # noqa: PLC0415
+    from penstock.pipeline.records.parser import parse_records  # noqa: PLC0415
+    from penstock.pipeline.sources.event_log import SCHEMA  # noqa: PLC0415
 
     stream = Stream.model_validate({"name": "s", "fields": FIELDS, **more})
     rows = [(number, 7, value) for number, value in enumerate(values)]

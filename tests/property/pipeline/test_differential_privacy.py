@@ -25,10 +25,9 @@ from penstock.pipeline.anonymizers.differential_privacy import (
     DifferentialPrivacyStep,
 )
 from penstock.pipeline.anonymizers.laplace import LaplaceNoise
-from penstock.pipeline.anonymizers.stateful import SUBJECT, Outcome, arrow_schema
+from penstock.pipeline.anonymizers.stateful import Outcome
 from penstock.pipeline.anonymizers.windows import LATE
-from penstock.pipeline.records.parser import PERSON, TIME
-from penstock.pipeline.sources.event_log import OFFSET
+from penstock.pipeline.records.columns import OFFSET, PERSON, SUBJECT, TIME, arrow_schema
 
 SCHEMA = {
     "ward": Field.of("string", optional=True),

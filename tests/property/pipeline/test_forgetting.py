@@ -16,10 +16,9 @@ from penstock.masks.fields import Field
 from penstock.model.kinds.views import Window
 from penstock.pipeline.anonymizers.differential_privacy import DifferentialPrivacyStep
 from penstock.pipeline.anonymizers.k_anonymity import KAnonymityStep
-from penstock.pipeline.anonymizers.stateful import SUBJECT, Outcome, Step, arrow_schema
+from penstock.pipeline.anonymizers.stateful import Outcome, Step
 from penstock.pipeline.anonymizers.windows import WindowStep
-from penstock.pipeline.records.parser import PERSON, TIME
-from penstock.pipeline.sources.event_log import OFFSET
+from penstock.pipeline.records.columns import OFFSET, PERSON, SUBJECT, TIME, arrow_schema
 
 GONE = "the person opted out"
 SCHEMA = {"age": Field.of("int"), "illness": Field.of("string")}

@@ -12,9 +12,7 @@ from penstock.definitions.anonymity import KAnonymization, LDiversity, TClosenes
 from penstock.masks import Hierarchy
 from penstock.masks.fields import Field
 from penstock.pipeline.anonymizers.k_anonymity import KAnonymityStep
-from penstock.pipeline.anonymizers.stateful import SUBJECT, arrow_schema
-from penstock.pipeline.records.parser import PERSON, TIME
-from penstock.pipeline.sources.event_log import OFFSET
+from penstock.pipeline.records.columns import OFFSET, PERSON, SUBJECT, TIME, arrow_schema
 
 SCHEMA = {
     "pid": Field.of("int"),

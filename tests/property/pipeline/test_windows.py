@@ -21,10 +21,9 @@ from penstock.definitions.collective import (
 )
 from penstock.masks.fields import Field
 from penstock.model.kinds.views import Window
-from penstock.pipeline.anonymizers.stateful import SUBJECT, WINDOW, Outcome, arrow_schema
+from penstock.pipeline.anonymizers.stateful import Outcome
 from penstock.pipeline.anonymizers.windows import LATE, WindowStep
-from penstock.pipeline.records.parser import PERSON, TIME
-from penstock.pipeline.sources.event_log import OFFSET
+from penstock.pipeline.records.columns import OFFSET, PERSON, SUBJECT, TIME, WINDOW, arrow_schema
 
 SCHEMA = {"n": Field.of("int", optional=True), "text": Field.of("string", optional=True)}
 Row = tuple[int, int | None, str | None]

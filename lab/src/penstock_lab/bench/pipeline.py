@@ -35,11 +35,10 @@ from penstock.masks.fields import Field
 from penstock.model.kinds import Stream
 from penstock.model.kinds.views import Window
 from penstock.pipeline.anonymizers.k_anonymity import KAnonymityStep
-from penstock.pipeline.anonymizers.stateful import SUBJECT, Step, arrow_schema
+from penstock.pipeline.anonymizers.stateful import Step
 from penstock.pipeline.anonymizers.windows import WindowStep
-from penstock.pipeline.records.parser import PERSON, TIME
+from penstock.pipeline.records.columns import OFFSET, PERSON, SUBJECT, TIME, arrow_schema
 from penstock.pipeline.session import open_session
-from penstock.pipeline.sources.event_log import OFFSET
 from penstock.pipeline.sources.topic import TopicSource
 from penstock.pipeline.views.blueprint import Blueprint
 from penstock.pipeline.views.stream_runner import StreamRunner

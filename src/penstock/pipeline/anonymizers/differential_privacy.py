@@ -37,18 +37,23 @@ from penstock.pipeline.anonymizers.forgetting import split_off
 from penstock.pipeline.anonymizers.laplace import LaplaceNoise, MakeNoise, Noise
 from penstock.pipeline.anonymizers.ledger import Ledger
 from penstock.pipeline.anonymizers.stateful import (
-    SUBJECT,
-    WINDOW,
     DeadLetter,
     Outcome,
-    arrow_schema,
     offsets_of,
     read_table,
     write_table,
 )
 from penstock.pipeline.anonymizers.windows import EARLIEST, LATE, LATEST, TIMELESS
-from penstock.pipeline.records.parser import PERSON, TIME
-from penstock.pipeline.sources.event_log import OFFSET
+from penstock.pipeline.records.columns import (
+    OFFSET,
+    PERSON,
+    SUBJECT,
+    TIME,
+    WINDOW,
+    Booleans,
+    Integers,
+    arrow_schema,
+)
 
 NOBODY: Final = "the record does not say which person it is about"
 NO_GROUP: Final = "the record belongs to none of the declared groups"
@@ -61,9 +66,6 @@ MOST_CELLS: Final = 100_000
 HEAD: Final = struct.Struct(">qqqq")
 """Begins what is saved: the watermark, the newest time, the next window, the ledger's length."""
 NOT_BEGUN: Final = -(2**62)
-
-Integers = npt.NDArray[np.int64]
-Booleans = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

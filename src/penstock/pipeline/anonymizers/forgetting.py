@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
-from penstock.pipeline.anonymizers.stateful import SUBJECT, DeadLetter, Integers, offsets_of
-
-Booleans = npt.NDArray[np.bool_]
+from penstock.pipeline.anonymizers.stateful import DeadLetter, offsets_of
+from penstock.pipeline.records.columns import SUBJECT, Booleans, Integers
 
 
 def find_objectors(rows: pa.Table, subjects: Integers) -> Booleans:

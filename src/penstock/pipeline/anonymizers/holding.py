@@ -10,10 +10,8 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
@@ -22,10 +20,7 @@ from penstock.definitions.collective import (
     Microaggregation,
     MultivariateMicroaggregation,
 )
-from penstock.pipeline.sources.event_log import OFFSET
-
-Integers: TypeAlias = npt.NDArray[np.int64]
-Booleans: TypeAlias = npt.NDArray[np.bool_]
+from penstock.pipeline.records.columns import OFFSET, Booleans, Integers
 
 
 def may_hold(anonymizers: Sequence[Collective]) -> bool:

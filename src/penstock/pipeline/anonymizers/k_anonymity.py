@@ -40,17 +40,21 @@ from penstock.masks.suppression import SYMBOL
 from penstock.pipeline.anonymizers.forgetting import find_objectors, split_off
 from penstock.pipeline.anonymizers.person_counts import HIGH, LOW, PERSONS, RECORDS, count_persons
 from penstock.pipeline.anonymizers.stateful import (
-    SUBJECT,
-    WINDOW,
     DeadLetter,
     Outcome,
-    arrow_schema,
     offsets_of,
     read_table,
     write_table,
 )
-from penstock.pipeline.records.parser import PERSON, TIME
-from penstock.pipeline.sources.event_log import OFFSET
+from penstock.pipeline.records.columns import (
+    OFFSET,
+    PERSON,
+    SUBJECT,
+    TIME,
+    WINDOW,
+    Integers,
+    arrow_schema,
+)
 
 SUPPRESSED: Final = "suppressed: there were not enough persons alike"
 NOBODY: Final = "the record does not say which person it is about"
@@ -101,7 +105,7 @@ class KAnonymityStep:
         state = self._stream.to_bytes()
         return len(state).to_bytes(8) + state + write_table(self._rows)
 
-    def forget(self, subjects: npt.NDArray[np.int64], reason: str) -> list[DeadLetter]:
+    def forget(self, subjects: Integers, reason: str) -> list[DeadLetter]:
         """Let the rows of some people go unpublished; groups are made without them."""
         self._stream.forget(find_objectors(self._rows, subjects))
         self._rows, dead = split_off(self._rows, subjects, reason)
@@ -136,9 +140,7 @@ class KAnonymityStep:
         positions = self._stream.held_positions
         return self._release(self._stream.flush(), positions, [])
 
-    def _release(
-        self, release: Release, positions: npt.NDArray[np.int64], dead: list[DeadLetter]
-    ) -> Outcome:
+    def _release(self, release: Release, positions: Integers, dead: list[DeadLetter]) -> Outcome:
         places = np.searchsorted(positions, release.positions)
         leaving = self._rows.take(pa.array(places))
         stays = np.ones(self._rows.num_rows, dtype=np.bool_)
@@ -162,7 +164,7 @@ class KAnonymityStep:
         self,
         rows: pa.Table,
         labels: Mapping[str, pa.Array],
-        boxes: npt.NDArray[np.int64],
+        boxes: Integers,
         release: Release,
     ) -> pa.Table | None:
         """Return how many records and persons stand behind each group of published values."""
@@ -184,7 +186,7 @@ class KAnonymityStep:
         return pa.table(made).filter(pa.array(records > 0))
 
     def _generalize(
-        self, rows: pa.Table, labels: Mapping[str, pa.Array], boxes: npt.NDArray[np.int64]
+        self, rows: pa.Table, labels: Mapping[str, pa.Array], boxes: Integers
     ) -> pa.Table:
         made = {name: found.take(pa.array(boxes)) for name, found in labels.items()}
         columns = []

@@ -13,14 +13,13 @@ from fractions import Fraction
 from typing import Any, Final, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import opendp.prelude as dp
+
+from penstock.pipeline.records.columns import Integers
 
 dp.enable_features("contrib")
 
 NUDGE: Final = 1 + 2.0**-40
-
-Integers = npt.NDArray[np.int64]
 
 
 class Noise(Protocol):

@@ -13,17 +13,14 @@ from __future__ import annotations
 from typing import Final, Self
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from penstock.pipeline.anonymizers.stateful import read_table, write_table
+from penstock.pipeline.records.columns import Booleans, Integers
 
 MAX_PERSONS: Final = 10_000_000
 NEVER: Final = b"never"
 _PERIOD: Final = b"period"
-
-Integers = npt.NDArray[np.int64]
-Booleans = npt.NDArray[np.bool_]
 
 
 class Ledger:

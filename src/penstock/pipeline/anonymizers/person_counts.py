@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet  # type: ignore[import-untyped]
+
+from penstock.pipeline.records.columns import Integers
 
 PERSONS: Final = "penstock:persons"
 RECORDS: Final = "penstock:records"
@@ -30,8 +31,6 @@ LOW: Final = "penstock:low:"
 HIGH: Final = "penstock:high:"
 FOLDER: Final = "persons"
 DIGITS: Final = 12
-
-Integers = npt.NDArray[np.int64]
 
 
 def count_persons(groups: Integers, persons: Integers, number: int) -> Integers:

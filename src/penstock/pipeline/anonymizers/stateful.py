@@ -13,34 +13,11 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from penstock.masks.fields import FieldType, Schema
-from penstock.pipeline.sources.event_log import OFFSET
-
-Integers = npt.NDArray[np.int64]
-
-SUBJECT: Final = "penstock:subject"
-"""The column of numbers that stand for the people whom records are about; see `consent`."""
-WINDOW: Final = "penstock:window"
-# Before every time that records can have.
-NO_TIME: Final = -(2**62)
-"""When the window began that a row was published with; tells its copies apart."""
-
-ARROW_TYPES: Final = {
-    FieldType.STRING: pa.string(),
-    FieldType.INT: pa.int32(),
-    FieldType.LONG: pa.int64(),
-    FieldType.FLOAT: pa.float32(),
-    FieldType.DOUBLE: pa.float64(),
-    FieldType.BOOLEAN: pa.bool_(),
-    FieldType.DATE: pa.date32(),
-    FieldType.TIMESTAMP: pa.timestamp("us", tz="UTC"),
-}
+from penstock.pipeline.records.columns import OFFSET, Integers
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +64,6 @@ class Step(Protocol):
     @property
     def due(self) -> int | None:
         """The time of the clock from which on something leaves by it alone, if ever."""
-
-
-def arrow_schema(schema: Schema, *more: str) -> pa.Schema:
-    """Return the columns of rows: the fields, and numbers that go along."""
-    fields = [(name, ARROW_TYPES[found.type]) for name, found in schema.items()]
-    return pa.schema([*fields, *((name, pa.int64()) for name in more)])
 
 
 def write_table(table: pa.Table) -> bytes:

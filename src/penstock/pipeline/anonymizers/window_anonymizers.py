@@ -26,14 +26,12 @@ from penstock.definitions.collective import (
 )
 from penstock.masks.anonymity.microaggregation import TooFew, aggregate_tuples, aggregate_values
 from penstock.masks.fields import Field, FieldType, Schema
-from penstock.pipeline.anonymizers.stateful import ARROW_TYPES, WINDOW, DeadLetter
-from penstock.pipeline.sources.event_log import OFFSET
+from penstock.pipeline.anonymizers.stateful import DeadLetter
+from penstock.pipeline.records.columns import ARROW_TYPES, OFFSET, WINDOW, Booleans, Integers
 
 TOO_FEW: Final = "{}: the window has fewer than {} records"
 
-Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-Booleans = npt.NDArray[np.bool_]
 
 
 def apply_to_groups(

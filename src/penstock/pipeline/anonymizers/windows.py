@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
@@ -30,27 +29,28 @@ from penstock.model.kinds.views import Window
 from penstock.pipeline.anonymizers.forgetting import split_off
 from penstock.pipeline.anonymizers.holding import hold_back, may_hold
 from penstock.pipeline.anonymizers.stateful import (
-    SUBJECT,
-    WINDOW,
     DeadLetter,
     Outcome,
-    arrow_schema,
     offsets_of,
     read_table,
     write_table,
 )
 from penstock.pipeline.anonymizers.window_anonymizers import apply_to_groups
-from penstock.pipeline.records.parser import PERSON, TIME
-from penstock.pipeline.sources.event_log import OFFSET
+from penstock.pipeline.records.columns import (
+    OFFSET,
+    PERSON,
+    SUBJECT,
+    TIME,
+    WINDOW,
+    Integers,
+    arrow_schema,
+)
 
 LATE: Final = "late: its windows were published already"
 TIMELESS: Final = "the record does not say when it happened"
 # Times beyond these have no window; they are some ten thousand years away.
 EARLIEST: Final = -(2**48)
 LATEST: Final = 2**48
-
-Integers = npt.NDArray[np.int64]
-Booleans = npt.NDArray[np.bool_]
 
 
 class WindowStep:

@@ -25,7 +25,7 @@ from penstock.errors import UsageError, quote
 from penstock.lang import BOOL, DOUBLE, INT, STRING, TIMESTAMP, Record, Scope, Type
 from penstock.lang.spark import Inputs, spark_type
 from penstock.model.kinds import ObjectShape, Stream
-from penstock.pipeline.records.parser import TIME
+from penstock.pipeline.records.columns import TIME
 
 TOPIC: Final = "topic"
 USER: Final = "uid"

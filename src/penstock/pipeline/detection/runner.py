@@ -40,10 +40,11 @@ from penstock.pipeline.detection.inputs import list_told, make_inputs
 from penstock.pipeline.detection.joint_engine import Joint
 from penstock.pipeline.detection.plan import DetectionPlan
 from penstock.pipeline.detection.tasks import PART, find_timer, make_task
+from penstock.pipeline.records.columns import OFFSET, PROBLEM, TIME
 from penstock.pipeline.records.decoder import FindSchema
-from penstock.pipeline.records.parser import TIME, parse_records
+from penstock.pipeline.records.parser import parse_records
 from penstock.pipeline.sinks.commits import Commit, Totals, ViewWriter
-from penstock.pipeline.sources.event_log import OFFSET, PROBLEM, SCHEMA
+from penstock.pipeline.sources.event_log import SCHEMA
 from penstock.pipeline.sources.source import Source
 
 PARTS: Final = 8

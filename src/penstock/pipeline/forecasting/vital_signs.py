@@ -19,9 +19,9 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users c
 
 from penstock.errors import UsageError, quote
 from penstock.model.kinds import Stream
+from penstock.pipeline.records.columns import PROBLEM, TIME
 from penstock.pipeline.records.decoder import FindSchema
-from penstock.pipeline.records.parser import TIME, parse_records
-from penstock.pipeline.sources.event_log import PROBLEM
+from penstock.pipeline.records.parser import parse_records
 from penstock.pipeline.sources.source import Source
 
 COLUMNS: Final = (

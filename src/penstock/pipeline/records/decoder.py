@@ -23,9 +23,8 @@ from penstock.masks.chain import type_reason
 from penstock.masks.fields import CHECKS, Schema
 from penstock.masks.spark import spark_type
 from penstock.pipeline import task_process
-from penstock.pipeline.anonymizers.stateful import arrow_schema
 from penstock.pipeline.records.avro import avro_names, avro_schema
-from penstock.pipeline.sources.event_log import MILLISECONDS, OFFSET, PROBLEM, VALUE
+from penstock.pipeline.records.columns import MILLISECONDS, OFFSET, PROBLEM, VALUE, arrow_schema
 
 FindSchema: TypeAlias = Callable[[int], Any]
 """Returns the schema of a number, as JSON has it; raises LookupError where there is none."""

@@ -25,8 +25,7 @@ from penstock.definitions.views import schema_of
 from penstock.masks.spark.types import write_text
 from penstock.masks.spark.workbench import Workbench
 from penstock.model.kinds import Stream
-from penstock.pipeline.anonymizers.stateful import SUBJECT
-from penstock.pipeline.sources.event_log import PROBLEM
+from penstock.pipeline.records.columns import PROBLEM, SUBJECT
 from penstock.store.opt_outs import (
     NUMBER_BITS,
     Consent,

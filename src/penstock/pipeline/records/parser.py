@@ -24,12 +24,10 @@ from penstock.definitions.views import schema_of
 from penstock.masks.fields import DECIMALS, MAX_DOUBLE, MAX_FLOAT, FieldType, Schema
 from penstock.masks.spark import spark_type
 from penstock.model.kinds import Stream
+from penstock.pipeline.records.columns import MILLISECONDS, OFFSET, PERSON, PROBLEM, TIME, VALUE
 from penstock.pipeline.records.decoder import AvroDecoder, FindSchema, decode_frame
 from penstock.pipeline.records.type_errors import explain
-from penstock.pipeline.sources.event_log import MILLISECONDS, OFFSET, PROBLEM, VALUE
 
-PERSON: Final = "penstock:person"
-TIME: Final = "penstock:time"
 _PARSED: Final = "penstock:parsed"
 _TEXT: Final = "penstock:text"
 _CORRUPT: Final = "penstock:corrupt"

@@ -23,9 +23,9 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa  # type: ignore[import-untyped]
 
+from penstock.pipeline.records.columns import Integers
 from penstock.pipeline.risk.tally import COUNT, Codes
 
-Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 # Upper ends of what is shown as one bar; the last is open.

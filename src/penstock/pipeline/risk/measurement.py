@@ -16,7 +16,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from penstock.definitions.anonymity import KAnonymization
@@ -25,6 +24,7 @@ from penstock.eventlog import EventLog
 from penstock.pipeline.anonymizers.k_anonymity import SUPPRESSED
 from penstock.pipeline.anonymizers.person_counts import PERSONS, read_persons
 from penstock.pipeline.anonymizers.window_anonymizers import TOO_FEW
+from penstock.pipeline.records.columns import Integers
 from penstock.pipeline.risk.figures import (
     Attack,
     Bar,
@@ -39,8 +39,6 @@ from penstock.pipeline.risk.rows import read_columns, read_delivered
 from penstock.pipeline.risk.tally import COMBINATIONS, COUNT, NULL, Codes, Tally
 from penstock.pipeline.sinks.commits import Commit, Totals, ViewFolder
 from penstock.pipeline.views.blueprint import Blueprint
-
-Integers = npt.NDArray[np.int64]
 
 THRESHOLD: Final = 0.2
 """The risk above which records are counted: groups of fewer than five."""

@@ -14,7 +14,7 @@ import pyarrow.parquet  # type: ignore[import-untyped]
 
 from penstock.eventlog import Topic
 from penstock.masks.fields import Schema
-from penstock.pipeline.anonymizers.stateful import ARROW_TYPES
+from penstock.pipeline.records.columns import ARROW_TYPES
 from penstock.pipeline.sinks.commits import Commit
 from penstock.pipeline.sinks.published import read_file
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
-Integers = npt.NDArray[np.int64]
+from penstock.pipeline.records.columns import Integers
 
 COUNT: Final = "penstock:count"
 NULL: Final = int(np.iinfo(np.int64).min)

@@ -30,13 +30,9 @@ from typing_extensions import override
 from penstock.eventlog import Topic
 from penstock.eventlog.lines import MARK, decode
 from penstock.eventlog.slices import Slice
+from penstock.pipeline.records.columns import MILLISECONDS, OFFSET, VALUE
 
 FORMAT: Final = "penstock_event_log"
-OFFSET: Final = "penstock:offset"
-MILLISECONDS: Final = "penstock:milliseconds"
-VALUE: Final = "penstock:value"
-PROBLEM: Final = "penstock:problem"
-"""Why a record is none, where that is known; some sources have the column."""
 PIECE: Final = 8 << 20
 
 SCHEMA: Final = StructType(

@@ -27,8 +27,9 @@ from typing_extensions import override
 from penstock.errors import UnavailableError
 from penstock.model.kinds import Stream
 from penstock.model.kinds.streams import StreamField
+from penstock.pipeline.records.columns import MILLISECONDS, OFFSET, PROBLEM, VALUE
 from penstock.pipeline.sources.blocks import read_block
-from penstock.pipeline.sources.event_log import MILLISECONDS, OFFSET, PROBLEM, SCHEMA, VALUE
+from penstock.pipeline.sources.event_log import SCHEMA
 from penstock.pipeline.sources.index import FileIndex, Piece
 from penstock.pipeline.sources.values import wrong
 

@@ -31,7 +31,8 @@ from penstock.config.sections.kafka import KafkaSettings
 from penstock.errors import UnavailableError, UsageError, quote
 from penstock.eventlog.connection import owned_name, require_bootstrap
 from penstock.eventlog.kafka import Description, KafkaLog
-from penstock.pipeline.sources.event_log import MILLISECONDS, OFFSET, SCHEMA, VALUE
+from penstock.pipeline.records.columns import MILLISECONDS, OFFSET, VALUE
+from penstock.pipeline.sources.event_log import SCHEMA
 from penstock.pipeline.sources.kafka_index import KafkaIndex, Piece
 
 CONNECTOR: Final = "spark-kafka"

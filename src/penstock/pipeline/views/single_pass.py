@@ -30,8 +30,8 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 from penstock.masks import Chain
 from penstock.masks.spark import JointMasks, Layout
 from penstock.pipeline import task_process
-from penstock.pipeline.anonymizers.stateful import ARROW_TYPES, DeadLetter
-from penstock.pipeline.sources.event_log import OFFSET, PROBLEM
+from penstock.pipeline.anonymizers.stateful import DeadLetter
+from penstock.pipeline.records.columns import ARROW_TYPES, OFFSET, PROBLEM
 
 # So many rows are gathered for one row group.
 GROUP: Final = 1 << 17

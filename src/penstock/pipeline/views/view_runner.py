@@ -24,7 +24,16 @@ from penstock.eventlog import Topic
 from penstock.masks import Chain, Vault
 from penstock.masks.spark import RowMasks, mask_frame
 from penstock.pipeline.anonymizers.person_counts import write_persons
-from penstock.pipeline.anonymizers.stateful import NO_TIME, SUBJECT, WINDOW, DeadLetter, Outcome
+from penstock.pipeline.anonymizers.stateful import DeadLetter, Outcome
+from penstock.pipeline.records.columns import (
+    NO_TIME,
+    OFFSET,
+    PERSON,
+    PROBLEM,
+    SUBJECT,
+    TIME,
+    WINDOW,
+)
 from penstock.pipeline.records.opt_outs import (
     Consent,
     Objectors,
@@ -32,11 +41,9 @@ from penstock.pipeline.records.opt_outs import (
     mark_subjects,
     nobody_opted_out,
 )
-from penstock.pipeline.records.parser import PERSON, TIME
 from penstock.pipeline.sinks.commits import Commit, Totals, ViewWriter
 from penstock.pipeline.sinks.files import ParquetSink
 from penstock.pipeline.sinks.formats import Sinks
-from penstock.pipeline.sources.event_log import OFFSET, PROBLEM
 from penstock.pipeline.views.blueprint import Blueprint
 from penstock.pipeline.views.operator.commands import (
     FEED,

@@ -13,10 +13,9 @@ from penstock.masks.fields import Field
 from penstock.model.kinds.views import Window
 from penstock.pipeline.anonymizers import differential_privacy
 from penstock.pipeline.anonymizers.differential_privacy import SPENT, DifferentialPrivacyStep, Scale
-from penstock.pipeline.anonymizers.stateful import SUBJECT, Outcome, arrow_schema
+from penstock.pipeline.anonymizers.stateful import Outcome
 from penstock.pipeline.anonymizers.windows import TIMELESS
-from penstock.pipeline.records.parser import PERSON, TIME
-from penstock.pipeline.sources.event_log import OFFSET
+from penstock.pipeline.records.columns import OFFSET, PERSON, SUBJECT, TIME, arrow_schema
 
 SCHEMA = {"n": Field.of("long", optional=True)}
 

@@ -11,14 +11,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from penstock.eventlog import Record, Topic
 from penstock.eventlog.lines import format_line
-from penstock.pipeline.sources.event_log import (
-    MILLISECONDS,
-    OFFSET,
-    VALUE,
-    LogReader,
-    LogStreamReader,
-    parse,
-)
+from penstock.pipeline.records.columns import MILLISECONDS, OFFSET, VALUE
+from penstock.pipeline.sources.event_log import LogReader, LogStreamReader, parse
 
 VALUES = st.one_of(st.binary(max_size=40), st.sampled_from([b"=", b"=YQ==", b"{}"]))
 

@@ -19,9 +19,9 @@ from penstock.config import defaults
 from penstock.errors import InvalidError, UnavailableError
 from penstock.model.document import Document
 from penstock.model.kinds import Stream
+from penstock.pipeline.records.columns import OFFSET, PROBLEM, VALUE
 from penstock.pipeline.sources import blocks
 from penstock.pipeline.sources.ends import index_folder, next_offset_of
-from penstock.pipeline.sources.event_log import OFFSET, PROBLEM, VALUE
 from penstock.pipeline.sources.files import FileReader, FileStreamReader
 from penstock.pipeline.sources.index import ChangedFileError, FileIndex
 

@@ -28,8 +28,8 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
 from penstock.pipeline import task_process
-from penstock.pipeline.anonymizers.stateful import NO_TIME, SUBJECT, DeadLetter, Integers, Outcome
-from penstock.pipeline.sources.event_log import OFFSET
+from penstock.pipeline.anonymizers.stateful import DeadLetter, Outcome
+from penstock.pipeline.records.columns import NO_TIME, OFFSET, SUBJECT, Integers
 from penstock.store.opt_outs import number_of
 
 FEED: Final = "feed"

@@ -22,10 +22,9 @@ from typing_extensions import override
 
 from penstock.errors import PenstockError
 from penstock.pipeline.anonymizers.forgetting import split_off
-from penstock.pipeline.anonymizers.stateful import SUBJECT, Step, arrow_schema
+from penstock.pipeline.anonymizers.stateful import Step
+from penstock.pipeline.records.columns import OFFSET, PERSON, SUBJECT, TIME, arrow_schema
 from penstock.pipeline.records.opt_outs import REFUSED
-from penstock.pipeline.records.parser import PERSON, TIME
-from penstock.pipeline.sources.event_log import OFFSET
 from penstock.pipeline.views.blueprint import Blueprint
 from penstock.pipeline.views.operator.commands import (
     FLUSH,
