@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from penstock.lang import Expression, Record
+from penstock.lang import Expression, RecordType
 
 Function = Literal["count", "sum", "avg", "min", "max", "distinct", "first", "last"]
 
@@ -38,7 +38,7 @@ class PacketEvents:
     """Events that are bound to packets; expressions see s, o, e and t."""
 
     text: str
-    attributes: Record
+    attributes: RecordType
     filters: tuple[str, ...]
     when: Expression
     assignments: tuple[Assignment, ...]
@@ -54,7 +54,7 @@ class RequestEvents:
     """Events that evolutions with actions bring about; expressions see s, o, e and r."""
 
     text: str
-    attributes: Record
+    attributes: RecordType
     assignments: tuple[Assignment, ...]
     optional: frozenset[str]
     inputs: tuple[int, ...] = ()
@@ -68,7 +68,7 @@ class Refine:
     """
 
     text: str
-    attributes: Record
+    attributes: RecordType
     inputs: tuple[int]
     where: Expression | None
     assignments: tuple[Assignment, ...] | None
@@ -80,7 +80,7 @@ class Union:
     """The rows of all inputs."""
 
     text: str
-    attributes: Record
+    attributes: RecordType
     inputs: tuple[int, ...]
 
 
@@ -111,7 +111,7 @@ class Aggregate:
     """What the events of a window come to, for each group; a relation with a row for each."""
 
     text: str
-    attributes: Record
+    attributes: RecordType
     inputs: tuple[int, ...]
     by: tuple[str, ...]
     window: WindowSpec
@@ -123,7 +123,7 @@ class Latest:
     """For each group the row with the greatest value of an attribute; a relation."""
 
     text: str
-    attributes: Record
+    attributes: RecordType
     inputs: tuple[int]
     by: tuple[str, ...]
     order: str
@@ -134,7 +134,7 @@ class Iterate:
     """The last of so many events within a time, then counted anew."""
 
     text: str
-    attributes: Record
+    attributes: RecordType
     inputs: tuple[int]
     by: tuple[str, ...]
     times: int
@@ -161,7 +161,7 @@ class Join:
     """
 
     text: str
-    attributes: Record
+    attributes: RecordType
     inputs: tuple[int, ...]
     sides: tuple[JoinInput, ...]
     by: tuple[str, ...]
@@ -176,7 +176,7 @@ class Visits:
     """Uninterrupted stays of whom a request is about; inputs: samples, requests."""
 
     text: str
-    attributes: Record
+    attributes: RecordType
     inputs: tuple[int, int]
     who: str
     place: str
@@ -189,7 +189,7 @@ class Meetings:
     """Who else was where the visits were; its input is a `Visits`."""
 
     text: str
-    attributes: Record
+    attributes: RecordType
     inputs: tuple[int]
 
 

@@ -22,7 +22,7 @@ from penstock.cep.operators.nodes import Feed, OperatorNode, SourceNode
 from penstock.cep.rows import EngineContext, Values
 from penstock.cep.topic_index import TopicIndex
 from penstock.lang import BOOL, DOUBLE, INT, STRING, TIMESTAMP, Type
-from penstock.lang.moments import EPOCH, MICROSECOND
+from penstock.lang.scalars import EPOCH, MICROSECOND
 from penstock.lang.tree import find_path
 
 _EMPTY: Final[Mapping[str, Any]] = {}

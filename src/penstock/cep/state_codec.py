@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from penstock.cep.rows import Key, Row
 from penstock.errors import PenstockError
-from penstock.lang.moments import EPOCH, MICROSECOND
+from penstock.lang.scalars import EPOCH, MICROSECOND
 
 _TIME: Final = "$t"
 _DURATION: Final = "$d"

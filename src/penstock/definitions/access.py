@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from penstock.definitions.set import DefinitionSet
-from penstock.lang import BOOL, STRING, Record, Scope, compile_expression
+from penstock.lang import BOOL, STRING, RecordType, Scope, compile_expression
 from penstock.model import kinds
 from penstock.model.definition import Definition
 from penstock.model.document import Key
@@ -45,7 +45,7 @@ class AccessDefinitions:
         touched = {key.kind for key in keys}
         if "vocabulary" in touched:
             keys |= {key for key in definitions.definitions if key.kind in ACCESS_KINDS}
-            self.access.declare(definitions.scope.root("s") or Record(()))
+            self.access.declare(definitions.scope.root("s") or RecordType(()))
         elif touched & SETTING_KINDS:
             keys |= {key for key in definitions.definitions if key.kind == "emergency-policy"}
         if "group" in touched:
@@ -150,6 +150,6 @@ def compile_settings(definitions: DefinitionSet) -> Enforcement:
 
 def compile_attributes(attributes: kinds.Attributes, scope: Scope) -> KnownAttributes:
     """Read attribute values by their types."""
-    declared = dict((scope.root("s") or Record(())).fields)
+    declared = dict((scope.root("s") or RecordType(())).fields)
     values = {name: read_value(value, declared[name]) for name, value in attributes.values.items()}
     return KnownAttributes(values, attributes.on_behalf_of)

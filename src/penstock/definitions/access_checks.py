@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from penstock.definitions.expressions import scope_of
 from penstock.errors import InvalidError, Problem, quote
-from penstock.lang import STRING, Record, Type, parse_type
+from penstock.lang import STRING, RecordType, Type, parse_type
 from penstock.model import kinds
 from penstock.model.definition import Definition
 from penstock.model.document import Key
@@ -120,7 +120,7 @@ def check_vocabularies(
 
 def _declared(definitions: Mapping[Key, Definition], root: str) -> dict[str, Type]:
     vocabularies = [it for it in definitions.values() if isinstance(it, kinds.Vocabulary)]
-    return dict((scope_of(vocabularies, problems=[]).root(root) or Record(())).fields)
+    return dict((scope_of(vocabularies, problems=[]).root(root) or RecordType(())).fields)
 
 
 def _undeclared(place: str, name: str, field: str, declared: Iterable[str]) -> Problem:

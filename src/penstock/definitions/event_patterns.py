@@ -41,7 +41,7 @@ from penstock.lang import (
     INT,
     STRING,
     TIMESTAMP,
-    Record,
+    RecordType,
     Scalar,
     Scope,
     Type,
@@ -69,7 +69,7 @@ class _Input:
     """One input of an operator: its index, rows, name in expressions, and how it was written."""
 
     index: int
-    record: Record
+    record: RecordType
     alias: str
     pattern: Pattern
     place: str
@@ -82,7 +82,7 @@ class PatternCompiler:
         self._shop = shop
         self._types = types
 
-    def compile(self, pattern: Pattern, wanted: Record) -> int:
+    def compile(self, pattern: Pattern, wanted: RecordType) -> int:
         """Return the operator of a whole pattern whose rows are as the event declares."""
         index = self._pattern(pattern, "pattern", wanted)
         made = dict(self._shop.operators[index].attributes.fields)
@@ -102,7 +102,7 @@ class PatternCompiler:
                 )
         return index
 
-    def _pattern(self, pattern: Pattern, place: str, wanted: Record | None = None) -> int:
+    def _pattern(self, pattern: Pattern, place: str, wanted: RecordType | None = None) -> int:
         match pattern.operator:
             case "and" | "sequence":
                 return self._join(pattern, place, wanted)
@@ -132,10 +132,10 @@ class PatternCompiler:
             raise FaultyError  # it is missing or faulty itself, which is told there
         return index
 
-    def _record(self, index: int) -> Record:
+    def _record(self, index: int) -> RecordType:
         return self._shop.operators[index].attributes
 
-    def _refine(self, pattern: Pattern, place: str, index: int, wanted: Record | None) -> int:
+    def _refine(self, pattern: Pattern, place: str, index: int, wanted: RecordType | None) -> int:
         each = pattern.raised == "each"
         if pattern.where is None and pattern.set is None and each:
             return index
@@ -159,7 +159,7 @@ class PatternCompiler:
         return self._shop.add(Refine(text, shape, (index,), where, assignments, each))
 
     def _assignments(
-        self, texts: Mapping[str, str], scope: Scope, place: str, wanted: Record | None
+        self, texts: Mapping[str, str], scope: Scope, place: str, wanted: RecordType | None
     ) -> tuple[Assignment, ...]:
         made = []
         faulty = False
@@ -221,7 +221,7 @@ class PatternCompiler:
         indexes = tuple(item.index for item in inputs)
         return self._shop.add(Union(self._shop.text("or", indexes), record, indexes))
 
-    def _join(self, pattern: Pattern, place: str, wanted: Record | None) -> int:
+    def _join(self, pattern: Pattern, place: str, wanted: RecordType | None) -> int:
         ordered = pattern.sequence is not None
         place_of_inputs = f"{place}.{pattern.operator}"
         inputs = self._inputs(pattern.sequence or pattern.all_of or (), place_of_inputs)
@@ -340,7 +340,7 @@ class PatternCompiler:
             dict(pattern.values),
         )  # fmt: skip
         return self._shop.add(
-            Aggregate(text, Record(tuple(kinds)), indexes, pattern.by, window, tuple(values))
+            Aggregate(text, RecordType(tuple(kinds)), indexes, pattern.by, window, tuple(values))
         )
 
     def _value(
@@ -395,7 +395,7 @@ class PatternCompiler:
                 if record.field(name) != STRING:
                     message = f"{quote(name)} is no string of {record}"
                     raise self._shop.fault(place, message, "name an attribute that is a string")
-        record = Record(
+        record = RecordType(
             (
                 (who, STRING),
                 (where, STRING),
@@ -421,12 +421,12 @@ class PatternCompiler:
                 item.place, "meetings are found among visits", "name an event of all visits"
             )
         (who, _), (where, _), *rest = operator.attributes.fields
-        record = Record(((who, STRING), ("other", STRING), (where, STRING), *rest))
+        record = RecordType(((who, STRING), ("other", STRING), (where, STRING), *rest))
         return self._shop.add(Meetings(self._shop.text("meetings", [index]), record, (index,)))
 
 
-def _shape(assignments: Iterable[Assignment]) -> Record:
-    return Record(tuple((assignment.name, assignment.value.type) for assignment in assignments))
+def _shape(assignments: Iterable[Assignment]) -> RecordType:
+    return RecordType(tuple((assignment.name, assignment.value.type) for assignment in assignments))
 
 
 def _window(window: EventWindow | None) -> WindowSpec:

@@ -23,7 +23,7 @@ from penstock.lang import (
     INT,
     STRING,
     TIMESTAMP,
-    Record,
+    RecordType,
     Scope,
     compile_expression,
     parse_record,
@@ -36,7 +36,7 @@ from penstock.model.kinds.events import PacketSource, RequestSource
 Definitions = Mapping[Key, Definition]
 Finding = tuple[Key, Problem]
 
-REQUEST: Final = Record(
+REQUEST: Final = RecordType(
     (
         ("subject", STRING),
         ("scenario", STRING),
@@ -57,7 +57,7 @@ class _Compiler:
         self.scope = scope_of(vocabularies)
         self.shop = Workshop()
         self.types: dict[str, int | None] = {}
-        self.records: dict[str, Record] = {}
+        self.records: dict[str, RecordType] = {}
         self.problems: dict[str, list[Problem]] = {}
         self._events = {
             key.name: it for key, it in definitions.items() if isinstance(it, kinds.Event)
@@ -103,7 +103,7 @@ class _Compiler:
         assert event.pattern is not None  # noqa: S101 - an event has one source
         return PatternCompiler(self.shop, self.types).compile(event.pattern, record)
 
-    def _packet(self, event: kinds.Event, source: PacketSource, record: Record) -> int:
+    def _packet(self, event: kinds.Event, source: PacketSource, record: RecordType) -> int:
         shop, scope = self.shop, self.scope
         assignments = self._assignments(source.set, scope, "packet.set", record)
         self._check_optional(source.optional, record, "packet.optional")
@@ -132,7 +132,7 @@ class _Compiler:
             )
         )
 
-    def _request(self, event: kinds.Event, source: RequestSource, record: Record) -> int:
+    def _request(self, event: kinds.Event, source: RequestSource, record: RecordType) -> int:
         roots = [(name, fields) for name, fields in self.scope.roots if name != "t"]
         scope = Scope((*roots, ("r", REQUEST)))
         assignments = self._assignments(source.set, scope, "request.set", record)
@@ -140,13 +140,13 @@ class _Compiler:
         text = self.shop.text("request", (), event.name, source.model_dump_json(), record)
         return self.shop.add(RequestEvents(text, record, assignments, frozenset(source.optional)))
 
-    def _check_optional(self, names: tuple[str, ...], record: Record, place: str) -> None:
+    def _check_optional(self, names: tuple[str, ...], record: RecordType, place: str) -> None:
         for name in names:
             if record.field(name) is None:
                 raise self.shop.fault(place, f"there is no attribute {quote(name)}", "leave it out")
 
     def _assignments(
-        self, texts: Mapping[str, str], scope: Scope, place: str, record: Record
+        self, texts: Mapping[str, str], scope: Scope, place: str, record: RecordType
     ) -> tuple[Assignment, ...]:
         made = []
         declared = dict(record.fields)

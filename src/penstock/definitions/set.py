@@ -19,7 +19,7 @@ from penstock.definitions.expressions import check_expressions, scope_of
 from penstock.definitions.references import ReferenceIndex
 from penstock.definitions.shapes import shape
 from penstock.errors import InvalidError, Problem
-from penstock.lang.scope import Scope
+from penstock.lang.types import Scope
 from penstock.model.definition import Definition, Steps
 from penstock.model.document import Document, Key
 from penstock.model.kinds import Vocabulary

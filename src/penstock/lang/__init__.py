@@ -9,7 +9,6 @@
 
 from penstock.lang.errors import ExpressionError, Span
 from penstock.lang.expression import Expression, compile_expression
-from penstock.lang.scope import Scope, build_scope
 from penstock.lang.types import (
     BOOL,
     DOUBLE,
@@ -20,13 +19,15 @@ from penstock.lang.types import (
     Declaration,
     ListOf,
     MapOf,
-    Record,
+    RecordType,
     Scalar,
+    Scope,
     Type,
+    build_scope,
     parse_record,
     parse_type,
 )
-from penstock.lang.values import Outcome, prepare
+from penstock.lang.values import Evaluation, prepare
 
 __all__ = [
     "BOOL",
@@ -36,12 +37,12 @@ __all__ = [
     "STRING",
     "TIMESTAMP",
     "Declaration",
+    "Evaluation",
     "Expression",
     "ExpressionError",
     "ListOf",
     "MapOf",
-    "Outcome",
-    "Record",
+    "RecordType",
     "Scalar",
     "Scope",
     "Span",

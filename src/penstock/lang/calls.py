@@ -1,6 +1,8 @@
-"""The part of the checker that knows functions and methods.
+"""Type checking of calls: functions, methods, quantifiers; and what all checks share.
 
 Rules that hold here:
+- `NodeChecker` is what a check needs of the whole: the scope, the faults so far, conversions,
+  and `check` for the parts of a node. `checker` completes it.
 - `matches` and `duration` take literals: what they cost, and whether they are right,
   is known when the expression is compiled.
 - `exists` and `all` bind a variable for their body only; it never hides another name.
@@ -8,28 +10,99 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from abc import ABC, abstractmethod
+from typing import Literal
 
 from penstock.errors import quote
-from penstock.lang import moments, syntax, tree
-from penstock.lang.errors import list_names, suggest
-from penstock.lang.limits import MAX_QUANTIFIER_DEPTH, MAX_VISITS, MAX_VISITS_NESTED
+from penstock.lang import scalars, syntax, tree
+from penstock.lang.errors import Fault, Span, list_names, suggest
+from penstock.lang.limits import MAX_EXACT, MAX_QUANTIFIER_DEPTH, MAX_VISITS, MAX_VISITS_NESTED
 from penstock.lang.operations import (
     FUNCTIONS,
     METHODS,
+    SAME,
     SPECIAL_FUNCTIONS,
     SPECIAL_METHODS,
     Overload,
     find_overload,
 )
-from penstock.lang.patterns import PatternError, compile_pattern
-from penstock.lang.types import BOOL, DURATION, STRING, TIMESTAMP, ListOf, MapOf, Type
+from penstock.lang.scalars import RegexError, compile_regex
+from penstock.lang.types import (
+    BOOL,
+    DOUBLE,
+    DURATION,
+    INT,
+    SCALARS,
+    STRING,
+    TIMESTAMP,
+    ListOf,
+    MapOf,
+    Scalar,
+    Scope,
+    Type,
+)
 
-if TYPE_CHECKING:
-    from penstock.lang.checker import Checker
+
+class NodeChecker(ABC):
+    """The type checker of one expression, as the check of one node sees it."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
+        self.faults: list[Fault] = []
+        self.variables: dict[str, tree.Variable] = {}
+
+    def fault(self, span: Span, message: str, fix: str | None = None) -> None:
+        """Note that a part of the text is wrong; the node of that part becomes None."""
+        self.faults.append(Fault(span, message, fix))
+
+    @abstractmethod
+    def check(self, node: syntax.Node) -> tree.Node | None:
+        """Return the typed node, or None after noting what is wrong."""
+
+    def check_as(self, node: syntax.Node, wanted: Type, who: str) -> tree.Node | None:
+        """Check a node that has to be of one type."""
+        checked = self.check(node)
+        if checked is None:
+            return None
+        converted = self.convert(checked, wanted)
+        if converted is None:
+            fix = None
+            if wanted == BOOL and isinstance(checked, tree.Field | tree.Entry | tree.Element):
+                fix = "compare it, or ask with has(…) whether it is there"
+            self.fault(node.span, f"{who} {wanted}, but this is {checked.type}", fix)
+        return converted
+
+    def convert(self, node: tree.Node, wanted: Type) -> tree.Node | None:
+        """Return a node as another type where that needs no asking: int as double."""
+        if node.type == wanted:
+            return node
+        if isinstance(node, tree.MakeList) and isinstance(wanted, ListOf):
+            items = [self.convert(item, wanted.element) for item in node.items]
+            known = tuple(item for item in items if item is not None)
+            return tree.MakeList(node.span, wanted, known) if len(known) == len(items) else None
+        if node.type != INT or wanted != DOUBLE:
+            return None
+        if isinstance(node, tree.Constant) and isinstance(node.value, int):
+            if abs(node.value) > MAX_EXACT:
+                self.fault(node.span, f"{node.value} has no exact double", "write it as a double")
+            return tree.Constant(node.span, DOUBLE, float(node.value))
+        return tree.Apply(node.span, DOUBLE, "to_double", (node,))
+
+    def apply(self, span: Span, overload: Overload, arguments: list[tree.Node]) -> tree.Node:
+        """Apply an overload that fits its arguments."""
+        converted = [
+            argument if isinstance(parameter, Scalar) and parameter.name not in SCALARS
+            else self.convert(argument, parameter) or argument
+            for argument, parameter in zip(arguments, overload.parameters, strict=True)
+        ]  # fmt: skip
+        if overload.operation == SAME:
+            return converted[0]
+        if overload.swapped:
+            converted.reverse()
+        return tree.Apply(span, overload.result, overload.operation, tuple(converted))
 
 
-def check_call(checker: Checker, node: syntax.Call) -> tree.Node | None:
+def check_call(checker: NodeChecker, node: syntax.Call) -> tree.Node | None:
     """Return the typed node of a function or method call, or None after noting a fault."""
     if node.target is None:
         return _check_function(checker, node)
@@ -48,7 +121,7 @@ def check_call(checker: Checker, node: syntax.Call) -> tree.Node | None:
     return _check_overloads(checker, node, METHODS[node.name], (node.target, *node.arguments))
 
 
-def _check_function(checker: Checker, node: syntax.Call) -> tree.Node | None:
+def _check_function(checker: NodeChecker, node: syntax.Call) -> tree.Node | None:
     if node.name == "has":
         return _check_has(checker, node)
     if node.name == "duration":
@@ -67,7 +140,7 @@ def _check_function(checker: Checker, node: syntax.Call) -> tree.Node | None:
 
 
 def _check_overloads(
-    checker: Checker,
+    checker: NodeChecker,
     node: syntax.Call,
     overloads: tuple[Overload, ...],
     operands: tuple[syntax.Node, ...],
@@ -94,11 +167,11 @@ def _describe(name: str, overload: Overload, *, method: bool) -> str:
     return f"{target}{name}({', '.join(kinds)}) → {overload.result}"
 
 
-def _fold_timestamp(checker: Checker, node: tree.Apply) -> tree.Node | None:
+def _fold_timestamp(checker: NodeChecker, node: tree.Apply) -> tree.Node | None:
     argument = node.arguments[0]
     if not isinstance(argument, tree.Constant):
         return node
-    moment = moments.read_timestamp(str(argument.value))
+    moment = scalars.read_timestamp(str(argument.value))
     if moment is None:
         checker.fault(
             argument.span,
@@ -109,9 +182,9 @@ def _fold_timestamp(checker: Checker, node: tree.Apply) -> tree.Node | None:
     return tree.Constant(node.span, TIMESTAMP, moment)
 
 
-def _check_duration(checker: Checker, node: syntax.Call) -> tree.Node | None:
+def _check_duration(checker: NodeChecker, node: syntax.Call) -> tree.Node | None:
     text = _literal_text(node)
-    value = None if text is None else moments.read_duration(text)
+    value = None if text is None else scalars.read_duration(text)
     if value is None:
         shown = "" if text is None else f"{quote(text)} is no duration: "
         checker.fault(
@@ -131,7 +204,7 @@ def _literal_text(node: syntax.Call) -> str | None:
     return None
 
 
-def _check_has(checker: Checker, node: syntax.Call) -> tree.Node | None:
+def _check_has(checker: NodeChecker, node: syntax.Call) -> tree.Node | None:
     operand = checker.check(node.arguments[0]) if len(node.arguments) == 1 else None
     if len(node.arguments) == 1 and operand is None:
         return None
@@ -141,15 +214,17 @@ def _check_has(checker: Checker, node: syntax.Call) -> tree.Node | None:
     return tree.Has(node.span, BOOL, operand)
 
 
-def _check_matches(checker: Checker, node: syntax.Call, target: syntax.Node) -> tree.Node | None:
+def _check_matches(
+    checker: NodeChecker, node: syntax.Call, target: syntax.Node
+) -> tree.Node | None:
     operand = checker.check_as(target, STRING, "matches searches")
     text = _literal_text(node)
     if text is None:
         checker.fault(node.span, "matches takes a pattern as a literal", 'write .matches(r"…")')
         return None
     try:
-        pattern = compile_pattern(text)
-    except PatternError as error:
+        pattern = compile_regex(text)
+    except RegexError as error:
         checker.fault(
             node.arguments[0].span,
             f"not a pattern: {error}",
@@ -159,7 +234,9 @@ def _check_matches(checker: Checker, node: syntax.Call, target: syntax.Node) -> 
     return operand and tree.Matches(node.span, BOOL, operand, pattern)
 
 
-def _check_quantifier(checker: Checker, node: syntax.Call, target: syntax.Node) -> tree.Node | None:
+def _check_quantifier(
+    checker: NodeChecker, node: syntax.Call, target: syntax.Node
+) -> tree.Node | None:
     operand = checker.check(target)
     variable, body = _split_arguments(checker, node)
     if operand is None or variable is None or body is None:
@@ -186,7 +263,7 @@ def _check_quantifier(checker: Checker, node: syntax.Call, target: syntax.Node) 
 
 
 def _split_arguments(
-    checker: Checker, node: syntax.Call
+    checker: NodeChecker, node: syntax.Call
 ) -> tuple[syntax.Name | None, syntax.Node | None]:
     match node.arguments:
         case (syntax.Name() as variable, body):

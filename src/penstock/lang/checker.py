@@ -11,22 +11,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import assert_never
 
+from typing_extensions import override
+
 from penstock.errors import quote
 from penstock.lang import syntax, tree
-from penstock.lang.calls import check_call
-from penstock.lang.errors import Fault, Span, list_names, suggest
-from penstock.lang.limits import MAX_EXACT, MAX_PROBLEMS
-from penstock.lang.operations import BINARY, SAME, UNARY, Overload, find_overload
-from penstock.lang.scope import Scope
+from penstock.lang.calls import NodeChecker, check_call
+from penstock.lang.errors import Span, list_names, suggest
+from penstock.lang.limits import MAX_PROBLEMS
+from penstock.lang.operations import BINARY, UNARY, find_overload
 from penstock.lang.types import (
     BOOL,
     DOUBLE,
     INT,
-    SCALARS,
     STRING,
     ListOf,
     MapOf,
-    Record,
+    RecordType,
     Scalar,
     Type,
 )
@@ -34,20 +34,11 @@ from penstock.lang.types import (
 _LITERALS: Mapping[type, Type] = {bool: BOOL, int: INT, float: DOUBLE, str: STRING}
 
 
-class Checker:
+class Checker(NodeChecker):
     """Checks one expression; `faults` holds what is wrong with it."""
 
-    def __init__(self, scope: Scope) -> None:
-        self.scope = scope
-        self.faults: list[Fault] = []
-        self.variables: dict[str, tree.Variable] = {}
-
-    def fault(self, span: Span, message: str, fix: str | None = None) -> None:
-        """Note that a part of the text is wrong; the node of that part becomes None."""
-        self.faults.append(Fault(span, message, fix))
-
+    @override
     def check(self, node: syntax.Node) -> tree.Node | None:  # noqa: C901, PLR0911, PLR0912 - one case per node
-        """Return the typed node, or None after noting what is wrong."""
         if len(self.faults) >= MAX_PROBLEMS:
             return None
         match node:
@@ -75,48 +66,6 @@ class Checker:
                 return self._map(node)
             case _:
                 assert_never(node)
-
-    def check_as(self, node: syntax.Node, wanted: Type, who: str) -> tree.Node | None:
-        """Check a node that has to be of one type."""
-        checked = self.check(node)
-        if checked is None:
-            return None
-        converted = self.convert(checked, wanted)
-        if converted is None:
-            fix = None
-            if wanted == BOOL and isinstance(checked, tree.Field | tree.Entry | tree.Element):
-                fix = "compare it, or ask with has(…) whether it is there"
-            self.fault(node.span, f"{who} {wanted}, but this is {checked.type}", fix)
-        return converted
-
-    def convert(self, node: tree.Node, wanted: Type) -> tree.Node | None:
-        """Return a node as another type where that needs no asking: int as double."""
-        if node.type == wanted:
-            return node
-        if isinstance(node, tree.MakeList) and isinstance(wanted, ListOf):
-            items = [self.convert(item, wanted.element) for item in node.items]
-            known = tuple(item for item in items if item is not None)
-            return tree.MakeList(node.span, wanted, known) if len(known) == len(items) else None
-        if node.type != INT or wanted != DOUBLE:
-            return None
-        if isinstance(node, tree.Constant) and isinstance(node.value, int):
-            if abs(node.value) > MAX_EXACT:
-                self.fault(node.span, f"{node.value} has no exact double", "write it as a double")
-            return tree.Constant(node.span, DOUBLE, float(node.value))
-        return tree.Apply(node.span, DOUBLE, "to_double", (node,))
-
-    def apply(self, span: Span, overload: Overload, arguments: list[tree.Node]) -> tree.Node:
-        """Apply an overload that fits its arguments."""
-        converted = [
-            argument if isinstance(parameter, Scalar) and parameter.name not in SCALARS
-            else self.convert(argument, parameter) or argument
-            for argument, parameter in zip(arguments, overload.parameters, strict=True)
-        ]  # fmt: skip
-        if overload.operation == SAME:
-            return converted[0]
-        if overload.swapped:
-            converted.reverse()
-        return tree.Apply(span, overload.result, overload.operation, tuple(converted))
 
     # Names and paths
 
@@ -146,7 +95,7 @@ class Checker:
         if isinstance(operand.type, MapOf):
             key = tree.Constant(name_span, STRING, name)
             return tree.Entry(span, operand.type.value, operand, key)
-        if isinstance(operand.type, Record):
+        if isinstance(operand.type, RecordType):
             kind = operand.type.field(name)
             if kind is not None:
                 return tree.Field(span, kind, operand, name)
@@ -174,7 +123,7 @@ class Checker:
             case MapOf(value=value):
                 key = self.check_as(node.index, STRING, "a map is indexed by")
                 return key and tree.Entry(node.span, value, operand, key)
-            case Record():
+            case RecordType():
                 if isinstance(node.index, syntax.Literal) and isinstance(node.index.value, str):
                     return self._pick(operand, node.index.value, node.index.span, node.span)
                 self.fault(

@@ -19,9 +19,8 @@ from penstock.lang.errors import ExpressionError, Fault, FaultError
 from penstock.lang.interpreter import interpret
 from penstock.lang.parser import parse
 from penstock.lang.python import generate
-from penstock.lang.scope import Scope
-from penstock.lang.types import Type
-from penstock.lang.values import Outcome
+from penstock.lang.types import Scope, Type
+from penstock.lang.values import Evaluation
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Expression:
         """The longest paths it reads, such as `o.patientId` and `t.payload.pulse`."""
         return frozenset(".".join(path) for path in tree.find_references(self.tree))
 
-    def evaluate(self, **roots: Any) -> Outcome:
+    def evaluate(self, **roots: Any) -> Evaluation:
         """Evaluate it plainly, with a reason where the value is missing."""
         return interpret(self.tree, roots)
 

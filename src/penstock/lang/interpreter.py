@@ -1,8 +1,10 @@
-"""The plain form: walks the tree and says why where there is no value.
+"""The interpreter: walks the tree, and says why where there is no value.
 
 Rules that hold here:
 - It is the reference. The generated Python and the Spark Column are right where they
-  agree with it, and it is written to be read.
+  agree with it, and it is written to be read, not for speed.
+- `SEMANTICS` says what each operation does. Its arguments are values of the declared types,
+  none of them missing; an operation without a result raises MissingError with the reason.
 - Logic is three-valued: `false && missing` is false, `true || missing` is true,
   anything else with a missing part is missing. `exists` is such an `or` over the
   elements, `all` such an `and`, and `in` an `exists` of `==`.
@@ -10,23 +12,209 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, assert_never
+import math
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, assert_never
 
-from penstock.lang import tree
+from penstock.lang import scalars, tree
+from penstock.lang.limits import MAX_EXACT, MAX_INT, MAX_NUMERAL, MAX_STRING, MIN_INT
 from penstock.lang.operations import BINARY, FUNCTIONS, METHODS, UNARY
-from penstock.lang.semantics import SEMANTICS, find_element, find_entry
+from penstock.lang.scalars import DOUBLE_PATTERN, INT_PATTERN
 from penstock.lang.types import ListOf, Type
-from penstock.lang.values import MissingError, Outcome, conform, export
+from penstock.lang.values import Evaluation, MissingError, conform, export
 
 
-def interpret(node: tree.Node, roots: Mapping[str, Any]) -> Outcome:
+def _int(number: int) -> int:
+    if not MIN_INT <= number <= MAX_INT:
+        raise MissingError("is beyond the range of int (64 bits)")
+    return number
+
+
+def _double(number: float) -> float:
+    if not math.isfinite(number):
+        raise MissingError("is beyond the range of double")
+    return number
+
+
+def _moment(value: datetime | None) -> datetime:
+    if value is None:
+        raise MissingError("is beyond the range of timestamp, or no timestamp")
+    return value
+
+
+def _shift(moment: datetime, by: timedelta) -> datetime:
+    try:
+        return moment + by
+    except OverflowError:
+        raise MissingError("is beyond the range of timestamp") from None
+
+
+def _duration(value: timedelta) -> timedelta:
+    known = scalars.as_duration(value)
+    if known is None:
+        raise MissingError("is beyond the range of duration")
+    return known
+
+
+def _multiply_duration(value: timedelta, by: int) -> timedelta:
+    try:
+        return _duration(value * by)
+    except OverflowError:
+        raise MissingError("is beyond the range of duration") from None
+
+
+def _divide_ints(one: int, other: int) -> int:
+    if other == 0:
+        raise MissingError("divides by zero")
+    quotient = abs(one) // abs(other)
+    return _int(quotient if (one < 0) == (other < 0) else -quotient)
+
+
+def _remainder(one: int, other: int) -> int:
+    if other == 0:
+        raise MissingError("divides by zero")
+    rest = abs(one) % abs(other)
+    return -rest if one < 0 else rest
+
+
+def _divide_doubles(one: float, other: float) -> float:
+    if other == 0:
+        raise MissingError("divides by zero")
+    return _double(one / other)
+
+
+def _join(one: str, other: str) -> str:
+    if len(one) + len(other) > MAX_STRING:
+        raise MissingError(f"is longer than {MAX_STRING} characters")
+    return one + other
+
+
+def _to_double(number: int) -> float:
+    if abs(number) > MAX_EXACT:
+        raise MissingError("is an int without an exact double")
+    return float(number)
+
+
+def _truncate(number: float) -> int:
+    return _int(math.trunc(number))
+
+
+def _read_int(numeral: str) -> int:
+    if not re.fullmatch(INT_PATTERN, numeral):
+        raise MissingError("reads no int")
+    return _int(int(numeral))
+
+
+def _read_double(numeral: str) -> float:
+    if len(numeral) > MAX_NUMERAL or not re.fullmatch(DOUBLE_PATTERN, numeral):
+        raise MissingError("reads no double")
+    return _double(float(numeral))
+
+
+def _level(topic: str, index: int) -> str:
+    levels = topic.split("/")
+    if not 0 <= index < len(levels):
+        raise MissingError("asks for a level that the topic does not have")
+    return levels[index]
+
+
+def find_element(items: Sequence[Any], index: int) -> Any:
+    """Return the element at an index, counted from 0."""
+    if not 0 <= index < len(items):
+        raise MissingError("is beyond the end of the list")
+    return items[index]
+
+
+def find_entry(entries: Mapping[str, Any], key: str) -> Any:
+    """Return the value of a key."""
+    if key not in entries:
+        raise MissingError("has no such key")
+    return entries[key]
+
+
+def _day_of_year(moment: datetime) -> int:
+    return (moment - datetime(moment.year, 1, 1, tzinfo=UTC)) // timedelta(days=1) + 1
+
+
+def _count(**unit: int) -> Callable[[timedelta], int]:
+    return lambda value: scalars.count_units(value, timedelta(**unit))
+
+
+SEMANTICS: Final[Mapping[str, Callable[..., Any]]] = {
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+    "not": operator.not_,
+    "neg_int": lambda a: _int(-a),
+    "add_int": lambda a, b: _int(a + b),
+    "sub_int": lambda a, b: _int(a - b),
+    "mul_int": lambda a, b: _int(a * b),
+    "div_int": _divide_ints,
+    "mod_int": _remainder,
+    "neg_double": operator.neg,
+    "add_double": lambda a, b: _double(a + b),
+    "sub_double": lambda a, b: _double(a - b),
+    "mul_double": lambda a, b: _double(a * b),
+    "div_double": _divide_doubles,
+    "add_string": _join,
+    "add_time": _shift,
+    "sub_time": lambda a, b: _shift(a, -b),
+    "sub_times": lambda a, b: _duration(a - b),
+    "add_duration": lambda a, b: _duration(a + b),
+    "sub_duration": lambda a, b: _duration(a - b),
+    "neg_duration": operator.neg,
+    "mul_duration": _multiply_duration,
+    "to_double": _to_double,
+    "int_from_double": _truncate,
+    "int_from_string": _read_int,
+    "int_from_timestamp": scalars.to_seconds,
+    "double_from_string": _read_double,
+    "string_from_int": str,
+    "string_from_bool": lambda a: "true" if a else "false",
+    "timestamp_from_string": lambda a: _moment(scalars.read_timestamp(a)),
+    "timestamp_from_int": lambda a: _moment(scalars.from_seconds(a)),
+    "contains": operator.contains,
+    "starts_with": str.startswith,
+    "ends_with": str.endswith,
+    "lower": scalars.lower,
+    "levels": lambda a: a.split("/"),
+    "level": _level,
+    "includes": lambda a, b: any(b in level for level in a.split("/")),
+    "size_string": len,
+    "size_list": len,
+    "size_map": len,
+    "in_map": lambda a, b: a in b,
+    "keys": list,
+    "year": lambda a: a.year,
+    "month": lambda a: a.month,
+    "day": lambda a: a.day,
+    "hour": lambda a: a.hour,
+    "minute": lambda a: a.minute,
+    "second": lambda a: a.second,
+    "millisecond": lambda a: a.microsecond // 1000,
+    "dayOfWeek": lambda a: a.isoweekday(),
+    "dayOfYear": _day_of_year,
+    "days": _count(days=1),
+    "hours": _count(hours=1),
+    "minutes": _count(minutes=1),
+    "seconds": _count(seconds=1),
+    "milliseconds": _count(milliseconds=1),
+}
+
+
+def interpret(node: tree.Node, roots: Mapping[str, Any]) -> Evaluation:
     """Evaluate a tree on its inputs; a root that is not given is missing."""
     try:
         value = export(_Interpreter(roots).evaluate(node), node.type)
     except MissingError as missing:
-        return Outcome(None, missing.reason, missing.span)
-    return Outcome(value)
+        return Evaluation(None, missing.reason, missing.span)
+    return Evaluation(value)
 
 
 class _Interpreter:

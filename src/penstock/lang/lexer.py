@@ -18,10 +18,10 @@ from typing import Final, NamedTuple
 from penstock.errors import quote
 from penstock.lang.errors import FaultError, Span
 from penstock.lang.limits import MAX_INT, MAX_NUMERAL, MAX_TEXT
-from penstock.lang.text import is_text
+from penstock.lang.scalars import is_text
 
 
-class Kind(Enum):
+class TokenKind(Enum):
     """What a token is."""
 
     INT = "int"
@@ -35,7 +35,7 @@ class Kind(Enum):
 class Token(NamedTuple):
     """A word of the text: what it is, its value (or its own text), and where it stands."""
 
-    kind: Kind
+    kind: TokenKind
     value: int | float | str
     span: Span
 
@@ -92,7 +92,7 @@ def split_tokens(text: str) -> list[Token]:
         token = _read(text, at)
         tokens.append(token)
         at = _skip_space(text, token.span.end)
-    tokens.append(Token(Kind.END, "", Span(len(text), len(text) + 1)))
+    tokens.append(Token(TokenKind.END, "", Span(len(text), len(text) + 1)))
     return tokens
 
 
@@ -112,9 +112,9 @@ def _read(text: str, at: int) -> Token:
     if match["string"]:
         return _read_string(text, span)
     if match["name"]:
-        return Token(Kind.NAME, word, span)
+        return Token(TokenKind.NAME, word, span)
     if match["sign"]:
-        return Token(Kind.SIGN, word, span)
+        return Token(TokenKind.SIGN, word, span)
     return _read_number(text, span, hexadecimal=bool(match["hex"]), double=bool(match["double"]))
 
 
@@ -133,13 +133,13 @@ def _read_number(text: str, span: Span, *, hexadecimal: bool, double: bool) -> T
         value = float(word)
         if not math.isfinite(value):
             raise FaultError(span, f"{word} is beyond the range of double")
-        return Token(Kind.DOUBLE, value, span)
+        return Token(TokenKind.DOUBLE, value, span)
     number = int(word, 16 if hexadecimal else 10)
     # One more than the largest int is let through: `-9223372036854775808` is an int.
     # The parser refuses it where no minus stands before it.
     if number > MAX_INT + 1:
         raise FaultError(span, f"{word} is beyond the range of int (64 bits)")
-    return Token(Kind.INT, number, span)
+    return Token(TokenKind.INT, number, span)
 
 
 def _read_string(text: str, opening: Span) -> Token:
@@ -167,7 +167,7 @@ def _read_string(text: str, opening: Span) -> Token:
     span = Span(opening.start, at + 1)
     if not is_text(value):
         raise FaultError(span, "the string holds half of a surrogate pair, which is no character")
-    return Token(Kind.STRING, value, span)
+    return Token(TokenKind.STRING, value, span)
 
 
 def _read_escape(text: str, at: int) -> tuple[str, int]:

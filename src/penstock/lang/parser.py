@@ -22,7 +22,7 @@ from __future__ import annotations
 from penstock.errors import quote
 from penstock.lang import syntax
 from penstock.lang.errors import FaultError, Span
-from penstock.lang.lexer import Kind, Token, split_tokens
+from penstock.lang.lexer import Token, TokenKind, split_tokens
 from penstock.lang.limits import MAX_DEPTH, MAX_INT, MAX_NODES
 
 _RELATIONS = frozenset({"==", "!=", "<", "<=", ">", ">=", "in"})
@@ -51,14 +51,14 @@ class _Parser:
 
     def next(self) -> Token:
         token = self.token
-        if token.kind is not Kind.END:
+        if token.kind is not TokenKind.END:
             self.at += 1
         return token
 
     def sign(self) -> str:
         """Return the sign at hand; empty where something else stands."""
         token = self.token
-        if token.kind is Kind.SIGN or (token.kind is Kind.NAME and token.value == "in"):
+        if token.kind is TokenKind.SIGN or (token.kind is TokenKind.NAME and token.value == "in"):
             return str(token.value)
         return ""
 
@@ -75,11 +75,11 @@ class _Parser:
 
     def unexpected(self, message: str, fix: str | None = None) -> FaultError:
         token = self.token
-        if token.kind is Kind.END:
+        if token.kind is TokenKind.END:
             return FaultError(token.span, f"{message}, but the expression ends here", fix)
-        if token.kind is Kind.NAME and token.value in _WORDS:
+        if token.kind is TokenKind.NAME and token.value in _WORDS:
             fix = f"write {_WORDS[str(token.value)]} instead of {token.value}"
-        found = "a string" if token.kind is Kind.STRING else quote(token.value)
+        found = "a string" if token.kind is TokenKind.STRING else quote(token.value)
         return FaultError(token.span, f"{message}, found {found}", fix)
 
     # Bounds
@@ -105,7 +105,7 @@ class _Parser:
 
     def parse(self) -> syntax.Node:
         node = self.choice()
-        if self.token.kind is not Kind.END:
+        if self.token.kind is not TokenKind.END:
             if self.sign() in _RELATIONS:
                 raise self.unexpected(
                     "comparisons cannot be chained", "write a < b && b < c, or use parentheses"
@@ -161,7 +161,7 @@ class _Parser:
         signs = []
         while self.sign() in {"!", "-"}:
             signs.append(self.next())
-        if signs and signs[-1].value == "-" and self.token.kind is Kind.INT:
+        if signs and signs[-1].value == "-" and self.token.kind is TokenKind.INT:
             # The least int has no positive counterpart, so minus belongs to the literal.
             minus, number = signs.pop(), self.next()
             span = Span(minus.span.start, number.span.end)
@@ -193,7 +193,7 @@ class _Parser:
                 return node
 
     def name(self) -> Token:
-        if self.token.kind is not Kind.NAME:
+        if self.token.kind is not TokenKind.NAME:
             raise self.unexpected(
                 "the name of a field or method expected",
                 'a field of another form is written ["like-this"]',
@@ -220,14 +220,14 @@ class _Parser:
 
     def primary(self) -> syntax.Node:
         token = self.token
-        if token.kind in {Kind.INT, Kind.DOUBLE, Kind.STRING}:
+        if token.kind in {TokenKind.INT, TokenKind.DOUBLE, TokenKind.STRING}:
             self.next()
-            if token.kind is Kind.INT and token.value == MAX_INT + 1:
+            if token.kind is TokenKind.INT and token.value == MAX_INT + 1:
                 raise FaultError(token.span, f"{token.value} is beyond the range of int (64 bits)")
             return self.leaf(token.span, token.value)
-        if token.kind is Kind.NAME and token.value != "in":
+        if token.kind is TokenKind.NAME and token.value != "in":
             return self.word(self.next())
-        if token.kind is Kind.SIGN and token.value in {"(", "[", "{"}:
+        if token.kind is TokenKind.SIGN and token.value in {"(", "[", "{"}:
             return self.bracket(self.next())
         raise self.unexpected("a value expected")
 

@@ -21,10 +21,17 @@ from penstock.lang.limits import (
     MAX_STRING,
     MIN_INT,
 )
-from penstock.lang.moments import EPOCH, from_seconds, read_timestamp
-from penstock.lang.semantics import DOUBLE_PATTERN, INT_PATTERN
-from penstock.lang.text import includes, is_text, lower
-from penstock.lang.types import ListOf, MapOf, Record, Type
+from penstock.lang.scalars import (
+    DOUBLE_PATTERN,
+    EPOCH,
+    INT_PATTERN,
+    from_seconds,
+    includes,
+    is_text,
+    lower,
+    read_timestamp,
+)
+from penstock.lang.types import ListOf, MapOf, RecordType, Type
 from penstock.lang.values import MissingError, TextList, conform, export
 
 Check = Callable[[Any], Any]
@@ -100,7 +107,7 @@ def find_check(kind: Type) -> Check:
     match kind:
         case ListOf():
             return _as_list
-        case MapOf() | Record():
+        case MapOf() | RecordType():
             return _as_map
         case _:
             return CHECKS[kind.name]

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from penstock.lang.errors import Span
-from penstock.lang.patterns import Pattern
-from penstock.lang.types import Record, Type
+from penstock.lang.scalars import Regex
+from penstock.lang.types import RecordType, Type
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Root:
     """One of the inputs."""
 
     span: Span
-    type: Record
+    type: RecordType
     name: str
 
 
@@ -93,7 +93,7 @@ class Matches:
     span: Span
     type: Type
     operand: Node
-    pattern: Pattern
+    pattern: Regex
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The types of values, and the notation in which definitions declare them.
+"""The types of values, the notation that declares them, and the scope of an expression.
 
     type    = "bool" | "int" | "double" | "string" | "timestamp" | "duration"
             | "list(" type ")" | "map(" type ")"
@@ -8,6 +8,12 @@ Rules that hold here:
 - Types are closed: there is no "any", so every expression is checked as a whole.
 - The keys of a map are strings. A record is a map whose fields are declared one by
   one; in definitions it may also be written as a mapping from names to types.
+- A scope says what an expression may refer to: its roots, and the record that each of them
+  is. The standard roots are `s` (subject), `o` (object), `e` (environment) and `t` (the
+  message). `t` and part of `e` are built in; definitions add fields, and cannot give
+  a built-in field another type.
+- Other parts may name roots of their own (a mask looks at one row); the order of the
+  roots is the order of the parameters of the generated function.
 """
 
 from __future__ import annotations
@@ -17,10 +23,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from penstock.errors import quote
+from penstock.errors import InvalidError, Problem, quote
 from penstock.lang.errors import ExpressionError, Fault, FaultError, Span, list_names, suggest
 from penstock.lang.limits import MAX_TYPE_DEPTH, MAX_TYPE_TEXT
-from penstock.lang.text import is_text
+from penstock.lang.scalars import is_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +60,7 @@ class MapOf:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class RecordType:
     """A map whose fields are declared one by one, in order."""
 
     fields: tuple[tuple[str, Type], ...]
@@ -67,7 +73,7 @@ class Record:
         return "record{" + ", ".join(f"{name}: {kind}" for name, kind in self.fields) + "}"
 
 
-Type: TypeAlias = Scalar | ListOf | MapOf | Record
+Type: TypeAlias = Scalar | ListOf | MapOf | RecordType
 
 BOOL: Final = Scalar("bool")
 INT: Final = Scalar("int")
@@ -88,7 +94,7 @@ def parse_type(declaration: Declaration) -> Type:
     return _declared(declaration, 1)
 
 
-def parse_record(fields: Mapping[str, Declaration]) -> Record:
+def parse_record(fields: Mapping[str, Declaration]) -> RecordType:
     """Return the record whose fields are declared by name."""
     return _record(fields, 1)
 
@@ -103,12 +109,12 @@ def _declared(declaration: Declaration, depth: int) -> Type:
     raise _invalid("", f"a type is text or a mapping of fields, not {type(declaration).__name__}")
 
 
-def _record(fields: Mapping[str, Declaration], depth: int) -> Record:
+def _record(fields: Mapping[str, Declaration], depth: int) -> RecordType:
     names: list[object] = list(fields)  # from a document, so anything may be a key
     for name in names:
         if not isinstance(name, str) or not name or not is_text(name):
             raise _invalid("", f"{quote(name)} cannot name a field: a name is text")
-    return Record(tuple((name, _declared(kind, depth + 1)) for name, kind in fields.items()))
+    return RecordType(tuple((name, _declared(kind, depth + 1)) for name, kind in fields.items()))
 
 
 def _invalid(text: str, message: str) -> ExpressionError:
@@ -171,7 +177,7 @@ class _Notation:
         fix = suggest(name, _NOTATIONS) or f"types are {list_names(_NOTATIONS)}"
         raise FaultError(span, f"unknown type {quote(name)}" if name else "a type expected", fix)
 
-    def _fields(self, depth: int) -> Record:
+    def _fields(self, depth: int) -> RecordType:
         self._expect("{")
         fields: dict[str, Type] = {}
         while self.word != "}":
@@ -186,4 +192,73 @@ class _Notation:
             self._expect(":")
             fields[name] = self._type(depth + 1)
         self._next()
-        return Record(tuple(fields.items()))
+        return RecordType(tuple(fields.items()))
+
+
+# Scopes
+
+ENVIRONMENT: Final[Mapping[str, Type]] = {
+    "time": TIMESTAMP,
+    "purpose": STRING,
+    "place": STRING,
+}
+MESSAGE: Final[Mapping[str, Type]] = {
+    "topic": STRING,
+    "qos": INT,
+    "retain": BOOL,
+    "size": INT,
+    "clientId": STRING,
+    "user": STRING,
+    "contentType": STRING,
+    "properties": MapOf(STRING),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The roots of an expression, in order, and the record each of them is."""
+
+    roots: tuple[tuple[str, RecordType], ...]
+
+    def root(self, name: str) -> RecordType | None:
+        """Return the record of a root, or None where there is no such root."""
+        return next((record for root, record in self.roots if root == name), None)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the roots, in order."""
+        return tuple(name for name, _ in self.roots)
+
+
+def build_scope(
+    *,
+    s: Mapping[str, Declaration] | None = None,
+    o: Mapping[str, Declaration] | None = None,
+    e: Mapping[str, Declaration] | None = None,
+    payload: Mapping[str, Declaration] | None = None,
+) -> Scope:
+    """Return the standard scope with the attributes that definitions declare."""
+    message = {**MESSAGE, "payload": parse_record(payload or {})}
+    return Scope(
+        (
+            ("s", parse_record(s or {})),
+            ("o", parse_record(o or {})),
+            ("e", _extend(ENVIRONMENT, parse_record(e or {}))),
+            ("t", RecordType(tuple(message.items()))),
+        )
+    )
+
+
+def _extend(built_in: Mapping[str, Type], declared: RecordType) -> RecordType:
+    problems = [
+        Problem(
+            f"e.{name}",
+            f"declared as {kind}, but it is built in as {built_in[name]}",
+            "leave it out, or give the attribute another name",
+        )
+        for name, kind in declared.fields
+        if name in built_in and built_in[name] != kind
+    ]
+    if problems:
+        raise InvalidError("environment attributes", problems)
+    return RecordType(tuple({**built_in, **dict(declared.fields)}.items()))

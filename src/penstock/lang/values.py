@@ -20,8 +20,7 @@ from typing import Any, Final, Self
 
 from penstock.lang.errors import Span
 from penstock.lang.limits import MAX_EXACT, MAX_INT, MIN_INT
-from penstock.lang.moments import as_duration, as_timestamp
-from penstock.lang.text import is_text
+from penstock.lang.scalars import as_duration, as_timestamp, is_text
 from penstock.lang.types import (
     DOUBLE,
     DURATION,
@@ -30,7 +29,7 @@ from penstock.lang.types import (
     TIMESTAMP,
     ListOf,
     MapOf,
-    Record,
+    RecordType,
     Scalar,
     Type,
 )
@@ -57,7 +56,7 @@ class MissingError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Evaluation:
     """What an expression came to: a value, or None with the reason why it is missing."""
 
     value: Any
@@ -97,7 +96,7 @@ def conform(value: object, kind: Type) -> Any:
                 return value
             if isinstance(value, _SETS):
                 return _sort(value, element)
-        case MapOf() | Record():
+        case MapOf() | RecordType():
             if isinstance(value, Mapping):
                 return value
         case Scalar():
@@ -116,7 +115,7 @@ def export(value: Any, kind: Type) -> Any:
                 for key, item in value.items()
                 if type(key) is str and is_text(key)
             }
-        case Record(fields=fields):
+        case RecordType(fields=fields):
             return {name: _export_part(value.get(name), inner) for name, inner in fields}
         case _:
             return value
@@ -132,7 +131,7 @@ def prepare(value: Any, kind: Type) -> Any:
         case ListOf(element=element) if element == STRING:
             texts = _export_part(value, kind)
             return texts if texts is None or None in texts else TextList(texts)
-        case Record(fields=fields) if isinstance(value, Mapping):
+        case RecordType(fields=fields) if isinstance(value, Mapping):
             return {name: prepare(value.get(name), inner) for name, inner in fields}
         case _:
             return _export_part(value, kind)

@@ -18,7 +18,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from penstock.errors import InvalidError, Problem, quote
-from penstock.lang.text import is_text
+from penstock.lang.scalars import is_text
 from penstock.masks.fields import CHECKS, FieldType, Schema
 from penstock.masks.hierarchy import Hierarchy
 from penstock.masks.mask import Mask, Rejected, Stage, Step, Supplies

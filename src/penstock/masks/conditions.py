@@ -23,9 +23,8 @@ from pydantic import AfterValidator, model_validator
 from pydantic import Field as Parameter
 
 from penstock.errors import Problem, quote
-from penstock.lang.patterns import PatternError, compile_pattern
-from penstock.lang.scope import Scope
-from penstock.lang.types import BOOL, DOUBLE, INT, STRING, TIMESTAMP, Record, Type
+from penstock.lang.scalars import RegexError, compile_regex
+from penstock.lang.types import BOOL, DOUBLE, INT, STRING, TIMESTAMP, RecordType, Scope, Type
 from penstock.masks.constants import check_constant
 from penstock.masks.fields import DECIMALS, INTEGERS, Field, FieldType, Schema, read_constant
 from penstock.model.definition import Part
@@ -51,13 +50,13 @@ def make_scope(schema: Schema) -> Scope:
     A date is the moment at which it begins in UTC.
     """
     fields = tuple((name, _TYPES[found.type]) for name, found in schema.items())
-    return Scope(((ROOT, Record(fields)),))
+    return Scope(((ROOT, RecordType(fields)),))
 
 
 def _check_pattern(text: str) -> str:
     try:
-        compile_pattern(text)
-    except PatternError as error:
+        compile_regex(text)
+    except RegexError as error:
         raise ValueError(f"it is no regular expression of RE2: {error}") from None
     return text
 

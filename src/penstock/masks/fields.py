@@ -21,7 +21,7 @@ from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final, Self, TypeAlias
 
-from penstock.lang.text import is_text
+from penstock.lang.scalars import is_text
 
 MAX_EXACT: Final = 2**53
 """Every int up to here is a double without rounding."""

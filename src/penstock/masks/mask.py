@@ -23,7 +23,7 @@ from pydantic import AfterValidator
 from pydantic import Field as Parameter
 
 from penstock.errors import PenstockError, Problem, quote
-from penstock.lang.text import is_text
+from penstock.lang.scalars import is_text
 from penstock.masks.fields import Field, FieldType, Schema
 from penstock.masks.hierarchy import Hierarchy
 from penstock.masks.keys import Keys

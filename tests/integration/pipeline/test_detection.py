@@ -29,7 +29,7 @@ from penstock.cep.step_result import Publication, StepResult
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.events import compile_program
 from penstock.eventlog import Topic
-from penstock.lang.moments import EPOCH
+from penstock.lang.scalars import EPOCH
 from penstock.model.document import Document
 from penstock.pipeline.sinks.commits import ViewFolder
 from penstock.pipeline.sinks.published import read_published

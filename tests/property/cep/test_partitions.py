@@ -14,7 +14,7 @@ from penstock.cep.spark import PartitionEngine, PartitionStep, partition_program
 from penstock.cep.step_result import StepResult
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.events import compile_program
-from penstock.lang.moments import EPOCH
+from penstock.lang.scalars import EPOCH
 
 DEFINITIONS = """
 {kind: vocabulary, name: v, payload: {k: string, v: int, other: string}}

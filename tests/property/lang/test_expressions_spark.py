@@ -17,7 +17,7 @@ from penstock.lang import (
     TIMESTAMP,
     ListOf,
     MapOf,
-    Record,
+    RecordType,
     Type,
     compile_expression,
 )
@@ -54,7 +54,7 @@ def test_the_three_forms_agree(spark: SparkSession) -> None:
     rows = [Inputs(random).row() for _ in range(ROWS)]
     frame = (
         spark.createDataFrame(
-            [tuple(row.values()) for row in rows], spark_struct(Record(SCOPE.roots))
+            [tuple(row.values()) for row in rows], spark_struct(RecordType(SCOPE.roots))
         )
         .coalesce(1)
         .cache()

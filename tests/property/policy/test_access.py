@@ -14,7 +14,7 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock.lang import BOOL, STRING, Expression, Record, build_scope, compile_expression
+from penstock.lang import BOOL, STRING, Expression, RecordType, build_scope, compile_expression
 from penstock.model.kinds import Group, ObjectShape
 from penstock.model.topics import matches
 from penstock.policy.access.emergencies import NO_SITUATIONS, Emergency, SituationBoard
@@ -115,7 +115,7 @@ def draw_world(draw: random.Random) -> World:
 
 def make_access(world: World) -> AccessEngine:
     access = AccessEngine()
-    access.declare(SCOPE.root("s") or Record(()))
+    access.declare(SCOPE.root("s") or RecordType(()))
     access.assemble(
         [
             Group(name="nurses", members=("user:ann",)),

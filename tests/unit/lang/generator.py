@@ -24,7 +24,7 @@ from penstock.lang import (
     TIMESTAMP,
     ListOf,
     MapOf,
-    Record,
+    RecordType,
     Scalar,
     Type,
     build_scope,
@@ -167,7 +167,7 @@ class Inputs:
         if draw.random() < nulls:
             return None
         match kind:
-            case Record(fields=fields):
+            case RecordType(fields=fields):
                 return {name: self.value(inner) for name, inner in fields}
             case ListOf(element=element):
                 return [self.value(element, 0.08) for _ in range(draw.choice([0, 1, 2, 2, 3, 4]))]
@@ -271,7 +271,7 @@ class Expressions:
         kind = self.random.choice([*SCALARS, record, STRING, INT])
         if self.random.random() < 0.1:
             items, kind = self.draw(MapOf(INT), 0), STRING
-        elif isinstance(kind, Record):
+        elif isinstance(kind, RecordType):
             items = self.path(ListOf(kind)) or "o.rs"
         else:
             items = self.draw(ListOf(kind), depth)
@@ -332,7 +332,7 @@ def _record_type(name: str) -> Type:
 
 
 def _paths(prefix: str, kind: Type, wanted: Type) -> list[str]:
-    if not isinstance(kind, Record):
+    if not isinstance(kind, RecordType):
         return []
     found = []
     for name, inner in kind.fields:

@@ -11,8 +11,7 @@ import pytest
 from penstock.lang import ExpressionError, build_scope, compile_expression
 from penstock.lang.limits import MAX_DEPTH, MAX_NODES, MAX_PATTERN, MAX_STRING, MAX_TEXT, MAX_VISITS
 from penstock.lang.operations import FUNCTIONS, METHODS, SPECIAL_FUNCTIONS, SPECIAL_METHODS
-from penstock.lang.scope import ENVIRONMENT, MESSAGE
-from penstock.lang.types import SCALARS
+from penstock.lang.types import ENVIRONMENT, MESSAGE, SCALARS
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference" / "expressions.md"
 TEXT = REFERENCE.read_text(encoding="utf-8")

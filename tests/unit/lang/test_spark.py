@@ -14,7 +14,7 @@ from penstock.lang import (
     Expression,
     ListOf,
     MapOf,
-    Record,
+    RecordType,
     Type,
     build_scope,
     compile_expression,
@@ -61,7 +61,7 @@ def as_row(value: Any, kind: Type) -> Any:
     match kind:
         case _ if value is None:
             return None
-        case Record(fields=fields):
+        case RecordType(fields=fields):
             return {name: as_row(value.get(name), inner) for name, inner in fields}
         case ListOf(element=element):
             items = sorted(value) if isinstance(value, set) else value
@@ -75,14 +75,16 @@ def as_row(value: Any, kind: Type) -> Any:
 def as_value(value: Any, kind: Type) -> Any:
     if value is not None and kind == TIMESTAMP:
         return value.astimezone(UTC)
-    return value.asDict() if isinstance(kind, Record) and value is not None else value
+    return value.asDict() if isinstance(kind, RecordType) and value is not None else value
 
 
 def test_the_examples_come_out_alike(spark: SparkSession) -> None:
     from penstock.lang.spark import spark_struct  # noqa: PLC0415
 
     row = {name: as_row(ROOTS[name], record) for name, record in SCOPE.roots}
-    frame = spark.createDataFrame([tuple(row.values())], spark_struct(Record(SCOPE.roots))).cache()
+    frame = spark.createDataFrame(
+        [tuple(row.values())], spark_struct(RecordType(SCOPE.roots))
+    ).cache()
     expressions = [compile_expression(text, SCOPE) for text, _ in EXAMPLES]
     (found,) = evaluate(frame, expressions)
     different = [

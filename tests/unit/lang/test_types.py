@@ -15,7 +15,7 @@ from penstock.lang import (
     ExpressionError,
     ListOf,
     MapOf,
-    Record,
+    RecordType,
     build_scope,
     parse_record,
     parse_type,
@@ -28,10 +28,10 @@ from penstock.lang import (
         ("string", STRING),
         (" list( int ) ", ListOf(INT)),
         ("map(list(bool))", MapOf(ListOf(BOOL))),
-        ("record{}", Record(())),
+        ("record{}", RecordType(())),
         (
             "record{a: string, b: record{c: timestamp}}",
-            Record((("a", STRING), ("b", Record((("c", TIMESTAMP),))))),
+            RecordType((("a", STRING), ("b", RecordType((("c", TIMESTAMP),))))),
         ),
     ],
 )
@@ -43,7 +43,7 @@ def test_a_notation_is_read_and_written_back(text: str, kind: Any) -> None:
 def test_a_mapping_declares_a_record() -> None:
     declared = parse_record({"heart-rate": "int", "room": {"floor": "int"}})
     assert declared.field("heart-rate") == INT
-    assert declared.field("room") == Record((("floor", INT),))
+    assert declared.field("room") == RecordType((("floor", INT),))
     assert declared.field("none") is None
 
 
@@ -92,7 +92,7 @@ def test_the_standard_scope_has_what_is_built_in_and_what_is_declared() -> None:
     assert message is not None
     assert environment.field("ward") == STRING
     assert environment.field("purpose") == STRING
-    assert message.field("payload") == Record((("x", INT),))
+    assert message.field("payload") == RecordType((("x", INT),))
     assert scope.root("x") is None
 
 

@@ -12,13 +12,22 @@ from typing import Any
 import pytest
 
 from penstock.lang import STRING, ListOf, Type, parse_type, prepare
+from penstock.lang.interpreter import SEMANTICS
 from penstock.lang.limits import MAX_DURATION
-from penstock.lang.moments import count_units, from_seconds, read_duration, read_timestamp
 from penstock.lang.operations import OPERATIONS
-from penstock.lang.patterns import PatternError, compile_pattern
 from penstock.lang.python import CALLED, RANGED, TOTAL
-from penstock.lang.semantics import SEMANTICS
-from penstock.lang.text import LOWER, includes, is_text, lower
+from penstock.lang.scalars import (
+    LOWER,
+    RegexError,
+    compile_regex,
+    count_units,
+    from_seconds,
+    includes,
+    is_text,
+    lower,
+    read_duration,
+    read_timestamp,
+)
 from penstock.lang.values import MissingError, TextList, conform, export
 
 ROME = timezone(timedelta(hours=1))
@@ -196,14 +205,14 @@ def test_includes_looks_into_each_level(topic: str, word: str, *, expected: bool
 
 
 def test_patterns_search_anywhere_in_characters_not_bytes() -> None:
-    assert compile_pattern("^.$").search("é")
-    assert compile_pattern("^.$").search("😀")
-    assert not compile_pattern("^.$").search("ab")
-    assert compile_pattern("b").search("abc")
-    assert not compile_pattern(".").search("\n")
-    assert compile_pattern("a") == compile_pattern("a")
-    with pytest.raises(PatternError, match="at most 512"):
-        compile_pattern("a" * 513)
+    assert compile_regex("^.$").search("é")
+    assert compile_regex("^.$").search("😀")
+    assert not compile_regex("^.$").search("ab")
+    assert compile_regex("b").search("abc")
+    assert not compile_regex(".").search("\n")
+    assert compile_regex("a") == compile_regex("a")
+    with pytest.raises(RegexError, match="at most 512"):
+        compile_regex("a" * 513)
 
 
 def test_every_form_knows_every_operation() -> None:

@@ -21,7 +21,7 @@ from penstock.cep.step_result import Publication, StepResult, Transition
 from penstock.definitions import DefinitionSet
 from penstock.definitions.access import AccessDefinitions
 from penstock.definitions.events import compile_program
-from penstock.lang.moments import EPOCH
+from penstock.lang.scalars import EPOCH
 from penstock.model.document import Document
 from penstock.policy.access.emergencies import SituationBoard
 from penstock.policy.access.objects import Message

@@ -47,7 +47,7 @@ from penstock.cep.contact_tracing.stays import (
     to_ticks,
 )
 from penstock.cep.state_codec import StateError
-from penstock.lang.moments import EPOCH
+from penstock.lang.scalars import EPOCH
 
 DAY: Final = 86_400_000
 _FIRST: Final = 1

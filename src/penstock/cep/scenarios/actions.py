@@ -20,7 +20,7 @@ from penstock.cep.program import CompiledAction
 from penstock.cep.rows import Values, shaper
 from penstock.cep.step_result import DetectedEvent, Publication, Transition
 from penstock.errors import PenstockError
-from penstock.lang.moments import MICROSECOND
+from penstock.lang.scalars import MICROSECOND
 from penstock.model.topics import check_topic
 
 PLACE: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")

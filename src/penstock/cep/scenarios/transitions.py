@@ -26,7 +26,7 @@ from penstock.cep.scenarios.actions import ActionPublisher
 from penstock.cep.scenarios.instance_index import ScenarioInstances
 from penstock.cep.scenarios.instances import ScenarioInstance
 from penstock.cep.step_result import DetectedEvent, StepResult, Transition
-from penstock.lang.moments import EPOCH
+from penstock.lang.scalars import EPOCH
 
 
 class ScenarioRunner:

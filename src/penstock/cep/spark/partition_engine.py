@@ -30,7 +30,7 @@ from penstock.cep.spark.binding import HAPPENED, OWN, field_name
 from penstock.cep.spark.partitioned_program import list_packets
 from penstock.cep.step_result import StepResult, Transition
 from penstock.lang import DURATION, TIMESTAMP, Type
-from penstock.lang.moments import EPOCH, MICROSECOND
+from penstock.lang.scalars import EPOCH, MICROSECOND
 
 NOBODY: Final = Packet("", {})
 """Stands for the packet of a record: events are bound already, and nobody asks for more."""

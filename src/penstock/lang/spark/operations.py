@@ -18,8 +18,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
 from penstock.lang.limits import MAX_EXACT, MAX_NUMERAL, MAX_STRING, MIN_INT
-from penstock.lang.moments import TIMESTAMP_PATTERN
-from penstock.lang.semantics import DOUBLE_PATTERN, INT_PATTERN
+from penstock.lang.scalars import DOUBLE_PATTERN, INT_PATTERN, LOWER, TIMESTAMP_PATTERN
 from penstock.lang.spark.values import (
     DAY,
     HOUR,
@@ -36,7 +35,6 @@ from penstock.lang.spark.values import (
     multiply,
     within,
 )
-from penstock.lang.text import LOWER
 from penstock.lang.types import BOOL, DOUBLE, DURATION, INT, STRING, TIMESTAMP, Scalar, Type
 
 

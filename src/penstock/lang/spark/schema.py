@@ -29,7 +29,7 @@ from penstock.lang.types import (
     TIMESTAMP,
     ListOf,
     MapOf,
-    Record,
+    RecordType,
     Scalar,
     Type,
 )
@@ -53,13 +53,13 @@ def spark_type(kind: Type) -> spark_types.DataType:
             return spark_types.ArrayType(spark_type(element))
         case MapOf(value=value):
             return spark_types.MapType(spark_types.StringType(), spark_type(value))
-        case Record():
+        case RecordType():
             return spark_struct(kind)
         case _:
             return _SPARK_TYPES[kind]
 
 
-def spark_struct(record: Record) -> spark_types.StructType:
+def spark_struct(record: RecordType) -> spark_types.StructType:
     """Return the Spark type that holds a record, such as a root of a scope."""
     return spark_types.StructType(
         [spark_types.StructField(name, spark_type(kind)) for name, kind in record.fields]
@@ -74,7 +74,7 @@ def check_inputs(expression: Expression, inputs: Inputs, frame: DataFrame) -> No
         place = ".".join(path)
         kind: Type | None = expression.scope.root(path[0])
         for name in path[1:]:
-            kind = kind.field(name) if isinstance(kind, Record) else None
+            kind = kind.field(name) if isinstance(kind, RecordType) else None
         if kind is None:
             raise TypeError(f"the checker let {place} pass")
         try:
@@ -96,7 +96,7 @@ def _holds(found: spark_types.DataType, kind: Type) -> bool:
             return _holds(found.elementType, element)
         case MapOf(value=value), spark_types.MapType():
             return found.keyType == spark_types.StringType() and _holds(found.valueType, value)
-        case Record(fields=fields), spark_types.StructType():
+        case RecordType(fields=fields), spark_types.StructType():
             return all(
                 name in found.names and _holds(found[name].dataType, inner)
                 for name, inner in fields

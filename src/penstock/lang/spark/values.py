@@ -20,7 +20,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
 from penstock.lang.limits import MAX_DURATION, MAX_INT, MAX_TIMESTAMP, MIN_INT, MIN_TIMESTAMP
-from penstock.lang.moments import EPOCH, MICROSECOND
+from penstock.lang.scalars import EPOCH, MICROSECOND
 from penstock.lang.types import (
     BOOL,
     DOUBLE,
@@ -30,7 +30,7 @@ from penstock.lang.types import (
     TIMESTAMP,
     ListOf,
     MapOf,
-    Record,
+    RecordType,
     Scalar,
     Type,
 )
@@ -46,7 +46,7 @@ INFINITY: Final = float("inf")
 REPEATABLE: Final = 16  # an operand of up to so many parts is repeated, not bound
 
 
-class Value(NamedTuple):
+class ColumnValue(NamedTuple):
     """A column within an expression: how large it is, and whether it is surely finite."""
 
     column: Column
@@ -54,23 +54,25 @@ class Value(NamedTuple):
     finite: bool = True
 
 
-Finish: TypeAlias = Callable[[Value, Type], Column]
+Finish: TypeAlias = Callable[[ColumnValue, Type], Column]
 
 
-def let(values: Sequence[Value], body: Callable[..., Column], *, finite: bool = True) -> Value:
+def let(
+    values: Sequence[ColumnValue], body: Callable[..., Column], *, finite: bool = True
+) -> ColumnValue:
     """Use values several times in a body without repeating large ones."""
     weight = sum(value.weight for value in values)
     if weight <= REPEATABLE:
-        return Value(body(*(value.column for value in values)), 3 * weight + 4, finite)
+        return ColumnValue(body(*(value.column for value in values)), 3 * weight + 4, finite)
     names = [f"p{index}" for index in range(len(values))]
     parts = [value.column.alias(name) for value, name in zip(values, names, strict=True)]
     bound = F.transform(
         F.array(F.struct(*parts)), lambda it: body(*(it.getField(name) for name in names))
     )
-    return Value(F.get(bound, F.lit(0)), weight + 8, finite)
+    return ColumnValue(F.get(bound, F.lit(0)), weight + 8, finite)
 
 
-def solidify(value: Value) -> Value:
+def solidify(value: ColumnValue) -> ColumnValue:
     """Return a double that is NULL where it is infinite or NaN."""
     if value.finite:
         return value
@@ -80,7 +82,7 @@ def solidify(value: Value) -> Value:
         known = F.nanvl(known, F.lit(None).cast("double"))
     else:
         known = F.get(F.array_remove(F.array(known), float("nan")), F.lit(0))
-    return Value(known, value.weight + 4)
+    return ColumnValue(known, value.weight + 4)
 
 
 def bigint(number: int) -> Column:
@@ -128,21 +130,21 @@ def divide(value: Column, by: int) -> Column:
     return F.call_function("div", value, bigint(by))
 
 
-def bring_in(taken: Column, kind: Type, weight: int) -> Value:
+def bring_in(taken: Column, kind: Type, weight: int) -> ColumnValue:
     """Check a value from outside and give it the form it has within a column."""
     if kind == STRING:
-        return Value(F.try_validate_utf8(taken), weight + 1)
+        return ColumnValue(F.try_validate_utf8(taken), weight + 1)
     if kind == DOUBLE:
-        return Value(taken, weight, finite=False)
+        return ColumnValue(taken, weight, finite=False)
     if kind == TIMESTAMP:
-        return Value(as_moment(F.unix_micros(taken)), weight + 5)
+        return ColumnValue(as_moment(F.unix_micros(taken)), weight + 5)
     if kind == DURATION:
         micros = (taken.cast("decimal(20,6)") * MICROSECONDS).cast("bigint")
-        return Value(as_span(micros), weight + 6)
-    return Value(taken, weight)
+        return ColumnValue(as_span(micros), weight + 6)
+    return ColumnValue(taken, weight)
 
 
-def bring_out(value: Value, kind: Type) -> Column:
+def bring_out(value: ColumnValue, kind: Type) -> Column:
     """Give a value the form it has outside: in results, lists and maps."""
     if kind == TIMESTAMP:
         return F.timestamp_micros(value.column)
@@ -163,7 +165,7 @@ def clean(taken: Column, kind: Type, finish: Finish = bring_out) -> Column:
         case MapOf(value=inner):
             known = F.map_filter(taken, lambda key, _: F.is_valid_utf8(key))
             return F.transform_values(known, lambda _, item: clean(item, inner, finish))
-        case Record(fields=fields):
+        case RecordType(fields=fields):
             parts = [clean(taken.getField(name), inner, finish) for name, inner in fields]
             named = [part.alias(name) for part, (name, _) in zip(parts, fields, strict=True)]
             return F.when(taken.isNotNull(), F.struct(*named))

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 
 from penstock.cep.spark import match_filter
 from penstock.errors import UsageError, quote
-from penstock.lang import BOOL, DOUBLE, INT, STRING, TIMESTAMP, Record, Scope, Type
+from penstock.lang import BOOL, DOUBLE, INT, STRING, TIMESTAMP, RecordType, Scope, Type
 from penstock.lang.spark import Inputs, spark_type
 from penstock.model.kinds import ObjectShape, Stream
 from penstock.pipeline.records.columns import TIME
@@ -46,7 +46,7 @@ def make_inputs(stream: Stream, scope: Scope, shapes: Iterable[ObjectShape]) -> 
     topic = find_topic(stream)
     message = _record(scope, "t")
     declared = message.field("payload")
-    payload = declared.fields if isinstance(declared, Record) else ()
+    payload = declared.fields if isinstance(declared, RecordType) else ()
     fields = {name: _field(stream, name, kind) for name, kind in payload}
     t = {name: _missing(kind) for name, kind in message.fields if name != "payload"}
     e = {name: _missing(kind) for name, kind in _record(scope, "e").fields}
@@ -105,7 +105,7 @@ def find_topic(stream: Stream) -> Column:
     return F.concat_ws("/", *parts)
 
 
-def _record(scope: Scope, root: str) -> Record:
+def _record(scope: Scope, root: str) -> RecordType:
     record = scope.root(root)
     if record is None:
         raise TypeError(f"the scope of events has no {root}")

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.lang import DURATION, TIMESTAMP, ListOf, MapOf, Record, Type, prepare
-from penstock.lang.moments import read_duration, read_timestamp
+from penstock.lang import DURATION, TIMESTAMP, ListOf, MapOf, RecordType, Type, prepare
+from penstock.lang.scalars import read_duration, read_timestamp
 
 
 class WrongValueError(ValueError):
@@ -30,7 +30,7 @@ def read_value(value: Any, kind: Type, place: tuple[str | int, ...] = ()) -> Any
             return [read_value(item, element, (*place, at)) for at, item in enumerate(value)]
         case MapOf(value=inner) if isinstance(value, Mapping):
             return {name: read_value(item, inner, (*place, name)) for name, item in value.items()}
-        case Record(fields=fields) if isinstance(value, Mapping):
+        case RecordType(fields=fields) if isinstance(value, Mapping):
             return _read_record(value, dict(fields), place)
     read = value
     if isinstance(value, str) and kind == TIMESTAMP:

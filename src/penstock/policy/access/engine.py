@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from penstock.lang import Record
+from penstock.lang import RecordType
 from penstock.model.kinds import Group, ObjectShape
 from penstock.policy.access.emergencies import Situations
 from penstock.policy.access.explanations import explain_access
@@ -217,7 +217,7 @@ class AccessEngine:
             self._shape_tree.set(shape.filter, held)
         self.invalidate()
 
-    def declare(self, record: Record) -> None:
+    def declare(self, record: RecordType) -> None:
         """Say which attributes subjects have, with their types."""
         self._directory.declare(record)
         self.invalidate()

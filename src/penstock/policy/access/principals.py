@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from penstock.lang import Record, prepare
+from penstock.lang import RecordType, prepare
 from penstock.model.kinds import Group
 
 Action = Literal["read", "write"]
@@ -134,12 +134,12 @@ class KnownAttributes:
 class Directory:
     """The attributes of everybody, by subject as definitions write it (`user:ann`)."""
 
-    def __init__(self, record: Record | None = None) -> None:
+    def __init__(self, record: RecordType | None = None) -> None:
         self.membership = Membership()
-        self._record = record or Record(())
+        self._record = record or RecordType(())
         self._known: dict[str, KnownAttributes] = {}
 
-    def declare(self, record: Record) -> None:
+    def declare(self, record: RecordType) -> None:
         """Say which attributes there are, with their types."""
         self._record = record
 

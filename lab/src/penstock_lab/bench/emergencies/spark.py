@@ -29,7 +29,7 @@ from penstock.config import defaults
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.events import compile_program
 from penstock.eventlog import EventLog
-from penstock.lang.moments import EPOCH
+from penstock.lang.scalars import EPOCH
 from penstock.model.document import Document
 from penstock.model.kinds import Concern, kinds_of
 from penstock.pipeline.detection.plan import DetectionPlan

@@ -1,6 +1,16 @@
-"""Timestamps and durations: notation, range, and parts.
+"""What strings, patterns, timestamps and durations are, in every form alike.
 
 Rules that hold here:
+- A string is a sequence of Unicode characters (code points without surrogates);
+  anything else that Python calls `str` is no value.
+- `lower` maps one code point to one code point, whatever stands beside it, and only
+  where both were assigned in Unicode 3.2. Full lower-casing depends on the Unicode version of
+  each runtime; case pairs that old are frozen by Unicode's stability policy, so every
+  Python and every JVM agrees on them.
+- The levels of a topic are what stands between its slashes.
+- A regular expression has RE2's syntax and meaning. It is a constant of the expression: its
+  cost is known when it is compiled. `search` looks for it anywhere in the text, in time
+  linear in the text, and captures nothing.
 - A timestamp is a moment in UTC with microseconds, in the years 1 to 9999; a duration
   is a number of microseconds, up to 10,000 years both ways. Beyond is no value.
 - The notation of a timestamp is RFC 3339 with capital T and Z, at most six decimals
@@ -12,16 +22,22 @@ Rules that hold here:
 from __future__ import annotations
 
 import re
+import unicodedata
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
-from typing import Final
+from typing import Any, Final
 
-from penstock.lang.limits import MAX_DURATION
+import re2
+
+from penstock.lang.limits import MAX_DURATION, MAX_PATTERN, MAX_PATTERN_MEMORY
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND: Final = timedelta(microseconds=1)
 
-# Shared with the Spark form: nothing in it means different things to Java and Python.
+# Shared with the Spark form: nothing in them means different things to Java and Python.
+INT_PATTERN: Final = "-?[0-9]{1,19}"
+DOUBLE_PATTERN: Final = "-?[0-9]+([.][0-9]+)?([eE][+-]?[0-9]+)?"
 TIMESTAMP_PATTERN: Final = (
     "[0-9]{4}-[0-9]{2}-[0-9]{2}T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]([.][0-9]{1,6})?"
     "(Z|[+-](0[0-9]|1[0-7]):[0-5][0-9]|[+-]18:00)"
@@ -36,6 +52,81 @@ _MICROSECONDS: Final = {
     "ms": 1_000,
     "us": 1,
 }
+
+
+# Strings
+
+
+def is_text(value: str) -> bool:
+    """Tell whether a str is free of surrogates, so that it has a UTF-8 form."""
+    if value.isascii():
+        return True
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _build_lower_table() -> dict[int, int]:
+    table = {}
+    for code in range(0x10500):  # no capital letter of Unicode 3.2 lies beyond
+        character = chr(code)
+        small = character.lower()
+        pair = len(small) == 1 and small != character
+        if pair and all(unicodedata.ucd_3_2_0.category(c) != "Cn" for c in (character, small)):
+            table[code] = ord(small)
+    return table
+
+
+LOWER: Final = _build_lower_table()
+
+
+def lower(value: str) -> str:
+    """Return the string with each capital letter replaced by its small one."""
+    return value.lower() if value.isascii() else value.translate(LOWER)
+
+
+def includes(topic: str, word: str) -> bool:
+    """Tell whether one level of a topic equals or contains a word."""
+    return "/" not in word and word in topic
+
+
+# Regular expressions
+
+
+class RegexError(ValueError):
+    """A pattern is too long, too large, or not RE2 syntax."""
+
+
+@dataclass(frozen=True, slots=True)
+class Regex:
+    """A compiled pattern; two are the same when their texts are."""
+
+    text: str
+    program: Any = field(compare=False, repr=False)
+
+    def search(self, text: str) -> bool:
+        """Tell whether the pattern occurs in a text."""
+        return self.program.search(text.encode()) is not None
+
+
+def compile_regex(text: str) -> Regex:
+    """Compile a pattern within the bounds of the language."""
+    if len(text) > MAX_PATTERN:
+        raise RegexError(f"it has {len(text)} characters, at most {MAX_PATTERN} are allowed")
+    options = re2.Options()
+    options.never_capture = True
+    options.log_errors = False
+    options.max_mem = MAX_PATTERN_MEMORY
+    try:
+        return Regex(text, re2.compile(text, options))
+    except re2.error as error:
+        detail = error.args[0]
+        raise RegexError(detail.decode() if isinstance(detail, bytes) else detail) from None
+
+
+# Timestamps and durations
 
 
 def read_timestamp(text: str) -> datetime | None:
