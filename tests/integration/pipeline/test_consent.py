@@ -18,7 +18,7 @@ from penstock.definitions import DefinitionSet
 from penstock.errors import UnavailableError
 from penstock.eventlog import EventLog
 from penstock.model.document import Document
-from penstock.pipeline.anonymizers.forgetting import find_objectors
+from penstock.pipeline.anonymizers.stateful import find_objectors
 from penstock.pipeline.records.columns import SUBJECT
 from penstock.pipeline.records.opt_outs import REFUSED, OptOuts, mark_subjects
 from penstock.pipeline.service.control import Control

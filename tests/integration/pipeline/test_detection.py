@@ -170,7 +170,7 @@ def _runner(
 ) -> DetectionRunner:
     from penstock.pipeline.detection.plan import DetectionPlan  # noqa: PLC0415
     from penstock.pipeline.detection.runner import DetectionRunner  # noqa: PLC0415 - loads Spark
-    from penstock.pipeline.sources.topic import TopicSource  # noqa: PLC0415
+    from penstock.pipeline.sources.event_log import TopicSource  # noqa: PLC0415
 
     plan = DetectionPlan.find(definitions, "house")
     return DetectionRunner(spark, plan, TopicSource(Topic(log)), found, rows=rows, parts=3)

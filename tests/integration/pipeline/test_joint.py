@@ -57,7 +57,7 @@ RECORDS: list[dict[str, Any]] = [
 
 def _open(spark: SparkSession, folder: Path) -> tuple[StreamRunner, DefinitionSet]:
     from penstock.model.kinds import Stream  # noqa: PLC0415 - loads Spark
-    from penstock.pipeline.sources.topic import TopicSource  # noqa: PLC0415
+    from penstock.pipeline.sources.event_log import TopicSource  # noqa: PLC0415
     from penstock.pipeline.views.blueprint import Blueprint  # noqa: PLC0415
     from penstock.pipeline.views.stream_runner import StreamRunner  # noqa: PLC0415
     from penstock.pipeline.views.view_runner import ViewRunner  # noqa: PLC0415

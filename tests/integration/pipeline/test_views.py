@@ -70,7 +70,7 @@ class House:
 
     def stream(self, definitions: DefinitionSet, *names: str, rows: int = 1000) -> StreamRunner:
         from penstock.model.kinds import Stream  # noqa: PLC0415
-        from penstock.pipeline.sources.topic import TopicSource  # noqa: PLC0415 - loads Spark
+        from penstock.pipeline.sources.event_log import TopicSource  # noqa: PLC0415 - loads Spark
         from penstock.pipeline.views.stream_runner import StreamRunner  # noqa: PLC0415 - loads Spark
 
         stream = definitions.get(Stream, "patients")

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from penstock.config.sections.pipeline import PipelineSettings
 from penstock.eventlog import EventLog
 from penstock.model.kinds import Stream
-from penstock.pipeline.sources.topic import TopicSource
+from penstock.pipeline.sources.event_log import TopicSource
 from penstock.pipeline.views.blueprint import Blueprint
 from penstock.pipeline.views.stream_runner import StreamRunner
 from penstock.pipeline.views.view_runner import ViewRunner

@@ -39,7 +39,7 @@ from penstock.pipeline.anonymizers.stateful import Step
 from penstock.pipeline.anonymizers.windows import WindowStep
 from penstock.pipeline.records.columns import OFFSET, PERSON, SUBJECT, TIME, arrow_schema
 from penstock.pipeline.session import open_session
-from penstock.pipeline.sources.topic import TopicSource
+from penstock.pipeline.sources.event_log import TopicSource
 from penstock.pipeline.views.blueprint import Blueprint
 from penstock.pipeline.views.stream_runner import StreamRunner
 from penstock.pipeline.views.view_runner import ViewRunner

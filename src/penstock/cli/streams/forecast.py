@@ -32,9 +32,9 @@ from penstock.cli.session import (
 from penstock.errors import UsageError, quote
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
     from penstock.pipeline.forecasting.model import Quality
+    from penstock.pipeline.forecasting.vital_signs import Hours
+    from penstock.pipeline.session import Session
 
 TOPIC = "forecast/worsening"
 HOUSE = "nursing-home"
@@ -238,7 +238,7 @@ def _publish(
 
 
 @contextmanager
-def _open_spark() -> Iterator[SparkSession]:
+def _open_spark() -> Iterator[Session]:
     from penstock.pipeline.session import open_session
 
     spark = open_session(configuration().pipeline)
@@ -252,7 +252,7 @@ def _load_house() -> type:
     return load_plugin(SIMULATIONS, HOUSE, type)
 
 
-def _simulate(spark: SparkSession, patients: int, days: int, seed: int) -> DataFrame:
+def _simulate(spark: Session, patients: int, days: int, seed: int) -> Hours:
     import pandas as pd
 
     from penstock.pipeline.forecasting.vital_signs import COLUMNS
@@ -263,11 +263,11 @@ def _simulate(spark: SparkSession, patients: int, days: int, seed: int) -> DataF
     return spark.createDataFrame(rows, schema=COLUMNS)
 
 
-def _read_stream(spark: SparkSession, name: str) -> DataFrame:
+def _read_stream(spark: Session, name: str) -> Hours:
     from penstock.model.kinds import Stream
     from penstock.pipeline.forecasting.vital_signs import read_stream
-    from penstock.pipeline.records.schema_registry import RegistrySchemas
-    from penstock.pipeline.sources.stream_sources import open_source
+    from penstock.pipeline.records.avro import RegistrySchemas
+    from penstock.pipeline.sources.source import open_source
 
     config = configuration()
     with open_definitions() as store:

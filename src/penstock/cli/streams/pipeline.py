@@ -33,7 +33,7 @@ def detect(stream: str, once: bool, as_json: bool) -> None:
     The definitions are those that the gateway detects by. Complex events, transitions and what
     actions would publish are reported, each once; access stays as the gateway decides it.
     """
-    from penstock.pipeline.detection.process import open_detection, run_detection
+    from penstock.pipeline.detection.runner import open_detection, run_detection
     from penstock.pipeline.session import open_session
     from penstock.telemetry import configure, install_hooks
 
@@ -86,7 +86,7 @@ def detect(stream: str, once: bool, as_json: bool) -> None:
 def detected(stream: str, kind: str, rows: int, as_json: bool) -> None:
     """Show what was detected in a stream, the newest batches first."""
     from penstock.model.kinds import Stream
-    from penstock.pipeline.detection.process import results_folder
+    from penstock.pipeline.detection.runner import results_folder
     from penstock.pipeline.sinks.commits import ViewFolder
     from penstock.pipeline.sinks.published import read_published
 

@@ -19,7 +19,7 @@ from penstock.errors import UsageError, quote
 if TYPE_CHECKING:
     from penstock.pipeline.risk.figures import Attack
     from penstock.pipeline.risk.measurement import Risk
-    from penstock.pipeline.risk.promise import Promise
+    from penstock.pipeline.risk.question import Promise
 
 THRESHOLD = 0.2
 BAR = 30
@@ -78,7 +78,7 @@ def command(
     from penstock.pipeline.risk.measurement import measure_view, read_newest
     from penstock.pipeline.risk.plots import check_target, draw
     from penstock.pipeline.risk.population import measure_journalist
-    from penstock.pipeline.risk.promise import Promise
+    from penstock.pipeline.risk.question import Promise
     from penstock.pipeline.service.control import Control
 
     if plot is not None:

@@ -279,7 +279,7 @@ def _choose(definitions: DefinitionSet, names: Iterable[str]) -> list[str]:
 def _describe() -> list[dict[str, Any]]:
     from penstock.model.kinds import Stream, View
     from penstock.pipeline.service.control import Control, describe
-    from penstock.pipeline.sources.ends import next_offset_of
+    from penstock.pipeline.sources.offsets import next_offset_of
 
     config = configuration()
     with open_definitions() as store:

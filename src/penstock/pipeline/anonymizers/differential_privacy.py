@@ -33,14 +33,13 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from penstock.definitions.differential_privacy import END, START, Aggregate, DifferentialPrivacy
 from penstock.masks.fields import Schema
 from penstock.model.kinds.views import Window
-from penstock.pipeline.anonymizers.forgetting import split_off
-from penstock.pipeline.anonymizers.laplace import LaplaceNoise, MakeNoise, Noise
-from penstock.pipeline.anonymizers.ledger import Ledger
+from penstock.pipeline.anonymizers.epsilon import LaplaceNoise, Ledger, MakeNoise, Noise
 from penstock.pipeline.anonymizers.stateful import (
     DeadLetter,
     Outcome,
     offsets_of,
     read_table,
+    split_off,
     write_table,
 )
 from penstock.pipeline.anonymizers.windows import EARLIEST, LATE, LATEST, TIMELESS

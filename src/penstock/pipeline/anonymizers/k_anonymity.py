@@ -37,13 +37,13 @@ from penstock.masks.anonymity.rules import Rule
 from penstock.masks.anonymity.stream import StreamAnonymizer
 from penstock.masks.fields import Schema
 from penstock.masks.suppression import SYMBOL
-from penstock.pipeline.anonymizers.forgetting import find_objectors, split_off
-from penstock.pipeline.anonymizers.person_counts import HIGH, LOW, PERSONS, RECORDS, count_persons
 from penstock.pipeline.anonymizers.stateful import (
     DeadLetter,
     Outcome,
+    find_objectors,
     offsets_of,
     read_table,
+    split_off,
     write_table,
 )
 from penstock.pipeline.records.columns import (
@@ -58,6 +58,11 @@ from penstock.pipeline.records.columns import (
 
 SUPPRESSED: Final = "suppressed: there were not enough persons alike"
 NOBODY: Final = "the record does not say which person it is about"
+PERSONS: Final = "penstock:persons"
+RECORDS: Final = "penstock:records"
+LOW: Final = "penstock:low:"
+HIGH: Final = "penstock:high:"
+"""Columns of what is counted of each group: persons, records, the codes it lies between."""
 
 
 class KAnonymityStep:
@@ -254,3 +259,12 @@ def _values(column: pa.ChunkedArray) -> npt.NDArray[np.float64] | list[object]:
         return texts
     numbers: npt.NDArray[np.float64] = pc.cast(column, pa.float64()).to_numpy(zero_copy_only=False)
     return numbers
+
+
+def count_persons(groups: Integers, persons: Integers, number: int) -> Integers:
+    """Return how many different persons each of a number of groups has."""
+    order = np.lexsort((persons, groups))
+    groups, persons = groups[order], persons[order]
+    new = np.ones(groups.size, dtype=np.bool_)
+    new[1:] = (np.diff(groups) != 0) | (np.diff(persons) != 0)
+    return np.bincount(groups[new], minlength=number)

@@ -1,10 +1,11 @@
-"""What collective steps have in common: they take rows in, hold some back, let others go.
+"""What stateful anonymizers have in common: they take rows in, hold some back, release others.
 
 Rules that hold here:
 - Rows are Arrow tables with the fields of the view and some columns more: offset, person,
   time, and the number by which people who opt out are found. A step gets them in the order
   of their offsets.
-- Every row leaves a step: published, as often as the step says, or as a dead letter.
+- Every row leaves a step: published, as often as the step says, or as a dead letter. So do
+  rows that a step holds of people who opt out meanwhile.
 - `save` gives everything that a step knows; a step that is loaded from it goes on as if
   nothing had happened.
 """
@@ -15,9 +16,11 @@ import io
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
 
-from penstock.pipeline.records.columns import OFFSET, Integers
+from penstock.pipeline.records.columns import OFFSET, SUBJECT, Booleans, Integers
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +87,20 @@ def offsets_of(table: pa.Table) -> list[int]:
     """Return the offsets of rows."""
     found: list[int] = table[OFFSET].to_pylist()
     return found
+
+
+def find_objectors(rows: pa.Table, subjects: Integers) -> Booleans:
+    """Say which rows are about some of these people; those about nobody are not."""
+    known = pa.array(subjects, pa.int64())
+    found = pc.is_in(rows[SUBJECT], value_set=known, skip_nulls=True)
+    answer: Booleans = found.to_numpy(zero_copy_only=False).astype(np.bool_)
+    return answer
+
+
+def split_off(rows: pa.Table, subjects: Integers, reason: str) -> tuple[pa.Table, list[DeadLetter]]:
+    """Return rows without those of some people, and letters for these."""
+    if not subjects.size or not rows.num_rows:
+        return rows, []
+    found = find_objectors(rows, subjects)
+    letters = [DeadLetter(offset, reason) for offset in offsets_of(rows.filter(pa.array(found)))]
+    return rows.filter(pa.array(~found)).combine_chunks(), letters

@@ -8,6 +8,9 @@ Rules that hold here:
   a kill at any moment a batch is done again, or not at all.
 - A record happens at its time, or at the latest one of any record before it, as in the
   in-line engine; all parts have come to the same time at the end of a batch.
+- Where records happen when they arrive, time passes without them: what is due is detected
+  `GRACE` later, since a record that is on its way still counts as of its arrival. Where
+  records tell their own time, only they let it pass.
 - Nothing is opened or published: what scenarios come to is reported. Access follows the
   situations of the gateway's own engine alone.
 """
@@ -16,6 +19,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -34,18 +38,21 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
 from penstock.cep.spark import bind_types, field_name, list_packets
+from penstock.config import Config
+from penstock.config.sections.pipeline import PipelineSettings
+from penstock.definitions import DefinitionSet
 from penstock.errors import UsageError, quote
 from penstock.model.kinds import ObjectShape
 from penstock.pipeline.detection.inputs import list_told, make_inputs
-from penstock.pipeline.detection.joint_engine import Joint
 from penstock.pipeline.detection.plan import DetectionPlan
-from penstock.pipeline.detection.tasks import PART, find_timer, make_task
+from penstock.pipeline.detection.tasks import PART, JointEngine, find_timer, make_task
+from penstock.pipeline.records.avro import FindSchema, RegistrySchemas
 from penstock.pipeline.records.columns import OFFSET, PROBLEM, TIME
-from penstock.pipeline.records.decoder import FindSchema
 from penstock.pipeline.records.parser import parse_records
 from penstock.pipeline.sinks.commits import Commit, Totals, ViewWriter
 from penstock.pipeline.sources.event_log import SCHEMA
-from penstock.pipeline.sources.source import Source
+from penstock.pipeline.sources.source import Source, open_source
+from penstock.telemetry import get_logger
 
 PARTS: Final = 8
 """How many parts persons are followed in; it stays as it is once a detection has begun."""
@@ -60,6 +67,9 @@ RESULTS: Final = (
     "step bigint, place int"
 )
 """`cep.spark.parts.SCHEMA` in Spark's words."""
+GRACE: Final = 10_000
+"""How long a record may be on its way from its arrival to the log, in milliseconds."""
+_log = get_logger("pipeline")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +111,7 @@ class DetectionRunner:
         self._mark = Mark(
             parts=parts if separation.key else 1, key=separation.key, stream=plan.stream.name
         )
-        self._joint: Joint | None = None
+        self._joint: JointEngine | None = None
         shapes = plan.definitions.of(ObjectShape).values()
         self._types = list_packets(plan.program)
         inputs = make_inputs(plan.stream, plan.definitions.scope, shapes)
@@ -245,7 +255,7 @@ class DetectionRunner:
             return False
         if self._joint is None:
             token_before = self._mark.token if self._mark.joint else ""
-            self._joint = Joint(self.plan.separation, self._engines, token_before)
+            self._joint = JointEngine(self.plan.separation, self._engines, token_before)
         joint, self._joint = self._joint, None  # if it fails, it is made anew
         events = [_named(name) for name in list_packets(program)]
         samples = rows.where(_any(events)).select(_PLACE, _AT, *events).toArrow()
@@ -309,3 +319,39 @@ def _kept(frame: DataFrame) -> Iterator[DataFrame]:
         yield frame
     finally:
         frame.unpersist()
+
+
+def results_folder(settings: PipelineSettings, stream: str) -> Path:
+    """Return where results of a stream's detection are kept."""
+    return settings.folder / ".detection" / stream
+
+
+def open_detection(
+    config: Config, spark: SparkSession, definitions: DefinitionSet, stream: str
+) -> DetectionRunner:
+    """Return the detection of a stream, ready to take in records."""
+    settings = config.pipeline
+    plan = DetectionPlan.find(definitions, stream)
+    kafka = plan.stream.source.kafka if plan.stream.source else None
+    runner = DetectionRunner(
+        spark,
+        plan,
+        open_source(plan.stream, settings, config.kafka),
+        results_folder(settings, stream),
+        rows=settings.batch,
+        find_schema=RegistrySchemas(kafka.registry) if kafka and kafka.registry else None,
+    )
+    runner.open()
+    return runner
+
+
+def run_detection(runner: DetectionRunner, interval: float, told: threading.Event) -> None:
+    """Take in records as they come, until told to end."""
+    _log.info("detecting events", stream=runner.plan.stream.name)
+    by_arrival = runner.plan.stream.time is None
+    while not told.is_set():
+        runner.catch_up()
+        if by_arrival:
+            runner.advance(time.time_ns() // 1_000_000 - GRACE)
+        told.wait(interval)
+    _log.info("detection has ended", stream=runner.plan.stream.name)

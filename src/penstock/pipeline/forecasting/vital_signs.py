@@ -12,17 +12,20 @@ Rules that hold here:
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users call it
 
 from penstock.errors import UsageError, quote
 from penstock.model.kinds import Stream
+from penstock.pipeline.records.avro import FindSchema
 from penstock.pipeline.records.columns import PROBLEM, TIME
-from penstock.pipeline.records.decoder import FindSchema
 from penstock.pipeline.records.parser import parse_records
 from penstock.pipeline.sources.source import Source
+
+Hours: TypeAlias = DataFrame
+"""The signs of people, hour by hour, with the columns of `COLUMNS`."""
 
 COLUMNS: Final = (
     "patient string, hour bigint, temperature double, respiratory double, saturation double"
@@ -33,14 +36,14 @@ _NUMBERS: Final = frozenset({"int", "long", "float", "double"})
 _SHARES: Final = 4
 
 
-def read_lines(spark: SparkSession, path: Path) -> DataFrame:
+def read_lines(spark: SparkSession, path: Path) -> Hours:
     """Return the hours of a file of JSON lines."""
     return spark.read.schema(COLUMNS).json(str(path)).dropna()
 
 
 def read_stream(
     spark: SparkSession, stream: Stream, source: Source, find_schema: FindSchema | None = None
-) -> DataFrame:
+) -> Hours:
     """Return the hours of all records that a stream has now."""
     subject = _check(stream)
     end = source.take_in()
@@ -55,7 +58,7 @@ def read_stream(
     return told.groupBy("patient", "hour").agg(*worst).dropna()
 
 
-def split_people(signs: DataFrame) -> tuple[DataFrame, DataFrame]:
+def split_people(signs: Hours) -> tuple[Hours, Hours]:
     """Return the hours of three of four people, and those of the others.
 
     Who is where depends on the name alone, so that it is the same each time.

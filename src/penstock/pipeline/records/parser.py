@@ -14,6 +14,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -21,12 +22,12 @@ from pyspark.sql import Column, DataFrame, SparkSession, types
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
 from penstock.definitions.views import schema_of
+from penstock.masks.chain import type_reason
 from penstock.masks.fields import DECIMALS, MAX_DOUBLE, MAX_FLOAT, FieldType, Schema
 from penstock.masks.spark import spark_type
 from penstock.model.kinds import Stream
+from penstock.pipeline.records.avro import AvroDecoder, FindSchema, decode_frame
 from penstock.pipeline.records.columns import MILLISECONDS, OFFSET, PERSON, PROBLEM, TIME, VALUE
-from penstock.pipeline.records.decoder import AvroDecoder, FindSchema, decode_frame
-from penstock.pipeline.records.type_errors import explain
 
 _PARSED: Final = "penstock:parsed"
 _TEXT: Final = "penstock:text"
@@ -38,6 +39,7 @@ NO_OBJECT: Final = "the record is no JSON object whose fields have the declared 
 NOT_ONE: Final = "the record is not one JSON object and nothing else"
 NO_PAYLOAD: Final = "the envelope has no payload"
 NOT_FINITE: Final = "the field {} holds no finite number of its type"
+_STRING: Final = types.StringType()
 
 _OPTIONS: Final = {
     "mode": "PERMISSIVE",
@@ -190,3 +192,31 @@ def _time(stream: Stream, fields: dict[str, Column]) -> Column:
     column = fields[stream.time]
     kinds = {field.name: field.type for field in stream.fields}
     return F.unix_millis(column) if kinds[stream.time] == "timestamp" else column
+
+
+def explain(
+    text: Column, read: Column, schema: Schema, options: Mapping[str, str], path: tuple[str, ...]
+) -> Column:
+    """Return what is wrong with the first field that is not of its type, or null.
+
+    `read` has the fields as they were read, null where they are wrong. Read once more as
+    texts, which anything is, those that are wrong are there.
+    """
+    shape = types.StructType([types.StructField(name, _STRING) for name in schema])
+    for name in reversed(path):
+        shape = types.StructType([types.StructField(name, shape)])
+    written = F.from_json(text, shape, dict(options))
+    for name in path:
+        written = written.getField(name)
+    wrong = F.array_except(_present(written), _present(read))
+    reasons = [
+        F.lit(part)
+        for name, field in schema.items()
+        for part in (name, type_reason(name, field.type))
+    ]
+    return F.try_element_at(F.create_map(*reasons), F.get(wrong, F.lit(0)))
+
+
+def _present(record: Column) -> Column:
+    """Return the names of the fields that are not null."""
+    return F.json_object_keys(F.to_json(record))

@@ -21,8 +21,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from penstock.definitions.anonymity import KAnonymization
 from penstock.errors import UsageError, quote
 from penstock.eventlog import EventLog
-from penstock.pipeline.anonymizers.k_anonymity import SUPPRESSED
-from penstock.pipeline.anonymizers.person_counts import PERSONS, read_persons
+from penstock.pipeline.anonymizers.k_anonymity import PERSONS, SUPPRESSED
 from penstock.pipeline.anonymizers.window_anonymizers import TOO_FEW
 from penstock.pipeline.records.columns import Integers
 from penstock.pipeline.risk.figures import (
@@ -33,11 +32,18 @@ from penstock.pipeline.risk.figures import (
     measure_attack,
     measure_sensitive,
 )
-from penstock.pipeline.risk.promise import Promise
-from penstock.pipeline.risk.question import Knowledge, Question
-from penstock.pipeline.risk.rows import read_columns, read_delivered
-from penstock.pipeline.risk.tally import COMBINATIONS, COUNT, NULL, Codes, Tally
+from penstock.pipeline.risk.question import Knowledge, Promise, Question
+from penstock.pipeline.risk.tally import (
+    COMBINATIONS,
+    COUNT,
+    NULL,
+    Codes,
+    Tally,
+    read_columns,
+    read_delivered,
+)
 from penstock.pipeline.sinks.commits import Commit, Totals, ViewFolder
+from penstock.pipeline.sinks.published import read_persons
 from penstock.pipeline.views.blueprint import Blueprint
 
 THRESHOLD: Final = 0.2

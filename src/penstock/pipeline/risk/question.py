@@ -1,20 +1,28 @@
 """What is measured of a view: which fields make groups, which are hidden, who is counted.
 
-Which fields are quasi-identifiers and which are sensitive says the stream, unless the asker
-says otherwise; what the view generalizes is a quasi-identifier in any case. Fields that the
-view does not publish play no part.
+Rules that hold here:
+- Which fields are quasi-identifiers and which are sensitive says the stream, unless the asker
+  says otherwise; what the view generalizes is a quasi-identifier in any case. Fields that the
+  view does not publish play no part.
+- A view with differential privacy publishes noisy figures and no records. Groups of its rows
+  are windows, not persons: k, l, t and the risk of being re-identified would be numbers
+  without a meaning, so that none are told. In their place stands what it promises: that bound
+  is declared, and holds whatever was published.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Self
+from typing import Any, Self
 
 from penstock.definitions.anonymity import KAnonymization
+from penstock.definitions.differential_privacy import DifferentialPrivacy
 from penstock.definitions.views import ViewPlan
 from penstock.errors import UsageError, quote
+from penstock.pipeline.sinks.commits import Commit
 from penstock.pipeline.views.blueprint import Blueprint
 
 
@@ -103,3 +111,46 @@ def _find_knowledge(blueprint: Blueprint, masked: dict[str, str], *, counted: bo
     if subject in plan.output and masked.get(subject, "tokenization") == "tokenization":
         return Knowledge.PUBLISHED
     return Knowledge.COUNTED if counted else Knowledge.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """How much may become known of a person, and what was published under it."""
+
+    epsilon: float
+    """What one window may tell of a person."""
+    budget: float
+    """What all windows of a period may tell of a person."""
+    renew: int | None
+    """How many milliseconds a period lasts; None: there is one only."""
+    contribution: int
+    windows_per_person: int
+    published: int
+    """Rows of figures, not records of persons."""
+    rejected: int
+    """Records that counted in no figure."""
+
+    @classmethod
+    def find(cls, blueprint: Blueprint, last: Commit) -> Self | None:
+        """Return what the view promises; None where it publishes records."""
+        for step in blueprint.plan.together:
+            if isinstance(step, DifferentialPrivacy):
+                return cls(
+                    epsilon=float(step.epsilon),
+                    budget=float(step.budget),
+                    renew=step.renew,
+                    contribution=step.contribution,
+                    windows_per_person=step.budget_units // step.cost,
+                    published=last.totals.published,
+                    rejected=last.totals.rejected,
+                )
+        return None
+
+    @property
+    def factor(self) -> float:
+        """By how much one person changes the probability of all that is published."""
+        return math.exp(min(self.budget, 700.0))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as JSON data."""
+        return {"measure": "differential privacy", **asdict(self)}

@@ -33,8 +33,8 @@ from penstock.pipeline.records.opt_outs import Consent, nobody_opted_out
 from penstock.pipeline.service.control import PAUSED, RUNNING, STOPPED, Condition, Control
 from penstock.pipeline.service.metrics import TimedView
 from penstock.pipeline.sinks.formats import Sinks
-from penstock.pipeline.sources.ends import checkpoint_folder
-from penstock.pipeline.sources.stream_sources import open_source
+from penstock.pipeline.sources.offsets import checkpoint_folder
+from penstock.pipeline.sources.source import open_source
 from penstock.pipeline.views.blueprint import Blueprint
 from penstock.pipeline.views.stream_runner import (
     LEAST_WAIT,

@@ -22,8 +22,7 @@ from penstock.eventlog import EventLog
 from penstock.model.kinds import Stream, View
 from penstock.pipeline.risk.figures import NO_DISTANCE
 from penstock.pipeline.risk.measurement import Meter, Risk, read_plan
-from penstock.pipeline.risk.promise import Promise
-from penstock.pipeline.risk.question import Question
+from penstock.pipeline.risk.question import Promise, Question
 from penstock.pipeline.service.control import Control, describe
 from penstock.pipeline.sinks.commits import COMMITS, Commit, Totals, ViewFolder
 from penstock.pipeline.views.view_runner import ViewRunner

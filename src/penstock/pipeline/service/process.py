@@ -22,7 +22,7 @@ from penstock.definitions import DefinitionSet
 from penstock.eventlog import EventLog
 from penstock.pipeline.service.manager import Manager
 from penstock.pipeline.service.metrics import Observer
-from penstock.pipeline.sources.ends import next_offset_of
+from penstock.pipeline.sources.offsets import next_offset_of
 from penstock.telemetry import Endpoint, Health, get_logger
 from penstock.telemetry.health import Figures
 

@@ -1,20 +1,36 @@
-"""Reads what a view has published."""
+"""What a view has published, and how many persons stand behind its groups.
+
+    persons/SEQUENCE.parquet    one line per group of the batch: its generalized values, the
+                                codes they lie between, records, and persons
+
+Rules that hold here:
+- Counts of persons are private: the published files do not tell who a record is about, so
+  that persons cannot be counted there. They stand outside `data`, readable by the owner alone.
+- Counts are of one batch. A group that grows over several batches has at least as many
+  persons as in its largest; sums would count some twice.
+- Written before the batch counts, under its number; what a crash left is written over.
+"""
 
 from __future__ import annotations
 
 import csv
+import io
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import fastavro
+import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet  # type: ignore[import-untyped]
 
 from penstock.eventlog import Topic
 from penstock.pipeline.sinks.commits import ViewFolder
 
 CHUNK: Final = 10_000
+PERSONS_FOLDER: Final = "persons"
+DIGITS: Final = 12
 
 
 def read_published(folder: ViewFolder) -> Iterator[dict[str, Any]]:
@@ -52,3 +68,32 @@ def read_file(path: Path) -> Iterator[dict[str, Any]]:
     else:
         with path.open(encoding="utf-8", newline="") as text:
             yield from csv.DictReader(text)
+
+
+def write_persons(folder: Path, sequence: int, groups: pa.Table | None) -> None:
+    """Keep the counts of a batch; None where there are none."""
+    path = _path(folder, sequence)
+    if groups is None:
+        path.unlink(missing_ok=True)
+        return
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    made = io.BytesIO()
+    pyarrow.parquet.write_table(groups, made, compression="zstd")
+    partial = path.with_suffix(".partial")
+    with partial.open("wb") as file:
+        file.write(made.getvalue())
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def read_persons(folder: Path, sequences: Iterable[int]) -> Iterator[pa.Table]:
+    """Yield the counts of these batches, as far as there are any."""
+    for sequence in sequences:
+        path = _path(folder, sequence)
+        if path.exists():
+            yield pyarrow.parquet.read_table(path)
+
+
+def _path(folder: Path, sequence: int) -> Path:
+    return folder / PERSONS_FOLDER / f"{sequence:0{DIGITS}}.parquet"

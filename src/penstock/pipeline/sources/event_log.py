@@ -27,6 +27,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 from typing_extensions import override
 
+from penstock.errors import UnavailableError, quote
 from penstock.eventlog import Topic
 from penstock.eventlog.lines import MARK, decode
 from penstock.eventlog.slices import Slice
@@ -177,3 +178,36 @@ def read_on(spark: SparkSession, folder: Path, start: int, rows: int) -> DataFra
     spark.dataSource.register(LogSource)
     reader = spark.readStream.format(FORMAT).option("folder", str(folder))
     return reader.option("start", start).option("rows", rows).load()
+
+
+class TopicSource:
+    """The records of a topic; the log has offsets of its own."""
+
+    def __init__(self, topic: Topic) -> None:
+        self._topic = topic
+
+    def take_in(self) -> int:
+        """Return the offset that the next record will get."""
+        return self._topic.next_offset
+
+    def read_on(self, spark: SparkSession, start: int, rows: int) -> DataFrame:
+        """Return the records from `start` on as a stream."""
+        return read_on(spark, self._topic.folder, start, rows)
+
+    def place(self, batch: DataFrame) -> DataFrame:
+        """Return the batch: it has its offsets."""
+        return batch
+
+    def check(self, start: int, end: int) -> None:
+        """Raise if the log has forgotten records of the stretch."""
+        first = self._topic.first_offset
+        if start < min(first, end):
+            raise UnavailableError(
+                f"the event log has forgotten the records {start} to {min(first, end) - 1} "
+                f"of {quote(self._topic.folder.name)}",
+                fix="restore the topic's files from a backup",
+            )
+
+    def read_stretch(self, spark: SparkSession, start: int, end: int) -> DataFrame:
+        """Return the records from `start` to before `end`."""
+        return read_stretch(spark, self._topic.folder, start, end)

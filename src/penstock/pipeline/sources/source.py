@@ -1,4 +1,4 @@
-"""What every source of a stream can do.
+"""What every source of a stream can do, and which one a stream has.
 
 Rules that hold here:
 - Each record has one offset for good. Offsets begin at zero and grow; few hold no record. A
@@ -14,15 +14,26 @@ where a batch that Spark brought with the store's own places gets its running of
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Protocol
 
 from pyspark.sql import DataFrame, SparkSession
+
+from penstock.config.sections.kafka import KafkaSettings
+from penstock.config.sections.pipeline import PipelineSettings
+from penstock.eventlog import EventLog
+from penstock.model.kinds import Stream
+from penstock.pipeline.sources.event_log import TopicSource
+from penstock.pipeline.sources.files import FilesSource
+from penstock.pipeline.sources.index import FileIndex
+from penstock.pipeline.sources.kafka_index import KafkaIndex
+from penstock.pipeline.sources.offsets import index_folder
 
 
 class Source(Protocol):
     """The records of a stream.
 
-    Frames have the columns of `log_source.SCHEMA`, and `parsing.PROBLEM` where a source may
+    Frames have the columns of `event_log.SCHEMA`, and `columns.PROBLEM` where a source may
     find that a record is none.
     """
 
@@ -43,3 +54,21 @@ class Source(Protocol):
 
     def read_stretch(self, spark: SparkSession, start: int, end: int) -> DataFrame:
         """Return the records from `start` to before `end`."""
+
+
+def open_source(
+    stream: Stream, settings: PipelineSettings, kafka: KafkaSettings | None = None
+) -> Source:
+    """Return where the records of a stream come from."""
+    if stream.source is None:
+        return TopicSource(EventLog(settings.event_log).topic(stream.topic))
+    folder = index_folder(stream.name, stream.source, settings)
+    files = stream.source.files
+    if files is None:
+        # Loaded here: not everyone who runs views has a client of Kafka.
+        from penstock.eventlog.kafka import KafkaLog  # noqa: PLC0415
+        from penstock.pipeline.sources.kafka import KafkaSource  # noqa: PLC0415
+
+        log = KafkaLog(kafka or KafkaSettings())
+        return KafkaSource(log, stream.topic, KafkaIndex(folder), settings.batch)
+    return FilesSource(FileIndex(folder, Path(files.folder), files.format), folder, stream)

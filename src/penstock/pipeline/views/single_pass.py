@@ -29,9 +29,9 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 
 from penstock.masks import Chain
 from penstock.masks.spark import JointMasks, Layout
-from penstock.pipeline import task_process
 from penstock.pipeline.anonymizers.stateful import DeadLetter
 from penstock.pipeline.records.columns import ARROW_TYPES, OFFSET, PROBLEM
+from penstock.pipeline.session import freeze_loaded
 
 # So many rows are gathered for one row group.
 GROUP: Final = 1 << 17
@@ -74,7 +74,7 @@ def write_together(frame: DataFrame, branches: Sequence[Branch], topic: str) -> 
         branch.target.mkdir()
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        task_process.settle()
+        freeze_loaded()
         return _write_task(batches, parts)
 
     answer = masks.apply(frame, [OFFSET]).mapInArrow(write, _DDL).toArrow()

@@ -26,9 +26,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from penstock.errors import PenstockError
 from penstock.eventlog.connection import BrokerError
 from penstock.model.kinds import Stream
+from penstock.pipeline.records.avro import NO_ANSWER, RegistrySchemas
 from penstock.pipeline.records.columns import OFFSET
 from penstock.pipeline.records.parser import parse_records
-from penstock.pipeline.records.schema_registry import NO_ANSWER, RegistrySchemas
 from penstock.pipeline.sources.source import Source
 from penstock.pipeline.views.operator.query import StepEndedError
 from penstock.pipeline.views.single_pass import Written

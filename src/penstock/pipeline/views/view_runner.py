@@ -23,7 +23,6 @@ from penstock.errors import UnavailableError, UsageError, quote
 from penstock.eventlog import Topic
 from penstock.masks import Chain, Vault
 from penstock.masks.spark import RowMasks, mask_frame
-from penstock.pipeline.anonymizers.person_counts import write_persons
 from penstock.pipeline.anonymizers.stateful import DeadLetter, Outcome
 from penstock.pipeline.records.columns import (
     NO_TIME,
@@ -44,6 +43,7 @@ from penstock.pipeline.records.opt_outs import (
 from penstock.pipeline.sinks.commits import Commit, Totals, ViewWriter
 from penstock.pipeline.sinks.files import ParquetSink
 from penstock.pipeline.sinks.formats import Sinks
+from penstock.pipeline.sinks.published import write_persons
 from penstock.pipeline.views.blueprint import Blueprint
 from penstock.pipeline.views.operator.commands import (
     FEED,

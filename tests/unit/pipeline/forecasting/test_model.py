@@ -23,7 +23,7 @@ from penstock.pipeline.forecasting.vital_signs import (
     read_stream,
     split_people,
 )
-from penstock.pipeline.sources.topic import TopicSource
+from penstock.pipeline.sources.event_log import TopicSource
 from penstock_lab.generate.nursing_home import House
 
 pytestmark = pytest.mark.needs("java")

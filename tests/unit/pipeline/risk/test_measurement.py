@@ -17,7 +17,7 @@ from penstock.definitions import DefinitionSet
 from penstock.errors import UsageError
 from penstock.eventlog import EventLog, Topic
 from penstock.model.document import Document
-from penstock.pipeline.anonymizers.person_counts import count_persons, read_persons, write_persons
+from penstock.pipeline.anonymizers.k_anonymity import count_persons
 from penstock.pipeline.anonymizers.stateful import DeadLetter
 from penstock.pipeline.records.columns import OFFSET, PERSON, SUBJECT, TIME
 from penstock.pipeline.risk.measurement import measure_view
@@ -25,6 +25,7 @@ from penstock.pipeline.risk.plots import draw
 from penstock.pipeline.risk.population import measure_journalist
 from penstock.pipeline.risk.question import Knowledge, Question
 from penstock.pipeline.sinks.commits import Commit, Totals, ViewFolder, ViewWriter
+from penstock.pipeline.sinks.published import read_persons, write_persons
 from penstock.pipeline.views.blueprint import Blueprint
 
 SECRET = bytes(32)

@@ -16,12 +16,10 @@ from rich.console import Console
 from penstock.errors import UnavailableError, UsageError
 from penstock.eventlog import Topic
 from penstock.pipeline.sinks.commits import Commit, ViewWriter
-from penstock.pipeline.sinks.console import ROWS, ConsoleSink
 from penstock.pipeline.sinks.delta import DeltaSink
-from penstock.pipeline.sinks.formats import Sinks
+from penstock.pipeline.sinks.files import SHOWN, ConsoleSink, Sink
+from penstock.pipeline.sinks.formats import Sinks, TopicSink
 from penstock.pipeline.sinks.published import read_published
-from penstock.pipeline.sinks.sink import Sink
-from penstock.pipeline.sinks.topic import TopicSink
 
 
 class _Crash(Exception):  # noqa: N818 - it stands for a kill, not for an error
@@ -111,15 +109,15 @@ def test_the_console_shows_each_batch_once(tmp_path: Path) -> None:
     sink = ConsoleSink("patients-nurse", Console(file=shown, width=80))
     writer = ViewWriter(tmp_path, sink.deliver)
     writer.open()
-    table = pa.table({"age [years]": list(range(ROWS + 1)), "name": ["[red]*"] * (ROWS + 1)})
+    table = pa.table({"age [years]": list(range(SHOWN + 1)), "name": ["[red]*"] * (SHOWN + 1)})
     _publish(writer, sink, "part-0.parquet", table)
     writer.close()
     writer.open()
     text = shown.getvalue()
     assert text.count("patients-nurse, batch 0, the first of them") == 1
     assert "age [years]" in text
-    assert text.count("[red]*") == ROWS
-    assert len(list(read_published(writer))) == ROWS + 1
+    assert text.count("[red]*") == SHOWN
+    assert len(list(read_published(writer))) == SHOWN + 1
 
 
 def test_every_format_of_the_model_has_a_sink(tmp_path: Path) -> None:

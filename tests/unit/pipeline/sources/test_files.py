@@ -21,9 +21,9 @@ from penstock.model.document import Document
 from penstock.model.kinds import Stream
 from penstock.pipeline.records.columns import OFFSET, PROBLEM, VALUE
 from penstock.pipeline.sources import blocks
-from penstock.pipeline.sources.ends import index_folder, next_offset_of
 from penstock.pipeline.sources.files import FileReader, FileStreamReader
 from penstock.pipeline.sources.index import ChangedFileError, FileIndex
+from penstock.pipeline.sources.offsets import index_folder, next_offset_of
 
 FIELDS = [{"name": "n", "type": "int"}, {"name": "text", "type": "string", "optional": True}]
 STREAM = Stream.model_validate({"name": "s", "fields": FIELDS})

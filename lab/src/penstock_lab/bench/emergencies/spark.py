@@ -35,7 +35,7 @@ from penstock.model.kinds import Concern, kinds_of
 from penstock.pipeline.detection.plan import DetectionPlan
 from penstock.pipeline.detection.runner import DetectionRunner
 from penstock.pipeline.session import open_session
-from penstock.pipeline.sources.topic import TopicSource
+from penstock.pipeline.sources.event_log import TopicSource
 from penstock_lab.bench.processes import cpu_seconds
 
 STREAM: Final = "house"

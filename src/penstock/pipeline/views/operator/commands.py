@@ -27,9 +27,9 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
-from penstock.pipeline import task_process
 from penstock.pipeline.anonymizers.stateful import DeadLetter, Outcome
 from penstock.pipeline.records.columns import NO_TIME, OFFSET, SUBJECT, Integers
+from penstock.pipeline.session import freeze_loaded
 from penstock.store.opt_outs import number_of
 
 FEED: Final = "feed"
@@ -145,7 +145,7 @@ def stage_rows(frame: DataFrame, folder: Path) -> tuple[str, ...]:
     target, names = str(folder), frame.columns
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        task_process.settle()
+        freeze_loaded()
         return _write_task((batch.rename_columns(names) for batch in batches), target)
 
     # Spark takes a dot in a name for a way into a field here, so that names travel beside.

@@ -21,8 +21,7 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 from typing_extensions import override
 
 from penstock.errors import PenstockError
-from penstock.pipeline.anonymizers.forgetting import split_off
-from penstock.pipeline.anonymizers.stateful import Step
+from penstock.pipeline.anonymizers.stateful import Step, split_off
 from penstock.pipeline.records.columns import OFFSET, PERSON, SUBJECT, TIME, arrow_schema
 from penstock.pipeline.records.opt_outs import REFUSED
 from penstock.pipeline.views.blueprint import Blueprint

@@ -1,9 +1,11 @@
-"""Runs the collective step of one view as a stateful query of Spark.
+"""Runs the stateful operator of one view as a query of Spark, on a stream of commands.
 
-    rows written ─▶ command given ─▶ Spark: step, state ─▶ outcome published, commit of the view
+    rows written ─▶ command given ─▶ Spark: step, state ─▶ output published, commit of the view
                                                                 └─▶ Spark notes: obeyed
 
 Rules that hold here:
+- Commands come one at a time, in order. The offset in their stream is the number of the next
+  one; there is no other record of commands that were obeyed.
 - The view's commit comes before Spark's note, and has the command's number. Killed between
   the two, Spark obeys again, from the state before, and what it brings is passed over.
 - A command that was given is obeyed before anything else, also after a restart.
@@ -13,23 +15,84 @@ Rules that hold here:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.streaming.query import StreamingQuery
+from typing_extensions import override
 
 from penstock.errors import PenstockError, UnavailableError
 from penstock.pipeline.views.operator.commands import REPORT, Command, Report, Workshop
 from penstock.pipeline.views.operator.processor import StepProcessor
-from penstock.pipeline.views.operator.source import read_commands
 
+FORMAT: Final = "penstock_commands"
 LOOK: Final = "20 milliseconds"
 WAIT_SECONDS: Final = 0.25
 TRIES: Final = 3
+_LAST: Final = 10**12
+
+
+class CommandSource(DataSource):
+    """`spark.readStream.format("penstock_commands")`; options: folder, start."""
+
+    @classmethod
+    @override
+    def name(cls) -> str:
+        return FORMAT
+
+    @override
+    def schema(self) -> str:
+        return "step int, command string"
+
+    @override
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:
+        return CommandReader(self.options)
+
+
+class CommandReader(DataSourceStreamReader):
+    """Reads commands from `start` on."""
+
+    def __init__(self, options: Any) -> None:
+        self._folder = str(options["folder"])
+        self._start = int(options["start"])
+
+    @override
+    def initialOffset(self) -> dict[str, int]:
+        return {"next": self._start}
+
+    @override
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(1)
+
+    @override
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        number = start["next"]
+        given = Workshop(Path(self._folder)).path(number).exists()
+        return {"next": number + 1 if given else number}
+
+    @override
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        return [InputPartition(number) for number in range(start["next"], end["next"])]
+
+    @override
+    def read(self, partition: InputPartition) -> Iterator[tuple[int, str]]:
+        path = Workshop(Path(self._folder)).path(partition.value)
+        yield 0, path.read_text(encoding="utf-8")
+
+
+def read_commands(spark: SparkSession, folder: Path, start: int) -> DataFrame:
+    """Return the commands from a number on, as they are given."""
+    spark.dataSource.register(CommandSource)
+    reader = spark.readStream.format(FORMAT).option("folder", str(folder))
+    return reader.option("start", start).load()
+
+
 # What Spark says when a Python process took too long to start: the machine is busy.
 _SLOW_START: Final = ("failed to connect back", "INITIALIZATION_FAILURE")
 _SETTINGS: Final = {
@@ -140,9 +203,6 @@ class StepQuery:
     def _check(report: Report) -> None:
         if report.trouble is not None:
             raise PenstockError(report.trouble)
-
-
-_LAST: Final = 10**12
 
 
 @lru_cache(maxsize=4)

@@ -7,7 +7,7 @@ import pyarrow.parquet  # type: ignore[import-untyped]
 
 from penstock.cep.spark import ResultTable, list_packets, partition_program
 from penstock.cep.step_result import StepResult, Transition, TransitionCause
-from penstock.pipeline.detection.joint_engine import Joint
+from penstock.pipeline.detection.tasks import JointEngine
 from tests.cep.nursing_home import START, load_program
 
 
@@ -23,7 +23,7 @@ def test_a_case_that_ends_for_a_limit_asks_for_nothing(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(results.table(), tmp_path / "results")
     columns = {"offset": pa.int64(), "at": pa.int64()}
     columns |= dict.fromkeys(list_packets(separation.joint), pa.null())
-    joint = Joint(separation, tmp_path, "")
+    joint = JointEngine(separation, tmp_path, "")
     found = joint.follow(
         pa.schema(list(columns.items())).empty_table(), tmp_path / "results", START + 1
     )

@@ -1,18 +1,23 @@
-"""What each person has spent of their budget in one view.
+"""Epsilon: the noise that keeps it, and the ledger of what each person has spent of a budget.
 
 Rules that hold here:
+- Noise is discrete Laplace on whole numbers. Sampling and its privacy map are OpenDP's; no
+  noise is ever made from floating-point numbers, whose low bits give values away.
+- A scale counts only if OpenDP's own privacy map says that it keeps what was asked for.
+- Noise is drawn anew each time and cannot be drawn again: there is no seed.
 - Nobody ever spends more than the budget; who cannot pay a window in full does not count in
-  it, and is charged nothing.
-- Amounts are whole units, so that adding them up many times loses nothing.
+  it, and is charged nothing. Amounts are whole units: adding them up loses nothing.
 - The ledger is bounded: a new period forgets everybody, and where too many persons are known
   already further ones do not count until then.
 """
 
 from __future__ import annotations
 
-from typing import Final, Self
+from fractions import Fraction
+from typing import Any, Final, Protocol, Self
 
 import numpy as np
+import opendp.prelude as dp
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from penstock.pipeline.anonymizers.stateful import read_table, write_table
@@ -21,6 +26,7 @@ from penstock.pipeline.records.columns import Booleans, Integers
 MAX_PERSONS: Final = 10_000_000
 NEVER: Final = b"never"
 _PERIOD: Final = b"period"
+NUDGE: Final = 1 + 2.0**-40
 
 
 class Ledger:
@@ -87,3 +93,43 @@ class Ledger:
         period = table.schema.metadata[_PERIOD]
         made._period = None if period == NEVER else int(period)
         return made
+
+
+dp.enable_features("contrib")
+
+
+class Noise(Protocol):
+    """Adds noise to whole numbers."""
+
+    def __call__(self, values: Integers) -> Integers:
+        """Return the values with noise."""
+
+
+class MakeNoise(Protocol):
+    """Makes noise that hides a change of the values by so much in all, within epsilon."""
+
+    def __call__(self, sensitivity: int, epsilon: Fraction) -> Noise:
+        """Return the noise."""
+
+
+class LaplaceNoise:
+    """Discrete Laplace noise that hides `sensitivity` within `epsilon`."""
+
+    def __init__(self, sensitivity: int, epsilon: Fraction) -> None:
+        make: Any = dp.m.make_laplace
+        space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l1_distance(T="i64")
+        scale = float(sensitivity / epsilon)
+        while True:
+            self._measurement = make(*space, scale=scale)
+            self.epsilon: float = self._measurement.map(sensitivity)
+            if Fraction(self.epsilon) <= epsilon:
+                break
+            # OpenDP rounds up what a scale tells; a hair more noise makes up for it.
+            scale *= NUDGE
+        self.scale = scale
+
+    def __call__(self, values: Integers) -> Integers:
+        """Return the values with noise; what would leave the range of 64 bits stays at its end."""
+        if not values.size:
+            return values
+        return np.asarray(self._measurement(values.tolist()), dtype=np.int64)

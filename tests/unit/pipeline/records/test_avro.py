@@ -9,8 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.masks.fields import Field, Schema
-from penstock.pipeline.records.avro import avro_names, avro_schema
-from penstock.pipeline.records.decoder import NO_DATUM, NO_HEADER, NO_SCHEMA, NOT_ONE, AvroDecoder
+from penstock.pipeline.records.avro import (
+    NO_DATUM,
+    NO_HEADER,
+    NO_SCHEMA,
+    NOT_ONE,
+    AvroDecoder,
+    avro_names,
+    avro_schema,
+)
 
 SCHEMA: Schema = {
     "pid": Field.of("int"),
