@@ -24,6 +24,7 @@ from typing import Final
 from penstock.cep import state_codec, step_log
 from penstock.cep.algebra import PacketEvents, RequestEvents
 from penstock.cep.contact_tracing.presence import Presence
+from penstock.cep.context import HOLDS, NEVER, EngineContext, EngineLimits
 from penstock.cep.event_binding import (
     INCOMPLETE,
     BoundEvent,
@@ -36,8 +37,8 @@ from penstock.cep.network import Network
 from penstock.cep.operators.aggregates import AggregateNode
 from penstock.cep.operators.nodes import NO_ROWS, SourceNode
 from penstock.cep.program import Program
-from penstock.cep.rows import HOLDS, NEVER, EngineContext, EngineLimits, Row, Values
-from penstock.cep.scenarios.instance_index import ScenarioInstances
+from penstock.cep.rows import Row, Values
+from penstock.cep.scenarios.instances import ScenarioInstances
 from penstock.cep.scenarios.transitions import ScenarioRunner
 from penstock.cep.step_result import DetectedEvent, StepResult, Transition, TransitionCause
 from penstock.errors import UsageError
@@ -93,7 +94,7 @@ class Engine:
                 requests.append(RequestType(spec, node))
         self._instances = ScenarioInstances(program, self._context)
         self._driving = frozenset(self._instances.attributes)
-        self._context.moving = self._network.find_leading(self._driving)
+        self._context.transition_operators = self._network.find_leading(self._driving)
         self._visits = self._network.find_visits(self._driving)
         for node in self._nodes:
             if isinstance(node, AggregateNode):
@@ -140,11 +141,11 @@ class Engine:
 
     def next_timer(self) -> int | None:
         """Return when time alone may change something."""
-        return _moment(self._context.due)
+        return _moment(self._context.next_timer)
 
     def next_deadline(self) -> int | None:
         """Return when time alone may change a situation."""
-        return _moment(self._context.moves)
+        return _moment(self._context.next_deadline)
 
     # Steps
 
@@ -177,7 +178,7 @@ class Engine:
     def apply(self, packet: Packet, bound: list[BoundEvent], at: int) -> StepResult:
         """Let the events of a packet take effect."""
         context = self._context
-        if at < context.now or context.due <= at:
+        if at < context.now or context.next_timer <= at:
             outcome = self._begin(at, packet.depth)
         else:
             context.now = at
@@ -257,15 +258,15 @@ class Engine:
             at = context.now
         self._seq += 1
         outcome = StepResult(at, depth, self._seq)
-        while context.due <= at:
-            self._fire(context.due, outcome)
+        while context.next_timer <= at:
+            self._fire(context.next_timer, outcome)
         context.now = at
         return outcome
 
     def _fire(self, at: int, outcome: StepResult) -> None:
         """Wake the operators whose timers are due at one moment, in one wave."""
         self._context.now = max(at, self._context.now)
-        for index, key in self._context.take_due(at):
+        for index, key in self._context.pop_due(at):
             if index == HOLDS:
                 scenario, subject = key
                 outcome.add_transition(self._instances.take(scenario).release(subject))

@@ -1,12 +1,12 @@
-"""Puts a program's operators to work: one node each, joined by who takes whose rows.
+"""The operator network: one node for each operator of a program, connected by its inputs.
 
 Rules that hold here:
-- Conditions directly on an aggregate become its views; everything else is a node that
-  the wave visits, inputs first.
-- Sums of meetings by day and person take nothing from the meetings: who keeps the stays
-  knows them.
-- State is saved under the text of its operator: it is taken back by an operator that does
-  the same, whatever else has changed.
+- Conditions directly on an aggregate become its outputs; everything else is a node that
+  propagation visits, inputs first.
+- Sums of meetings by day and person take nothing from the meetings: `contact_tracing` keeps
+  them with the stays.
+- State is saved under the text of its operator: an operator that does the same restores it,
+  whatever else has changed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ from penstock.cep.contact_tracing.nodes import (
     VisitsNode,
     find_daily_sums,
 )
-from penstock.cep.operators.aggregates import AggregateNode, ViewNode
+from penstock.cep.context import EngineContext
+from penstock.cep.operators.aggregate_outputs import AggregateOutput
+from penstock.cep.operators.aggregates import AggregateNode
 from penstock.cep.operators.joins import JoinNode
 from penstock.cep.operators.nodes import (
     Feed,
@@ -46,7 +48,6 @@ from penstock.cep.operators.nodes import (
     UnionNode,
 )
 from penstock.cep.program import Program
-from penstock.cep.rows import EngineContext
 from penstock.cep.step_result import DetectedEvent
 
 
@@ -56,8 +57,8 @@ class Network:
     def __init__(self, program: Program, context: EngineContext) -> None:
         self._operators = program.operators
         self._context = context
-        self._outputs: list[OperatorNode] = []
-        """Which node passes on an operator's rows."""
+        self._emitters: list[OperatorNode] = []
+        """Which node emits the rows of an operator."""
         self.nodes: list[OperatorNode] = []
         """The nodes in order, each at the index of its operator."""
         found = {it: find_daily_sums(it, self._operators) for it in range(len(self._operators))}
@@ -65,16 +66,12 @@ class Network:
         for index, operator in enumerate(self._operators):
             node = self._make(index, operator)
             self.nodes.append(node)
-        self._name_outputs(program)
+        self._name_emitters(program)
         self._connect()
-        self._mark_looked_at()
-
-    def output(self, index: int) -> OperatorNode:
-        """Return the node that passes on an operator's rows."""
-        return self._outputs[index]
+        self._mark_consumers()
 
     def propagate(self, detected: list[DetectedEvent]) -> None:
-        """Let everybody run who has something to do, inputs first."""
+        """Propagate rows and timers through the network: run who has input, inputs first."""
         for node in self.nodes:
             if node.inbox or node.woken:
                 node.run(detected)
@@ -84,7 +81,7 @@ class Network:
         return [
             (operator.text, node)
             for operator, node in zip(self._operators, self.nodes, strict=True)
-            if not isinstance(node, SourceNode | ViewNode)
+            if not isinstance(node, SourceNode | AggregateOutput)
         ]
 
     def reach(self, start: int) -> tuple[OperatorNode, ...]:
@@ -96,14 +93,14 @@ class Network:
         return tuple(
             self.nodes[index]
             for index in sorted(found - {start})
-            if not isinstance(self.nodes[index], ViewNode)
+            if not isinstance(self.nodes[index], AggregateOutput)
         )
 
     def find_leading(self, driving: frozenset[str]) -> frozenset[int]:
         """Return the operators whose rows can lead to one of these events."""
         leading: set[int] = set()
         for index in reversed(range(len(self._operators))):
-            if index in leading or not driving.isdisjoint(self._outputs[index].names):
+            if index in leading or not driving.isdisjoint(self._emitters[index].names):
                 leading |= {index, *self._operators[index].inputs}
         return frozenset(leading)
 
@@ -122,22 +119,22 @@ class Network:
         for index, operator in enumerate(self._operators):
             if index not in self._sums and below & set(operator.inputs):
                 below.add(index)
-        names = frozenset(name for index in below for name in self._outputs[index].names)
+        names = frozenset(name for index in below for name in self._emitters[index].names)
         remembers = any(_remembers(self._operators[index]) for index in below - {start})
         return Interest(remembers or not driving.isdisjoint(names), names)
 
     def feeders(self, start: int) -> tuple[Feed, ...]:
         """Return what takes a source's rows, if all who do take them directly only."""
         reached = {start} | {node.index for node in self.reach(start)}
-        views = {
+        outputs = {
             index
             for index, operator in enumerate(self._operators)
-            if isinstance(self.nodes[index], ViewNode) and set(operator.inputs) & reached
+            if isinstance(self.nodes[index], AggregateOutput) and set(operator.inputs) & reached
         }
-        consumers = self._outputs[start].consumers
+        consumers = self._emitters[start].consumers
         for consumer, _ in consumers:
             inputs = self._operators[consumer.index].inputs
-            if sum(source in reached | views for source in inputs) > 1:
+            if sum(source in reached | outputs for source in inputs) > 1:
                 return ()
         return tuple(consumer.feeder(slot) for consumer, slot in consumers)
 
@@ -147,10 +144,10 @@ class Network:
             case Refine(inputs=(source,)) if isinstance(self._operators[source], Aggregate):
                 spec = self._operators[source]
                 assert isinstance(spec, Aggregate)  # noqa: S101 - the case says so
-                node: OperatorNode = ViewNode(index, context, spec, operator)
+                node: OperatorNode = AggregateOutput(index, context, spec, operator)
             case Aggregate():
-                self._outputs.append(ViewNode(index, context, operator, None))
-                return SourceNode(index, context)  # its views are not known yet
+                self._emitters.append(AggregateOutput(index, context, operator, None))
+                return SourceNode(index, context)  # its outputs are not known yet
             case PacketEvents() | RequestEvents():
                 node = SourceNode(index, context)
             case Refine():
@@ -172,39 +169,43 @@ class Network:
                 node = MeetingsNode(index, context, source_node)
             case _:
                 assert_never(operator)
-        self._outputs.append(node)
+        self._emitters.append(node)
         return node
 
-    def _name_outputs(self, program: Program) -> None:
+    def _name_emitters(self, program: Program) -> None:
         for index, names in program.names().items():
-            self._outputs[index].names = names
+            self._emitters[index].names = names
 
     def _connect(self) -> None:
-        views: dict[int, list[ViewNode]] = {}
+        outputs: dict[int, list[AggregateOutput]] = {}
         for index, operator in enumerate(self._operators):
             node = self.nodes[index]
-            if isinstance(node, ViewNode):
+            if isinstance(node, AggregateOutput):
                 (source,) = operator.inputs
-                views.setdefault(source, []).append(node)
+                outputs.setdefault(source, []).append(node)
                 continue
             if index not in self._sums:
                 for slot, source in enumerate(operator.inputs):
-                    self._outputs[source].consumers.append((node, slot))
+                    self._emitters[source].consumers.append((node, slot))
         for index, operator in enumerate(self._operators):
             if isinstance(operator, Aggregate):
-                plain = self._outputs[index]
-                assert isinstance(plain, ViewNode)  # noqa: S101 - made above
+                plain = self._emitters[index]
+                assert isinstance(plain, AggregateOutput)  # noqa: S101 - made above
                 own = [plain] if plain.consumers or plain.names else []
-                self._replace(index, self._gather(index, operator, [*own, *views.get(index, [])]))
+                self._replace(
+                    index, self._make_aggregate(index, operator, [*own, *outputs.get(index, [])])
+                )
 
-    def _gather(self, index: int, operator: Aggregate, views: list[ViewNode]) -> OperatorNode:
-        """Return the node of an aggregate with its views."""
+    def _make_aggregate(
+        self, index: int, operator: Aggregate, outputs: list[AggregateOutput]
+    ) -> OperatorNode:
+        """Return the node of an aggregate with its outputs."""
         sums = self._sums.get(index)
         if sums is None:
-            return AggregateNode(index, self._context, operator, views)
+            return AggregateNode(index, self._context, operator, outputs)
         visits = self.nodes[sums.visits]
         assert isinstance(visits, VisitsNode)  # noqa: S101 - the sums say so
-        made = DailySumsNode(index, self._context, sums, visits, views)
+        made = DailySumsNode(index, self._context, sums, visits, outputs)
         visits.sums.append(made)
         return made
 
@@ -212,15 +213,15 @@ class Network:
         """Put an aggregate where its place was held, for whoever feeds it."""
         held = self.nodes[index]
         self.nodes[index] = made
-        for output in self._outputs:
-            output.consumers = [
+        for emitter in self._emitters:
+            emitter.consumers = [
                 (made if consumer is held else consumer, slot)
-                for consumer, slot in output.consumers
+                for consumer, slot in emitter.consumers
             ]
 
-    def _mark_looked_at(self) -> None:
-        for node in (*self.nodes, *self._outputs):
-            if isinstance(node, ViewNode):
+    def _mark_consumers(self) -> None:
+        for node in (*self.nodes, *self._emitters):
+            if isinstance(node, AggregateOutput):
                 node.looked_at = self._ends_matter(node)
                 node.passed_on = any(
                     not self._holds(consumer, slot) for consumer, slot in node.consumers

@@ -1,19 +1,15 @@
-"""Rows, and what all running operators share: clock, timers, counters, limits.
+"""Rows, and the functions that read groups and values from them.
 
 Rules that hold here:
 - A row never changes, but for `alive`: a row of a relation dies when it no longer holds.
 - Every row has a number of its own, in the order in which rows came to be; saved and
   loaded rows are told by it.
-- A row that lacks part of what tells groups apart belongs to no group.
-- A limit that is reached makes room by dropping the oldest, and is counted.
+- A row that lacks part of its group's key belongs to no group.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
@@ -24,29 +20,8 @@ from penstock.lang.tree import find_path
 Values: TypeAlias = dict[str, Any]
 Key: TypeAlias = Any
 """What tells groups apart: the value of one attribute, or a tuple of several."""
-Timer: TypeAlias = tuple[int, int, str, Key]
-"""Time, operator, the group as text (which has an order whatever it is made of), the group."""
 
 FIELD_OF_ROOT: Final = 2
-NEVER: Final = 1 << 62
-HOLDS: Final = -1
-"""Stands for the operator of timers of cases that are held: of a moment they come first."""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineLimits:
-    """What one engine keeps at most."""
-
-    keys: int = 200_000  # groups of one operator
-    rows: int = 1_000  # rows of a group on one side of a join
-    samples: int = 200_000  # values of a group that one aggregate keeps
-    matches: int = 1_000  # matches of a group that a join holds or finds at once
-    stays: int = 4_000_000  # stays that visits keep
-    pairs: int = 25_000_000  # sums of what two people share on a day (8 bytes each)
-    subjects: int = 1_000_000  # subjects of a scenario in some situation
-    ids: int = 100_000  # identifiers that tell repeated packets and events
-    topics: int = 50_000  # topics whose event types are remembered
-    rounds: int = 16  # rounds of requests that one step may cause
 
 
 class Row:
@@ -62,78 +37,6 @@ class Row:
 
     def __repr__(self) -> str:
         return f"Row({self.uid}, {self.at}, {self.values})"
-
-
-@dataclass(slots=True)
-class EngineContext:
-    """What the operators of one engine share."""
-
-    limits: EngineLimits = field(default_factory=EngineLimits)
-    now: int = 0
-    uid: int = 0
-    version: int = 0  # counts the changes of situations
-    changed: dict[str, int] = field(default_factory=dict)  # subject → version of its last change
-    floor: int = 0  # the version when that was last forgotten
-    counts: Counter[str] = field(default_factory=Counter)
-    moving: frozenset[int] = frozenset()
-    """Operators whose rows may lead to an event that some scenario follows."""
-    due: int = NEVER
-    """When the next timer fires."""
-    _still: list[Timer] = field(default_factory=list)
-    _moving: list[Timer] = field(default_factory=list)
-    _holds: list[Timer] = field(default_factory=list)
-
-    def row(self, at: int, values: Values) -> Row:
-        """Return a new row."""
-        self.uid += 1
-        return Row(self.uid, at, values)
-
-    def note_change(self, subject: str) -> None:
-        """Note that a subject's situation changed: what led nowhere may lead somewhere now."""
-        self.version += 1
-        self.changed[subject] = self.version
-        if len(self.changed) > self.limits.keys:
-            self.changed.clear()
-            self.floor = self.version
-
-    def schedule(self, at: int, index: int, key: Key) -> None:
-        """Wake an operator for a group at a time."""
-        timers = self._moving if index in self.moving else self._still
-        heappush(timers, (at, index, repr(key), key))
-        self.due = min(self.due, at)
-
-    def hold(self, at: int, case: tuple[str, str]) -> None:
-        """Wake whoever follows scenarios at a time, for a scenario and its subject."""
-        heappush(self._holds, (at, HOLDS, repr(case), case))
-        self.due = min(self.due, at)
-
-    def let_go(self, at: int, case: tuple[str, str]) -> None:
-        """Forget a hold. There are few of them: people make them."""
-        self._holds.remove((at, HOLDS, repr(case), case))
-        heapify(self._holds)
-        self.due = self._find_due()
-
-    @property
-    def moves(self) -> int:
-        """When the next timer fires that may lead to a change of a situation."""
-        return min(_first(self._moving), _first(self._holds))
-
-    def _find_due(self) -> int:
-        return min(_first(self._still), self.moves)
-
-    def take_due(self, at: int) -> list[tuple[int, Key]]:
-        """Return whom to wake at exactly this time, in order, each once."""
-        due: list[Timer] = []
-        for timers in (self._still, self._moving, self._holds):
-            while timers and timers[0][0] <= at:
-                due.append(heappop(timers))
-        self.due = self._find_due()
-        due.sort(key=itemgetter(0, 1, 2))
-        return list(dict.fromkeys((index, key) for _, index, _, key in due))
-
-
-def _first(timers: list[Timer]) -> int:
-    return timers[0][0] if timers else NEVER
 
 
 def key_reader(by: tuple[str, ...]) -> Callable[[Values], Key]:

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.cep import step_log
+from penstock.cep.context import EngineLimits
 from penstock.cep.engine import Engine
 from penstock.cep.event_binding import Packet
-from penstock.cep.rows import EngineLimits
 from penstock.cep.step_result import StepResult, TransitionCause
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.events import compile_program

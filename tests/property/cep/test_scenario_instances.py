@@ -5,9 +5,10 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from penstock.cep.context import EngineContext
 from penstock.cep.program import CompiledEvolution, CompiledPlan, CompiledScenario, Program
-from penstock.cep.rows import EngineContext, Row
-from penstock.cep.scenarios.instance_index import ScenarioInstances
+from penstock.cep.rows import Row
+from penstock.cep.scenarios.instances import ScenarioInstances
 
 EVENTS = ("A", "B", "C")
 NAMES = ("ann", "bob", "cid")

@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from penstock.cep import state_codec, step_log
+from penstock.cep.context import EngineLimits
 from penstock.cep.engine import Engine
 from penstock.cep.event_binding import Packet
-from penstock.cep.rows import EngineLimits
 from penstock.cep.state_codec import StateError
 from penstock.cep.step_result import TransitionCause
 from penstock.definitions import DefinitionSet, read_text

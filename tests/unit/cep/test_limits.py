@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from penstock.cep.context import EngineLimits
 from penstock.cep.engine import Engine
 from penstock.cep.event_binding import Packet
-from penstock.cep.rows import EngineLimits
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.events import compile_program
 

@@ -19,9 +19,10 @@ from typing_extensions import override
 
 from penstock.cep.algebra import Aggregate, Meetings, Operator, Refine, Visits
 from penstock.cep.contact_tracing.presence import Presence
-from penstock.cep.operators.aggregates import ViewNode
+from penstock.cep.context import EngineContext
+from penstock.cep.operators.aggregate_outputs import AggregateOutput
 from penstock.cep.operators.nodes import NO_ROWS, Detections, Feed, OperatorNode, Rows
-from penstock.cep.rows import FIELD_OF_ROOT, EngineContext, Row, Values
+from penstock.cep.rows import FIELD_OF_ROOT, Row, Values
 from penstock.lang.tree import Node as Tree
 from penstock.lang.tree import find_path
 
@@ -180,12 +181,12 @@ class DailySumsNode(OperatorNode):
         context: EngineContext,
         spec: DailySums,
         visits: VisitsNode,
-        views: Sequence[ViewNode],
+        outputs: Sequence[AggregateOutput],
     ) -> None:
         super().__init__(index, context)
         self._spec = spec
         self._visits = visits
-        self._views = views
+        self._outputs = outputs
         self.interest = Interest(awaited=True)
 
     def run(self, detected: list[tuple[str, Row]]) -> None:
@@ -195,11 +196,11 @@ class DailySumsNode(OperatorNode):
         asked = {(row.values[who], row.at): None for _, rows, _, _ in inbox for row in rows}
         sums = [it for person, at in asked for it in self._sums(person, at)]
         now, make = self.context.now, self.context.row
-        for view in self._views:
-            where, shape = view.where, view.shape
+        for output in self._outputs:
+            where, shape = output.where, output.shape
             held = sums if where is None else [it for it in sums if where(it) is True]
             shaped = held if shape is None else map(shape, held)
-            view.emit(detected, [make(now, values) for values in shaped], NO_ROWS, NO_ROWS)
+            output.emit(detected, [make(now, values) for values in shaped], NO_ROWS, NO_ROWS)
 
     def _sums(self, person: str, at: int) -> Iterator[Values]:
         spec, presence = self._spec, self._visits.presence

@@ -2,8 +2,8 @@
 
 Rules that hold here:
 - `add` and `expire` tell whether the result may have changed; that the same result now
-  lasts longer is no change. Values arrive in any order
-  of time; `expire(since)` drops those at or before `since`.
+  lasts longer is no change. Values arrive in any order of time (late data); `expire(since)`
+  drops those at or before `since`.
 - With `retain` off nothing expires, and no more is kept than the result needs.
 - Sums are exact: a double is a whole number of the smallest double, so that the sum of a
   window is the same however the values came and went.
@@ -170,7 +170,7 @@ class Extremum(Accumulator):
         self._times, self._values = list(state[0]), unpack(state[1])
 
 
-class _Retaining(Accumulator):
+class _Retained(Accumulator):
     """Keeps values in the order of their times."""
 
     __slots__ = ("_kept", "_retain", "_serial")
@@ -181,10 +181,10 @@ class _Retaining(Accumulator):
         self._kept: deque[tuple[int, int, Any]] = deque()
 
     def _take(self, value: Any) -> None:
-        raise NotImplementedError
+        """Count a value in, where the result is kept up incrementally."""
 
     def _leave(self, value: Any) -> None:
-        raise NotImplementedError
+        """Count a value out."""
 
     @override
     def add(self, at: int, value: Any) -> bool:
@@ -237,7 +237,7 @@ def _units(value: Any) -> int:
     return int(numerator * (_UNIT // denominator))
 
 
-class Total(_Retaining):
+class CountSum(_Retained):
     """How many values there are, and what they sum up to."""
 
     __slots__ = ("_count", "_function", "_sum", "_whole")
@@ -284,7 +284,7 @@ class Total(_Retaining):
         self._load_kept(state[2])
 
 
-class Distinct(_Retaining):
+class Distinct(_Retained):
     """How many different values there are."""
 
     __slots__ = ("_times",)
@@ -326,7 +326,7 @@ class Distinct(_Retaining):
         self._load_kept(state[1])
 
 
-class FirstLast(_Retaining):
+class FirstLast(_Retained):
     """The first or last value, by time; of one time by arrival."""
 
     __slots__ = ("_at", "_last", "_value")
@@ -336,12 +336,6 @@ class FirstLast(_Retaining):
         self._last = last
         self._at: int | None = None
         self._value: Any = None
-
-    def _take(self, value: Any) -> None:
-        pass
-
-    def _leave(self, value: Any) -> None:
-        pass
 
     @override
     def add(self, at: int, value: Any) -> bool:
@@ -368,8 +362,8 @@ class FirstLast(_Retaining):
         self._load_kept(state[2])
 
 
-class LastN(_Retaining):
-    """Any aggregate of the last few values, in the order of their times: computed anew."""
+class LastN(_Retained):
+    """Any aggregate of the last N values, in the order of their times: computed anew."""
 
     __slots__ = ("_function", "_limit", "_whole")
 
@@ -378,12 +372,6 @@ class LastN(_Retaining):
         self._function = function
         self._limit = limit
         self._whole = whole
-
-    def _take(self, value: Any) -> None:
-        pass
-
-    def _leave(self, value: Any) -> None:
-        pass
 
     @override
     def add(self, at: int, value: Any) -> bool:
@@ -409,16 +397,16 @@ class LastN(_Retaining):
 
 
 def make_accumulator(
-    function: Function, *, retain: bool, whole: bool, few: int | None = None
+    function: Function, *, retain: bool, whole: bool, last_n: int | None = None
 ) -> Accumulator:
-    """Return an accumulator; `whole`: values are ints; `few`: of the last so many only."""
-    if few is not None:
-        return LastN(function, few, whole=whole)
+    """Return an accumulator; `whole`: values are ints; `last_n`: of the last so many only."""
+    if last_n is not None:
+        return LastN(function, last_n, whole=whole)
     match function:
         case "min" | "max":
             return Extremum(greatest=function == "max", retain=retain)
         case "count" | "sum" | "avg":
-            return Total(function, retain=retain, whole=whole)
+            return CountSum(function, retain=retain, whole=whole)
         case "distinct":
             return Distinct(retain=retain)
         case "first" | "last":

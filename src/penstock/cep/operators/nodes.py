@@ -1,8 +1,8 @@
-"""Running operators: what all have in common, and those with little state of their own.
+"""Operator nodes: the base of all, and those with little state of their own.
 
-A step is a wave. Operators stand in an order in which inputs come first; each takes what
-its inputs brought in this step at once, and passes on what follows from it. So nobody
-ever sees half of a step.
+A step propagates through the network in one pass. Nodes stand in an order in which inputs come
+first; each takes all that its inputs emitted in this step at once, and emits what follows from
+it. So no node ever sees half of a step.
 
 Rules that hold here:
 - `added` rows begin to hold or happen; `removed` rows no longer hold; `touched` rows of a
@@ -16,7 +16,8 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from penstock.cep.algebra import Iterate, Latest, Refine
-from penstock.cep.rows import EngineContext, Key, Row, Values, evaluator, key_reader, shaper
+from penstock.cep.context import EngineContext
+from penstock.cep.rows import Key, Row, Values, evaluator, key_reader, shaper
 from penstock.cep.state_codec import pack_key, pack_row, unpack_key, unpack_row
 
 Rows: TypeAlias = list[Row]
@@ -26,7 +27,7 @@ Feed: TypeAlias = Callable[[Row, Detections, Detections], bool]
 
 
 class OperatorNode:
-    """An operator at work. `detected` takes what its event types raise."""
+    """A running operator. `detected` takes what its event types raise."""
 
     def __init__(self, index: int, context: EngineContext) -> None:
         self.index = index
@@ -36,16 +37,16 @@ class OperatorNode:
         self.inbox: list[tuple[int, Rows, Rows, Rows]] = []
         self.woken: list[Key] = []
 
-    def run(self, detected: list[tuple[str, Row]]) -> None:
-        """Take what the inputs brought, and pass on what follows."""
+    def run(self, detected: Detections) -> None:
+        """Take what the inputs emitted, and emit what follows."""
         raise NotImplementedError
 
     def feeder(self, slot: int) -> Feed:
-        """Return what takes the rows of packets one by one.
+        """Return the fast path for the rows of packets, one by one.
 
-        It takes a row and two lists for what is raised, and tells whether the wave must go
-        on from here. The second list is for events that were raised before and led nowhere,
-        where no situation has changed since: they lead nowhere again.
+        It takes a row and two lists for what is raised, and tells whether propagation must go
+        on from here. The second list is for events that were raised before without a transition,
+        where no situation has changed since: they cause none again.
         """
 
         def feed(row: Row, detected: Detections, quiet: Detections) -> bool:  # noqa: ARG001
@@ -56,13 +57,13 @@ class OperatorNode:
 
     def emit(
         self,
-        detected: list[tuple[str, Row]],
+        detected: Detections,
         added: Rows,
         removed: Rows,
         touched: Rows,
         replaced: Rows = NO_ROWS,
     ) -> None:
-        """Pass on what this step changed; `replaced` rows are added without being raised."""
+        """Emit what this step changed; `replaced` rows are added without being raised."""
         for row in removed:
             row.alive = False
         if not (added or touched or removed or replaced):
@@ -80,21 +81,21 @@ class OperatorNode:
         return None
 
     def load(self, state: Any) -> None:
-        """Take the state back, timers included."""
+        """Restore the state, timers included."""
 
 
 class SourceNode(OperatorNode):
     """Where rows come from outside: packets and requests."""
 
-    def run(self, detected: list[tuple[str, Row]]) -> None:
+    def run(self, detected: Detections) -> None:
         """Do nothing: the engine emits the rows."""
 
 
 class UnionNode(OperatorNode):
-    """Passes on the rows of all inputs."""
+    """Emits the rows of all inputs."""
 
-    def run(self, detected: list[tuple[str, Row]]) -> None:
-        """Pass on what the inputs brought, in the order of the inputs."""
+    def run(self, detected: Detections) -> None:
+        """Emit what the inputs emitted, in the order of the inputs."""
         inbox, self.inbox = self.inbox, []
         if len(inbox) == 1:
             _, added, removed, touched = inbox[0]
@@ -121,10 +122,10 @@ class RefineNode(OperatorNode):
         self._relation = relation
         self._made: dict[int, Row] = {}
 
-    def run(self, detected: list[tuple[str, Row]]) -> None:
-        """Refine what the input brought."""
+    def run(self, detected: Detections) -> None:
+        """Refine what the input emitted."""
         (_, added, removed, touched), *rest = self.inbox
-        assert not rest  # noqa: S101 - one input, one wave, one message
+        assert not rest  # noqa: S101 - one input, one pass, one message
         self.inbox = []
         made = self._made
         gone = [made.pop(row.uid) for row in removed if row.uid in made]
@@ -149,7 +150,7 @@ class RefineNode(OperatorNode):
         return [[uid, pack_row(row)] for uid, row in self._made.items()] or None
 
     def load(self, state: Any) -> None:
-        """Take the rows back."""
+        """Restore the rows."""
         self._made = {uid: unpack_row(row) for uid, row in state}
 
 
@@ -162,7 +163,7 @@ class LatestNode(OperatorNode):
         self._order = spec.order
         self._best: dict[Key, Row] = {}
 
-    def run(self, detected: list[tuple[str, Row]]) -> None:
+    def run(self, detected: Detections) -> None:
         """Let newer rows take the place of older ones."""
         inbox, self.inbox = self.inbox, []
         best, order = self._best, self._order
@@ -192,7 +193,7 @@ class LatestNode(OperatorNode):
         return [[pack_key(key), pack_row(row)] for key, row in self._best.items()] or None
 
     def load(self, state: Any) -> None:
-        """Take the rows back."""
+        """Restore the rows."""
         self._best = {unpack_key(key): unpack_row(row) for key, row in state}
 
 
@@ -206,8 +207,8 @@ class IterateNode(OperatorNode):
         self._within = spec.within
         self._seen: dict[Key, list[int]] = {}
 
-    def run(self, detected: list[tuple[str, Row]]) -> None:
-        """Count what the input brought."""
+    def run(self, detected: Detections) -> None:
+        """Count what the input emitted."""
         inbox, self.inbox = self.inbox, []
         added = []
         seen, since = self._seen, self.context.now - self._within
@@ -233,5 +234,5 @@ class IterateNode(OperatorNode):
         return [[pack_key(key), times] for key, times in self._seen.items()] or None
 
     def load(self, state: Any) -> None:
-        """Take the times back."""
+        """Restore the times."""
         self._seen = {unpack_key(key): list(times) for key, times in state}

@@ -1,4 +1,4 @@
-"""Situations: where each scenario stands for each of its subjects.
+"""Scenario instances: the state machine of each scenario, with the situation of each subject.
 
 Rules that hold here:
 - A scenario is in one situation for a subject, or inactive; inactive is not stored.
@@ -8,16 +8,22 @@ Rules that hold here:
 - A case that is held by hand follows no event until its time is over, and then ends.
 - Where too many subjects are in some situation the oldest case ends, and is told to have: of
   those that nobody holds, as long as there is one.
+- Scenarios are followed in the order of their names, each by its own plan's priority.
+- However many scenarios there are, an event costs no more than those that it concerns: the
+  ones for everyone, and the ones whose list of subjects has the event's.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Any, Final
+from operator import attrgetter
+from typing import Any, Final, TypeAlias
 
-from penstock.cep.program import CompiledEvolution, CompiledPlan, CompiledScenario
-from penstock.cep.rows import EngineContext, Row
-from penstock.cep.step_result import Transition, TransitionCause
+from penstock.cep.context import EngineContext
+from penstock.cep.program import CompiledEvolution, CompiledPlan, CompiledScenario, Program
+from penstock.cep.rows import Row
+from penstock.cep.step_result import DetectedEvent, Transition, TransitionCause
 from penstock.errors import UsageError, quote
 
 LONGEST_HOLD: Final = 7 * 86_400_000
@@ -67,7 +73,7 @@ class ScenarioInstance:
         self.since.pop(subject, None)
         until = self.held.pop(subject, None)
         if until is not None and until > self._context.now:
-            self._context.let_go(until, (self.scenario.name, subject))
+            self._context.cancel_hold(until, (self.scenario.name, subject))
         if target is None:
             return None
         self.current[subject] = target
@@ -86,7 +92,7 @@ class ScenarioInstance:
     def _hold(self, subject: str, until: int) -> None:
         """Let no event move a subject until then."""
         self.held[subject] = until
-        self._context.hold(until, (self.scenario.name, subject))
+        self._context.schedule_hold(until, (self.scenario.name, subject))
 
     def release(self, subject: str) -> Transition:
         """End the case of a subject whose time is over."""
@@ -123,6 +129,96 @@ class ScenarioInstance:
                 self.since[subject] = since
                 if subject in held:
                     self._hold(subject, held[subject])
+
+
+Candidate: TypeAlias = tuple[ScenarioInstance, str, Row]
+"""A scenario, and the event that may cause a transition in it."""
+
+_BySubject: TypeAlias = dict[str, list[ScenarioInstance]]
+
+
+class ScenarioInstances:
+    """The scenarios of one engine."""
+
+    def __init__(self, program: Program, context: EngineContext) -> None:
+        scenarios = sorted(program.scenarios.items())
+        self._instances = {
+            name: ScenarioInstance(number, scenario, program.plans[scenario.plan], context)
+            for number, (name, scenario) in enumerate(scenarios)
+        }
+        self.attributes: dict[str, set[str]] = {}
+        """The events that some plan waits for, with the attributes that name subjects."""
+        # By event: the scenarios to look at in any case, and those that are found by an
+        # attribute. Several with lists and with one plan share one index.
+        self._always: dict[str, list[ScenarioInstance]] = {}
+        self._listed: dict[str, list[tuple[str, _BySubject]]] = {}
+        alike: dict[tuple[str, str], list[ScenarioInstance]] = {}
+        for instance in self._instances.values():
+            for event in instance.rank:
+                self.attributes.setdefault(event, set()).add(instance.attribute)
+            if instance.subjects is None:
+                self._look_always(instance)
+            else:
+                alike.setdefault((instance.attribute, instance.plan.name), []).append(instance)
+        for (attribute, _), several in alike.items():
+            if len(several) == 1:  # it needs no index
+                self._look_always(several[0])
+                continue
+            index: _BySubject = {}
+            for instance in several:
+                for subject in instance.subjects or ():
+                    index.setdefault(subject, []).append(instance)
+            for event in several[0].rank:
+                self._listed.setdefault(event, []).append((attribute, index))
+        for instances in self._always.values():
+            instances.sort(key=attrgetter("number"))
+
+    def _look_always(self, instance: ScenarioInstance) -> None:
+        for event in instance.rank:
+            self._always.setdefault(event, []).append(instance)
+
+    def __iter__(self) -> Iterator[tuple[str, ScenarioInstance]]:
+        return iter(self._instances.items())
+
+    def get(self, scenario: str) -> ScenarioInstance | None:
+        """Return the instance of a scenario, if there is one."""
+        return self._instances.get(scenario)
+
+    def take(self, scenario: str) -> ScenarioInstance:
+        """Return the instance of a scenario; refuse one that is not defined."""
+        instance = self._instances.get(scenario)
+        if instance is None:
+            raise UsageError(
+                f"there is no scenario {quote(scenario)}", fix="`penstock get scenario` lists them"
+            )
+        return instance
+
+    def arrange(self, detected: Iterable[DetectedEvent]) -> Iterable[Candidate]:
+        """Return which events may lead on in which scenarios, in the order that counts."""
+        driving = [item for item in detected if item[0] in self.attributes]
+        if len(driving) == 1:
+            ((event, row),) = driving
+            return [(instance, event, row) for instance in self._find(event, row)]
+        turns = [
+            (instance.number, instance.rank[event], place, instance, event, row)
+            for place, (event, row) in enumerate(driving)
+            for instance in self._find(event, row)
+        ]
+        turns.sort()  # number, rank and place differ in any two
+        return [turn[3:] for turn in turns]
+
+    def _find(self, event: str, row: Row) -> Sequence[ScenarioInstance]:
+        """Return the scenarios that an event may concern, in their order."""
+        always, listed = self._always.get(event, ()), self._listed.get(event)
+        if listed is None:
+            return always
+        found = list(always)
+        for attribute, index in listed:
+            subject = row.values.get(attribute)
+            if type(subject) is str:
+                found += index.get(subject, ())
+        found.sort(key=attrgetter("number"))
+        return found
 
 
 def check_hold(situation: str | None, hold: int) -> None:

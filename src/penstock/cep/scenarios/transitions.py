@@ -17,14 +17,14 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from penstock.cep.contact_tracing.nodes import VisitsNode
+from penstock.cep.context import EngineContext
 from penstock.cep.event_binding import Packet, RequestType
 from penstock.cep.network import Network
 from penstock.cep.operators.nodes import NO_ROWS
 from penstock.cep.program import Program
-from penstock.cep.rows import EngineContext, Row
+from penstock.cep.rows import Row
 from penstock.cep.scenarios.actions import ActionPublisher
-from penstock.cep.scenarios.instance_index import ScenarioInstances
-from penstock.cep.scenarios.instances import ScenarioInstance
+from penstock.cep.scenarios.instances import ScenarioInstance, ScenarioInstances
 from penstock.cep.step_result import DetectedEvent, StepResult, Transition
 from penstock.lang.scalars import EPOCH
 

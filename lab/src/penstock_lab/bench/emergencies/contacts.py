@@ -27,9 +27,9 @@ from itertools import cycle
 from typing import Any, Final
 
 from penstock.cep.contact_tracing.presence import DAY, Presence
+from penstock.cep.context import EngineLimits
 from penstock.cep.engine import Engine
 from penstock.cep.event_binding import Packet
-from penstock.cep.rows import EngineLimits
 from penstock.lang.scalars import EPOCH
 from penstock_lab.bench.emergencies.collector import settled_collector
 from penstock_lab.bench.emergencies.engine import load_program

@@ -1,0 +1,113 @@
+"""The context of a running engine: clock, timers, counters, limits.
+
+Rules that hold here:
+- Timers that may cause a transition are kept apart from all others, so that `next_deadline`
+  says until when the situations are certain.
+- A limit that is reached makes room by dropping the oldest, and is counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from operator import itemgetter
+from typing import Final, TypeAlias
+
+from penstock.cep.rows import Key, Row, Values
+
+Timer: TypeAlias = tuple[int, int, str, Key]
+"""Time, operator, the group as text (which has an order whatever it is made of), the group."""
+
+NEVER: Final = 1 << 62
+HOLDS: Final = -1
+"""Stands for the operator of timers of holds: of one moment they come first."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLimits:
+    """What one engine keeps at most."""
+
+    keys: int = 200_000  # groups of one operator
+    rows: int = 1_000  # rows of a group on one side of a join
+    samples: int = 200_000  # values of a group that one aggregate keeps
+    matches: int = 1_000  # matches of a group that a join holds or finds at once
+    stays: int = 4_000_000  # stays that visits keep
+    pairs: int = 25_000_000  # sums of what two people share on a day (8 bytes each)
+    subjects: int = 1_000_000  # subjects of a scenario in some situation
+    ids: int = 100_000  # identifiers that tell repeated packets and events
+    topics: int = 50_000  # topics whose event types are remembered
+    rounds: int = 16  # rounds of requests that one step may cause
+
+
+@dataclass(slots=True)
+class EngineContext:
+    """What the operators of one engine share."""
+
+    limits: EngineLimits = field(default_factory=EngineLimits)
+    now: int = 0
+    uid: int = 0
+    version: int = 0  # counts the changes of situations
+    changed: dict[str, int] = field(default_factory=dict)  # subject → version of its last change
+    floor: int = 0  # the version when that was last forgotten
+    counts: Counter[str] = field(default_factory=Counter)
+    transition_operators: frozenset[int] = frozenset()
+    """Operators whose rows may lead to an event that causes a transition of some scenario."""
+    next_timer: int = NEVER
+    """When the next timer fires."""
+    _timers: list[Timer] = field(default_factory=list)
+    _transition_timers: list[Timer] = field(default_factory=list)
+    _holds: list[Timer] = field(default_factory=list)
+
+    def row(self, at: int, values: Values) -> Row:
+        """Return a new row."""
+        self.uid += 1
+        return Row(self.uid, at, values)
+
+    def note_change(self, subject: str) -> None:
+        """Note that a subject's situation changed: what led nowhere may lead somewhere now."""
+        self.version += 1
+        self.changed[subject] = self.version
+        if len(self.changed) > self.limits.keys:
+            self.changed.clear()
+            self.floor = self.version
+
+    def schedule(self, at: int, index: int, key: Key) -> None:
+        """Set a timer: wake an operator for a group at a time."""
+        transits = index in self.transition_operators
+        timers = self._transition_timers if transits else self._timers
+        heappush(timers, (at, index, repr(key), key))
+        self.next_timer = min(self.next_timer, at)
+
+    def schedule_hold(self, at: int, case: tuple[str, str]) -> None:
+        """Set the timer that ends a hold of a scenario and its subject."""
+        heappush(self._holds, (at, HOLDS, repr(case), case))
+        self.next_timer = min(self.next_timer, at)
+
+    def cancel_hold(self, at: int, case: tuple[str, str]) -> None:
+        """Cancel the timer of a hold. There are few of them: people make them."""
+        self._holds.remove((at, HOLDS, repr(case), case))
+        heapify(self._holds)
+        self.next_timer = self._find_next()
+
+    @property
+    def next_deadline(self) -> int:
+        """When the next timer fires that may cause a transition."""
+        return min(_first(self._transition_timers), _first(self._holds))
+
+    def _find_next(self) -> int:
+        return min(_first(self._timers), self.next_deadline)
+
+    def pop_due(self, at: int) -> list[tuple[int, Key]]:
+        """Remove the timers that are due; return whom they wake, in order, each once."""
+        due: list[Timer] = []
+        for timers in (self._timers, self._transition_timers, self._holds):
+            while timers and timers[0][0] <= at:
+                due.append(heappop(timers))
+        self.next_timer = self._find_next()
+        due.sort(key=itemgetter(0, 1, 2))
+        return list(dict.fromkeys((index, key) for _, index, _, key in due))
+
+
+def _first(timers: list[Timer]) -> int:
+    return timers[0][0] if timers else NEVER
