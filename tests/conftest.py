@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from penstock.components import Component, KafkaCluster, MosquittoServer, PostgresServer, find
-from tests import progress
+from tests.support import progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,11 +12,11 @@ import pytest
 
 from penstock.cli import main
 from penstock.components import MosquittoServer
-from tests.gateway.harness import GatewayThread
-from tests.gateway.ward import login, open_ward, reading
+from tests.support.gateway.harness import GatewayThread
+from tests.support.gateway.ward import login, open_ward, reading
 
 pytestmark = pytest.mark.needs("mosquitto")
-pytest_plugins = ("tests.gateway.fixtures",)
+pytest_plugins = ("tests.support.gateway.fixtures",)
 
 Ask = Callable[..., tuple[int, Any]]
 READERS = ("nurse", "doctor", "stranger", "sensor")

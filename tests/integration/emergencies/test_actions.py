@@ -18,14 +18,14 @@ from penstock.cep.step_result import StepResult
 from penstock.components import MosquittoServer
 from penstock.gateway.publishing import actions
 from penstock.mqtt.codes import FAILURE
-from tests.gateway.harness import GatewayThread, run_gateway, write_config
-from tests.gateway.house import about, open_house, situation
-from tests.gateway.passwords import write_passwords
-from tests.gateway.raw import RawClient
-from tests.gateway.ward import define, login, open_ward
+from tests.support.gateway.harness import GatewayThread, run_gateway, write_config
+from tests.support.gateway.house import about, open_house, situation
+from tests.support.gateway.passwords import write_passwords
+from tests.support.gateway.raw import RawClient
+from tests.support.gateway.ward import define, login, open_ward
 
 pytestmark = pytest.mark.needs("mosquitto")
-pytest_plugins = ("tests.gateway.fixtures",)
+pytest_plugins = ("tests.support.gateway.fixtures",)
 
 FOLDER = Path(penstock_lab.demo.__file__).parent / "nursing_home"
 DAY = 86_400_000

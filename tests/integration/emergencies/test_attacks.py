@@ -16,8 +16,8 @@ from penstock.components import MosquittoServer
 from penstock.mqtt import V3, V5, Publish, ReasonCode, Will
 from penstock.mqtt.codes import FAILURE
 from penstock.store.situations import State
-from tests.gateway.harness import GatewayThread
-from tests.gateway.house import (
+from tests.support.gateway.harness import GatewayThread
+from tests.support.gateway.house import (
     HOUSE,
     Login,
     about,
@@ -27,11 +27,11 @@ from tests.gateway.house import (
     open_situations,
     situation,
 )
-from tests.gateway.raw import RawClient
-from tests.gateway.ward import login
+from tests.support.gateway.raw import RawClient
+from tests.support.gateway.ward import login
 
 pytestmark = pytest.mark.needs("mosquitto")
-pytest_plugins = ("tests.gateway.fixtures",)
+pytest_plugins = ("tests.support.gateway.fixtures",)
 
 ODD = [
     "",

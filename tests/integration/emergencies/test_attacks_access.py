@@ -18,8 +18,8 @@ from penstock.mqtt.codes import FAILURE
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.audit.reading import read_last
 from penstock.store.database import Database
-from tests.gateway.harness import GatewayThread
-from tests.gateway.house import (
+from tests.support.gateway.harness import GatewayThread
+from tests.support.gateway.house import (
     HOUSE,
     Login,
     about,
@@ -29,10 +29,10 @@ from tests.gateway.house import (
     open_house,
     open_situations,
 )
-from tests.gateway.ward import define, login
+from tests.support.gateway.ward import define, login
 
 pytestmark = pytest.mark.needs("mosquitto")
-pytest_plugins = ("tests.gateway.fixtures",)
+pytest_plugins = ("tests.support.gateway.fixtures",)
 
 
 @pytest.fixture(scope="module")

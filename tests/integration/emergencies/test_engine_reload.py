@@ -17,11 +17,11 @@ from penstock.gateway.detection.engine_reload import EngineReload
 from penstock.mqtt import Publish
 from penstock.mqtt.codes import FAILURE
 from penstock.policy.access.emergencies import SituationsUnknownError
-from tests.gateway.harness import GatewayThread
-from tests.gateway.ward import WARD, define, login, open_ward, reading
+from tests.support.gateway.harness import GatewayThread
+from tests.support.gateway.ward import WARD, define, login, open_ward, reading
 
 pytestmark = pytest.mark.needs("mosquitto")
-pytest_plugins = ("tests.gateway.fixtures",)
+pytest_plugins = ("tests.support.gateway.fixtures",)
 LONG = 60.0
 
 

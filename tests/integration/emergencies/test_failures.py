@@ -22,12 +22,12 @@ from penstock.store.database import Database
 from penstock.store.definitions import Definitions
 from penstock.store.detection import Batch, DetectionStore
 from penstock.store.situations import Cause, State
-from tests.gateway.harness import GatewayThread, make_process, run_gateway, share
-from tests.gateway.pair import current, open_situations, wait_until
-from tests.gateway.ward import WARD, define, login, open_ward, reading, settings
+from tests.support.gateway.harness import GatewayThread, make_process, run_gateway, share
+from tests.support.gateway.pair import current, open_situations, wait_until
+from tests.support.gateway.ward import WARD, define, login, open_ward, reading, settings
 
 pytestmark = pytest.mark.needs("mosquitto")
-pytest_plugins = ("tests.gateway.fixtures",)
+pytest_plugins = ("tests.support.gateway.fixtures",)
 KEPT = {"enforcement", "vocabulary", "object", "policy"}
 
 

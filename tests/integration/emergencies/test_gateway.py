@@ -17,12 +17,12 @@ from penstock.mqtt.codes import FAILURE
 from penstock.store.database import Database
 from penstock.store.situations import Cause
 from penstock.store.situations import transitions_table as transitions
-from tests.gateway.harness import GatewayThread
-from tests.gateway.raw import RawClient
-from tests.gateway.ward import login, open_ward, reading
+from tests.support.gateway.harness import GatewayThread
+from tests.support.gateway.raw import RawClient
+from tests.support.gateway.ward import login, open_ward, reading
 
 pytestmark = pytest.mark.needs("mosquitto")
-pytest_plugins = ("tests.gateway.fixtures",)
+pytest_plugins = ("tests.support.gateway.fixtures",)
 
 Login = Callable[..., RawClient]
 

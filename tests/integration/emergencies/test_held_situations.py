@@ -11,12 +11,12 @@ import pytest
 from penstock.components import MosquittoServer
 from penstock.mqtt.codes import FAILURE
 from penstock.store.situations import Cause, Situations, State
-from tests.gateway.harness import run_gateway, write_config
-from tests.gateway.pair import current, detects, open_situations, pair, wait_until
-from tests.gateway.ward import WARD, define, login, reading, settings
+from tests.support.gateway.harness import run_gateway, write_config
+from tests.support.gateway.pair import current, detects, open_situations, pair, wait_until
+from tests.support.gateway.ward import WARD, define, login, reading, settings
 
 pytestmark = pytest.mark.needs("mosquitto")
-pytest_plugins = ("tests.gateway.fixtures",)
+pytest_plugins = ("tests.support.gateway.fixtures",)
 
 HOUR = 3_600_000
 

@@ -17,14 +17,14 @@ from penstock.mqtt import ReasonCode
 from penstock.mqtt.codes import FAILURE
 from penstock.store.audit.reading import read_last
 from penstock.store.database import Database
-from tests.gateway.harness import GatewayThread, run_gateway, write_config
-from tests.gateway.pair import wait_until
-from tests.gateway.passwords import write_passwords
-from tests.gateway.raw import RawClient
-from tests.gateway.ward import define, login
+from tests.support.gateway.harness import GatewayThread, run_gateway, write_config
+from tests.support.gateway.pair import wait_until
+from tests.support.gateway.passwords import write_passwords
+from tests.support.gateway.raw import RawClient
+from tests.support.gateway.ward import define, login
 
 pytestmark = pytest.mark.needs("mosquitto")
-pytest_plugins = ("tests.gateway.fixtures",)
+pytest_plugins = ("tests.support.gateway.fixtures",)
 
 FOLDER = Path(penstock_lab.demo.__file__).parent / "nursing_home"
 USERS = ("physician-1", "specialist-1", "sensor-1", "sensor-2", "laboratory", "relative-2")

@@ -20,11 +20,11 @@ from penstock_lab.demo.nursing_home.definitions import make_documents, read_rule
 from penstock_lab.demo.stage import Place, set_up
 from penstock_lab.generate.nursing_home import House
 from penstock_lab.simulation.through_gateway import GatewaySimulation
-from tests.gateway.harness import run_gateway, write_config
-from tests.gateway.ward import define
+from tests.support.gateway.harness import run_gateway, write_config
+from tests.support.gateway.ward import define
 
 pytestmark = pytest.mark.needs("mosquitto")
-pytest_plugins = ("tests.gateway.fixtures",)
+pytest_plugins = ("tests.support.gateway.fixtures",)
 
 
 def read_history(place: Place) -> list[tuple[str, str, str | None, str | None]]:

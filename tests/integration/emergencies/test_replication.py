@@ -16,7 +16,7 @@ from penstock.components import MosquittoServer, PostgresServer, processes
 from penstock.mqtt import Publish, ReasonCode, Will
 from penstock.mqtt.codes import FAILURE
 from penstock.policy.access.emergencies import SituationsUnknownError
-from tests.gateway.harness import (
+from tests.support.gateway.harness import (
     GatewayProcess,
     GatewayThread,
     make_process,
@@ -24,7 +24,7 @@ from tests.gateway.harness import (
     share,
     write_config,
 )
-from tests.gateway.pair import (
+from tests.support.gateway.pair import (
     LONG,
     current,
     detects,
@@ -36,11 +36,11 @@ from tests.gateway.pair import (
     publish,
     wait_until,
 )
-from tests.gateway.raw import ClosedError, RawClient
-from tests.gateway.ward import WARD, define, login, reading, settings
+from tests.support.gateway.raw import ClosedError, RawClient
+from tests.support.gateway.ward import WARD, define, login, reading, settings
 
 pytestmark = pytest.mark.needs("mosquitto")
-pytest_plugins = ("tests.gateway.fixtures",)
+pytest_plugins = ("tests.support.gateway.fixtures",)
 
 
 def reach(sensor: RawClient, reader: RawClient, topic: str) -> None:

@@ -15,13 +15,13 @@ from penstock.components import MosquittoServer
 from penstock.config import Config
 from penstock.mqtt import Publish, ReasonCode
 from penstock.mqtt.codes import FAILURE
-from tests.gateway.harness import GatewayThread
-from tests.gateway.pair import LONG, open_situations, pair, publication, publish, wait_until
-from tests.gateway.raw import ClosedError, RawClient
-from tests.gateway.ward import define, login, reading
+from tests.support.gateway.harness import GatewayThread
+from tests.support.gateway.pair import LONG, open_situations, pair, publication, publish, wait_until
+from tests.support.gateway.raw import ClosedError, RawClient
+from tests.support.gateway.ward import define, login, reading
 
 pytestmark = pytest.mark.needs("mosquitto")
-pytest_plugins = ("tests.gateway.fixtures",)
+pytest_plugins = ("tests.support.gateway.fixtures",)
 
 ORDERS = """
 kind: emergency-policy

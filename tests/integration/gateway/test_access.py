@@ -27,14 +27,14 @@ from penstock.mqtt import (
     Suback,
     Subscribe,
 )
-from tests.gateway.certificates import Authority
-from tests.gateway.clients import VERSIONS
-from tests.gateway.harness import GatewayThread, run_gateway
-from tests.gateway.passwords import write_passwords
-from tests.gateway.raw import RawClient
+from tests.support.gateway.certificates import Authority
+from tests.support.gateway.clients import VERSIONS
+from tests.support.gateway.harness import GatewayThread, run_gateway
+from tests.support.gateway.passwords import write_passwords
+from tests.support.gateway.raw import RawClient
 
 pytestmark = pytest.mark.needs("mosquitto")
-pytest_plugins = ("tests.gateway.fixtures",)
+pytest_plugins = ("tests.support.gateway.fixtures",)
 
 
 @pytest.fixture(scope="module")

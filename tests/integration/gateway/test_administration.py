@@ -16,12 +16,12 @@ from penstock.mqtt import V3, ReasonCode
 from penstock.store.checked import CheckedDefinitions
 from penstock.store.database import Database
 from penstock.store.definitions import Definitions
-from tests.gateway.harness import GatewayThread, run_gateway, write_config
-from tests.gateway.passwords import write_passwords
-from tests.gateway.raw import RawClient
+from tests.support.gateway.harness import GatewayThread, run_gateway, write_config
+from tests.support.gateway.passwords import write_passwords
+from tests.support.gateway.raw import RawClient
 
 pytestmark = pytest.mark.needs("mosquitto")
-pytest_plugins = ("tests.gateway.fixtures",)
+pytest_plugins = ("tests.support.gateway.fixtures",)
 
 RIGHTS = [
     Document("right", "alice", {"subjects": ["user:alice"], "reserve": ["home/#"]}),

@@ -17,13 +17,13 @@ from penstock.gateway.connection.subscription_lifecycle import broker_filter
 from penstock.model.document import Document, Key
 from penstock.mqtt import V3, Pubrel, RequestedSubscription, Will
 from penstock.mqtt.properties import Properties
-from tests.gateway.clients import Make, make_clients
-from tests.gateway.harness import GatewayThread, run_gateway
-from tests.gateway.passwords import write_passwords
-from tests.gateway.raw import RawClient
+from tests.support.gateway.clients import Make, make_clients
+from tests.support.gateway.harness import GatewayThread, run_gateway
+from tests.support.gateway.passwords import write_passwords
+from tests.support.gateway.raw import RawClient
 
 pytestmark = pytest.mark.needs("mosquitto")
-pytest_plugins = ("tests.gateway.fixtures",)
+pytest_plugins = ("tests.support.gateway.fixtures",)
 
 
 @pytest.fixture(scope="module")

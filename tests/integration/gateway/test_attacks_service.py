@@ -14,13 +14,13 @@ import pytest
 
 from penstock.components import MosquittoServer, find, processes
 from penstock.mqtt import V3, Publish, RequestedSubscription, Suback, Subscribe
-from tests.gateway.certificates import Authority
-from tests.gateway.clients import Make, make_clients
-from tests.gateway.harness import GatewayThread, make_process, run_gateway, share
-from tests.gateway.raw import ClosedError, RawClient
+from tests.support.gateway.certificates import Authority
+from tests.support.gateway.clients import Make, make_clients
+from tests.support.gateway.harness import GatewayThread, make_process, run_gateway, share
+from tests.support.gateway.raw import ClosedError, RawClient
 
 pytestmark = pytest.mark.needs("mosquitto")
-pytest_plugins = ("tests.gateway.fixtures",)
+pytest_plugins = ("tests.support.gateway.fixtures",)
 
 _MANY = 66_000
 

@@ -23,13 +23,13 @@ from penstock.store.checked import CheckedDefinitions
 from penstock.store.database import Database
 from penstock.store.definitions import Definitions
 from penstock.store.sessions import StoredSubscription
-from tests.gateway.clients import Make, make_clients
-from tests.gateway.harness import GatewayThread, run_gateway
-from tests.gateway.passwords import write_passwords
-from tests.gateway.raw import RawClient
+from tests.support.gateway.clients import Make, make_clients
+from tests.support.gateway.harness import GatewayThread, run_gateway
+from tests.support.gateway.passwords import write_passwords
+from tests.support.gateway.raw import RawClient
 
 pytestmark = pytest.mark.needs("mosquitto")
-pytest_plugins = ("tests.gateway.fixtures",)
+pytest_plugins = ("tests.support.gateway.fixtures",)
 
 CLIENT_IDENTIFIER_NOT_VALID = 0x85
 NOT_AUTHORIZED = 0x87

@@ -17,12 +17,12 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from penstock.components import MosquittoServer
-from tests.gateway.harness import GatewayProcess, make_process
-from tests.gateway.passwords import write_passwords
-from tests.gateway.raw import RawClient
+from tests.support.gateway.harness import GatewayProcess, make_process
+from tests.support.gateway.passwords import write_passwords
+from tests.support.gateway.raw import RawClient
 
 pytestmark = pytest.mark.needs("mosquitto")
-pytest_plugins = ("tests.gateway.fixtures",)
+pytest_plugins = ("tests.support.gateway.fixtures",)
 WAIT = 5
 
 

@@ -18,9 +18,9 @@ from penstock.store.audit.reading import read_last
 from penstock.store.checked import CheckedDefinitions
 from penstock.store.database import Database
 from penstock.store.definitions import Definitions
-from tests.gateway.clients import VERSIONS
-from tests.gateway.harness import GatewayThread, run_gateway
-from tests.gateway.raw import RawClient
+from tests.support.gateway.clients import VERSIONS
+from tests.support.gateway.harness import GatewayThread, run_gateway
+from tests.support.gateway.raw import RawClient
 
 pytestmark = pytest.mark.needs("mosquitto")
 

@@ -21,14 +21,14 @@ from penstock.store.audit.reading import Filter, read_last
 from penstock.store.checked import CheckedDefinitions
 from penstock.store.database import Database
 from penstock.store.definitions import Definitions
-from tests.gateway.certificates import Authority
-from tests.gateway.clients import VERSIONS
-from tests.gateway.harness import GatewayThread, make_process, run_gateway, share
-from tests.gateway.passwords import write_passwords
-from tests.gateway.raw import ClosedError, RawClient
+from tests.support.gateway.certificates import Authority
+from tests.support.gateway.clients import VERSIONS
+from tests.support.gateway.harness import GatewayThread, make_process, run_gateway, share
+from tests.support.gateway.passwords import write_passwords
+from tests.support.gateway.raw import ClosedError, RawClient
 
 pytestmark = pytest.mark.needs("mosquitto")
-pytest_plugins = ("tests.gateway.fixtures",)
+pytest_plugins = ("tests.support.gateway.fixtures",)
 
 
 def wait_until(true: Callable[[], bool], seconds: float = 10) -> None:

@@ -27,12 +27,12 @@ from penstock.mqtt import (
 )
 from penstock.mqtt.control import PINGREQ
 from penstock.telemetry import metrics
-from tests.gateway.clients import Make, make_clients
-from tests.gateway.harness import GatewayThread, run_gateway
-from tests.gateway.raw import RawClient
+from tests.support.gateway.clients import Make, make_clients
+from tests.support.gateway.harness import GatewayThread, run_gateway
+from tests.support.gateway.raw import RawClient
 
 pytestmark = pytest.mark.needs("mosquitto")
-pytest_plugins = ("tests.gateway.fixtures",)
+pytest_plugins = ("tests.support.gateway.fixtures",)
 
 LIMITS = {
     "connections": 40,

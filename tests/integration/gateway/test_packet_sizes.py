@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from penstock.mqtt import V5, Connack, Disconnect, ReasonCode
-from tests.gateway.clients import Make
-from tests.gateway.harness import GatewayThread
-from tests.gateway.raw import ClosedError, RawClient
+from tests.support.gateway.clients import Make
+from tests.support.gateway.harness import GatewayThread
+from tests.support.gateway.raw import ClosedError, RawClient
 
 pytestmark = pytest.mark.needs("mosquitto")
-pytest_plugins = ("tests.gateway.fixtures",)
+pytest_plugins = ("tests.support.gateway.fixtures",)
 
 SMALL = 40
 

@@ -11,11 +11,11 @@ import pytest
 from penstock.cli import main
 from penstock.components import MosquittoServer
 from penstock.mqtt.codes import FAILURE
-from tests.gateway.harness import run_gateway, write_config
-from tests.gateway.ward import define, login, settings
+from tests.support.gateway.harness import run_gateway, write_config
+from tests.support.gateway.ward import define, login, settings
 
 pytestmark = pytest.mark.needs("mosquitto")
-pytest_plugins = ("tests.gateway.fixtures",)
+pytest_plugins = ("tests.support.gateway.fixtures",)
 
 WARD = """
 kind: enforcement

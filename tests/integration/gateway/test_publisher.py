@@ -12,7 +12,7 @@ import pytest
 from penstock.components import MosquittoServer, processes
 from penstock.gateway.broker import BrokerAddress
 from penstock.gateway.publishing.publisher import Publisher
-from tests.gateway.raw import RawClient
+from tests.support.gateway.raw import RawClient
 
 pytestmark = pytest.mark.needs("mosquitto")
 

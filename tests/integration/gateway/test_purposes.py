@@ -9,12 +9,12 @@ import pytest
 
 from penstock.components import MosquittoServer
 from penstock.mqtt import V3, V5, ReasonCode, RequestedSubscription, Will
-from tests.gateway.clients import VERSIONS, Make, make_clients
-from tests.gateway.harness import GatewayThread, run_gateway
-from tests.gateway.raw import RawClient
+from tests.support.gateway.clients import VERSIONS, Make, make_clients
+from tests.support.gateway.harness import GatewayThread, run_gateway
+from tests.support.gateway.raw import RawClient
 
 pytestmark = pytest.mark.needs("mosquitto")
-pytest_plugins = ("tests.gateway.fixtures",)
+pytest_plugins = ("tests.support.gateway.fixtures",)
 MODES = ("publish", "subscribe", "hybrid")
 
 

@@ -21,13 +21,13 @@ from penstock.store.checked import CheckedDefinitions
 from penstock.store.database import Database
 from penstock.store.definitions import Definitions
 from penstock.telemetry import metrics
-from tests.gateway.clients import VERSIONS
-from tests.gateway.harness import GatewayThread, make_process, run_gateway
-from tests.gateway.raw import RawClient
-from tests.gateway.resending import WINDOW, Resender
+from tests.support.gateway.clients import VERSIONS
+from tests.support.gateway.harness import GatewayThread, make_process, run_gateway
+from tests.support.gateway.raw import RawClient
+from tests.support.gateway.resender import WINDOW, Resender
 
 pytestmark = pytest.mark.needs("mosquitto")
-pytest_plugins = ("tests.gateway.fixtures",)
+pytest_plugins = ("tests.support.gateway.fixtures",)
 
 SOON = 15.0
 QUIET = 0.3

@@ -20,12 +20,12 @@ from penstock.mqtt import (
     Will,
 )
 from penstock.mqtt.control import PINGREQ
-from tests.gateway.clients import VERSIONS, Make
-from tests.gateway.harness import GatewayThread
-from tests.gateway.raw import ClosedError, RawClient
+from tests.support.gateway.clients import VERSIONS, Make
+from tests.support.gateway.harness import GatewayThread
+from tests.support.gateway.raw import ClosedError, RawClient
 
 pytestmark = pytest.mark.needs("mosquitto")
-pytest_plugins = ("tests.gateway.fixtures",)
+pytest_plugins = ("tests.support.gateway.fixtures",)
 
 
 @VERSIONS

@@ -10,9 +10,9 @@ import pytest
 
 from penstock.components import MosquittoServer
 from penstock.mqtt import V5, ReasonCode
-from tests.gateway.clients import VERSIONS
-from tests.gateway.harness import GatewayThread, run_gateway
-from tests.gateway.raw import RawClient
+from tests.support.gateway.clients import VERSIONS
+from tests.support.gateway.harness import GatewayThread, run_gateway
+from tests.support.gateway.raw import RawClient
 
 pytestmark = pytest.mark.needs("mosquitto")
 

@@ -14,8 +14,8 @@ import pytest
 from penstock.components import MosquittoServer
 from penstock.gateway.connection.downstream import Downstream
 from penstock.mqtt import Connack, Connect, Properties
-from tests.gateway.harness import GatewayThread, run_gateway, share
-from tests.gateway.raw import ClosedError, RawClient
+from tests.support.gateway.harness import GatewayThread, run_gateway, share
+from tests.support.gateway.raw import ClosedError, RawClient
 
 pytestmark = pytest.mark.needs("mosquitto")
 

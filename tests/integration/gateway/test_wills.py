@@ -16,12 +16,12 @@ from penstock.store.database import Database
 from penstock.store.detection import find_detector
 from penstock.store.situations import situations_table
 from penstock.store.wills import keepers_table, wills_table
-from tests.gateway.harness import GatewayProcess, make_process, share
-from tests.gateway.raw import RawClient
-from tests.gateway.ward import WARD, define, login, open_ward, reading, settings
+from tests.support.gateway.harness import GatewayProcess, make_process, share
+from tests.support.gateway.raw import RawClient
+from tests.support.gateway.ward import WARD, define, login, open_ward, reading, settings
 
 pytestmark = pytest.mark.needs("mosquitto")
-pytest_plugins = ("tests.gateway.fixtures",)
+pytest_plugins = ("tests.support.gateway.fixtures",)
 TOPIC = "ward/ann/pulse"
 LONG = 60.0
 

@@ -15,7 +15,7 @@ import pytest
 from penstock.components import KafkaCluster, find
 from penstock.components.kafka_files import client_properties, write_private
 from penstock.kafka import Cluster, make_topics, owned_name
-from tests.kafka.officers import Officer, open_officer, stream, view
+from tests.support.kafka.officers import Officer, open_officer, stream, view
 
 pytestmark = pytest.mark.needs("java", "jars")
 

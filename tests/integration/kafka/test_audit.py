@@ -12,7 +12,7 @@ from penstock.components import KafkaCluster
 from penstock.errors import UnavailableError
 from penstock.kafka import Acl, Cluster, PendingError, open_reconciler
 from penstock.kafka.audit import AccessAudit
-from tests.kafka.officers import Officer, open_officer, stream, view
+from tests.support.kafka.officers import Officer, open_officer, stream, view
 
 pytestmark = pytest.mark.needs("java", "jars")
 

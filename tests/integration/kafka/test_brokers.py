@@ -9,7 +9,7 @@ import pytest
 
 from penstock.components import KafkaCluster
 from penstock.kafka import Acl, Cluster
-from tests.kafka.officers import Officer, open_officer, stream, view
+from tests.support.kafka.officers import Officer, open_officer, stream, view
 
 pytestmark = [pytest.mark.needs("java", "jars"), pytest.mark.timeout(900)]
 

@@ -21,7 +21,7 @@ from penstock.eventlog.chunks import MarkedTopic
 from penstock.eventlog.kafka import KafkaLog
 from penstock.model.kinds import Stream
 from penstock.pipeline.ingest.connector import ChunkWriter, Connector
-from tests.kafka.clusters import settings_of
+from tests.support.kafka.clusters import settings_of
 
 FIELDS: list[dict[str, Any]] = [
     {"name": "pid", "type": "int"},

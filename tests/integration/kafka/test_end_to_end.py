@@ -33,7 +33,7 @@ from penstock_lab.demo.hospital import AUDIENCES, HIDDEN, QUASI, K
 from penstock_lab.demo.hospital_clients import Answers, Message, Publisher
 from penstock_lab.demo.stage import Place, set_up
 from penstock_lab.generate.hospital import generate
-from tests.kafka.clusters import settings_of
+from tests.support.kafka.clusters import settings_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

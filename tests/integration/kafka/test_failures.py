@@ -21,7 +21,7 @@ from penstock.definitions import DefinitionSet
 from penstock.eventlog.connection import BrokerError
 from penstock.eventlog.kafka import KafkaLog
 from penstock.model.document import Document
-from tests.kafka.clusters import settings_of
+from tests.support.kafka.clusters import settings_of
 
 if TYPE_CHECKING:
     from confluent_kafka.admin._metadata import PartitionMetadata

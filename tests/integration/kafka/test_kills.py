@@ -30,7 +30,7 @@ from penstock.kafka.scram import LoginRefusedError, derive
 from penstock.model.document import Document, Key
 from penstock.store.definitions import Change
 from penstock.store.kafka_users import KafkaUsers
-from tests.kafka.officers import Officer, open_officer, stream
+from tests.support.kafka.officers import Officer, open_officer, stream
 
 pytestmark = [pytest.mark.needs("java", "jars"), pytest.mark.timeout(1800)]
 
@@ -111,7 +111,7 @@ def mending(officer: Officer) -> Iterator[subprocess.Popen[str]]:
     folder = officer.settings.key.path.parent
     words = [str(folder), officer.cluster.bootstrap, str(officer.cluster.admin_password_file)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.kafka.mending", *words],
+        [sys.executable, "-m", "tests.support.kafka.reconciler_process", *words],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -11,7 +11,7 @@ from penstock.errors import UsageError
 from penstock.eventlog.connection import BrokerError
 from penstock.eventlog.kafka import KafkaLog
 from penstock.eventlog.transactions import TransactionalWriter
-from tests.kafka.clusters import settings_of
+from tests.support.kafka.clusters import settings_of
 
 pytestmark = pytest.mark.needs("java", "jars")
 

@@ -23,7 +23,7 @@ from penstock.components import KafkaCluster
 from penstock.eventlog.connection import consumer_settings, read_password
 from penstock.eventlog.kafka import KafkaLog
 from penstock.eventlog.transactions import TransactionalWriter
-from tests.kafka.clusters import settings_of
+from tests.support.kafka.clusters import settings_of
 
 pytestmark = pytest.mark.needs("java", "jars")
 

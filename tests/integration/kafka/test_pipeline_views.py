@@ -21,7 +21,7 @@ from penstock.eventlog.kafka import KafkaLog
 from penstock.eventlog.transactions import TransactionalWriter
 from penstock.model.document import Document
 from penstock.model.kinds import Stream, View
-from tests.kafka.clusters import settings_of
+from tests.support.kafka.clusters import settings_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -27,7 +27,7 @@ from penstock.kafka.broker_connection import BrokerConnection
 from penstock.kafka.scram import LoginRefusedError, derive
 from penstock.model.document import Document
 from penstock.store.kafka_users import KafkaUsers
-from tests.kafka.officers import Officer, open_officer, stream, view
+from tests.support.kafka.officers import Officer, open_officer, stream, view
 
 pytestmark = pytest.mark.needs("java", "jars")
 

@@ -23,12 +23,12 @@ from penstock.mqtt import Puback, Publish
 from penstock.store.checked import CheckedDefinitions
 from penstock.store.database import Database
 from penstock.store.definitions import Definitions
-from tests.gateway.harness import GatewayThread, make_process, run_gateway
-from tests.gateway.raw import RawClient
-from tests.gateway.resending import WINDOW, Resender
+from tests.support.gateway.harness import GatewayThread, make_process, run_gateway
+from tests.support.gateway.raw import RawClient
+from tests.support.gateway.resender import WINDOW, Resender
 
 pytestmark = pytest.mark.needs("mosquitto", "java", "jars")
-pytest_plugins = ("tests.gateway.fixtures",)
+pytest_plugins = ("tests.support.gateway.fixtures",)
 
 SOON = 30.0
 

@@ -14,8 +14,8 @@ import pytest
 from penstock.components import KafkaCluster
 from penstock.errors import UnavailableError
 from penstock.kafka import Cluster
-from tests.gateway.certificates import Authority
-from tests.kafka.officers import settings_for
+from tests.support.gateway.certificates import Authority
+from tests.support.kafka.officers import settings_for
 
 pytestmark = pytest.mark.needs("java", "jars")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-PROGRAM = Path(__file__).with_name("store_crashes.py")
+PROGRAM = Path(__file__).parents[2] / "support" / "store" / "crashes.py"
 
 
 def crash(what: str, kills: int, *where: str) -> dict[str, Any]:

@@ -22,7 +22,7 @@ import pytest
 
 from penstock.cep.engine import Engine
 from penstock.cep.step_result import StepResult
-from tests.cep.nursing_home import (
+from tests.support.nursing_home.program import (
     COVID,
     DAY,
     HOUR,
@@ -34,7 +34,7 @@ from tests.cep.nursing_home import (
     load_program,
     make_packet,
 )
-from tests.cep.nursing_home_model import Model, make_event, tell
+from tests.support.nursing_home.reference_model import Model, make_event, tell
 
 RUNS = 13  # of each program
 EVENTS = 2_000  # of each run: more than 50,000 in all, and some 400,000 samples of rooms

@@ -25,14 +25,14 @@ from penstock.cep.state_codec import expand
 from penstock.components import MosquittoServer
 from penstock.mqtt import V3, V5, ReasonCode
 from penstock.mqtt.codes import FAILURE
-from tests.cep.nursing_home import FOLDER
-from tests.gateway.harness import GatewayThread, run_gateway, write_config
-from tests.gateway.passwords import write_passwords
-from tests.gateway.raw import RawClient
-from tests.gateway.ward import define, login
+from tests.support.gateway.harness import GatewayThread, run_gateway, write_config
+from tests.support.gateway.passwords import write_passwords
+from tests.support.gateway.raw import RawClient
+from tests.support.gateway.ward import define, login
+from tests.support.nursing_home.program import FOLDER
 
 pytestmark = pytest.mark.needs("mosquitto")
-pytest_plugins = ("tests.gateway.fixtures",)
+pytest_plugins = ("tests.support.gateway.fixtures",)
 
 PACKETS: Final = 600
 USERS: Final = ("sensor-1", "room-1", "laboratory", "physician-1", "stranger")

@@ -19,9 +19,9 @@ import pytest
 from penstock.components import MosquittoServer
 from penstock.model.purposes import PurposeSet
 from penstock.mqtt import V3, V5
-from tests.gateway.harness import GatewayThread, run_gateway
-from tests.gateway.model import Client, Message, World
-from tests.gateway.raw import RawClient
+from tests.support.gateway.harness import GatewayThread, run_gateway
+from tests.support.gateway.model import Client, Message, World
+from tests.support.gateway.raw import RawClient
 
 pytestmark = pytest.mark.needs("mosquitto")
 

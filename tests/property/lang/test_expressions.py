@@ -24,7 +24,7 @@ from penstock.lang import (
 )
 from penstock.lang.operations import OPERATIONS
 from penstock.lang.python import generate
-from tests.unit.lang.generator import SCALARS, SCOPE, Expressions, Inputs
+from tests.support.lang.generator import SCALARS, SCOPE, Expressions, Inputs
 
 RESULTS: list[Type] = [
     *[BOOL] * 6,

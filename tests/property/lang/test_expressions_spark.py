@@ -21,7 +21,7 @@ from penstock.lang import (
     Type,
     compile_expression,
 )
-from tests.unit.lang.generator import SCALARS, SCOPE, Expressions, Inputs
+from tests.support.lang.generator import SCALARS, SCOPE, Expressions, Inputs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -30,7 +30,7 @@ from penstock.mqtt import (
     Will,
 )
 from penstock.mqtt.properties import WILL, encode_properties
-from tests.unit.mqtt.strategies import filters, names, packet_ids, payloads, properties, texts
+from tests.support.mqtt.strategies import filters, names, packet_ids, payloads, properties, texts
 
 OURS_TO_PAHO = {
     "payload_format": "PayloadFormatIndicator",

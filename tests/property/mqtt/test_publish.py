@@ -19,7 +19,7 @@ from penstock.mqtt import (
     Sender,
     encode_user_properties,
 )
-from tests.unit.mqtt.strategies import publishes, texts
+from tests.support.mqtt.strategies import publishes, texts
 
 
 class RefusedError(Exception):

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.mqtt import V3, V5, Connect, MqttError, Packet, Reader, Sender
-from tests.unit.mqtt.strategies import streams
+from tests.support.mqtt.strategies import streams
 
 
 def reader_for(sender: Sender, version: int) -> Reader:

@@ -14,7 +14,7 @@ from penstock.cep.step_result import TransitionCause
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.events import compile_program
 from penstock.errors import UsageError
-from tests.cep.nursing_home import START, draw_message, load_program, make_packet
+from tests.support.nursing_home.program import START, draw_message, load_program, make_packet
 
 HOUR = 3_600_000
 NURSING_HOME = load_program()

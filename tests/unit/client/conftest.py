@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.components import MosquittoServer
-from tests.unit.client.tap import Tap
+from tests.support.mqtt.tap import Tap
 
 
 @pytest.fixture

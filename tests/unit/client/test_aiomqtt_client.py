@@ -8,7 +8,7 @@ from aiomqtt import ProtocolVersion
 
 from penstock.client import AsyncPurposeClient, NoAnswerError, RefusedError
 from penstock.mqtt import Publish, Subscribe, Unsubscribe
-from tests.unit.client.tap import Tap
+from tests.support.mqtt.tap import Tap
 
 pytestmark = pytest.mark.needs("mosquitto")
 

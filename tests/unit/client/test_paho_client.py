@@ -25,7 +25,7 @@ from penstock.client import (
 from penstock.client.commands import read_affected, read_combined
 from penstock.components import MosquittoServer
 from penstock.mqtt import Publish, Subscribe, Unsubscribe
-from tests.unit.client.tap import Tap
+from tests.support.mqtt.tap import Tap
 
 V3, V5 = MQTTProtocolVersion.MQTTv311, MQTTProtocolVersion.MQTTv5
 pytestmark = pytest.mark.needs("mosquitto")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.lang import compile_expression
-from tests.unit.lang.examples import EXAMPLES, MISSING, ROOTS, SCOPE
+from tests.support.lang.examples import EXAMPLES, MISSING, ROOTS, SCOPE
 
 
 @pytest.mark.parametrize(("text", "expected"), EXAMPLES, ids=[text for text, _ in EXAMPLES])

@@ -20,7 +20,7 @@ from penstock.lang import (
     compile_expression,
 )
 from penstock.lang.limits import MAX_STRING
-from tests.unit.lang.examples import EXAMPLES, MISSING, ROOTS, SCOPE
+from tests.support.lang.examples import EXAMPLES, MISSING, ROOTS, SCOPE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

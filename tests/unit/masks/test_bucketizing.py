@@ -7,7 +7,7 @@ import pytest
 
 from penstock.errors import InvalidError
 from penstock.masks import Rejected, read_masks
-from tests.unit.masks.single import chain_of, mask_one, problems_of
+from tests.support.masks.single_mask import chain_of, mask_one, problems_of
 
 
 def buckets(size: float, **more: Any) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from penstock.masks import (
 )
 from penstock.masks.fields import CHECKS, TEXTS, FieldType, read_constant
 from penstock.masks.keys import split_key
-from tests.unit.masks.single import SECRET, supply
+from tests.support.masks.single_mask import SECRET, supply
 
 SCHEMA = {
     "name": Field.of("string"),

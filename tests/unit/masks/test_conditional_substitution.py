@@ -7,7 +7,7 @@ import pytest
 
 from penstock.errors import InvalidError
 from penstock.masks import Chain, Field, read_masks
-from tests.unit.masks.single import mask_one, problems_of, supply
+from tests.support.masks.single_mask import mask_one, problems_of, supply
 
 SCHEMA = {
     "rank": Field.of("string", optional=True),

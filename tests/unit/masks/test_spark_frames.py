@@ -11,7 +11,7 @@ import pytest
 from penstock.errors import InvalidError
 from penstock.masks import Chain, Field, Supplies, read_masks
 from penstock.masks.keys import split_key
-from tests.unit.masks.single import SECRET, supply
+from tests.support.masks.single_mask import SECRET, supply
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,7 +7,7 @@ import pytest
 
 from penstock.errors import InvalidError, UsageError
 from penstock.masks import Chain, Field, Rejected, Tokenization, read_masks
-from tests.unit.masks.single import MemoryVault, chain_of, mask_one, problems_of, supply
+from tests.support.masks.single_mask import MemoryVault, chain_of, mask_one, problems_of, supply
 
 
 def tokens(method: str = "pseudonym", **more: Any) -> dict[str, Any]:

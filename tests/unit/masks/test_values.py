@@ -8,7 +8,7 @@ import pytest
 
 from penstock.errors import InvalidError
 from penstock.masks import Hierarchy, Rejected, read_masks
-from tests.unit.masks.single import chain_of, mask_one, problems_of, supply
+from tests.support.masks.single_mask import chain_of, mask_one, problems_of, supply
 
 NAMES = ["Ada", "Grace", "Alan", "Edsger", "Barbara"]
 

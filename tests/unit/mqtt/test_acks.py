@@ -19,7 +19,7 @@ from penstock.mqtt import (
 )
 from penstock.mqtt.acks import Ack
 from penstock.mqtt.codes import ALLOWED
-from tests.unit.mqtt.reading import field, packet, read, refusal
+from tests.support.mqtt.packets import field, packet, read, refusal
 
 KINDS = [Puback, Pubrec, Pubrel, Pubcomp]
 EACH = pytest.mark.parametrize("kind", KINDS)

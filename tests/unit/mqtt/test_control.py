@@ -15,7 +15,7 @@ from penstock.mqtt import (
     Sender,
 )
 from penstock.mqtt.codes import ALLOWED
-from tests.unit.mqtt.reading import field, packet, read, refusal
+from tests.support.mqtt.packets import field, packet, read, refusal
 
 METHOD = Properties(authentication_method="SCRAM", authentication_data=b"\x01")
 

@@ -25,7 +25,7 @@ from penstock.mqtt.properties import (
     read_properties,
     scan,
 )
-from tests.unit.mqtt.reading import field
+from tests.support.mqtt.packets import field
 
 # What the specification's table 2-4 says, written down a second time.
 PLACES: dict[int, str] = {

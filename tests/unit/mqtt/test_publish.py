@@ -18,7 +18,7 @@ from penstock.mqtt import (
     encode_subscription_identifiers,
     encode_user_properties,
 )
-from tests.unit.mqtt.reading import field, packet, read, refusal
+from tests.support.mqtt.packets import field, packet, read, refusal
 
 BOTH = pytest.mark.parametrize("version", [V3, V5])
 NO_LIST = {V3: b"", V5: b"\x00"}

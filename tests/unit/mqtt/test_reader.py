@@ -25,7 +25,7 @@ from penstock.mqtt import (
     Subscribe,
 )
 from penstock.mqtt.codes import FIXED_FLAGS, SENDABLE
-from tests.unit.mqtt.reading import field, packet, read, refusal
+from tests.support.mqtt.packets import field, packet, read, refusal
 
 STREAM: list[Packet] = [
     Connect("me"),

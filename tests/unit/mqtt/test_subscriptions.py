@@ -17,7 +17,7 @@ from penstock.mqtt import (
     Unsubscribe,
 )
 from penstock.mqtt.codes import ALLOWED
-from tests.unit.mqtt.reading import field, packet, read, refusal
+from tests.support.mqtt.packets import field, packet, read, refusal
 
 BOTH = pytest.mark.parametrize("version", [V3, V5])
 NO_LIST = {V3: b"", V5: b"\x00"}

@@ -13,7 +13,7 @@ from penstock.cep.program import Program
 from penstock.cep.step_result import StepResult
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.events import compile_program
-from tests.cep.nursing_home import FOLDER, START, make_packet
+from tests.support.nursing_home.program import FOLDER, START, make_packet
 
 HOUR = 3_600_000
 KEPT = "values: {duration: sum(it.duration)}\n  where: it.duration > 900.0"

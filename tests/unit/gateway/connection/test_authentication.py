@@ -17,7 +17,7 @@ from penstock.gateway.connection.authentication import (
     parse_users,
 )
 from penstock.mqtt import Connect, ReasonCode
-from tests.gateway.passwords import write_passwords
+from tests.support.gateway.passwords import write_passwords
 
 
 def authenticator(path: Path | None = None, **options: Any) -> Authenticator:

@@ -15,7 +15,15 @@ from penstock.gateway.replication.leader import ReplicationLeader
 from penstock.gateway.replication.link import ReplicationTerms
 from penstock.gateway.replication.messages import Message, StateUpdate
 from penstock.policy.access.emergencies import SituationBoard, SituationsUnknownError
-from tests.gateway.replication import LONG, TERMS, Detector, Record, make_follower, run, until
+from tests.support.gateway.replication import (
+    LONG,
+    TERMS,
+    Detector,
+    Record,
+    make_follower,
+    run,
+    until,
+)
 
 
 def look(follower: ReplicationFollower, board: SituationBoard, who: str) -> str | None:

@@ -15,7 +15,16 @@ from penstock.gateway.replication.leader import ReplicationLeader
 from penstock.gateway.replication.link import Link, ReplicationTerms
 from penstock.gateway.replication.messages import Message, StateUpdate
 from penstock.policy.access.emergencies import SituationsUnknownError
-from tests.gateway.replication import LONG, TERMS, Detector, Record, ask, make_follower, run, until
+from tests.support.gateway.replication import (
+    LONG,
+    TERMS,
+    Detector,
+    Record,
+    ask,
+    make_follower,
+    run,
+    until,
+)
 
 
 def test_a_message_is_decided_there_and_known_here_before_it_passes() -> None:

@@ -8,7 +8,7 @@ import pyarrow.parquet  # type: ignore[import-untyped]
 from penstock.cep.spark import ResultTable, list_packets, partition_program
 from penstock.cep.step_result import StepResult, Transition, TransitionCause
 from penstock.pipeline.detection.tasks import JointEngine
-from tests.cep.nursing_home import START, load_program
+from tests.support.nursing_home.program import START, load_program
 
 
 def test_a_case_that_ends_for_a_limit_asks_for_nothing(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.components import MosquittoServer
-from tests.gateway.clients import Make, make_clients
-from tests.gateway.harness import GatewayThread, run_gateway
+from tests.support.gateway.clients import Make, make_clients
+from tests.support.gateway.harness import GatewayThread, run_gateway
 
 
 @pytest.fixture(scope="module")

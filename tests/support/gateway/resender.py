@@ -7,7 +7,7 @@ from typing import Final
 
 from penstock.mqtt import Pubcomp, Publish, Pubrec, Pubrel
 from penstock.mqtt.acks import Ack
-from tests.gateway.raw import ClosedError, RawClient
+from tests.support.gateway.raw import ClosedError, RawClient
 
 WINDOW: Final = 50
 _DUPLICATE: Final = 0x08

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, TypeAlias
 
-from tests.cep.nursing_home import (
+from tests.support.nursing_home.program import (
     COVID,
     COVID_ORDER,
     DAY,

@@ -17,7 +17,7 @@ HOUR = 3_600_000
 DAY = 24 * HOUR
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 START = 1_800_000_000_000
-FOLDER = Path(__file__).parents[2] / "lab/src/penstock_lab/demo/nursing_home"
+FOLDER = Path(__file__).parents[3] / "lab/src/penstock_lab/demo/nursing_home"
 
 PATIENTS = [f"patient-{number}" for number in range(6)]
 ROOMS = ["hall", "garden", "lounge"]

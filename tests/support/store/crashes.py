@@ -3,10 +3,10 @@
 Run as a program of its own: one process with a single thread imports everything once and
 forks the writers from there, so that a kill costs milliseconds. It prints a line of JSON.
 
-    store_crashes.py writers SEED KILLS URL …   kills writers, so often for each new store
-    store_crashes.py visits SEED KILLS URL …    lets one process hold a store open and write,
-                                                while others open it, write and close or die
-    store_crashes.py servers SEED KILLS         kills a PostgreSQL server under its writers
+    crashes.py writers SEED KILLS URL …   kills writers, so often for each new store
+    crashes.py visits SEED KILLS URL …    lets one process hold a store open and write,
+                                          while others open it, write and close or die
+    crashes.py servers SEED KILLS         kills a PostgreSQL server under its writers
 
 What every writer does with each change, so that half of one would show:
 - it moves an amount between two accounts: the sum of all stays 1000;

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.mqtt import V3, V5
-from tests.gateway.raw import RawClient
+from tests.support.gateway.raw import RawClient
 
 Make = Callable[..., RawClient]
 VERSIONS = pytest.mark.parametrize("version", [V3, V5], ids=["v3", "v5"])

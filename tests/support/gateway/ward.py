@@ -19,9 +19,9 @@ from penstock.mqtt import V5
 from penstock.store.checked import CheckedDefinitions
 from penstock.store.database import Database
 from penstock.store.definitions import Definitions
-from tests.gateway.harness import GatewayThread, run_gateway, write_config
-from tests.gateway.passwords import write_passwords
-from tests.gateway.raw import RawClient
+from tests.support.gateway.harness import GatewayThread, run_gateway, write_config
+from tests.support.gateway.passwords import write_passwords
+from tests.support.gateway.raw import RawClient
 
 USERS = ("sensor", "nurse", "doctor", "stranger", "patient", "echo")
 

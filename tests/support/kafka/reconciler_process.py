@@ -1,7 +1,8 @@
 """A process that brings Kafka to what a store says when it is told to: to be killed at it.
 
-Run as `python -m tests.kafka.mending FOLDER BOOTSTRAP PASSWORD_FILE`. It says that it is
-ready, waits for a line that says `follow` or `repair`, does it, and says that it is done.
+Run as `python -m tests.support.kafka.reconciler_process FOLDER BOOTSTRAP PASSWORD_FILE`. It
+says that it is ready, waits for a line that says `follow` or `repair`, does it, and says that
+it is done.
 """
 
 from __future__ import annotations

@@ -17,15 +17,15 @@ from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.database import Database
 from penstock.store.situations import Situations
-from tests.gateway.harness import (
+from tests.support.gateway.harness import (
     GatewayProcess,
     GatewayThread,
     make_process,
     run_gateway,
     share,
 )
-from tests.gateway.raw import RawClient
-from tests.gateway.ward import WARD, define, settings
+from tests.support.gateway.raw import RawClient
+from tests.support.gateway.ward import WARD, define, settings
 
 LONG: Final = 60.0
 

@@ -18,9 +18,9 @@ from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.database import Database
 from penstock.store.situations import Situations
-from tests.gateway.harness import GatewayThread, run_gateway, write_config
-from tests.gateway.raw import RawClient
-from tests.gateway.ward import define, login, settings
+from tests.support.gateway.harness import GatewayThread, run_gateway, write_config
+from tests.support.gateway.raw import RawClient
+from tests.support.gateway.ward import define, login, settings
 
 Login = Callable[..., RawClient]
 
