@@ -16,9 +16,8 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 
 from penstock.config.environment import variable_of
-from penstock.config.quantities import BYTES, SECONDS
 from penstock.config.secrets import Secret, SecretFile
-from penstock.config.settings import Kind, Settings
+from penstock.config.settings import BYTES, SECONDS, Settings, TypeLabel
 from penstock.yaml_text import Steps, dotted
 
 ANY_NAME = "NAME"
@@ -194,32 +193,32 @@ def _is_class(found: Any, wanted: type) -> bool:
     return isinstance(found, type) and issubclass(found, wanted)
 
 
-def _kind_of(annotation: Any, marks: Sequence[Any] = ()) -> Kind:
+def _kind_of(annotation: Any, marks: Sequence[Any] = ()) -> TypeLabel:
     if get_origin(annotation) in {Union, types.UnionType}:
         return _kind_of(next(arg for arg in get_args(annotation) if arg is not type(None)), marks)
     if get_origin(annotation) is Annotated:
         marks = get_args(annotation)[1:]
-    marked = [mark for mark in marks if isinstance(mark, Kind)]
+    marked = [mark for mark in marks if isinstance(mark, TypeLabel)]
     return marked[0] if marked else _kind_of_bare(_bare(annotation))
 
 
-def _kind_of_bare(bare: Any) -> Kind:
+def _kind_of_bare(bare: Any) -> TypeLabel:
     if get_origin(bare) is Literal:
-        return Kind("one of " + ", ".join(get_args(bare)))
+        return TypeLabel("one of " + ", ".join(get_args(bare)))
     if get_origin(bare) is tuple:
         each = _kind_of(get_args(bare)[0])
-        return Kind(f"a list, each {each.word}", each.form)
+        return TypeLabel(f"a list, each {each.word}", each.form)
     if get_origin(bare) is Mapping:
         name, each = map(_kind_of, get_args(bare))
-        return Kind(f"{{{name.word}: {each.word}}}", name.form or each.form)
+        return TypeLabel(f"{{{name.word}: {each.word}}}", name.form or each.form)
     for base, word in (
         (SecretFile, "the path of a secret file"),
         (Secret, "{file: PATH} or {env: NAME}"),
         (Settings, "a group of settings"),
     ):
         if _is_class(bare, base):
-            return Kind(word)
-    return Kind(_WORDS.get(bare, str(bare)))
+            return TypeLabel(word)
+    return TypeLabel(_WORDS.get(bare, str(bare)))
 
 
 def _write(bound: Any, units: Mapping[str, float]) -> str:

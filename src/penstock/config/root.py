@@ -1,6 +1,6 @@
 """The whole of penstock.yaml: one field for each section.
 
-A later part adds its module in `sections` and its field here; loading, environment
+A new part adds its model in `sections` and its field here; loading, environment
 variables, `penstock init`, the reference and `penstock doctor` follow from the models.
 """
 
@@ -13,24 +13,22 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, PrivateAttr
 
 from penstock.config.secrets import Secret
-from penstock.config.sections.audit import AuditSettings
-from penstock.config.sections.broker import BrokerSettings
-from penstock.config.sections.consent import ConsentSettings
-from penstock.config.sections.gateway import GatewaySettings
-from penstock.config.sections.kafka import KafkaSettings
-from penstock.config.sections.log import LogSettings
-from penstock.config.sections.monitor import MonitorSettings
-from penstock.config.sections.pipeline import PipelineSettings
-from penstock.config.sections.recording import RecordingSettings
-from penstock.config.sections.store import StoreSettings
-from penstock.config.sections.supervisor import SupervisorSettings
-from penstock.config.settings import DEFAULT_DATA, BasePath, Kind, Settings, setting, wrong
+from penstock.config.sections.brokers import BrokerSettings, KafkaSettings
+from penstock.config.sections.gateway import GatewaySettings, RecordingSettings
+from penstock.config.sections.processes import (
+    LogSettings,
+    MonitorSettings,
+    PipelineSettings,
+    SupervisorSettings,
+)
+from penstock.config.sections.store import AuditSettings, ConsentSettings, StoreSettings
+from penstock.config.settings import DEFAULT_DATA, BasePath, Settings, TypeLabel, setting, wrong
 from penstock.yaml_text import Source, Steps
 
 PartName = Annotated[
     str,
     Field(pattern=r"^[a-z][a-z0-9-]{0,31}$"),
-    Kind("a name", "at most 32 small letters, digits and hyphens, a letter first"),
+    TypeLabel("a name", "at most 32 small letters, digits and hyphens, a letter first"),
 ]
 
 

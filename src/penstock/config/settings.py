@@ -1,31 +1,50 @@
-"""What every section of the settings is made of: the base model, paths, problems.
+"""What every section of the settings is made of: the base model, types of values, errors.
 
 Rules that hold here:
-- Settings are frozen, and a key that nobody knows is a problem, never ignored.
+- Settings are frozen, and an unknown key is a problem, never ignored.
 - Defaults are written as a person would write them in penstock.yaml (`5s`,
   `keys/audit.key`) and pass through the same checks as what a person writes.
 - Relative paths start at the data folder, and the data folder at the folder of
   penstock.yaml; both come in through the validation context, so that a loaded path
   is absolute and means the same in every process.
+- Durations are written `250ms` or `5s`, sizes `64KiB`; a plain number is seconds, or bytes.
 """
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self, TypedDict
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
+
+from penstock.errors import quote
 
 DEFAULT_DATA = "penstock-data"
 WRONG = "wrong_setting"
 CONFLICT = "conflicting_settings"
+SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+# Digits are bounded so that no text from outside costs more than a glance.
+_DURATION = re.compile(rf"([0-9]{{1,12}}(?:\.[0-9]{{1,9}})?)\s?({'|'.join(SECONDS)})?", re.ASCII)
+_SIZE = re.compile(rf"([0-9]{{1,12}})\s?({'|'.join(BYTES)})?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class TypeLabel:
     """Marks a type with the word that people use for it, and the form it must have."""
 
     word: str
@@ -51,7 +70,7 @@ def folders_of(info: ValidationInfo) -> Folders:
 
 
 def wrong(message: str, fix: str) -> PydanticCustomError:
-    """Return the error that a validator raises: what is wrong, and how to mend it."""
+    """Return the error that a validator raises: what is wrong, and how to fix it."""
     return PydanticCustomError(WRONG, "{message}", {"message": message, "fix": fix})
 
 
@@ -68,20 +87,20 @@ def _from_base(path: Path, info: ValidationInfo) -> Path:
     return folders_of(info)["base"] / path.expanduser()
 
 
-DataPath = Annotated[Path, AfterValidator(_from_data), Kind("a path")]
+DataPath = Annotated[Path, AfterValidator(_from_data), TypeLabel("a path")]
 """A path that starts at the data folder unless it is absolute."""
 
-BasePath = Annotated[Path, AfterValidator(_from_base), Kind("a path")]
+BasePath = Annotated[Path, AfterValidator(_from_base), TypeLabel("a path")]
 """A path that starts at the folder of penstock.yaml unless it is absolute."""
 
 Host = Annotated[
     str,
     Field(min_length=1, max_length=253, pattern=r"^[A-Za-z0-9._:%-]+$"),
-    Kind("a host", "a name or an address, without brackets and port"),
+    TypeLabel("a host", "a name or an address, without brackets and port"),
 ]
 """A host name, or an address of IPv4 or IPv6 without brackets."""
 
-Port = Annotated[int, Field(ge=0, le=65535), Kind("a port")]
+Port = Annotated[int, Field(ge=0, le=65535), TypeLabel("a port")]
 """A TCP port; 0 lets the system choose where the setting says so."""
 
 
@@ -132,3 +151,46 @@ def groups(model: type[Settings]) -> dict[str, type[Settings]]:
         for name, field in model.model_fields.items()
         if isinstance(field.annotation, type) and issubclass(field.annotation, Settings)
     }
+
+
+def parse_duration(value: Any) -> float:
+    """Return the seconds that `value` means."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if value >= 0 and math.isfinite(value):
+            return float(value)
+    elif isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())):
+        return float(match[1]) * SECONDS[match[2] or "s"]
+    raise wrong(
+        f"{quote(value)} is not a duration",
+        f"write a number with a unit ({', '.join(SECONDS)}), such as 5s",
+    )
+
+
+def parse_size(value: Any) -> int:
+    """Return the bytes that `value` means."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value >= 0:
+            return value
+    elif isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())):
+        return int(match[1]) * BYTES[match[2] or "B"]
+    raise wrong(
+        f"{quote(value)} is not a size",
+        f"write a whole number with a unit ({', '.join(BYTES)}), such as 64KiB",
+    )
+
+
+Duration = Annotated[
+    float,
+    BeforeValidator(parse_duration),
+    WithJsonSchema({"type": ["string", "number"]}),
+    TypeLabel("a duration"),
+]
+"""Seconds, written as `5s`."""
+
+Size = Annotated[
+    int,
+    BeforeValidator(parse_size),
+    WithJsonSchema({"type": ["string", "integer"]}),
+    TypeLabel("a size"),
+]
+"""Bytes, written as `64KiB`."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.config.sections.kafka import KafkaSettings
+from penstock.config.sections.brokers import KafkaSettings
 from penstock.errors import UnavailableError
 
 SEPARATOR = ":"

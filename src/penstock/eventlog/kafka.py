@@ -28,7 +28,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from penstock.config.sections.kafka import KafkaSettings
+from penstock.config.sections.brokers import KafkaSettings
 from penstock.errors import UsageError, quote
 from penstock.eventlog.connection import (
     BrokerError,

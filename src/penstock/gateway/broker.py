@@ -18,7 +18,7 @@ from typing import Final
 
 from penstock.components.mosquitto import GATEWAY_USER, generate_password
 from penstock.config.secrets import KeyFile, Secret
-from penstock.config.sections.broker import BrokerSettings
+from penstock.config.sections.brokers import BrokerSettings
 from penstock.errors import UnavailableError
 
 _NON_CHARACTERS: Final = "".join(

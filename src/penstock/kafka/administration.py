@@ -16,7 +16,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from penstock.config.sections.kafka import KafkaSettings
+from penstock.config.sections.brokers import KafkaSettings
 from penstock.errors import PenstockError, UnavailableError, UsageError, quote
 from penstock.kafka.acls import WantedAccess
 from penstock.kafka.audit import AccessAudit

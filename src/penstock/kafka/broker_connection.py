@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Self
 
-from penstock.config.sections.kafka import KafkaSettings
+from penstock.config.sections.brokers import KafkaSettings
 from penstock.errors import UnavailableError, quote
 from penstock.eventlog.connection import read_password, require_bootstrap
 from penstock.kafka.acls import Acl

@@ -25,7 +25,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from penstock.config.sections.kafka import KafkaSettings
+from penstock.config.sections.brokers import KafkaSettings
 from penstock.errors import PenstockError, UsageError
 from penstock.kafka.acls import WantedAccess
 from penstock.kafka.audit import AccessAudit

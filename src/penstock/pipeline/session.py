@@ -19,7 +19,7 @@ from typing import Final, TypeAlias
 from pyspark.sql import SparkSession
 
 from penstock.components import JAR_SETS, find_java
-from penstock.config.sections.pipeline import PipelineSettings
+from penstock.config.sections.processes import PipelineSettings
 from penstock.errors import UnavailableError
 
 Session: TypeAlias = SparkSession

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from penstock.config.sections.supervisor import SupervisorSettings
+from penstock.config.sections.processes import SupervisorSettings
 
 
 class Backoff:

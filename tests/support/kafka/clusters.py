@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.components import KafkaCluster
-from penstock.config.sections.kafka import KafkaSettings
+from penstock.config.sections.brokers import KafkaSettings
 from penstock.config.settings import folders
 
 

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from penstock.config.secrets import KeyFile, SecretFile
-from penstock.config.sections.kafka import KafkaSettings
+from penstock.config.sections.brokers import KafkaSettings
 from penstock.kafka import open_reconciler
 from penstock.store import kafka_users
 from penstock.store.checked import CheckedDefinitions

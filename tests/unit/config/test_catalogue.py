@@ -6,11 +6,10 @@ import pytest
 from pydantic import Field
 
 from penstock.config.catalogue import keys_at, setting_at, settings_of
-from penstock.config.quantities import Duration, Size
 from penstock.config.secrets import Secret, SecretFile
-from penstock.config.settings import Kind, Port, Settings, setting
+from penstock.config.settings import Duration, Port, Settings, Size, TypeLabel, setting
 
-Word = Annotated[str, Field(pattern=r"^[a-z]+$"), Kind("a word", "small letters")]
+Word = Annotated[str, Field(pattern=r"^[a-z]+$"), TypeLabel("a word", "small letters")]
 
 
 class Inner(Settings):

@@ -1,3 +1,5 @@
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +10,10 @@ from sqlalchemy.engine import make_url
 from penstock.config.catalogue import settings_of
 from penstock.config.root import Config
 from penstock.config.secrets import SecretVariable
-from penstock.config.sections.broker import BrokerSettings
-from penstock.config.sections.gateway import GatewaySettings, ListenerSettings
+from penstock.config.sections.brokers import BrokerSettings, KafkaSettings
+from penstock.config.sections.gateway import GatewaySettings, ListenerSettings, RecordingSettings
+from penstock.config.sections.processes import SupervisorSettings
 from penstock.config.sections.store import StoreSettings
-from penstock.config.sections.supervisor import SupervisorSettings
 from penstock.config.settings import Settings
 
 
@@ -121,3 +123,38 @@ def test_two_listeners_do_not_share_an_address() -> None:
 
 def test_the_wait_before_a_restart_can_grow() -> None:
     assert conflicts(SupervisorSettings, backoff="2s", backoff_limit="1s") == ["backoff_limit"]
+
+
+SECRET = SecretVariable("X")
+
+
+@pytest.mark.parametrize("written", ["a:1", "a:1, b:65535", "[::1]:9092", "10.0.0.1:9092,k.x:1"])
+def test_addresses_are_taken(written: str) -> None:
+    settings = KafkaSettings(bootstrap=written, password=SECRET)
+    assert settings.bootstrap == written.replace(" ", "")
+
+
+@pytest.mark.parametrize("written", ["a", "a:", ":1", "a:0", "a:65536", "a:1,", "a:x", "[]:1"])
+def test_other_addresses_are_refused(written: str) -> None:
+    with pytest.raises(ValidationError, match="no address of a broker"):
+        KafkaSettings(bootstrap=written, password=SECRET)
+
+
+def test_a_cluster_needs_a_password_and_a_ca_needs_encryption() -> None:
+    with pytest.raises(ValidationError) as caught:
+        KafkaSettings.model_validate({"bootstrap": "a:1", "security": "sasl_plaintext", "ca": "c"})
+    (error,) = caught.value.errors()
+    assert [conflict.setting for conflict in error["ctx"]["conflicts"]] == ["password", "ca"]
+
+
+def test_what_is_promised_is_not_shed() -> None:
+    with pytest.raises(ValidationError) as caught:
+        RecordingSettings(acknowledge="recorded", overflow="shed-all")
+    (conflict,) = caught.value.errors()[0]["ctx"]["conflicts"]
+    assert conflict.setting == "overflow"
+
+
+@pytest.mark.parametrize("overflow", ["wait", "shed"])
+def test_what_is_promised_may_wait(overflow: str) -> None:
+    made = RecordingSettings.model_validate({"acknowledge": "recorded", "overflow": overflow})
+    assert made.overflow == overflow

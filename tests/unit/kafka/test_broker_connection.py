@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from penstock.config.secrets import SecretVariable
-from penstock.config.sections.kafka import KafkaSettings
+from penstock.config.sections.brokers import KafkaSettings
 from penstock.errors import UnavailableError
 from penstock.kafka.broker_connection import BrokerConnection
 

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.config.sections.supervisor import SupervisorSettings
+from penstock.config.sections.processes import SupervisorSettings
 from penstock.supervisor.backoff import Backoff
 
 settings = st.builds(

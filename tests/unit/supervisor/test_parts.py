@@ -4,8 +4,7 @@ from pathlib import Path
 import pytest
 
 from penstock.config import Config, defaults, load
-from penstock.config.loading import check
-from penstock.config.source import read_text
+from penstock.config.loader import check, read_text
 from penstock.errors import InvalidError, UnavailableError, UsageError
 from penstock.supervisor.part import in_order
 from penstock.supervisor.parts import broker, configured_parts, known_parts, load_part

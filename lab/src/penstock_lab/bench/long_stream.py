@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from penstock.config.sections.pipeline import PipelineSettings
+from penstock.config.sections.processes import PipelineSettings
 from penstock.eventlog import EventLog
 from penstock.model.kinds import Stream
 from penstock.pipeline.sources.event_log import TopicSource

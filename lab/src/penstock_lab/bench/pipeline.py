@@ -27,7 +27,7 @@ from pyspark.sql import SparkSession
 from typing_extensions import override
 
 from penstock.config import defaults
-from penstock.config.sections.pipeline import PipelineSettings
+from penstock.config.sections.processes import PipelineSettings
 from penstock.definitions.anonymity import KAnonymization
 from penstock.definitions.collective import Aggregation
 from penstock.eventlog import EventLog, Topic

@@ -28,8 +28,8 @@ from rich.text import Text
 from penstock.components import KafkaCluster
 from penstock.config import defaults
 from penstock.config.secrets import KeyFile, SecretFile
-from penstock.config.sections.kafka import KafkaSettings
-from penstock.config.sections.pipeline import PipelineSettings
+from penstock.config.sections.brokers import KafkaSettings
+from penstock.config.sections.processes import PipelineSettings
 from penstock.definitions import read_text
 from penstock.eventlog.connection import BrokerError
 from penstock.eventlog.kafka import KafkaLog

@@ -57,7 +57,7 @@ class _Wish:
 def _read_hold(text: str | None) -> int:
     """Return a duration such as 30m in milliseconds."""
     from penstock.cep.scenarios.instances import LONGEST_HOLD
-    from penstock.config.quantities import SECONDS, parse_duration
+    from penstock.config.settings import SECONDS, parse_duration
 
     if text is None:
         return 0

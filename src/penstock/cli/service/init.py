@@ -13,8 +13,8 @@ from rich.text import Text
 from penstock.cli.output import json_option, show
 from penstock.components.mosquitto import generate_password
 from penstock.config import FILE_NAME, Config, KeyFile, load
+from penstock.config.reference import write_template
 from penstock.config.secrets import generate_key
-from penstock.config.template import write_template
 from penstock.errors import UnavailableError, UsageError, quote
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.audit.signing import Signer

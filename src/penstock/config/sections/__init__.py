@@ -1,1 +1,1 @@
-"""One module for each section of penstock.yaml; `penstock.config.root` lists them."""
+"""The sections of penstock.yaml, in modules by theme; `penstock.config.root` lists them."""

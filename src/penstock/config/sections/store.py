@@ -1,4 +1,8 @@
-"""`store`: the database that every process of an installation shares."""
+"""What an installation keeps in its database: `store`, `audit` and `consent`.
+
+Rules that hold here:
+- A URL that may hold a password is never quoted in an error.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,8 @@ from urllib.parse import parse_qs, quote, urlsplit, urlunsplit
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
-from penstock.config.quantities import Duration
-from penstock.config.secrets import Secret
-from penstock.config.settings import Kind, Settings, folders_of, setting, wrong
+from penstock.config.secrets import KeyFile, Secret
+from penstock.config.settings import Duration, Settings, TypeLabel, folders_of, setting, wrong
 
 SCHEMES = {
     "sqlite": "sqlite",
@@ -17,6 +20,7 @@ SCHEMES = {
     "postgres": "postgresql+psycopg",
     "postgresql+psycopg": "postgresql+psycopg",
 }
+_FORMS = "write sqlite:///FILE or postgresql://USER@HOST/DATABASE"
 
 
 def _check_url(url: str, info: ValidationInfo) -> str:
@@ -52,9 +56,7 @@ def _check_url(url: str, info: ValidationInfo) -> str:
     return f"sqlite:///{path}"
 
 
-_FORMS = "write sqlite:///FILE or postgresql://USER@HOST/DATABASE"
-
-StoreUrl = Annotated[str, AfterValidator(_check_url), Kind("a URL")]
+StoreUrl = Annotated[str, AfterValidator(_check_url), TypeLabel("a URL")]
 
 
 class StoreSettings(Settings):
@@ -87,3 +89,33 @@ class StoreSettings(Settings):
         user, _, host = parts.netloc.rpartition("@")
         secret = quote(self.password.read_text(), safe="")
         return urlunsplit(parts._replace(netloc=f"{user}:{secret}@{host}"))
+
+
+class AuditSettings(Settings):
+    """The keys and the batches of the audit log."""
+
+    signing_key: KeyFile = setting(
+        "keys/audit-signing.key",
+        "The file of the key that signs the heads of the log; created if missing.",
+    )
+    pseudonym_key: KeyFile = setting(
+        "keys/pseudonym.key",
+        "The file of the key that turns people into pseudonyms; created if "
+        "missing. Without it no entry can be matched to a person.",
+    )
+    batch: Annotated[int, Field(ge=1, le=100_000)] = setting(
+        1000, "The most entries that are written together."
+    )
+    delay: Annotated[Duration, Field(ge=0, le=60)] = setting(
+        "100ms", "The longest that an entry waits for others."
+    )
+
+
+class ConsentSettings(Settings):
+    """The key under which people are known who opted out of a purpose."""
+
+    key: KeyFile = setting(
+        "keys/consent.key",
+        "The file of the key that marks people in the store, so that no name is in it; created "
+        "if missing. Without it no opt-out can be found, and no view runs.",
+    )

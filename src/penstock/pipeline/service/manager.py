@@ -22,8 +22,8 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from penstock.config.secrets import generate_key
-from penstock.config.sections.kafka import KafkaSettings
-from penstock.config.sections.pipeline import PipelineSettings
+from penstock.config.sections.brokers import KafkaSettings
+from penstock.config.sections.processes import PipelineSettings
 from penstock.definitions import DefinitionSet
 from penstock.errors import PenstockError, UnavailableError
 from penstock.eventlog import EventLog

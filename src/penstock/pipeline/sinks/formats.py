@@ -17,7 +17,7 @@ from typing import Final
 
 from typing_extensions import override
 
-from penstock.config.sections.kafka import KafkaSettings
+from penstock.config.sections.brokers import KafkaSettings
 from penstock.errors import UsageError, quote
 from penstock.eventlog import Topic
 from penstock.eventlog.lines import MAX_LINE

@@ -27,7 +27,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
 from penstock.components import JAR_SETS
-from penstock.config.sections.kafka import KafkaSettings
+from penstock.config.sections.brokers import KafkaSettings
 from penstock.errors import UnavailableError, UsageError, quote
 from penstock.eventlog.connection import owned_name, require_bootstrap
 from penstock.eventlog.kafka import Description, KafkaLog

@@ -19,8 +19,8 @@ from typing import Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.config.sections.kafka import KafkaSettings
-from penstock.config.sections.pipeline import PipelineSettings
+from penstock.config.sections.brokers import KafkaSettings
+from penstock.config.sections.processes import PipelineSettings
 from penstock.eventlog import EventLog
 from penstock.model.kinds import Stream
 from penstock.pipeline.sources.event_log import TopicSource

@@ -12,8 +12,7 @@ import pytest
 
 from penstock.components import COMPONENTS, Component
 from penstock.config import Config, SecretVariable
-from penstock.config.loading import check
-from penstock.config.source import read_text
+from penstock.config.loader import check, read_text
 from penstock.store.database import Database
 from penstock.store.upgrade import VERSION_TABLE, code_version
 from penstock.supervisor.checks import (

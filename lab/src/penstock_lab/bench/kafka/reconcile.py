@@ -29,7 +29,7 @@ from confluent_kafka import Consumer, Producer
 
 from penstock.components import KafkaCluster
 from penstock.config.secrets import KeyFile, SecretFile
-from penstock.config.sections.kafka import KafkaSettings
+from penstock.config.sections.brokers import KafkaSettings
 from penstock.eventlog.connection import admin_settings
 from penstock.kafka import Administration, Cluster, consumer_settings, open_administration
 from penstock.kafka.credential_vault import CredentialVault

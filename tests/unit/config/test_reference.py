@@ -2,9 +2,9 @@ from pathlib import Path
 
 from penstock.config import defaults, load
 from penstock.config.catalogue import ANY_NAME, settings_of
+from penstock.config.loader import read_text
+from penstock.config.reference import WIDTH, write_template
 from penstock.config.root import Config
-from penstock.config.source import read_text
-from penstock.config.template import WIDTH, write_template
 
 
 def test_what_init_writes_are_the_defaults(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
-"""Finds penstock.yaml, reads it, lays the environment over it, and checks the whole.
+"""Finds penstock.yaml, parses it, applies the environment's overrides, and validates the whole.
 
 Rules that hold here:
+- The file is one YAML document of `key: value` lines, within small limits.
 - All problems of the file and of the environment are reported at once.
 - Only `load` and `find` look at the process's own environment and working folder.
 """
@@ -20,13 +21,47 @@ from penstock.config.environment import EnvironmentText, overrides, parse_value
 from penstock.config.problems import in_order, problems_of, unknown_key
 from penstock.config.root import Config
 from penstock.config.settings import folders
-from penstock.config.source import read_file
-from penstock.errors import InvalidError, Problem, UsageError, quote
-from penstock.yaml_text import Source, Steps, dotted
+from penstock.errors import InvalidError, Problem, UnavailableError, UsageError, quote
+from penstock.yaml_text import Limits, Source, Steps, dotted, read_documents
 
+# The file that `penstock init` writes has 10 KiB; a hostile one costs less than a second.
+LIMITS = Limits(size=64 * 1024, depth=16, values=5000)
 FILE_NAME = "penstock.yaml"
 FILE_VARIABLE = "PENSTOCK_CONFIG"
 CLOSE = 0.85
+
+
+def read_file(path: Path) -> Source:
+    """Read a settings file; raise `InvalidError` where it cannot be read to the end."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(LIMITS.size + 1)
+    except OSError as error:
+        raise UnavailableError(
+            f"{quote(path)} cannot be read: {error.strerror}",
+            fix="`penstock init` writes one; --config FILE names another",
+        ) from None
+    source = read_text(content, str(path))
+    source.file = path.absolute()
+    return source
+
+
+def read_text(content: bytes, name: str) -> Source:
+    """Read the text of a settings file named `name`."""
+    documents = read_documents(content, name, LIMITS)
+    source = documents[0] if documents else Source(name)
+    if len(documents) > 1:
+        raise _refused(documents[1], "a second document begins here", "keep one")
+    if source.data is None:
+        source.data = {}
+    if not isinstance(source.data, dict):
+        fix = "`penstock init` writes an example"
+        raise _refused(source, "the file must hold `key: value` lines", fix)
+    return source
+
+
+def _refused(source: Source, message: str, fix: str) -> InvalidError:
+    return InvalidError(source.name, [Problem(source.place(()), message, fix)])
 
 
 def find(named: Path | None = None, environ: Mapping[str, str] | None = None) -> Path | None:
@@ -103,7 +138,7 @@ def _lay_over(source: Source, environ: Mapping[str, str]) -> list[Problem]:
                     Problem(
                         where,
                         "the file has a plain value where this needs a group of settings",
-                        f"mend {source.place(path[:1], key=True)}",
+                        f"fix {source.place(path[:1], key=True)}",
                     )
                 )
             for length in range(1, len(path) + 1):

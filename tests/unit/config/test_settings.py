@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_core import PydanticCustomError
 
-from penstock.config.quantities import BYTES, SECONDS, parse_duration, parse_size
+from penstock.config.settings import BYTES, SECONDS, parse_duration, parse_size
 
 MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 

@@ -1,0 +1,202 @@
+"""The brokers behind Penstock: `broker`, for MQTT, and `kafka`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from penstock.config.secrets import KeyFile, Secret, SecretFile
+from penstock.config.settings import (
+    Conflict,
+    DataPath,
+    Duration,
+    Host,
+    Port,
+    Settings,
+    TypeLabel,
+    setting,
+    wrong,
+)
+
+LOOPBACK = "127.0.0.1"
+PORT_LIMIT = 65535
+
+
+class BrokerTlsSettings(Settings):
+    """TLS towards an external broker."""
+
+    enabled: bool = setting(default=False, description="Whether the connection is encrypted.")
+    ca: DataPath | None = setting(
+        None,
+        "The certificates that the broker's is checked against; the system's if none.",
+        examples=("certificates/broker-ca.pem",),
+    )
+    certificate: DataPath | None = setting(
+        None,
+        "Our own certificate, where the broker asks for one.",
+        examples=("certificates/gateway.pem",),
+    )
+    key: SecretFile | None = setting(
+        None,
+        "The file of the key of our own certificate.",
+        examples=("keys/gateway.key",),
+    )
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Yield a certificate without its key, and the reverse."""
+        if (self.certificate is None) != (self.key is None):
+            missing = "key" if self.key is None else "certificate"
+            yield Conflict(missing, "certificate and key go together", f"set {missing} as well")
+
+
+class BrokerSettings(Settings):
+    """The MQTT 5 broker that the gateway stands in front of."""
+
+    mode: Literal["embedded", "external"] = setting(
+        "embedded",
+        "Mosquitto as a child process on loopback, or a broker that runs elsewhere.",
+    )
+    host: Host = setting(LOOPBACK, "The host of the broker.")
+    port: Port = setting(0, "The port of the broker; 0 lets the embedded one take a free port.")
+    username: Annotated[str, Field(min_length=1, max_length=1024)] | None = setting(
+        None,
+        "The user that the gateway is at an external broker.",
+        examples=("penstock",),
+    )
+    password: Secret | None = setting(
+        None,
+        "The password of that user.",
+        examples=(
+            "{file: keys/broker-password}",
+            "{env: BROKER_PASSWORD}",
+        ),
+    )
+    key: KeyFile = setting(
+        "keys/broker.key",
+        "The file of the password that keeps others on this machine out of the embedded "
+        "broker; created if missing.",
+    )
+    keep_alive: Annotated[Duration, Field(ge=2, le=3600)] = setting(
+        "30s", "How long the connection of a client to the broker may be silent."
+    )
+    connect_timeout: Annotated[Duration, Field(gt=0, le=300)] = setting(
+        "5s", "How long the broker may take to accept a client."
+    )
+    tls: BrokerTlsSettings = Field(default_factory=BrokerTlsSettings)
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Yield what fits only the other mode."""
+        if self.mode == "external":
+            if self.port == 0:
+                yield Conflict("port", "an external broker has a port", "set it, such as 1883")
+            if self.password is not None and self.username is None:
+                yield Conflict("password", "a password needs a user", "set username as well")
+            return
+        if self.host != LOOPBACK:
+            yield Conflict(
+                "host",
+                f"the embedded broker listens on {LOOPBACK} only",
+                "leave host out, or set mode to external",
+            )
+        for name in ("username", "password"):
+            if getattr(self, name) is not None:
+                yield Conflict(
+                    name,
+                    "the embedded broker has one user, the gateway",
+                    f"leave {name} out, or set mode to external",
+                )
+        if self.tls.enabled:
+            yield Conflict(
+                "tls", "the embedded broker speaks no TLS", "leave tls out, or set mode to external"
+            )
+
+
+def _check_bootstrap(text: str) -> str:
+    addresses = [part.strip() for part in text.split(",")]
+    for address in addresses:
+        host, colon, port = address.rpartition(":")
+        bare = host.removeprefix("[").removesuffix("]")
+        if not colon or not bare or not port.isdecimal() or not 0 < int(port) <= PORT_LIMIT:
+            raise wrong(
+                f"{address!r} is no address of a broker",
+                "write HOST:PORT, several with commas between",
+            )
+    return ",".join(addresses)
+
+
+Bootstrap = Annotated[
+    str,
+    Field(min_length=1, max_length=4000),
+    AfterValidator(_check_bootstrap),
+    TypeLabel("addresses", "HOST:PORT, several with commas between"),
+]
+
+
+class KafkaSettings(Settings):
+    """The Kafka cluster: where it is, who Penstock is there, and how topics are made."""
+
+    bootstrap: Bootstrap | None = setting(
+        None,
+        "The brokers to begin with; without them no Kafka is used.",
+        examples=("kafka-1:9092,kafka-2:9092",),
+    )
+    security: Literal["sasl_ssl", "sasl_plaintext"] = setting(
+        "sasl_ssl",
+        "Whether connections are encrypted; sasl_plaintext is for brokers on this machine.",
+    )
+    mechanism: Literal["SCRAM-SHA-512", "SCRAM-SHA-256"] = setting(
+        "SCRAM-SHA-512", "How users log in."
+    )
+    user: Annotated[str, Field(min_length=1, max_length=256)] = setting(
+        "admin", "The user that Penstock is; a super user, who may change users and rules."
+    )
+    password: Secret | None = setting(
+        None,
+        "The password of that user.",
+        examples=("{file: keys/kafka-password}", "{env: KAFKA_PASSWORD}"),
+    )
+    ca: DataPath | None = setting(
+        None,
+        "The certificates that the brokers' are checked against; the system's if none.",
+        examples=("certificates/kafka-ca.pem",),
+    )
+    key: KeyFile = setting(
+        "keys/kafka-credentials.key",
+        "The file of the key that seals the users' credentials in the store; created if missing.",
+    )
+    passwords: DataPath = setting(
+        "keys/kafka-users", "The folder where passwords that Penstock makes up are written."
+    )
+    iterations: Annotated[int, Field(ge=4096, le=16384)] = setting(
+        8192, "How often a password is hashed; Kafka takes 4096 to 16384."
+    )
+    partitions: Annotated[int, Field(ge=1, le=10_000)] = setting(
+        1, "The partitions of a topic that Penstock makes."
+    )
+    replication: Annotated[int, Field(ge=0, le=100)] = setting(
+        0, "The copies of each partition; 0 leaves it to the cluster."
+    )
+    timeout: Annotated[Duration, Field(ge=1, le=600)] = setting(
+        "30s", "How long the cluster may take to answer."
+    )
+    prune: bool = setting(
+        default=False,
+        description="Whether rules at the cluster for users that Penstock does not keep are "
+        "removed; else they are shown.",
+    )
+    monitor_port: Port = setting(
+        9467,
+        "Where `penstock rbac watch` answers /metrics, /healthz and /readyz, at the host of "
+        "`monitor`; 0 takes a free one.",
+    )
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Yield what is missing to log in, and what has no use without encryption."""
+        if self.bootstrap is not None and self.password is None:
+            yield Conflict(
+                "password", "to log in takes a password", "set it to {file: PATH} or {env: NAME}"
+            )
+        if self.security == "sasl_plaintext" and self.ca is not None:
+            yield Conflict("ca", "nothing is encrypted", "leave ca out, or set security: sasl_ssl")
