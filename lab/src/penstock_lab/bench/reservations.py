@@ -72,7 +72,7 @@ def _measure_speed(*, quick: bool) -> dict[str, Any]:
     topics = {size: _draw_topics(size, draws) for size in sizes}
     uncached = _interleave(engines, topics, rounds)
     for engine in engines.values():
-        engine.set_setting("cache_reservations", value=True)
+        engine.configure(engine.settings.change("cache_reservations", value=True))
     misses = _interleave(engines, topics, 1)
     # As many topics for each size: how many are cached must not count as growth.
     few = {size: drawn[: 4 * sizes[0]] * 50 for size, drawn in topics.items()}
@@ -159,7 +159,7 @@ def _measure_changes(engine: PurposeEngine) -> dict[str, dict[str, float]]:
 
 def _measure_survey(engine: PurposeEngine) -> dict[str, float]:
     """Subscribe to everything while filtering on subscribe: the dearest decision there is."""
-    engine.set_setting("filter_on_subscribe", value=True)
+    engine.configure(engine.settings.change("filter_on_subscribe", value=True))
     figures = {}
     for label, ap in (("accepted", AP), ("refused", "research")):
         started = time.thread_time_ns()

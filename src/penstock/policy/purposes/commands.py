@@ -32,8 +32,6 @@ from penstock.policy.purposes.settings import check_setting
 
 DEFAULT_NOTATION = Notation()
 AP_PROPERTY = "purpose-ap"
-AIP_PROPERTY = "purpose-aip"
-PIP_PROPERTY = "purpose-pip"
 
 
 class CommandError(PenstockError):
@@ -163,22 +161,6 @@ def read_access_property(properties: Iterable[tuple[str, str]]) -> str | None:
             fix="subscribe for exactly one purpose",
         )
     return check_purpose(given[0]) if given else None
-
-
-def read_message_properties(properties: Iterable[tuple[str, str]]) -> PurposeSet | None:
-    """Read a message's own purposes from the user properties of a PUBLISH.
-
-    Each property lists purposes with commas and may be repeated. Without allowed ones the
-    message only adds prohibitions.
-    """
-    aip: list[str] = []
-    pip: list[str] = []
-    for name, value in properties:
-        if name == AIP_PROPERTY:
-            aip += value.split(",")
-        elif name == PIP_PROPERTY:
-            pip += value.split(",")
-    return PurposeSet.of(aip, pip) if aip or pip else None
 
 
 def _read_publish(topic: str, payload: bytes, notation: Notation) -> Command | SendFor:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from penstock.errors import UsageError
 from penstock.model.purposes import PurposeSet, check_purpose
@@ -25,7 +25,6 @@ from penstock.model.topics import (
     SubscribedFilter,
     check_filter,
     check_topic,
-    decode_topic,
     parse_subscribed,
 )
 from penstock.policy.decision import Explanation
@@ -33,14 +32,12 @@ from penstock.policy.filters.store import check_depth
 from penstock.policy.purposes.admissions import Admissions
 from penstock.policy.purposes.explanations import (
     draw_reservations,
-    explain_delivery,
     explain_group,
     explain_message,
     explain_topic,
 )
 from penstock.policy.purposes.filter_coverage import FilterCoverage
 from penstock.policy.purposes.presubscriptions import Presubscriptions
-from penstock.policy.purposes.purpose_state import PurposeState, read_state, write_state
 from penstock.policy.purposes.reservations import CACHE_LIMIT, Reservations
 from penstock.policy.purposes.settings import PurposeSettings
 from penstock.policy.purposes.subscriptions import Subscription, Subscriptions
@@ -105,7 +102,6 @@ class PurposeEngine:
         self.reservations = Reservations(cache_limit=cache_limit)
         self.presubscriptions = Presubscriptions()
         self.subscriptions = Subscriptions()
-        self._initial = self.settings
         self._reservation_limit = reservation_limit
         self._presubscription_limit = presubscription_limit
         self._admissions = Admissions(self.reservations)
@@ -134,11 +130,6 @@ class PurposeEngine:
         self.reservations.replace_all(held)
         return _sort_turned(self._admissions.configure(self.settings, self.subscriptions))
 
-    def clear(self) -> SubscriptionChanges:
-        """Remove all reservations and presubscriptions; subscriptions stay."""
-        self.presubscriptions.clear()
-        return self.replace_reservations(())
-
     def effective(self, topic: str) -> PurposeSet | None:
         """Return the union of the purposes a topic is reserved for, None if it is not."""
         return self.reservations.effective(check_topic(topic))
@@ -161,20 +152,9 @@ class PurposeEngine:
             cached=settings.cache_reservations,
             allow_unreserved=settings.allow_without_reservation,
         )
-        self.subscriptions.configure(
-            tree=settings.use_tree_store, cached=settings.cache_subscriptions
-        )
         self.decide = self.reservations.decide
         self.permits = _make_permits(self.decide, check=settings.checks_deliveries)
         return _sort_turned(self._admissions.configure(settings, self.subscriptions))
-
-    def set_setting(self, name: str, *, value: bool) -> SubscriptionChanges:
-        """Change a setting."""
-        return self.configure(self.settings.change(name, value=value))
-
-    def reset(self) -> SubscriptionChanges:
-        """Go back to the settings the engine was made with."""
-        return self.configure(self._initial)
 
     # Subscriptions
 
@@ -244,42 +224,6 @@ class PurposeEngine:
 
     # Deliveries
 
-    def delivers(
-        self,
-        client: str,
-        topic: str | bytes,
-        message: PurposeSet | None = None,
-        filters: Iterable[str] | None = None,
-    ) -> bool:
-        """Tell whether a message may reach a client.
-
-        `filters` are the subscriptions, as the client wrote them, that the broker names;
-        without, all that match the topic count. `message` holds its own purposes.
-        """
-        permits = self.permits
-        for subscription in self._candidates(client, topic, filters):
-            if permits(subscription, topic, message):
-                return True
-        return False
-
-    def deliver(
-        self,
-        client: str,
-        topic: str | bytes,
-        message: PurposeSet | None = None,
-        filters: Iterable[str] | None = None,
-    ) -> Explanation:
-        """Decide like `delivers` and explain."""
-        name = decode_topic(topic) if isinstance(topic, bytes) else topic
-        candidates = self._candidates(client, topic, filters)
-        return explain_delivery(
-            name,
-            (
-                (subscription, self.check(name, subscription.ap, message))
-                for subscription in candidates
-            ),
-        )
-
     def check(self, topic: str, ap: str | None, message: PurposeSet | None = None) -> Explanation:
         """Explain whether a message on a topic may be used for a purpose."""
         decision = explain_topic(
@@ -289,41 +233,6 @@ class PurposeEngine:
             allow_unreserved=self.settings.allow_without_reservation,
         )
         return explain_message(decision, ap, message) if message is not None else decision
-
-    # State
-
-    def export_state(self) -> dict[str, Any]:
-        """Return everything the engine knows as JSON data."""
-        return write_state(
-            PurposeState(
-                self.settings,
-                tuple(self.reservations.items()),
-                tuple((client, *stored) for client, stored in self.presubscriptions.items()),
-                tuple(self.subscriptions),
-            )
-        )
-
-    def import_state(self, data: Any, *, subscriptions: bool = True) -> SubscriptionChanges:
-        """Put a stored state in place of this one.
-
-        Without `subscriptions` the present ones stay and are judged anew. The changes tell
-        what differs from what is stored as active.
-        """
-        state = read_state(data)
-        self._check_count("reservations", len(state.reservations), self._reservation_limit)
-        count = len(state.presubscriptions)
-        self._check_count("presubscriptions", count, self._presubscription_limit)
-        self.presubscriptions.clear()
-        for client, filter_, ap in state.presubscriptions:
-            self.presubscriptions.set(client, filter_, ap)
-        self.reservations.replace_all(state.reservations)
-        if subscriptions:
-            for present in self.subscriptions:
-                present.active = False
-            self.subscriptions = Subscriptions()
-            for stored in state.subscriptions:
-                self.subscriptions.add(stored)
-        return self.configure(state.settings)
 
     # Inside
 
@@ -335,14 +244,6 @@ class PurposeEngine:
                 return explain_group(member, ap), None
             break  # the members of a group have one purpose
         return self._admissions.admit(subscribed.filter, ap)
-
-    def _candidates(
-        self, client: str, topic: str | bytes, filters: Iterable[str] | None
-    ) -> Iterable[Subscription]:
-        if filters is None:
-            return self.subscriptions.matching(client, topic)
-        held = (self.subscriptions.get(client, text) for text in filters)
-        return (subscription for subscription in held if subscription is not None)
 
     @staticmethod
     def _check_count(what: str, count: int, limit: int) -> None:

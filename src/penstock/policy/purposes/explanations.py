@@ -104,29 +104,6 @@ def explain_group(member: Subscription, ap: str | None) -> Explanation:
     )
 
 
-def explain_delivery(
-    topic: str, candidates: Iterable[tuple[Subscription, Explanation]]
-) -> Explanation:
-    """Explain a delivery from the decisions on the topic for each subscription."""
-    considered: list[Considered] = []
-    refusals: list[Explanation] = []
-    for subscription, on_topic in candidates:
-        label = f"subscription {subscription.text} with {_say_purpose(subscription.ap)}"
-        decision = on_topic
-        if not subscription.active:
-            paused = f"it is paused: reservations forbid topics of {quote(subscription.filter)}"
-            decision = Explanation(allowed=False, rule=label, reason=paused)
-        considered.append(Considered(label, "allowed" if decision.allowed else "denied"))
-        considered += decision.considered
-        if decision.allowed:
-            return replace(decision, considered=tuple(considered))
-        refusals.append(decision)
-    if refusals:
-        return replace(refusals[0], considered=tuple(considered))
-    nothing = f"no subscription of the client matches topic {quote(topic)}"
-    return Explanation(allowed=False, rule="subscriptions", reason=nothing)
-
-
 def effect(purposes: PurposeSet, ap: str | None) -> str:
     """Say in a word how a set stands to an access purpose."""
     if ap is None:

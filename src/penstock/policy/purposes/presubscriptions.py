@@ -10,7 +10,6 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from penstock.model.topics import SubscribedFilter
@@ -36,11 +35,6 @@ class Presubscriptions:
     def __len__(self) -> int:
         return self._count
 
-    def items(self) -> Iterator[tuple[str, Presubscription]]:
-        """Yield all presubscriptions with their clients."""
-        for client, held in self._clients.items():
-            yield from ((client, stored) for _, stored in held.items())
-
     def get(self, client: str, filter_: str) -> Presubscription | None:
         """Return the presubscription of a client for exactly this filter."""
         held = self._clients.get(client)
@@ -57,11 +51,6 @@ class Presubscriptions:
         self._count += len(held)
         if not len(held):
             del self._clients[client]
-
-    def clear(self) -> None:
-        """Forget all presubscriptions."""
-        self._clients.clear()
-        self._count = 0
 
     def find(self, client: str, subscribed: SubscribedFilter) -> Presubscription | None:
         """Return the presubscription that speaks for a plain subscription."""

@@ -23,7 +23,6 @@ from penstock.policy.purposes.commands import (
     parse_publish,
     parse_subscribe,
     read_access_property,
-    read_message_properties,
 )
 from penstock.policy.purposes.notation import Notation
 
@@ -180,9 +179,3 @@ def test_user_properties() -> None:
         read_access_property([("purpose-ap", "x"), ("purpose-ap", "x")])
     with pytest.raises(PurposeError):
         read_access_property([("purpose-ap", "")])
-    given = [("purpose-aip", "x,z"), ("purpose-pip", "y"), ("purpose-aip", "w")]
-    assert read_message_properties(given) == PurposeSet.of(["x", "z", "w"], ["y"])
-    assert read_message_properties([("purpose-pip", "y")]) == PurposeSet.of([], ["y"])
-    assert read_message_properties([("other", "x")]) is None
-    with pytest.raises(PurposeError):
-        read_message_properties([("purpose-aip", "")])

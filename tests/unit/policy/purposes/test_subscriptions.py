@@ -1,8 +1,6 @@
-"""Subscriptions by client, filter, topic and group."""
+"""Subscriptions by client, filter and group."""
 
 from __future__ import annotations
-
-import pytest
 
 from penstock.model.topics import parse_subscribed
 from penstock.policy.purposes.subscriptions import Subscription, Subscriptions
@@ -14,26 +12,18 @@ def add(held: Subscriptions, client: str, text: str, ap: str | None = None) -> S
     return made
 
 
-@pytest.mark.parametrize("tree", [True, False])
-@pytest.mark.parametrize("cached", [True, False])
-def test_matching_is_per_client_and_by_inner_filter(tree: bool, cached: bool) -> None:  # noqa: FBT001
-    held = Subscriptions(tree=tree, cached=cached)
+def test_subscriptions_are_kept_per_client_as_they_were_written() -> None:
+    held = Subscriptions()
     plain = add(held, "one", "a/#")
     shared = add(held, "one", "$share/g/a/#")
-    add(held, "one", "b")
-    add(held, "two", "a/b")
-    for topic in ("a/b", b"a/b"):
-        assert set(held.matching("one", topic)) == {plain, shared}
-    assert held.matching("nobody", "a/b") == ()
+    other = add(held, "two", "a/b")
+    assert held.of("one") == (plain, shared)
+    assert held.of("nobody") == ()
     gone = held.remove("one", "a/#")
     assert gone is plain
     assert not plain.active
-    assert held.matching("one", "a/b") == (shared,)
-    late = add(held, "one", "+/b")
-    assert set(held.matching("one", "a/b")) == {shared, late}
-    held.configure(tree=not tree, cached=not cached)
-    assert set(held.matching("one", "a/b")) == {shared, late}
-    assert len(held) == 4
+    assert set(held) == {shared, other}
+    assert len(held) == 2
 
 
 def test_groups_know_their_members() -> None:
