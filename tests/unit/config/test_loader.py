@@ -410,7 +410,7 @@ def test_variables_of_others_are_left_alone(variable: str) -> None:
 def test_a_variable_below_a_plain_value_is_a_problem_of_both() -> None:
     found = problems("log: loud", {"PENSTOCK_LOG__LEVEL": "info"})
     assert len(found) == 2
-    assert found[1].endswith("mend penstock.yaml:1:1 (log)")
+    assert found[1].endswith("fix penstock.yaml:1:1 (log)")
 
 
 def test_the_file_is_the_named_one_else_the_variables_else_the_one_here(
