@@ -10,7 +10,7 @@ from pathlib import Path
 
 import penstock.cli.reference
 import penstock.config.reference
-import penstock.definitions.reference
+import penstock.definitions.schemas
 import penstock.gateway.counters
 import penstock.gateway.recording.recorder
 import penstock.gateway.service.emergencies
@@ -32,7 +32,7 @@ PARTS = (
 )
 PAGES: dict[str, Callable[[], str]] = {
     "configuration.md": penstock.config.reference.write_reference,
-    "definitions.md": penstock.definitions.reference.write_reference,
+    "definitions.md": penstock.definitions.schemas.write_reference,
     "command-line.md": penstock.cli.reference.write_reference,
     "metrics-and-logs.md": penstock.telemetry.reference.write_reference,
 }

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.definitions.anonymizers import COLLECTIVES
+from penstock.definitions.anonymizers import STATEFUL_ANONYMIZERS
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "anonymizers.md"
 
@@ -17,11 +17,11 @@ def _section(name: str) -> str:
     return found
 
 
-@pytest.mark.parametrize("name", sorted(COLLECTIVES))
+@pytest.mark.parametrize("name", sorted(STATEFUL_ANONYMIZERS))
 def test_each_parameter_is_explained(name: str) -> None:
     text = _section(name)
     if name in {"l_diversity", "t_closeness"}:
         text += _section("k_anonymization")
-    fields = COLLECTIVES[name].model_fields.items()
+    fields = STATEFUL_ANONYMIZERS[name].model_fields.items()
     missing = [key for key in (it.alias or own for own, it in fields) if f"| `{key}` |" not in text]
     assert missing == []

@@ -6,10 +6,17 @@ Rules that hold here:
   expressions are checked before a `DefinitionSet` is made.
 """
 
-from penstock.definitions.comparing import Difference, after_applying, differences
-from penstock.definitions.reading import Reading, read_paths, read_text
+from penstock.definitions.documents import (
+    Difference,
+    Reading,
+    after_applying,
+    differences,
+    read_paths,
+    read_text,
+    write_json,
+    write_yaml,
+)
 from penstock.definitions.set import DefinitionSet
-from penstock.definitions.writing import write_json, write_yaml
 
 __all__ = [
     "DefinitionSet",

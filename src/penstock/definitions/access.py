@@ -1,14 +1,16 @@
-"""Compiles definitions for the decision engine, and keeps it up with their changes.
+"""Compiles definitions for the decision engine, and updates it with their changes.
 
 Rules that hold here:
 - A change compiles what it touches: one policy, the emergency policies of a plan, or, where
   a vocabulary changes, every condition.
 - The outcome is the one that compiling the whole set afresh would have.
+- Nobody has a `right` that is not given to them or to a group that they are in. A right of
+  `anyone` or of a client is no right of a person.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from penstock.definitions.set import DefinitionSet
@@ -20,7 +22,7 @@ from penstock.policy.access.attribute_values import read_value
 from penstock.policy.access.emergencies import Emergency
 from penstock.policy.access.engine import AccessEngine
 from penstock.policy.access.plans import Enforcement
-from penstock.policy.access.principals import KnownAttributes
+from penstock.policy.access.principals import KnownAttributes, Membership
 from penstock.policy.access.rules import Policy, Preference
 
 RULE_KINDS: Final = kinds.kinds_of(kinds.Concern.RULES)
@@ -153,3 +155,16 @@ def compile_attributes(attributes: kinds.Attributes, scope: Scope) -> KnownAttri
     declared = dict((scope.root("s") or RecordType(())).fields)
     values = {name: read_value(value, declared[name]) for name, value in attributes.values.items()}
     return KnownAttributes(values, attributes.on_behalf_of)
+
+
+def find_right(
+    definitions: DefinitionSet, user: str, gives: Callable[[kinds.Right], bool]
+) -> str | None:
+    """Return the name of a right that gives a user something; None where nothing does."""
+    membership = Membership(definitions.of(kinds.Group).values())
+    names = {f"group:{name}" for name in membership.groups_of(user, None)}
+    names.add(f"user:{user}")
+    for name, right in sorted(definitions.of(kinds.Right).items()):
+        if gives(right) and not names.isdisjoint(right.subjects):
+            return name
+    return None

@@ -10,27 +10,22 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import TypeVar
 
-from penstock.definitions.checks import check_kinds, check_misshapen
-from penstock.definitions.expressions import check_expressions, scope_of
-from penstock.definitions.references import ReferenceIndex
-from penstock.definitions.shapes import shape
+from penstock.definitions.checks import Locate, locate_by_key
+from penstock.definitions.checks.expressions import check_expressions, scope_of
+from penstock.definitions.checks.references import ReferenceIndex
+from penstock.definitions.checks.validation import validate_document
+from penstock.definitions.kind_checks import check_kinds, check_misshapen
 from penstock.errors import InvalidError, Problem
 from penstock.lang.types import Scope
-from penstock.model.definition import Definition, Steps
+from penstock.model.definition import Definition
 from penstock.model.document import Document, Key
 from penstock.model.kinds import Vocabulary
 
 Kind = TypeVar("Kind", bound=Definition)
-Locate = Callable[[Key, Steps], str]
-
-
-def locate_by_key(key: Key, path: Steps) -> str:
-    """Say where a value is when no file is known: the definition and the way in it."""
-    return ".".join([str(key), *map(str, path)])
 
 
 class DefinitionSet:
@@ -69,7 +64,7 @@ class DefinitionSet:
         changed: dict[Key, Definition | None] = dict.fromkeys(delete)
         misshapen: dict[Key, Document] = {}
         for document in put:
-            made = shape(document, locate, found)
+            made = validate_document(document, locate, found)
             if made is None:
                 misshapen[document.key] = document
             else:

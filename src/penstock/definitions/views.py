@@ -1,6 +1,6 @@
 """Views against their stream: what each anonymizer meets, and what the view's records are.
 
-    stream's fields → masks → at most one collective step → masks → the view's fields
+    stream's fields → masks → at most one stateful step → masks → the view's fields
 
 Rules that hold here:
 - A plan exists only where nothing is wrong; all that is wrong with a view is told at once.
@@ -16,9 +16,9 @@ from typing import TypeVar
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from penstock.definitions.anonymizers import COLLECTIVES
-from penstock.definitions.collective import Collective
-from penstock.definitions.shapes import find_nearest, follows_from_others, word_bound
+from penstock.definitions.anonymizers import STATEFUL_ANONYMIZERS
+from penstock.definitions.anonymizers.stateful import StatefulAnonymizer
+from penstock.definitions.checks.validation import find_nearest, follows_from_others, word_bound
 from penstock.errors import InvalidError, Problem, quote
 from penstock.masks import (
     MASKS,
@@ -43,29 +43,29 @@ from penstock.model.document import Document, Key
 
 Definitions = Mapping[Key, Definition]
 Finding = tuple[Key, Problem]
-Step = Mask | Collective
+Step = Mask | StatefulAnonymizer
 Kind = TypeVar("Kind", bound=Definition)
 
 
 @dataclass(frozen=True, slots=True)
 class ViewPlan:
-    """What a view does, resolved: masks, at most one collective step, masks."""
+    """What a view does, resolved: masks, at most one stateful step, masks."""
 
     schema: Schema
     before: tuple[Mask, ...]
-    together: tuple[Collective, ...]
+    stateful: tuple[StatefulAnonymizer, ...]
     after: tuple[Mask, ...]
 
     @property
     def middle(self) -> Schema:
-        """The fields that the collective step meets."""
+        """The fields that the stateful step meets."""
         return derive_schema(self.before, self.schema)
 
     @property
     def gathered(self) -> Schema:
-        """The fields behind the collective step."""
+        """The fields behind the stateful step."""
         schema = self.middle
-        for step in self.together:
+        for step in self.stateful:
             schema = step.output(schema)
         return schema
 
@@ -81,7 +81,7 @@ class ViewPlan:
         hierarchies: Mapping[str, Hierarchy],
         vault: Vault | None = None,
     ) -> tuple[Chain, Chain | None]:
-        """Return the masks before and, where there are any, behind the collective step."""
+        """Return the masks before and, where there are any, behind the stateful step."""
         supplies = Supplies(keys=Keys(secret, view), hierarchies=hierarchies, vault=vault)
         before = Chain(self.before, self.schema, supplies)
         if not self.after:
@@ -192,7 +192,7 @@ def _plan(
     plan = _arrange(schema_of(stream), steps, problems)
     _check_steps(plan, hierarchies, problems)
     _check_window(view, plan, problems)
-    for index, step in enumerate(plan.together, len(plan.before)):
+    for index, step in enumerate(plan.stateful, len(plan.before)):
         for found in step.check_view(view, stream):
             place = f"anonymizers[{index}].{found.place}"
             problems.append(Problem(place, found.message, found.fix))
@@ -204,10 +204,10 @@ def _read_step(item: object, place: str, problems: list[Problem]) -> Step | None
     if split is None:
         return None
     name, parameters = split
-    kind = COLLECTIVES.get(name)
+    kind = STATEFUL_ANONYMIZERS.get(name)
     if kind is None:
         if find_mask(name) is None:
-            known = sorted([*MASKS, *COLLECTIVES])
+            known = sorted([*MASKS, *STATEFUL_ANONYMIZERS])
             message = f"there is no anonymizer {quote(name)}"
             fix = find_nearest(name, known) or f"anonymizers are {', '.join(known)}"
             problems.append(Problem(place, message, fix))
@@ -221,7 +221,7 @@ def _read_step(item: object, place: str, problems: list[Problem]) -> Step | None
         return None
 
 
-def _describe(detail: ErrorDetails, kind: type[Collective], place: str) -> Problem:
+def _describe(detail: ErrorDetails, kind: type[StatefulAnonymizer], place: str) -> Problem:
     for step in detail["loc"]:
         place += f"[{step}]" if isinstance(step, int) else f".{step}"
     match detail["type"]:
@@ -245,13 +245,13 @@ def _describe(detail: ErrorDetails, kind: type[Collective], place: str) -> Probl
 
 def _arrange(schema: Schema, steps: list[Step], problems: list[Problem]) -> ViewPlan:
     before: list[Mask] = []
-    together: list[Collective] = []
+    stateful: list[StatefulAnonymizer] = []
     after: list[Mask] = []
     for index, step in enumerate(steps):
         if isinstance(step, Mask):
-            (after if together else before).append(step)
+            (after if stateful else before).append(step)
             continue
-        if after or (together and "table" in {step.family, together[-1].family}):
+        if after or (stateful and "table" in {step.family, stateful[-1].family}):
             problems.append(
                 Problem(
                     f"anonymizers[{index}]",
@@ -260,8 +260,8 @@ def _arrange(schema: Schema, steps: list[Step], problems: list[Problem]) -> View
                 )
             )
             continue
-        together.append(step)
-    return ViewPlan(schema, tuple(before), tuple(together), tuple(after))
+        stateful.append(step)
+    return ViewPlan(schema, tuple(before), tuple(stateful), tuple(after))
 
 
 def _check_steps(
@@ -269,7 +269,7 @@ def _check_steps(
 ) -> None:
     """Check each step against the fields it meets; stop where the fields are not known."""
     schema: Schema = plan.schema
-    steps: list[Step] = [*plan.before, *plan.together, *plan.after]
+    steps: list[Step] = [*plan.before, *plan.stateful, *plan.after]
     for index, step in enumerate(steps):
         place = f"anonymizers[{index}]"
         if isinstance(step, Mask):
@@ -305,7 +305,7 @@ def _find_unknown(named: Iterable[Sequence[str]], schema: Schema) -> Iterator[Pr
 
 
 def _check_window(view: kinds.View, plan: ViewPlan, problems: list[Problem]) -> None:
-    windowed = [step.name for step in plan.together if step.windowed]
+    windowed = [step.name for step in plan.stateful if step.windowed]
     if windowed and view.window is None:
         message = f"{windowed[0]} needs a window"
         problems.append(Problem("window", message, "add window: {size: 10s}"))

@@ -1,6 +1,6 @@
 """Views at scale: Spark turns each stream into its views, and never lets out more than they say.
 
-    source ─→ batch of a stream ─┬→ view: masks ─→ collective step ─→ masks ─→ commit
+    source ─→ batch of a stream ─┬→ view: masks ─→ stateful step ─→ masks ─→ commit
              (read once)         ├→ view …
                                  └→ view …
 

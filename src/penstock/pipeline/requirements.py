@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from penstock.definitions.anonymizers import COLLECTIVES
+from penstock.definitions.anonymizers import STATEFUL_ANONYMIZERS
 from penstock.errors import InvalidError, Problem, quote
 from penstock.masks import find_mask, split_anonymizer
 from penstock.masks.conditional_substitution import ConditionalSubstitution
@@ -187,13 +187,13 @@ def _read_number(value: Any) -> Any:
 
 
 def _windowed() -> frozenset[str]:
-    return frozenset(name for name, kind in COLLECTIVES.items() if kind.windowed)
+    return frozenset(name for name, kind in STATEFUL_ANONYMIZERS.items() if kind.windowed)
 
 
 def category_of(name: str) -> str | None:
     """Return the category that requirements files know an anonymizer under."""
-    if name in COLLECTIVES:
-        return "ATTRIBUTE_BASED" if COLLECTIVES[name].family == "window" else "TABLE_BASED"
+    if name in STATEFUL_ANONYMIZERS:
+        return "ATTRIBUTE_BASED" if STATEFUL_ANONYMIZERS[name].family == "window" else "TABLE_BASED"
     kind = find_mask(name)
     if kind is None:
         return None

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from sqlalchemy import Connection
 
 from penstock.definitions import DefinitionSet
-from penstock.definitions.set import Locate, locate_by_key
+from penstock.definitions.checks import Locate, locate_by_key
 from penstock.errors import Problem, UsageError, quote
 from penstock.model.document import Document, Key
 from penstock.store.definitions import Change, Definitions

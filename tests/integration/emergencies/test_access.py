@@ -19,7 +19,7 @@ from penstock.cep.event_binding import Packet
 from penstock.cep.step_result import StepResult
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.access import AccessDefinitions
-from penstock.definitions.events import compile_program
+from penstock.definitions.events.program import compile_program
 from penstock.policy.access.emergencies import SituationBoard
 from penstock.policy.access.objects import Message
 from penstock.policy.access.rules import Decision

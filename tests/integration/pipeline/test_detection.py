@@ -27,7 +27,7 @@ from penstock.cep.engine import Engine
 from penstock.cep.event_binding import Packet
 from penstock.cep.step_result import Publication, StepResult
 from penstock.definitions import DefinitionSet, read_text
-from penstock.definitions.events import compile_program
+from penstock.definitions.events.program import compile_program
 from penstock.eventlog import Topic
 from penstock.lang.scalars import EPOCH
 from penstock.model.document import Document

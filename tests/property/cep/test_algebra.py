@@ -15,7 +15,7 @@ from penstock.cep.event_binding import Packet
 from penstock.cep.program import CompiledEvolution, CompiledPlan, CompiledScenario, Program
 from penstock.cep.step_result import StepResult
 from penstock.definitions import DefinitionSet, read_text
-from penstock.definitions.events import compile_program
+from penstock.definitions.events.program import compile_program
 
 SOURCE = """
 kind: vocabulary

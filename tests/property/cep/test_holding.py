@@ -11,7 +11,7 @@ from penstock.cep.engine import Engine
 from penstock.cep.event_binding import Packet
 from penstock.cep.step_result import StepResult, TransitionCause
 from penstock.definitions import DefinitionSet, read_text
-from penstock.definitions.events import compile_program
+from penstock.definitions.events.program import compile_program
 
 SOURCE = """
 {kind: vocabulary, name: v, object: {k: string}, payload: {v: int}}

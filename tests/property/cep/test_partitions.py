@@ -13,7 +13,7 @@ from penstock.cep.event_binding import INCOMPLETE, Packet
 from penstock.cep.spark import PartitionEngine, PartitionStep, partition_program
 from penstock.cep.step_result import StepResult
 from penstock.definitions import DefinitionSet, read_text
-from penstock.definitions.events import compile_program
+from penstock.definitions.events.program import compile_program
 from penstock.lang.scalars import EPOCH
 
 DEFINITIONS = """

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.definitions.collective import (
+from penstock.definitions.anonymizers.stateful import (
     Aggregation,
-    Collective,
     MultivariateMicroaggregation,
     Shuffling,
+    StatefulAnonymizer,
     UnivariateMicroaggregation,
 )
 from penstock.masks.fields import Field
@@ -52,7 +52,7 @@ def _table(given_rows: Sequence[Row], first: int) -> pa.Table:
 
 
 def _run(
-    window: Window, anonymizers: Sequence[Collective], batches: Sequence[Sequence[Row]]
+    window: Window, anonymizers: Sequence[StatefulAnonymizer], batches: Sequence[Sequence[Row]]
 ) -> list[Outcome]:
     """Feed batches, and save and load between them, as a restart would."""
     saved: bytes | None = None
@@ -220,7 +220,7 @@ def test_shuffling_keeps_the_values_of_a_window(
     kind=st.sampled_from([UnivariateMicroaggregation, MultivariateMicroaggregation]),
 )
 def test_fewer_than_k_never_share_a_mean(
-    batch: list[Row], size: int, k: int, shortfall: str, kind: type[Collective]
+    batch: list[Row], size: int, k: int, shortfall: str, kind: type[StatefulAnonymizer]
 ) -> None:
     anonymizer = kind.model_validate({"keys": ["n"], "k": k, "shortfall": shortfall})
     outcomes = _run(Window(size=size), [anonymizer], [batch])
@@ -244,7 +244,7 @@ def test_fewer_than_k_never_share_a_mean(
     kind=st.sampled_from([UnivariateMicroaggregation, MultivariateMicroaggregation]),
 )
 def test_what_is_held_joins_the_next_window(
-    window: Window, batches: list[list[Row]], k: int, kind: type[Collective]
+    window: Window, batches: list[list[Row]], k: int, kind: type[StatefulAnonymizer]
 ) -> None:
     anonymizer = kind.model_validate({"keys": ["n"], "k": k, "shortfall": "hold"})
     outcomes = _run(window, [anonymizer], batches)

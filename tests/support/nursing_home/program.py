@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from penstock.cep.event_binding import Packet
 from penstock.cep.program import Program
 from penstock.definitions import DefinitionSet, read_paths, read_text
-from penstock.definitions.events import compile_program
+from penstock.definitions.events.program import compile_program
 
 HOUR = 3_600_000
 DAY = 24 * HOUR

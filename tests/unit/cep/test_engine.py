@@ -12,7 +12,7 @@ from penstock.cep.event_binding import Packet
 from penstock.cep.state_codec import StateError
 from penstock.cep.step_result import TransitionCause
 from penstock.definitions import DefinitionSet, read_text
-from penstock.definitions.events import compile_program
+from penstock.definitions.events.program import compile_program
 from penstock.errors import UsageError
 from tests.support.nursing_home.program import START, draw_message, load_program, make_packet
 

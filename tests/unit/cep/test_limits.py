@@ -6,7 +6,7 @@ from penstock.cep.context import EngineLimits
 from penstock.cep.engine import Engine
 from penstock.cep.event_binding import Packet
 from penstock.definitions import DefinitionSet, read_text
-from penstock.definitions.events import compile_program
+from penstock.definitions.events.program import compile_program
 
 BASE = """
 kind: vocabulary

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.definitions import DefinitionSet, read_text
-from penstock.definitions.rights import find_right
+from penstock.definitions.access import find_right
 from penstock.errors import InvalidError
 
 HOUSE = """

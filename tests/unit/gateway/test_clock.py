@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from penstock.cep.engine import Engine
 from penstock.cep.event_binding import Packet
 from penstock.definitions import DefinitionSet, read_text
-from penstock.definitions.events import compile_program
+from penstock.definitions.events.program import compile_program
 from penstock.gateway.clock import Clock
 
 DAY = 86_400.0

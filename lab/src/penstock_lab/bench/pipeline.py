@@ -8,7 +8,7 @@ Method:
   Spark's Python workers together, since other work on the machine changes it less.
 - A view takes a thousand records in before its time is taken: a stream runs for long, and how
   long a query takes to start is not how fast it is.
-- The collective steps are measured by themselves too, on arrays in memory, without Spark. A
+- The stateful steps are measured by themselves too, on arrays in memory, without Spark. A
   step's time per record must not grow with the stream.
 """
 
@@ -28,8 +28,8 @@ from typing_extensions import override
 
 from penstock.config import defaults
 from penstock.config.sections.processes import PipelineSettings
-from penstock.definitions.anonymity import KAnonymization
-from penstock.definitions.collective import Aggregation
+from penstock.definitions.anonymizers.k_anonymity import KAnonymization
+from penstock.definitions.anonymizers.stateful import Aggregation
 from penstock.eventlog import EventLog, Topic
 from penstock.masks.fields import Field
 from penstock.model.kinds import Stream
@@ -59,7 +59,7 @@ SIX: Final = tuple(f"q{number}" for number in range(6))
 
 
 def run(*, quick: bool = False, data: str | None = None, large: bool = False) -> dict[str, Any]:
-    """Measure views on Spark, and collective steps by themselves.
+    """Measure views on Spark, and stateful steps by themselves.
 
     `data` names the Adult records, to compare the loss of k-anonymity with published figures;
     `large` sends ten million records through a view.
@@ -145,7 +145,7 @@ class _Opening(TopicSource):
 
 
 def _measure_steps(*, quick: bool) -> dict[str, Any]:
-    """Feed collective steps from memory, and see whether time per record stays the same."""
+    """Feed stateful steps from memory, and see whether time per record stays the same."""
     sizes = (20_000, 100_000) if quick else (100_000, 1_000_000)
     figures: dict[str, Any] = {}
     for name, make in (("windows", _make_window_step), ("k_anonymity", _make_k_step)):

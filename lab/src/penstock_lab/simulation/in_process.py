@@ -20,7 +20,7 @@ from penstock.cep.event_binding import Packet
 from penstock.cep.step_result import Publication, StepResult, Transition
 from penstock.definitions import DefinitionSet
 from penstock.definitions.access import AccessDefinitions
-from penstock.definitions.events import compile_program
+from penstock.definitions.events.program import compile_program
 from penstock.lang.scalars import EPOCH
 from penstock.model.document import Document
 from penstock.policy.access.emergencies import SituationBoard

@@ -188,7 +188,7 @@ def explain(scenario: str, subject: str, as_json: bool) -> None:
 @json_option
 def diagram(plan: str, output: Path, current: bool, as_json: bool) -> None:
     """Draw PLAN as a state diagram."""
-    from penstock.definitions.plan_diagrams import draw_plan
+    from penstock.definitions.events.plan_diagram import draw_plan
 
     occupied: dict[str, int] = {}
     with open_desk() as desk:

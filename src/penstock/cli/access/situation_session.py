@@ -59,7 +59,7 @@ class Desk:
         self, user: str, scenario: str, subject: str | None = None, situation: str | None = None
     ) -> None:
         """Refuse who has no right to set situations of a scenario by hand; keep a record."""
-        from penstock.definitions.rights import find_right
+        from penstock.definitions.access import find_right
 
         if self.config.gateway.open_mode:
             return

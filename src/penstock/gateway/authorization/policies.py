@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from penstock.cep.program import Program
 from penstock.definitions import DefinitionSet
 from penstock.definitions.access import AccessDefinitions
-from penstock.definitions.events import compile_program
+from penstock.definitions.events.program import compile_program
 from penstock.errors import PenstockError
 from penstock.model.document import Document, Key
 from penstock.model.kinds import Concern, kinds_of

@@ -30,7 +30,12 @@ import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
-from penstock.definitions.differential_privacy import END, START, Aggregate, DifferentialPrivacy
+from penstock.definitions.anonymizers.differential_privacy import (
+    END,
+    START,
+    Aggregate,
+    DifferentialPrivacy,
+)
 from penstock.masks.fields import Schema
 from penstock.model.kinds.views import Window
 from penstock.pipeline.anonymizers.epsilon import LaplaceNoise, Ledger, MakeNoise, Noise

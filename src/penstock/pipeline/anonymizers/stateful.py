@@ -43,7 +43,7 @@ class Outcome:
 
 
 class Step(Protocol):
-    """A collective step, with what it holds back."""
+    """A stateful step, with what it holds back."""
 
     @property
     def held(self) -> int:

@@ -17,12 +17,12 @@ import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
-from penstock.definitions.collective import (
+from penstock.definitions.anonymizers.stateful import (
     Aggregation,
-    Collective,
     Microaggregation,
     MultivariateMicroaggregation,
     Shuffling,
+    StatefulAnonymizer,
 )
 from penstock.masks.anonymity.microaggregation import TooFew, aggregate_tuples, aggregate_values
 from penstock.masks.fields import Field, FieldType, Schema
@@ -37,7 +37,7 @@ Floats = npt.NDArray[np.float64]
 def apply_to_groups(
     rows: pa.Table,
     windows: Integers,
-    anonymizers: Sequence[Collective],
+    anonymizers: Sequence[StatefulAnonymizer],
     schema: Schema,
     secret: bytes,
 ) -> tuple[pa.Table, list[DeadLetter]]:

@@ -25,10 +25,10 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
-from penstock.definitions.collective import (
-    Collective,
+from penstock.definitions.anonymizers.stateful import (
     Microaggregation,
     MultivariateMicroaggregation,
+    StatefulAnonymizer,
 )
 from penstock.masks.fields import Schema
 from penstock.model.kinds.views import Window
@@ -65,7 +65,7 @@ class WindowStep:
     def __init__(
         self,
         window: Window,
-        anonymizers: Sequence[Collective],
+        anonymizers: Sequence[StatefulAnonymizer],
         schema: Schema,
         *,
         by_arrival: bool,
@@ -178,17 +178,17 @@ class WindowStep:
         return place[order], start[order]
 
 
-def may_hold(anonymizers: Sequence[Collective]) -> bool:
+def may_hold(anonymizers: Sequence[StatefulAnonymizer]) -> bool:
     """Whether rows may have to wait for a later window."""
     return any(_holds(anonymizer) for anonymizer in anonymizers)
 
 
-def _holds(anonymizer: Collective) -> bool:
+def _holds(anonymizer: StatefulAnonymizer) -> bool:
     return isinstance(anonymizer, Microaggregation) and anonymizer.shortfall == "hold"
 
 
 def hold_back(
-    pool: pa.Table, starts: Integers, anonymizers: Sequence[Collective], *, ending: bool
+    pool: pa.Table, starts: Integers, anonymizers: Sequence[StatefulAnonymizer], *, ending: bool
 ) -> tuple[Integers, Integers, Integers]:
     """Return the places of rows that go, the windows they go with, and the places that stay.
 
@@ -221,7 +221,7 @@ def hold_back(
 
 
 def _find_needs(
-    pool: pa.Table, anonymizers: Sequence[Collective]
+    pool: pa.Table, anonymizers: Sequence[StatefulAnonymizer]
 ) -> Iterator[tuple[Booleans, int, bool]]:
     """Yield which rows have a value to hide, among how many, and whether none need not."""
     for anonymizer in anonymizers:

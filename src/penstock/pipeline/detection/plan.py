@@ -19,7 +19,7 @@ from penstock.cep.algebra import RequestEvents
 from penstock.cep.program import Program
 from penstock.cep.spark import PartitionedProgram, list_packets, partition_program
 from penstock.definitions import DefinitionSet
-from penstock.definitions.events import compile_program
+from penstock.definitions.events.program import compile_program
 from penstock.errors import UsageError, quote
 from penstock.model.document import Document
 from penstock.model.kinds import Concern, Stream, kinds_of

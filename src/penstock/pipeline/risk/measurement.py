@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from penstock.definitions.anonymity import KAnonymization
+from penstock.definitions.anonymizers.k_anonymity import KAnonymization
 from penstock.errors import UsageError, quote
 from penstock.eventlog import EventLog
 from penstock.pipeline.anonymizers.k_anonymity import PERSONS, SUPPRESSED
@@ -203,7 +203,7 @@ class Meter:
         attack = measure_attack(sizes, records, threshold)
         published, lost = self._own.published, self._own.loss
         read = published + self._withheld
-        generalizes = any(isinstance(it, KAnonymization) for it in self.blueprint.plan.together)
+        generalizes = any(isinstance(it, KAnonymization) for it in self.blueprint.plan.stateful)
         return Risk(
             records=self.records,
             published=published,

@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from penstock.definitions.anonymity import KAnonymization
+from penstock.definitions.anonymizers.k_anonymity import KAnonymization
 from penstock.eventlog import Topic
 from penstock.masks import Chain, Keys, Rejected, Supplies
 from penstock.masks.anonymity.domains import Domain
@@ -119,7 +119,7 @@ def _make_chain(blueprint: Blueprint, names: set[str], secret: bytes) -> Chain |
 def _find_domains(meter: Meter) -> list[Domain] | None:
     """Return the domains that published ranges are of, if raw values can be placed in them."""
     plan = meter.blueprint.plan
-    step = plan.together[0] if plan.together else None
+    step = plan.stateful[0] if plan.stateful else None
     if not isinstance(step, KAnonymization):
         return None
     names = {quasi.key for quasi in step.quasi_identifiers}

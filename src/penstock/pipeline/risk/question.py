@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Self
 
-from penstock.definitions.anonymity import KAnonymization
-from penstock.definitions.differential_privacy import DifferentialPrivacy
+from penstock.definitions.anonymizers.differential_privacy import DifferentialPrivacy
+from penstock.definitions.anonymizers.k_anonymity import KAnonymization
 from penstock.definitions.views import ViewPlan
 from penstock.errors import UsageError, quote
 from penstock.pipeline.sinks.commits import Commit
@@ -80,7 +80,7 @@ class Question:
 def _touches(plan: ViewPlan) -> list[tuple[str, str]]:
     """Return which anonymizer touches which field."""
     found = [(mask.name, key) for mask in (*plan.before, *plan.after) for key in mask.keys]
-    for step in plan.together:
+    for step in plan.stateful:
         found += [(step.name, key) for key in getattr(step, "keys", ())]
         if isinstance(step, KAnonymization):
             found += [(step.name, quasi.key) for quasi in step.quasi_identifiers]
@@ -89,7 +89,7 @@ def _touches(plan: ViewPlan) -> list[tuple[str, str]]:
 
 def _find_generalized(plan: ViewPlan) -> tuple[str, ...]:
     """Return what the view itself takes as quasi-identifiers, whatever the stream says."""
-    step = plan.together[0] if plan.together else None
+    step = plan.stateful[0] if plan.stateful else None
     if not isinstance(step, KAnonymization):
         return ()
     return tuple(quasi.key for quasi in step.quasi_identifiers)
@@ -133,7 +133,7 @@ class Promise:
     @classmethod
     def find(cls, blueprint: Blueprint, last: Commit) -> Self | None:
         """Return what the view promises; None where it publishes records."""
-        for step in blueprint.plan.together:
+        for step in blueprint.plan.stateful:
             if isinstance(step, DifferentialPrivacy):
                 return cls(
                     epsilon=float(step.epsilon),

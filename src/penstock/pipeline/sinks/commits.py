@@ -12,7 +12,7 @@ Rules that hold here:
 - What counts is then delivered, where the view's records are read elsewhere than here; the
   newest batch once more on opening, since a crash may have come between.
 - One process at a time writes a view; a second one is refused.
-- What a collective step holds back is kept by Spark beside this; see `collective`.
+- What a stateful step holds back is kept by Spark beside this; see `views.operator`.
 - What is not for readers (commits, dead letters) only its owner can read, wherever
   the folder is copied to.
 """
@@ -68,7 +68,7 @@ class Commit:
     files: tuple[str, ...] = ()
     dead: tuple[str, ...] = ()
     held: int = 0
-    """How many records the collective step holds back."""
+    """How many records the stateful step holds back."""
     due: int | None = None
     """When the clock lets some of them go, if it does."""
     at: int = 0

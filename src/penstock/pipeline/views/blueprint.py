@@ -1,6 +1,6 @@
 """What a view is made of: its definitions, resolved, under a name that changes with them.
 
-What a collective step holds back belongs to the definitions it was taken in under. They are
+What a stateful step holds back belongs to the definitions it was taken in under. They are
 kept beside the view, so that after a change everything held is let go as it was promised.
 """
 
@@ -14,8 +14,8 @@ from functools import cached_property
 from typing import Any, Self
 
 from penstock.definitions import DefinitionSet
-from penstock.definitions.anonymity import KAnonymization
-from penstock.definitions.differential_privacy import DifferentialPrivacy
+from penstock.definitions.anonymizers.differential_privacy import DifferentialPrivacy
+from penstock.definitions.anonymizers.k_anonymity import KAnonymization
 from penstock.definitions.views import ViewPlan, hierarchies_of, plan_view
 from penstock.errors import UsageError, quote
 from penstock.masks import Chain, Hierarchy, Keys, Vault
@@ -86,14 +86,14 @@ class Blueprint:
         return plan_view(self.view, self.stream, self.hierarchies)
 
     def chains(self, secret: bytes, vault: Vault | None = None) -> tuple[Chain, Chain | None]:
-        """Return the masks before and, where there are any, behind the collective step."""
+        """Return the masks before and, where there are any, behind the stateful step."""
         return self.plan.make_chains(self.view.name, secret, self.hierarchies, vault)
 
     def make_step(
         self, secret: bytes, saved: bytes | None = None, earlier: Step | None = None
     ) -> Step | None:
-        """Return the collective step, where there is one; `earlier` is that before a change."""
-        together = self.plan.together
+        """Return the stateful step, where there is one; `earlier` is that before a change."""
+        together = self.plan.stateful
         if not together:
             return None
         key = Keys(secret, self.view.name).derive(together[0].name, "")

@@ -1,7 +1,7 @@
 """Runs one view: batches of its stream become files that count.
 
 Rules that hold here:
-- Masks are columns of Spark. A collective step is a stateful query of its own; what it holds
+- Masks are columns of Spark. A stateful step is a query of its own; what it holds
   back is in Spark's state store, and what leaves it counts with the commit of the batch.
 - Records that the view has seen already are passed over by their offsets, whatever Spark
   offers again.
@@ -95,7 +95,7 @@ class ViewRunner:
         self._purposes = blueprint.view.purposes if purposes is None else purposes
         self._refusing = Objectors()
         self._before, self._after = blueprint.chains(secret, vault)
-        self._collective = bool(blueprint.plan.together)
+        self._stateful = bool(blueprint.plan.stateful)
         self._built: tuple[SparkSession, RowMasks] | None = None
         self._totals = Totals()
 
@@ -115,18 +115,18 @@ class ViewRunner:
             partial = plan.with_suffix(".partial")
             partial.write_text(self.blueprint.to_json(), encoding="utf-8")
             partial.replace(plan)
-        if self._collective:
-            self._steps.workshop.prepare()
-        given = self._steps.workshop.find(self._writer.sequence)
+        if self._stateful:
+            self._steps.command_folder.prepare()
+        given = self._steps.command_folder.find(self._writer.sequence)
         if given is not None:
             # Killed in the middle of it: it is done before anything else.
             own = given.plan == self.blueprint.signature
             (self if own else self._before_change(given)).complete(given)
             last = self._writer.newest
-        if last is not None and last.held and not self._steps.workshop.has_state:
+        if last is not None and last.held and not self._steps.command_folder.has_state:
             raise UnavailableError(
                 f"the view {quote(self.name)} held {last.held} records back, and they are gone",
-                fix=f"bring {self._steps.workshop.folder} back, or begin the view anew",
+                fix=f"bring {self._steps.command_folder.folder} back, or begin the view anew",
             )
         if last is not None and last.plan != self.blueprint.signature:
             self._change_from(last)
@@ -155,7 +155,7 @@ class ViewRunner:
         """Let a command be obeyed that was given before; whoever calls has the view open."""
         self._resume()
         self.ask()
-        save_objectors(self._steps.workshop.rows(command.number), self._refusing)
+        save_objectors(self._steps.command_folder.rows(command.number), self._refusing)
         self._obey(command)
 
     def end(self) -> None:
@@ -187,7 +187,7 @@ class ViewRunner:
     @property
     def joins(self) -> bool:
         """Whether the view can be written in one pass with others of its stream."""
-        plain = not self._collective and isinstance(self._sink, ParquetSink)
+        plain = not self._stateful and isinstance(self._sink, ParquetSink)
         return plain and not self._refusing
 
     def ask(self) -> None:
@@ -204,8 +204,8 @@ class ViewRunner:
             count = found.published + len(found.dead)
             totals = Totals(count, found.published, len(found.dead), 0.0)
             return self._commit(found.target.parent, end, found.dead, totals)
-        carry = [OFFSET, PERSON, TIME, SUBJECT] if self._collective else [OFFSET]
-        if self._collective:
+        carry = [OFFSET, PERSON, TIME, SUBJECT] if self._stateful else [OFFSET]
+        if self._stateful:
             # Where the view serves no purpose, there is none to opt out of.
             marks = self._refusing.marks if self._purposes else None
             frame = mark_subjects(frame, self.blueprint.stream, marks)
@@ -213,7 +213,7 @@ class ViewRunner:
         masked = self._masks(frame.sparkSession, (*carry, PROBLEM)).apply(frame)
         reason = F.coalesce(_named(PROBLEM), _named(REASON))
         masked = masked.withColumn(REASON, reason).drop(PROBLEM)
-        if self._collective:
+        if self._stateful:
             # The clock says nothing yet: records that arrived before now may still be unread.
             columns = [*self._before.output, *carry, REASON]
             return self._command(FEED, end, rows=masked.select(*(_named(it) for it in columns)))
@@ -251,9 +251,9 @@ class ViewRunner:
     def _command(
         self, action: str, end: int, *, now: int = NO_TIME, rows: DataFrame | None = None
     ) -> Commit:
-        """Let the collective step do something, and publish what leaves it."""
-        workshop, number = self._steps.workshop, self._writer.sequence
-        folder = workshop.begin(number)
+        """Let the stateful step do something, and publish what leaves it."""
+        command_folder, number = self._steps.command_folder, self._writer.sequence
+        folder = command_folder.begin(number)
         files = () if rows is None else stage_rows(rows, folder)
         if self.held:
             self.ask()
@@ -266,7 +266,7 @@ class ViewRunner:
         return made[0]
 
     def _conclude(self, command: Command, report: Report) -> Commit:
-        outcome = load_outcome(self._steps.workshop.rows(command.number), report)
+        outcome = load_outcome(self._steps.command_folder.rows(command.number), report)
         staged = self._writer.stage()
         dead: list[DeadLetter] = []
         published = self._publish(outcome, staged, dead)
@@ -275,7 +275,7 @@ class ViewRunner:
         return self._commit(staged, command.next, dead, totals)
 
     def _publish(self, outcome: Outcome, staged: Path, dead: list[DeadLetter]) -> int:
-        """Write what left a collective step, through the masks behind it."""
+        """Write what left a stateful step, through the masks behind it."""
         dead += outcome.dead
         write_persons(self._writer.folder, self._writer.sequence, outcome.groups)
         rows = outcome.rows

@@ -12,7 +12,7 @@ from penstock.cep.engine import Engine
 from penstock.cep.program import Program
 from penstock.cep.step_result import StepResult
 from penstock.definitions import DefinitionSet, read_text
-from penstock.definitions.events import compile_program
+from penstock.definitions.events.program import compile_program
 from tests.support.nursing_home.program import FOLDER, START, make_packet
 
 HOUR = 3_600_000

@@ -4,7 +4,7 @@ import pytest
 
 from penstock.cep.program import Program
 from penstock.definitions import DefinitionSet, read_text
-from penstock.definitions.events import compile_program
+from penstock.definitions.events.program import compile_program
 from penstock.gateway.detection.watched_topics import WatchedTopics
 
 EVENTS = """

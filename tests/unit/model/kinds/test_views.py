@@ -47,7 +47,7 @@ def _problems(*documents: Document) -> list[str]:
     return [str(problem) for problem in caught.value.problems]
 
 
-def test_a_plan_follows_types_through_masks_and_collective_steps() -> None:
+def test_a_plan_follows_types_through_masks_and_stateful_steps() -> None:
     built = DefinitionSet.build(
         [
             STREAM,
@@ -65,7 +65,7 @@ def test_a_plan_follows_types_through_masks_and_collective_steps() -> None:
     assert stream is not None
     plan = plan_view(view, stream, hierarchies_of(built.definitions))
     assert [step.name for step in plan.before] == ["suppression"]
-    assert [step.name for step in plan.together] == ["aggregation"]
+    assert [step.name for step in plan.stateful] == ["aggregation"]
     assert [step.name for step in plan.after] == ["noise"]
     assert plan.output["age"].type == "double"
     assert view.topic == "patients-v"

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
-from penstock.definitions.differential_privacy import Aggregate, DifferentialPrivacy
+from penstock.definitions.anonymizers.differential_privacy import Aggregate, DifferentialPrivacy
 from penstock.masks.fields import Field
 from penstock.model.kinds.views import Window
 from penstock.pipeline.anonymizers import differential_privacy

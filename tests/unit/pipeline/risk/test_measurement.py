@@ -55,7 +55,7 @@ def blueprint(*anonymizers: dict[str, Any], **stream: Any) -> Blueprint:
 
 
 def publish(folder: Path, plan: Blueprint, rows: list[tuple[int, int, str]]) -> ViewFolder:
-    """Let a view's collective step publish rows in one batch, as its runner does."""
+    """Let a view's stateful step publish rows in one batch, as its runner does."""
     writer = ViewWriter(folder)
     writer.open()
     (folder / "plans").mkdir(exist_ok=True)

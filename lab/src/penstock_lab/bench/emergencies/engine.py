@@ -23,7 +23,7 @@ from penstock.cep.engine import Engine
 from penstock.cep.event_binding import Packet
 from penstock.cep.program import Program
 from penstock.definitions import DefinitionSet, read_text
-from penstock.definitions.events import compile_program
+from penstock.definitions.events.program import compile_program
 from penstock.lang.scalars import EPOCH
 from penstock_lab.bench.emergencies.collector import settled_collector
 from penstock_lab.bench.emergencies.goals import at_least

@@ -27,7 +27,7 @@ from penstock.cep.engine import Engine
 from penstock.cep.event_binding import Packet
 from penstock.config import defaults
 from penstock.definitions import DefinitionSet, read_text
-from penstock.definitions.events import compile_program
+from penstock.definitions.events.program import compile_program
 from penstock.eventlog import EventLog
 from penstock.lang.scalars import EPOCH
 from penstock.model.document import Document

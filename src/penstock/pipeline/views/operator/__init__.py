@@ -1,1 +1,1 @@
-"""Collective steps as stateful queries of Spark, one for each view that has such a step."""
+"""Stateful steps as streaming queries, one for each view that has such a step."""

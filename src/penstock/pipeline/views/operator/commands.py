@@ -1,4 +1,4 @@
-"""What the driver and a collective step tell each other: commands, rows and outcomes.
+"""What the driver and a stateful step tell each other: commands, rows and outcomes.
 
     steps/commands/NUMBER.json   what the step is to do, one command for each commit of the view
     steps/rows/NUMBER/in-*       the rows it is to take in, as tasks wrote them
@@ -82,7 +82,7 @@ class Report:
 REPORT: Final = "number long, read long, held long, due long, loss double, trouble string"
 
 
-class Workshop:
+class CommandFolder:
     """The folder in which the driver and the step of one view hand things to each other."""
 
     def __init__(self, folder: Path) -> None:

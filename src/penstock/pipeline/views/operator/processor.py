@@ -1,4 +1,4 @@
-"""A collective step inside Spark: obeys commands, and keeps what it knows in the state store.
+"""A stateful step inside Spark: obeys commands, and keeps what it knows in the state store.
 
 Rules that hold here:
 - The state is one value: the name of the definitions, and everything the step knows. It is
@@ -28,7 +28,7 @@ from penstock.pipeline.views.blueprint import Blueprint
 from penstock.pipeline.views.operator.commands import (
     FLUSH,
     Command,
-    Workshop,
+    CommandFolder,
     load_objectors,
     load_rows,
     save_outcome,
@@ -38,7 +38,7 @@ STATE: Final = StructType([StructField("plan", StringType()), StructField("step"
 
 
 class StepProcessor(StatefulProcessor):
-    """The collective step of one view."""
+    """The stateful step of one view."""
 
     def __init__(self, folder: Path, plans: Path, secret: bytes) -> None:
         self._folder = str(folder)
@@ -65,10 +65,10 @@ class StepProcessor(StatefulProcessor):
         except PenstockError as error:
             return _report(command, trouble=str(error))
         except Exception as error:  # noqa: BLE001 - its text may quote rows
-            return _report(command, trouble=f"its collective step failed: {type(error).__name__}")
+            return _report(command, trouble=f"its stateful step failed: {type(error).__name__}")
 
     def _work(self, command: Command) -> Row:
-        folder = Workshop(Path(self._folder)).rows(command.number)
+        folder = CommandFolder(Path(self._folder)).rows(command.number)
         blueprint = read_plan(self._plans, command.plan)
         step = self._load(blueprint, command.plan)
         schema = arrow_schema(blueprint.plan.middle, OFFSET, PERSON, TIME, SUBJECT)
@@ -106,7 +106,7 @@ def _make(
 ) -> Step:
     step = blueprint.make_step(secret, saved, earlier)
     if step is None:
-        raise TypeError(f"{blueprint.view.name} has no collective step")
+        raise TypeError(f"{blueprint.view.name} has no stateful step")
     return step
 
 

@@ -28,7 +28,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from typing_extensions import override
 
 from penstock.errors import PenstockError, UnavailableError
-from penstock.pipeline.views.operator.commands import REPORT, Command, Report, Workshop
+from penstock.pipeline.views.operator.commands import REPORT, Command, CommandFolder, Report
 from penstock.pipeline.views.operator.processor import StepProcessor
 
 FORMAT: Final = "penstock_commands"
@@ -73,7 +73,7 @@ class CommandReader(DataSourceStreamReader):
     @override
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         number = start["next"]
-        given = Workshop(Path(self._folder)).path(number).exists()
+        given = CommandFolder(Path(self._folder)).path(number).exists()
         return {"next": number + 1 if given else number}
 
     @override
@@ -82,7 +82,7 @@ class CommandReader(DataSourceStreamReader):
 
     @override
     def read(self, partition: InputPartition) -> Iterator[tuple[int, str]]:
-        path = Workshop(Path(self._folder)).path(partition.value)
+        path = CommandFolder(Path(self._folder)).path(partition.value)
         yield 0, path.read_text(encoding="utf-8")
 
 
@@ -113,10 +113,10 @@ class StepEndedError(UnavailableError):
 
 
 class StepQuery:
-    """The collective step of a view, for the one who runs the view."""
+    """The stateful step of a view, for the one who runs the view."""
 
     def __init__(self, spark: SparkSession, view: Path, plans: Path, secret: bytes) -> None:
-        self.workshop = Workshop(view / "steps")
+        self.command_folder = CommandFolder(view / "steps")
         self._spark = spark
         self._name = view.name
         self._plans = plans
@@ -132,8 +132,8 @@ class StepQuery:
         self._command, self._finish = command, finish
         self._errors.clear()
         self._done.clear()
-        if self.workshop.find(command.number) is None:
-            self.workshop.give(command)
+        if self.command_folder.find(command.number) is None:
+            self.command_folder.give(command)
         tries = 0
         while not self._done.is_set():
             query = self._query or self._start(command.number)
@@ -155,16 +155,16 @@ class StepQuery:
         if self._command is None:
             with suppress(Exception):  # it ended by itself: what is there will be obeyed again
                 query.processAllAvailable()
-                self.workshop.clear(_LAST)
+                self.command_folder.clear(_LAST)
         query.stop()
 
     def _start(self, number: int) -> StreamingQuery:
         session = _open_session(self._spark)
         steps = (
-            read_commands(session, self.workshop.folder, number)
+            read_commands(session, self.command_folder.folder, number)
             .groupBy("step")
             .transformWithState(
-                StepProcessor(self.workshop.folder, self._plans, self._secret),
+                StepProcessor(self.command_folder.folder, self._plans, self._secret),
                 REPORT,
                 "Update",
                 "None",
@@ -173,7 +173,7 @@ class StepQuery:
         self._query = (
             steps.writeStream.foreachBatch(self._take)
             .outputMode("update")
-            .option("checkpointLocation", str(self.workshop.checkpoint))
+            .option("checkpointLocation", str(self.command_folder.checkpoint))
             .queryName(f"penstock step {self._name}")
             .trigger(processingTime=LOOK)
             .start()
@@ -193,7 +193,7 @@ class StepQuery:
             self._check(report)
             self._finish(report)
             # This one is at work, so that Spark has noted all before.
-            self.workshop.clear(report.number)
+            self.command_folder.clear(report.number)
         except BaseException as error:
             self._errors.append(error)
             raise
@@ -223,6 +223,6 @@ def _describe(query: StreamingQuery) -> PenstockError:
     """Say that Spark gave up; its own words may quote rows, and stand in its log alone."""
     found = query.exception()
     return StepEndedError(
-        f"Spark ended the view's collective step: {type(found).__name__ if found else 'no reason'}",
+        f"Spark ended the view's stateful step: {type(found).__name__ if found else 'no reason'}",
         fix="see .spark.log in the folder of views; the view is tried again by itself",
     )

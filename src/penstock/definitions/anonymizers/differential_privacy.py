@@ -22,7 +22,7 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 from pydantic import Field as Parameter
 from pydantic import model_validator
 
-from penstock.definitions.collective import Collective, Hierarchies
+from penstock.definitions.anonymizers.stateful import Hierarchies, StatefulAnonymizer
 from penstock.errors import Problem, quote
 from penstock.masks.fields import NUMBERS, Field, FieldType, Schema
 from penstock.masks.mask import FieldName, Text
@@ -108,7 +108,7 @@ class Grouping(Part):
         return self
 
 
-class DifferentialPrivacy(Collective):
+class DifferentialPrivacy(StatefulAnonymizer):
     """Noisy aggregates of each window, and a budget for each person."""
 
     name: ClassVar[str] = "differential_privacy"

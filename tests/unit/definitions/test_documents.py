@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from penstock.definitions import DefinitionSet, read_paths, read_text
-from penstock.definitions.writing import write_json, write_yaml
+from penstock.definitions.documents import write_json, write_yaml
 from penstock.errors import InvalidError, UsageError
 from penstock.model.document import Document
 

@@ -1,9 +1,9 @@
-"""Where operators of events are made: those that are there, and what is wrong with others.
+"""The table of compiled operators, and the problems found on the way.
 
 Rules that hold here:
-- An operator exists only where nothing is wrong with it; what is wrong is noted, and the
-  others are still looked at.
-- Operators with the same text are one.
+- An operator enters the table only where it has no problem. A problem is noted, and the
+  other operators are still compiled.
+- Operators with the same text are one: events over the same windows share them.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from penstock.errors import InvalidError, Problem
 from penstock.lang import Expression, Scope, Type, compile_expression
 
 
-class FaultyError(Exception):
-    """What was asked for has problems, which are noted."""
+class InvalidOperatorError(Exception):
+    """The operator has problems; the table has noted them."""
 
 
 @dataclass(slots=True)
-class Workshop:
-    """Operators in the making, and what is wrong with them."""
+class OperatorTable:
+    """Operators by index, one per text, and the problems of those that did not compile."""
 
     operators: list[Operator] = field(default_factory=list)
     digests: list[str] = field(default_factory=list)
@@ -44,15 +44,15 @@ class Workshop:
         of = " ".join(self.digests[index] for index in inputs)
         return " ; ".join([word, of, *map(str, details)])
 
-    def fault(self, place: str, message: str, fix: str | None = None) -> FaultyError:
-        """Note what is wrong."""
+    def fault(self, place: str, message: str, fix: str | None = None) -> InvalidOperatorError:
+        """Note a problem, and return the error to raise."""
         self.problems.append(Problem(place, message, fix))
-        return FaultyError()
+        return InvalidOperatorError()
 
     def compile(
         self, text: str, scope: Scope, place: str, expected: Type | None = None
     ) -> Expression:
-        """Compile an expression, or note what is wrong with it."""
+        """Compile an expression, or note its problems."""
         try:
             return compile_expression(text, scope, expected)
         except InvalidError as error:
@@ -60,4 +60,4 @@ class Workshop:
                 Problem(place, f"{it.place}: {it.message}" if it.place else it.message, it.fix)
                 for it in error.problems
             ]
-            raise FaultyError from None
+            raise InvalidOperatorError from None

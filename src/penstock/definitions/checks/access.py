@@ -3,6 +3,7 @@
 Rules that hold here:
 - An attribute that a document gives or finds is declared, and of the declared type.
 - An emergency policy names scenarios and situations of its own plan, and can apply.
+- Separation of duty: no user, and no role, has two roles that exclude each other.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
 
-from penstock.definitions.expressions import scope_of
+from penstock.definitions.checks.expressions import scope_of
 from penstock.errors import InvalidError, Problem, quote
 from penstock.lang import STRING, RecordType, Type, parse_type
 from penstock.model import kinds
@@ -18,6 +19,7 @@ from penstock.model.definition import Definition
 from penstock.model.document import Key
 from penstock.policy.access.attribute_values import WrongValueError, read_value
 from penstock.policy.access.principals import BUILT_IN
+from penstock.policy.access.roles import RoleGraph
 
 Found = Iterator[tuple[Key, Problem]]
 
@@ -131,3 +133,44 @@ def _undeclared(place: str, name: str, field: str, declared: Iterable[str]) -> P
 def _nearest(word: str, known: Iterable[str]) -> str | None:
     near = difflib.get_close_matches(word, list(known), n=1)
     return f"did you mean {near[0]!r}?" if near else None
+
+
+def check_roles(touched: Iterable[kinds.Role], definitions: Mapping[Key, Definition]) -> Found:
+    """Yield roles that exclude themselves, or that are made of roles which exclude each other."""
+    graph = _role_graph(definitions)
+    for role in touched:
+        for index, other in enumerate(role.excludes):
+            if other == role.name:
+                problem = Problem(
+                    f"excludes[{index}]", "a role cannot exclude itself", "remove it from the list"
+                )
+                yield role.key, problem
+        for one, other in graph.conflicts([role.name]):
+            problem = Problem(
+                "includes",
+                f"nobody could have it: it is made of {quote(one)} and {quote(other)}, "
+                "which exclude each other",
+                "include one of the two",
+            )
+            yield role.key, problem
+
+
+def check_users(touched: Iterable[kinds.User], definitions: Mapping[Key, Definition]) -> Found:
+    """Yield users who would have roles that exclude each other."""
+    graph = _role_graph(definitions)
+    for user in touched:
+        for one, other in graph.conflicts(user.roles):
+            way = ", ".join(sorted({*graph.ways(user.roles, one), *graph.ways(user.roles, other)}))
+            problem = Problem(
+                "roles",
+                f"{quote(one)} and {quote(other)} exclude each other, and the user has both "
+                f"(by {way})",
+                "take one of them away",
+            )
+            yield user.key, problem
+
+
+def _role_graph(definitions: Mapping[Key, Definition]) -> RoleGraph:
+    return RoleGraph(
+        {key.name: it for key, it in definitions.items() if isinstance(it, kinds.Role)}
+    )

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 from xml.sax.saxutils import escape
 
-from penstock.definitions.plan_layout import BOX_HEIGHT, MARGIN, Arrow, Box, Layout, lay_out
+from penstock.definitions.events.plan_layout import BOX_HEIGHT, MARGIN, Arrow, Box, Layout, lay_out
 from penstock.model.kinds.plans import Plan
 
 CORNER: Final = 12.0

@@ -1,4 +1,4 @@
-"""Checks of definitions that look at others, one for each kind that needs it.
+"""The checks that look at other definitions, by kind.
 
 Rules that hold here:
 - A check tells all that is wrong with definitions of a kind in the light of the whole set.
@@ -12,14 +12,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from penstock.definitions.access_checks import (
+from penstock.definitions.checks import Locate
+from penstock.definitions.checks.access import (
     check_attributes,
     check_emergency_policies,
     check_objects,
+    check_roles,
+    check_users,
     check_vocabularies,
 )
-from penstock.definitions.duties import check_roles, check_users
-from penstock.definitions.events import (
+from penstock.definitions.events.program import (
     check_actions,
     check_events,
     check_plans,
@@ -27,11 +29,9 @@ from penstock.definitions.events import (
 )
 from penstock.definitions.views import check_hierarchies, check_rest, check_views
 from penstock.errors import Problem
-from penstock.model.definition import Definition, Steps
+from penstock.model.definition import Definition
 from penstock.model.document import Document, Key
 from penstock.model.kinds import View
-
-Locate = Callable[[Key, Steps], str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from typing import Final
 from penstock.cep import program as cep
 from penstock.cep.algebra import Assignment, PacketEvents, RequestEvents
 from penstock.cep.scenarios.actions import PLACE
-from penstock.definitions.event_patterns import IT, PatternCompiler
-from penstock.definitions.event_workshop import FaultyError, Workshop
-from penstock.definitions.expressions import scope_of
+from penstock.definitions.checks.expressions import scope_of
+from penstock.definitions.events.operator_table import InvalidOperatorError, OperatorTable
+from penstock.definitions.events.patterns import IT, PatternCompiler
 from penstock.errors import InvalidError, Problem, quote
 from penstock.lang import (
     BOOL,
@@ -55,7 +55,7 @@ class _Compiler:
     def __init__(self, definitions: Definitions) -> None:
         vocabularies = [it for it in definitions.values() if isinstance(it, kinds.Vocabulary)]
         self.scope = scope_of(vocabularies)
-        self.shop = Workshop()
+        self.table = OperatorTable()
         self.types: dict[str, int | None] = {}
         self.records: dict[str, RecordType] = {}
         self.problems: dict[str, list[Problem]] = {}
@@ -64,12 +64,12 @@ class _Compiler:
         }
         for name in self._in_order():
             event = self._events[name]
-            self.shop.problems = []
+            self.table.problems = []
             try:
                 self.types[name] = self._event(event)
-            except FaultyError:
+            except InvalidOperatorError:
                 self.types[name] = None
-            self.problems[name] = self.shop.problems
+            self.problems[name] = self.table.problems
 
     def _in_order(self) -> Iterator[str]:
         """Yield the events, inputs first; what is part of a cycle is told elsewhere."""
@@ -94,31 +94,31 @@ class _Compiler:
             record = parse_record(dict(event.attributes))  # type: ignore[arg-type]
         except InvalidError as error:
             message = "; ".join(f"{it.place}: {it.message}" for it in error.problems)
-            raise self.shop.fault("attributes", message) from None
+            raise self.table.fault("attributes", message) from None
         self.records[event.name] = record
         if event.packet is not None:
             return self._packet(event, event.packet, record)
         if event.request is not None:
             return self._request(event, event.request, record)
         assert event.pattern is not None  # noqa: S101 - an event has one source
-        return PatternCompiler(self.shop, self.types).compile(event.pattern, record)
+        return PatternCompiler(self.table, self.types).compile(event.pattern, record)
 
     def _packet(self, event: kinds.Event, source: PacketSource, record: RecordType) -> int:
-        shop, scope = self.shop, self.scope
+        table, scope = self.table, self.scope
         assignments = self._assignments(source.set, scope, "packet.set", record)
         self._check_optional(source.optional, record, "packet.optional")
         try:
             when = compile_expression(source.when, scope, BOOL)
         except InvalidError:
-            raise FaultyError from None  # told by the check of all expressions
-        time = source.time and shop.compile(source.time, scope, "packet.time")
+            raise InvalidOperatorError from None  # told by the check of all expressions
+        time = source.time and table.compile(source.time, scope, "packet.time")
         if time and time.type not in {TIMESTAMP, INT}:
-            raise shop.fault(
+            raise table.fault(
                 "packet.time", f"it is {time.type}", "use a timestamp, or milliseconds as an int"
             )
-        own = source.id and shop.compile(source.id, scope, "packet.id", STRING)
-        text = shop.text("packet", (), event.name, source.model_dump_json(), record)
-        return shop.add(
+        own = source.id and table.compile(source.id, scope, "packet.id", STRING)
+        text = table.text("packet", (), event.name, source.model_dump_json(), record)
+        return table.add(
             PacketEvents(
                 text,
                 record,
@@ -137,13 +137,15 @@ class _Compiler:
         scope = Scope((*roots, ("r", REQUEST)))
         assignments = self._assignments(source.set, scope, "request.set", record)
         self._check_optional(source.optional, record, "request.optional")
-        text = self.shop.text("request", (), event.name, source.model_dump_json(), record)
-        return self.shop.add(RequestEvents(text, record, assignments, frozenset(source.optional)))
+        text = self.table.text("request", (), event.name, source.model_dump_json(), record)
+        return self.table.add(RequestEvents(text, record, assignments, frozenset(source.optional)))
 
     def _check_optional(self, names: tuple[str, ...], record: RecordType, place: str) -> None:
         for name in names:
             if record.field(name) is None:
-                raise self.shop.fault(place, f"there is no attribute {quote(name)}", "leave it out")
+                raise self.table.fault(
+                    place, f"there is no attribute {quote(name)}", "leave it out"
+                )
 
     def _assignments(
         self, texts: Mapping[str, str], scope: Scope, place: str, record: RecordType
@@ -152,20 +154,20 @@ class _Compiler:
         declared = dict(record.fields)
         for name in texts:
             if name not in declared:
-                self.shop.fault(
+                self.table.fault(
                     f"{place}.{name}", f"there is no attribute {quote(name)}", "declare it"
                 )
         for name, kind in declared.items():
             if name not in texts:
-                self.shop.fault(f"attributes.{name}", "nothing sets it", f"add it to {place}")
+                self.table.fault(f"attributes.{name}", "nothing sets it", f"add it to {place}")
                 continue
             try:
-                value = self.shop.compile(texts[name], scope, f"{place}.{name}", kind)
-            except FaultyError:
+                value = self.table.compile(texts[name], scope, f"{place}.{name}", kind)
+            except InvalidOperatorError:
                 continue
             made.append(Assignment(name, value))
-        if self.shop.problems:
-            raise FaultyError
+        if self.table.problems:
+            raise InvalidOperatorError
         return tuple(made)
 
     def action(self, action: kinds.Action) -> cep.CompiledAction | None:
@@ -174,18 +176,18 @@ class _Compiler:
         if record is None:
             return None
         scope = Scope(((IT, record),))
-        self.shop.problems = []
+        self.table.problems = []
         for name in PLACE.findall(action.topic):
             if record.field(name) != STRING:
                 message = f"{quote(name)} is no string of {action.event}"
-                self.shop.fault("topic", message, "name an attribute that is a string")
+                self.table.fault("topic", message, "name an attribute that is a string")
         assignments = []
         for name, text in action.payload.items():
             try:
                 assignments.append(
-                    Assignment(name, self.shop.compile(text, scope, f"payload.{name}"))
+                    Assignment(name, self.table.compile(text, scope, f"payload.{name}"))
                 )
-            except FaultyError:
+            except InvalidOperatorError:
                 continue
         return cep.CompiledAction(action.name, action.event, action.topic, tuple(assignments))
 
@@ -194,7 +196,7 @@ class _Compiler:
         index = self.types.get(name)
         waiting = [] if index is None else [index]
         while waiting:
-            operator = self.shop.operators[waiting.pop()]
+            operator = self.table.operators[waiting.pop()]
             if isinstance(operator, RequestEvents):
                 return True
             waiting.extend(operator.inputs)
@@ -214,7 +216,7 @@ def check_actions(actions: Iterable[kinds.Action], definitions: Definitions) -> 
     compiler = _Compiler(definitions)
     for action in actions:
         compiler.action(action)
-        for problem in compiler.shop.problems:
+        for problem in compiler.table.problems:
             yield action.key, problem
 
 
@@ -279,7 +281,7 @@ def compile_program(definitions: Definitions) -> cep.Program:
                 _subjects(definition, definitions),
             )
     return cep.Program(
-        operators=tuple(compiler.shop.operators),
+        operators=tuple(compiler.table.operators),
         types={name: index for name, index in compiler.types.items() if index is not None},
         actions=actions,
         plans=plans,

@@ -13,7 +13,13 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 from pydantic import Field as Parameter
 from pydantic import model_validator
 
-from penstock.definitions.collective import MAX_K, MAX_KEYS, Collective, Hierarchies, Keys
+from penstock.definitions.anonymizers.stateful import (
+    MAX_K,
+    MAX_KEYS,
+    Hierarchies,
+    Keys,
+    StatefulAnonymizer,
+)
 from penstock.errors import Problem, quote
 from penstock.masks.fields import NUMBERS, Field, FieldType, Schema
 from penstock.masks.hierarchy import Hierarchy
@@ -106,7 +112,7 @@ class Sensitive(Ranged):
         return self
 
 
-class KAnonymization(Collective):
+class KAnonymization(StatefulAnonymizer):
     """Records are held until k persons share their quasi-identifiers."""
 
     name: ClassVar[str] = "k_anonymization"

@@ -1,4 +1,4 @@
-"""Collective steps as stateful queries: their state is Spark's, and no crash doubles or loses."""
+"""Stateful steps as queries of their own: their state is Spark's, and no crash doubles or loses."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_a_crash_neither_doubles_nor_loses(
         elif when == "after the commit":
             patch.setattr(ViewWriter, "_place", crash)
         else:
-            patch.setattr("penstock.pipeline.views.operator.commands.Workshop.clear", crash)
+            patch.setattr("penstock.pipeline.views.operator.commands.CommandFolder.clear", crash)
         with pytest.raises(Crash):
             house.feed(view, 25)
     view.close()

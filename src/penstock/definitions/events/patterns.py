@@ -32,7 +32,7 @@ from penstock.cep.algebra import (
     is_relation,
 )
 from penstock.cep.contact_tracing.presence import DAY
-from penstock.definitions.event_workshop import FaultyError, Workshop
+from penstock.definitions.events.operator_table import InvalidOperatorError, OperatorTable
 from penstock.errors import quote
 from penstock.lang import (
     BOOL,
@@ -78,26 +78,26 @@ class _Input:
 class PatternCompiler:
     """Makes operators of one event's pattern; `types` leads to the operators of others."""
 
-    def __init__(self, shop: Workshop, types: Mapping[str, int | None]) -> None:
-        self._shop = shop
+    def __init__(self, table: OperatorTable, types: Mapping[str, int | None]) -> None:
+        self._table = table
         self._types = types
 
     def compile(self, pattern: Pattern, wanted: RecordType) -> int:
         """Return the operator of a whole pattern whose rows are as the event declares."""
         index = self._pattern(pattern, "pattern", wanted)
-        made = dict(self._shop.operators[index].attributes.fields)
+        made = dict(self._table.operators[index].attributes.fields)
         declared = dict(wanted.fields)
         for name in [*declared, *(name for name in made if name not in declared)]:
             if name not in made:
                 message = f"the pattern does not set {quote(name)}"
-                raise self._shop.fault(f"attributes.{name}", message, "add it to set")
+                raise self._table.fault(f"attributes.{name}", message, "add it to set")
             if name not in declared:
                 message = f"the pattern also has {quote(name)}"
-                raise self._shop.fault(
+                raise self._table.fault(
                     "attributes", message, f"declare it, or choose with set: {{{name}: …}}"
                 )
             if made[name] != declared[name]:
-                raise self._shop.fault(
+                raise self._table.fault(
                     f"attributes.{name}", f"declared {declared[name]}, but it is {made[name]}"
                 )
         return index
@@ -107,7 +107,7 @@ class PatternCompiler:
             case "and" | "sequence":
                 return self._join(pattern, place, wanted)
             case "not":
-                raise self._shop.fault(
+                raise self._table.fault(
                     place, "not stands alone", "write it within and, or within a sequence"
                 )
             case "event":
@@ -129,11 +129,11 @@ class PatternCompiler:
     def _event(self, name: str) -> int:
         index = self._types.get(name)
         if index is None:
-            raise FaultyError  # it is missing or faulty itself, which is told there
+            raise InvalidOperatorError  # it is missing or faulty itself, which is told there
         return index
 
     def _record(self, index: int) -> RecordType:
-        return self._shop.operators[index].attributes
+        return self._table.operators[index].attributes
 
     def _refine(self, pattern: Pattern, place: str, index: int, wanted: RecordType | None) -> int:
         each = pattern.raised == "each"
@@ -144,19 +144,19 @@ class PatternCompiler:
         where = (
             None
             if pattern.where is None
-            else self._shop.compile(pattern.where, scope, f"{place}.where", BOOL)
+            else self._table.compile(pattern.where, scope, f"{place}.where", BOOL)
         )
         assignments = (
             None
             if pattern.set is None
             else self._assignments(pattern.set, scope, f"{place}.set", wanted)
         )
-        text = self._shop.text(
+        text = self._table.text(
             "refine", [index], pattern.alias, pattern.where, pattern.set, pattern.raised,
             *(() if assignments is None else [_shape(assignments)]),
         )  # fmt: skip
         shape = record if assignments is None else _shape(assignments)
-        return self._shop.add(Refine(text, shape, (index,), where, assignments, each))
+        return self._table.add(Refine(text, shape, (index,), where, assignments, each))
 
     def _assignments(
         self, texts: Mapping[str, str], scope: Scope, place: str, wanted: RecordType | None
@@ -167,12 +167,12 @@ class PatternCompiler:
             expected = None if wanted is None else wanted.field(name)
             try:
                 made.append(
-                    Assignment(name, self._shop.compile(text, scope, f"{place}.{name}", expected))
+                    Assignment(name, self._table.compile(text, scope, f"{place}.{name}", expected))
                 )
-            except FaultyError:
+            except InvalidOperatorError:
                 faulty = True
         if faulty:
-            raise FaultyError
+            raise InvalidOperatorError
         return tuple(made)
 
     def _inputs(
@@ -188,15 +188,15 @@ class PatternCompiler:
             try:
                 at = here if inner is pattern else f"{here}.not"
                 index = self._pattern(inner, at)
-            except FaultyError:
+            except InvalidOperatorError:
                 faulty = True
                 continue
             if named and any(other.alias == alias for other in made):
-                self._shop.fault(here, f"two inputs are called {quote(alias)}", "name one with as")
+                self._table.fault(here, f"two inputs are called {quote(alias)}", "name one with as")
                 faulty = True
             made.append(_Input(index, self._record(index), alias, pattern, here))
         if faulty:
-            raise FaultyError
+            raise InvalidOperatorError
         return made
 
     def _check_by(self, by: tuple[str, ...], inputs: Iterable[_Input], place: str) -> None:
@@ -206,10 +206,10 @@ class PatternCompiler:
                 kind = item.record.field(name)
                 if kind is None or not isinstance(kind, Scalar):
                     message = f"{item.alias} has no plain attribute {quote(name)}"
-                    raise self._shop.fault(f"{place}.by", message)
+                    raise self._table.fault(f"{place}.by", message)
                 if first.setdefault(name, kind) != kind:
                     message = f"{quote(name)} is {first[name]} here and {kind} there"
-                    raise self._shop.fault(f"{place}.by", message, "give both one type")
+                    raise self._table.fault(f"{place}.by", message, "give both one type")
 
     def _union(self, pattern: Pattern, place: str) -> int:
         inputs = self._inputs(pattern.any_of or (), f"{place}.or", named=False)
@@ -217,44 +217,44 @@ class PatternCompiler:
         for item in inputs[1:]:
             if dict(item.record.fields) != dict(record.fields):
                 message = f"has {item.record}, but the first has {record}"
-                raise self._shop.fault(item.place, message, "let set give all the same attributes")
+                raise self._table.fault(item.place, message, "let set give all the same attributes")
         indexes = tuple(item.index for item in inputs)
-        return self._shop.add(Union(self._shop.text("or", indexes), record, indexes))
+        return self._table.add(Union(self._table.text("or", indexes), record, indexes))
 
     def _join(self, pattern: Pattern, place: str, wanted: RecordType | None) -> int:
         ordered = pattern.sequence is not None
         place_of_inputs = f"{place}.{pattern.operator}"
         inputs = self._inputs(pattern.sequence or pattern.all_of or (), place_of_inputs)
         if ordered and pattern.within is None:
-            raise self._shop.fault(place, "a sequence has no end", "add within, such as 10m")
+            raise self._table.fault(place, "a sequence has no end", "add within, such as 10m")
         positive = [item for item in inputs if item.pattern.negated is None]
         if not positive:
-            raise self._shop.fault(place_of_inputs, "all is negated", "add what should happen")
+            raise self._table.fault(place_of_inputs, "all is negated", "add what should happen")
         if ordered and any(
             one.pattern.negated is not None and other.pattern.negated is not None
             for one, other in pairwise(inputs)
         ):
             message = "two negated inputs stand side by side"
-            raise self._shop.fault(place_of_inputs, message, "join them with or")
+            raise self._table.fault(place_of_inputs, message, "join them with or")
         self._check_by(pattern.by, inputs, place)
         scope = Scope(tuple((item.alias, item.record) for item in positive))
         sides = tuple([self._side(item, scope, pattern) for item in inputs])
         where = (
             None
             if pattern.where is None
-            else self._shop.compile(pattern.where, scope, f"{place}.where", BOOL)
+            else self._table.compile(pattern.where, scope, f"{place}.where", BOOL)
         )
         given = pattern.set or {name: f"{positive[0].alias}.{name}" for name in pattern.by}
         assignments = self._assignments(given, scope, f"{place}.set", wanted)
         indexes = tuple(item.index for item in inputs)
         within = pattern.within or 0
-        text = self._shop.text(
+        text = self._table.text(
             pattern.operator, indexes, pattern.by, within, pattern.where, given,
             _shape(assignments),
             [(it.alias, side.negated, side.window, it.pattern.negated and it.pattern.where)
              for it, side in zip(inputs, sides, strict=True)],
         )  # fmt: skip
-        return self._shop.add(
+        return self._table.add(
             Join(
                 text,
                 _shape(assignments),
@@ -274,28 +274,28 @@ class PatternCompiler:
         size = None if window is None else window.last
         if window is not None and size is None:
             message = "rows are joined while they are in a window of time"
-            raise self._shop.fault(f"{item.place}.window", message, "write window: {last: 10m}")
+            raise self._table.fault(f"{item.place}.window", message, "write window: {last: 10m}")
         if size is None and pattern.sequence is not None:
             size = pattern.within
-        operators = self._shop.operators
+        operators = self._table.operators
         if size is None and not is_relation(operators[item.index], operators):
             message = f"{item.alias} happens, and is over at once"
             fix = "say how long it counts, such as window: {last: 10m}"
-            raise self._shop.fault(item.place, message, fix)
+            raise self._table.fault(item.place, message, fix)
         if negated is None:
             return JoinInput(negated=False, window=size, where=None)
         where = item.pattern.where
         inner = Scope((*scope.roots, (item.alias, item.record)))
-        rule = where and self._shop.compile(where, inner, f"{item.place}.where", BOOL)
+        rule = where and self._table.compile(where, inner, f"{item.place}.where", BOOL)
         return JoinInput(negated=True, window=size, where=rule or None)
 
     def _iterate(self, pattern: Pattern, place: str) -> int:
         (item,) = self._inputs([pattern.iterate or pattern], f"{place}.iterate")
         if pattern.times is None or pattern.within is None:
-            raise self._shop.fault(place, "iterate needs times and within", "add both")
+            raise self._table.fault(place, "iterate needs times and within", "add both")
         self._check_by(pattern.by, [item], place)
-        text = self._shop.text("iterate", [item.index], pattern.by, pattern.times, pattern.within)
-        return self._shop.add(
+        text = self._table.text("iterate", [item.index], pattern.by, pattern.times, pattern.within)
+        return self._table.add(
             Iterate(text, item.record, (item.index,), pattern.by, pattern.times, pattern.within)
         )
 
@@ -305,17 +305,17 @@ class PatternCompiler:
         order = pattern.order
         if order is None or item.record.field(order) not in _ORDERED:
             message = f"{quote(order)} tells no order" if order else "latest needs order"
-            raise self._shop.fault(
+            raise self._table.fault(
                 f"{place}.order", message, "name an attribute that is a number, text or time"
             )
-        text = self._shop.text("latest", [item.index], pattern.by, order)
-        return self._shop.add(Latest(text, item.record, (item.index,), pattern.by, order))
+        text = self._table.text("latest", [item.index], pattern.by, order)
+        return self._table.add(Latest(text, item.record, (item.index,), pattern.by, order))
 
     def _aggregate(self, pattern: Pattern, place: str) -> int:
         inputs = self._inputs(pattern.aggregate or (), f"{place}.aggregate")
         self._check_by(pattern.by, inputs, place)
         if not pattern.values:
-            raise self._shop.fault(place, "nothing is computed", "add values: {n: count()}")
+            raise self._table.fault(place, "nothing is computed", "add values: {n: count()}")
         values = []
         kinds: list[tuple[str, Type]] = [
             (name, kind) for name in pattern.by if (kind := inputs[0].record.field(name))
@@ -324,22 +324,22 @@ class PatternCompiler:
         for name, text in pattern.values.items():
             try:
                 value, kind = self._value(name, text, inputs, f"{place}.values.{name}")
-            except FaultyError:
+            except InvalidOperatorError:
                 faulty = True
                 continue
             values.append(value)
             kinds.append((name, kind))
         if faulty:
-            raise FaultyError
+            raise InvalidOperatorError
         if len(dict(kinds)) < len(kinds):
-            raise self._shop.fault(f"{place}.values", "a value is called as a group", "rename it")
+            raise self._table.fault(f"{place}.values", "a value is called as a group", "rename it")
         indexes = tuple(item.index for item in inputs)
         window = _window(pattern.window)
-        text = self._shop.text(
+        text = self._table.text(
             "aggregate", indexes, pattern.by, window, [it.alias for it in inputs],
             dict(pattern.values),
         )  # fmt: skip
-        return self._shop.add(
+        return self._table.add(
             Aggregate(text, RecordType(tuple(kinds)), indexes, pattern.by, window, tuple(values))
         )
 
@@ -350,7 +350,7 @@ class PatternCompiler:
         found = _VALUE.fullmatch(text)
         function = None if found is None else _FUNCTIONS.get(found[1])
         if found is None or function is None:
-            raise self._shop.fault(
+            raise self._table.fault(
                 place, f"{quote(text)} is no aggregate", f"write one of {', '.join(_FUNCTIONS)}"
             )
         argument = found[2].strip()
@@ -360,20 +360,20 @@ class PatternCompiler:
             if function == "count" and argument == item.alias:
                 return AggregateValue(name, function, (slot,), None), INT
         scope = Scope(tuple((item.alias, item.record) for item in inputs))
-        checked = self._shop.compile(argument, scope, place)
+        checked = self._table.compile(argument, scope, place)
         roots = {path.partition(".")[0] for path in checked.references}
         slots = [slot for slot, item in enumerate(inputs) if item.alias in roots]
         if len(slots) != 1:
-            raise self._shop.fault(
+            raise self._table.fault(
                 place, f"{quote(text)} looks at {len(slots)} inputs", "let it look at one"
             )
         (slot,) = slots
         item = inputs[slot]
-        expression = self._shop.compile(argument, Scope(((item.alias, item.record),)), place)
+        expression = self._table.compile(argument, Scope(((item.alias, item.record),)), place)
         kind = expression.type
         allowed = {"sum": _NUMBERS, "avg": _NUMBERS, "min": _ORDERED, "max": _ORDERED}
         if kind not in allowed.get(function, (kind,)) or not isinstance(kind, Scalar):
-            raise self._shop.fault(place, f"{function} of {kind} is not defined")
+            raise self._table.fault(place, f"{function} of {kind} is not defined")
         counted = function in {"count", "distinct"}
         result = INT if counted else DOUBLE if function == "avg" else kind
         return AggregateValue(name, function, (slot,), expression), result
@@ -382,11 +382,11 @@ class PatternCompiler:
         (item,) = self._inputs([pattern.visits or pattern], f"{place}.visits")
         who, where, every, within = pattern.who, pattern.place, pattern.every, pattern.within
         if who is None or where is None or every is None or within is None:
-            raise self._shop.fault(place, "visits needs who, place, every and within", "add them")
+            raise self._table.fault(place, "visits needs who, place, every and within", "add them")
         if pattern.request is None:
-            raise self._shop.fault(place, "nobody asks for visits", "name the type in request")
+            raise self._table.fault(place, "nobody asks for visits", "name the type in request")
         if DAY % every:
-            raise self._shop.fault(
+            raise self._table.fault(
                 f"{place}.every", "a day is no multiple of it", "write such as 1s"
             )
         asking = self._event(pattern.request)
@@ -394,7 +394,7 @@ class PatternCompiler:
             for name in names:
                 if record.field(name) != STRING:
                     message = f"{quote(name)} is no string of {record}"
-                    raise self._shop.fault(place, message, "name an attribute that is a string")
+                    raise self._table.fault(place, message, "name an attribute that is a string")
         record = RecordType(
             (
                 (who, STRING),
@@ -406,23 +406,23 @@ class PatternCompiler:
             )
         )
         indexes = (item.index, asking)
-        text = self._shop.text("visits", indexes, who, where, every, within)
-        return self._shop.add(Visits(text, record, indexes, who, where, every, within))
+        text = self._table.text("visits", indexes, who, where, every, within)
+        return self._table.add(Visits(text, record, indexes, who, where, every, within))
 
     def _meetings(self, pattern: Pattern, place: str) -> int:
         (item,) = self._inputs([pattern.meetings or pattern], f"{place}.meetings")
         index = item.index
-        operator = self._shop.operators[index]
+        operator = self._table.operators[index]
         if isinstance(operator, Refine) and operator.where is None:
             index = operator.inputs[0]
-            operator = self._shop.operators[index]
+            operator = self._table.operators[index]
         if not isinstance(operator, Visits):
-            raise self._shop.fault(
+            raise self._table.fault(
                 item.place, "meetings are found among visits", "name an event of all visits"
             )
         (who, _), (where, _), *rest = operator.attributes.fields
         record = RecordType(((who, STRING), ("other", STRING), (where, STRING), *rest))
-        return self._shop.add(Meetings(self._shop.text("meetings", [index]), record, (index,)))
+        return self._table.add(Meetings(self._table.text("meetings", [index]), record, (index,)))
 
 
 def _shape(assignments: Iterable[Assignment]) -> RecordType:

@@ -1,23 +1,24 @@
-"""Gives a document the shape of its kind, and words pydantic's complaints for people."""
+"""Validates a document against the model of its kind, and words pydantic's errors for people."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from penstock.definitions.checks import Locate
 from penstock.errors import Problem, quote
 from penstock.model.definition import Definition, Steps
-from penstock.model.document import Document, Key
+from penstock.model.document import Document
 from penstock.model.kinds import KINDS
 
-Locate = Callable[[Key, Steps], str]
 
-
-def shape(document: Document, locate: Locate, problems: list[Problem]) -> Definition | None:
+def validate_document(
+    document: Document, locate: Locate, problems: list[Problem]
+) -> Definition | None:
     """Return the definition, or None with what is wrong added to `problems`."""
     model = KINDS.get(document.kind)
     if model is None:

@@ -4,7 +4,7 @@ import pytest
 
 from penstock.cep.algebra import Aggregate, Refine
 from penstock.definitions import DefinitionSet, read_text
-from penstock.definitions.events import compile_program
+from penstock.definitions.events.program import compile_program
 from penstock.errors import InvalidError
 
 BASE = """

@@ -1,19 +1,24 @@
-"""Reads documents from files and folders, and remembers where each one stood.
+"""Documents of definitions as text: read with their places, written, compared.
 
 Rules that hold here:
 - YAML or JSON, several documents per file; a JSON file holds one document or a list.
-- A folder is read in name order, with its subfolders; files of other endings and hidden
-  files are passed over.
+- A folder is read in name order, with its subfolders; hidden files and files of other
+  endings are passed over.
 - The same kind and name twice is a problem, not a silent overwrite.
+- What is written can be applied again: YAML for people, JSON for machines.
 """
 
 from __future__ import annotations
 
+import difflib
+import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import yaml
 
 from penstock.errors import InvalidError, Problem, UsageError, quote
 from penstock.model.document import Document, Key
@@ -166,3 +171,59 @@ def _document(
             return None
         values[field] = value
     return ReadDocument(Document(values["kind"], values["name"], body), source, root)
+
+
+def write_yaml(documents: Iterable[Document]) -> str:
+    """Return the documents as one YAML text."""
+    return "---\n".join(
+        yaml.safe_dump(document.fields(), sort_keys=False, allow_unicode=True, width=100)
+        for document in documents
+    )
+
+
+def write_json(documents: Iterable[Document]) -> str:
+    """Return the documents as one JSON list."""
+    return json.dumps([document.fields() for document in documents], ensure_ascii=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How one definition differs between two sets."""
+
+    key: Key
+    before: Document | None
+    after: Document | None
+
+    @property
+    def action(self) -> Literal["create", "update", "delete"]:
+        """What leads from before to after."""
+        if self.before is None:
+            return "create"
+        return "update" if self.after is not None else "delete"
+
+    def lines(self) -> list[str]:
+        """Return the difference as lines that begin with `+`, `-` or a blank."""
+        before = write_yaml([self.before]).splitlines() if self.before else []
+        after = write_yaml([self.after]).splitlines() if self.after else []
+        shown = difflib.unified_diff(before, after, lineterm="", n=2)
+        return [line for line in shown if not line.startswith(("---", "+++", "@@"))]
+
+
+def differences(before: Mapping[Key, Document], after: Mapping[Key, Document]) -> list[Difference]:
+    """Return what differs between two sets, in the order of their keys."""
+    found = []
+    for key in sorted(before.keys() | after.keys()):
+        old, new = before.get(key), after.get(key)
+        if old is None or new is None or old.canonical() != new.canonical():
+            found.append(Difference(key, old, new))
+    return found
+
+
+def after_applying(
+    before: Mapping[Key, Document], put: Iterable[Document], *, prune: Iterable[str] = ()
+) -> dict[Key, Document]:
+    """Return the set after applying documents; of the kinds in `prune` only these stay."""
+    gone = set(prune)
+    after = {key: document for key, document in before.items() if key.kind not in gone}
+    after.update({document.key: document for document in put})
+    return after

@@ -1,11 +1,10 @@
-"""Anonymizers that look at many records together: their parameters and what they take.
+"""Stateful anonymizers, which look at many records: what all share, and those of a window.
 
 Two families. Those of a *window* see all records of a stretch of time at once; several may
 work on the same window, one after the other. One of a *table* sees the stream as a whole
 and holds records back until they are hidden among others; it stands alone.
 
 Rules that hold here:
-- What a parameter may be is said here once; the pipeline carries it out.
 - `output` declares the schema that follows, so that masks behind it are checked too.
 """
 
@@ -32,7 +31,7 @@ Keys = Annotated[tuple[FieldName, ...], Parameter(max_length=MAX_KEYS, strict=Fa
 Hierarchies = Mapping[str, Hierarchy]
 
 
-class Collective(Part):
+class StatefulAnonymizer(Part):
     """The parameters of an anonymizer over many records."""
 
     name: ClassVar[str]
@@ -69,7 +68,7 @@ class Collective(Part):
                 yield Problem(where, f"{quote(key)} stands there twice", "name each field once")
 
 
-class Windowed(Collective):
+class WindowAnonymizer(StatefulAnonymizer):
     """What all anonymizers of a window have."""
 
     family: ClassVar[Literal["window", "table"]] = "window"
@@ -91,7 +90,7 @@ class Windowed(Collective):
         return schema
 
 
-class Aggregation(Windowed):
+class Aggregation(WindowAnonymizer):
     """Every record of a window carries the aggregate of all."""
 
     name: ClassVar[str] = "aggregation"
@@ -126,7 +125,7 @@ class Aggregation(Windowed):
                 return field
 
 
-class Shuffling(Windowed):
+class Shuffling(WindowAnonymizer):
     """Values change places with those of other records of the window."""
 
     name: ClassVar[str] = "shuffling"
@@ -140,7 +139,7 @@ class Shuffling(Windowed):
     )
 
 
-class Microaggregation(Windowed):
+class Microaggregation(WindowAnonymizer):
     """What both kinds of microaggregation have."""
 
     k: int = Parameter(ge=2, le=MAX_K, description="The least number of records in a group.")

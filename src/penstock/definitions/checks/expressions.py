@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from penstock.definitions.checks import Locate
 from penstock.errors import InvalidError, Problem
 from penstock.lang import Scope, build_scope, compile_expression, parse_type
-from penstock.model.definition import Definition, ExpressionText, Steps, marked
+from penstock.model.definition import Definition, ExpressionText, marked
 from penstock.model.document import Key
 from penstock.model.kinds import Vocabulary
-
-Locate = Callable[[Key, Steps], str]
 
 # Field of a vocabulary → the root under which expressions see it.
 ROOTS = {"subject": "s", "object": "o", "environment": "e", "payload": "payload"}

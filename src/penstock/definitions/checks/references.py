@@ -9,15 +9,14 @@ Rules that hold here:
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
+from penstock.definitions.checks import Locate
 from penstock.errors import Problem, quote
 from penstock.model.definition import Definition, Reference, Steps, marked
 from penstock.model.document import Key
-
-Locate = Callable[[Key, Steps], str]
 
 
 class Link(NamedTuple):
