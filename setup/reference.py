@@ -16,7 +16,7 @@ import penstock.gateway.recording.recorder
 import penstock.gateway.service.emergencies
 import penstock.pipeline.service.metrics
 import penstock.store.audit
-import penstock.supervisor.metrics
+import penstock.supervisor.part_runner
 import penstock.telemetry.reference
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
@@ -28,7 +28,7 @@ PARTS = (
     penstock.gateway.recording.recorder,
     penstock.pipeline.service.metrics,
     penstock.store.audit,
-    penstock.supervisor.metrics,
+    penstock.supervisor.part_runner,
 )
 PAGES: dict[str, Callable[[], str]] = {
     "configuration.md": penstock.config.reference.write_reference,

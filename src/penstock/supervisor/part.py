@@ -1,14 +1,23 @@
-"""What a part of Penstock is to the supervisor: a command, its order, how to tell it is ready."""
+"""What a part of Penstock is to the supervisor: a command, its order, its readiness probe.
+
+Rules that hold here:
+- A probe never raises and never hangs: it connects, or asks /readyz for a 200.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
+from typing import Protocol
 
 from penstock.config import Config
 from penstock.errors import UsageError
-from penstock.supervisor.probes import Probe
+
+ANSWER_LIMIT = 64
+TRY_SECONDS = 2.0
 
 
 def _choose_nothing(config: Config) -> Mapping[str, str]:
@@ -30,7 +39,7 @@ class Part:
     after: tuple[str, ...] = ()
     """The parts that must be running first; those that are not configured do not count."""
     ready: Callable[[Config], Probe | None] | None = None
-    """How to tell that it is ready; without, it is as soon as it is started."""
+    """Its readiness probe; without one it is ready as soon as it is started."""
     address: Callable[[Config], str] | None = None
     """Where it can be reached, for the status."""
     needs: tuple[str, ...] = ()
@@ -51,3 +60,58 @@ def in_order(parts: Iterable[Part]) -> list[Part]:
         raise UsageError(
             f"these parts wait for each other: {circle}", fix="remove one `after` of them"
         ) from None
+
+
+class Probe(Protocol):
+    """Asks a part once whether it is ready; it never raises and never hangs."""
+
+    async def ask(self) -> bool:
+        """Whether the part is ready now."""
+
+
+@dataclass(frozen=True, slots=True)
+class TcpProbe:
+    """Ready when something accepts a connection."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    async def ask(self) -> bool:
+        """Connect and close."""
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(TRY_SECONDS):
+                _, writer = await asyncio.open_connection(self.host, self.port)
+                writer.close()
+                return True
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class HttpProbe:
+    """Ready when a GET is answered with status 200."""
+
+    host: str
+    port: int
+    path: str = "/readyz"
+
+    def __str__(self) -> str:
+        return f"http://{self.host}:{self.port}{self.path}"
+
+    async def ask(self) -> bool:
+        """Ask and read the first line of the answer."""
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(TRY_SECONDS):
+                reader, writer = await asyncio.open_connection(
+                    self.host, self.port, limit=ANSWER_LIMIT
+                )
+                try:
+                    request = f"GET {self.path} HTTP/1.0\r\nHost: {self.host}\r\n\r\n"
+                    writer.write(request.encode())
+                    answer = await reader.read(ANSWER_LIMIT)
+                    return answer.startswith((b"HTTP/1.0 200 ", b"HTTP/1.1 200 "))
+                finally:
+                    writer.close()
+        return False

@@ -21,7 +21,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from penstock.errors import UnavailableError, quote
-from penstock.supervisor.machine import State
+from penstock.supervisor.lifecycle import PartState
 
 LOCK_TRIES = 20
 LOCK_PAUSE = 0.05
@@ -36,7 +36,7 @@ class PartStatus(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     part: str
-    state: State
+    state: PartState
     pid: int | None = None
     since: float
     """When it came into this state, in seconds since 1970."""
@@ -61,13 +61,13 @@ class Status(BaseModel):
     parts: tuple[PartStatus, ...]
 
 
-def overall(states: list[State]) -> Overall:
+def overall(states: list[PartState]) -> Overall:
     """Sum up the states of all parts in one word."""
-    if any(state in {State.STOPPING, State.STOPPED} for state in states):
+    if any(state in {PartState.STOPPING, PartState.STOPPED} for state in states):
         return "stopping"
-    if any(state in {State.BACKOFF, State.FAILED} for state in states):
+    if any(state in {PartState.BACKOFF, PartState.FAILED} for state in states):
         return "degraded"
-    if all(state is State.RUNNING for state in states):
+    if all(state is PartState.RUNNING for state in states):
         return "running"
     return "starting"
 

@@ -4,9 +4,11 @@ Rules that hold here:
 - A part starts when all it comes after have been ready once, and stops when all that
   come after it have stopped.
 - The first signal to stop is orderly: each part has its grace. The second one hurries:
-  what is left is killed. SIGUSR1 tries the parts that were given up again.
+  what is left is killed. SIGUSR1 retries the parts that were given up.
 - Everything happens in the one event loop of the main thread: the kernel ties the lives
   of the parts to the thread that started them.
+- What a part chooses for all, such as a free port, goes to every part as an environment
+  variable, which goes before the file: all processes have the same settings.
 """
 
 from __future__ import annotations
@@ -18,11 +20,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from penstock import __version__
-from penstock.config import Config
-from penstock.supervisor.keeper import Keeper
-from penstock.supervisor.machine import State
-from penstock.supervisor.metrics import PART_UP
+from penstock.config import FILE_VARIABLE, Config
+from penstock.errors import UnavailableError, quote
+from penstock.supervisor.lifecycle import PartState
 from penstock.supervisor.part import Part, in_order
+from penstock.supervisor.part_runner import PART_UP, PartRunner
+from penstock.supervisor.parts import configured_parts
 from penstock.supervisor.status import RunFolder, Status, overall
 from penstock.telemetry import Endpoint, Health, get_logger
 
@@ -37,18 +40,18 @@ class Supervisor:
         self._folder = RunFolder(config.data)
         self._environ = environ
         self._parts = in_order(parts)
-        self._keepers: dict[str, Keeper] = {}
+        self._runners: dict[str, PartRunner] = {}
         self._since = time.time()
         self._monitor: Endpoint | None = None
         self._stopping = False
-        self._told: Callable[[Status], None] | None = None
+        self._on_status: Callable[[Status], None] | None = None
 
-    def run(self, told: Callable[[Status], None] | None = None) -> None:
+    def run(self, on_status: Callable[[Status], None] | None = None) -> None:
         """Run all parts until a signal asks to stop; raise where another supervisor runs.
 
-        `told` is called with every new status.
+        `on_status` is called with every new status.
         """
-        self._told = told
+        self._on_status = on_status
         with self._folder.hold():
             try:
                 asyncio.run(self._main())
@@ -56,8 +59,8 @@ class Supervisor:
                 self._folder.clear()
 
     async def _main(self) -> None:
-        self._keepers = {
-            part.name: Keeper(part, self._config, self._environ, self._changed)
+        self._runners = {
+            part.name: PartRunner(part, self._config, self._environ, self._changed)
             for part in self._parts
         }
         self._start_monitor()
@@ -66,11 +69,11 @@ class Supervisor:
             loop.add_signal_handler(number, self.stop)
         loop.add_signal_handler(signal.SIGUSR1, self.retry)
         self._changed()
-        log.info("supervisor started", pid=os.getpid(), count=len(self._keepers))
+        log.info("supervisor started", pid=os.getpid(), count=len(self._runners))
         try:
             async with asyncio.TaskGroup() as tasks:
-                for keeper in self._keepers.values():
-                    tasks.create_task(keeper.keep(self._before(keeper)))
+                for runner in self._runners.values():
+                    tasks.create_task(runner.run(self._before(runner)))
         finally:
             if self._monitor:
                 self._monitor.stop()
@@ -86,44 +89,44 @@ class Supervisor:
         self._monitor.start()
 
     def _check_parts(self) -> str | None:
-        down = [name for name, keeper in self._keepers.items() if keeper.state != State.RUNNING]
+        down = [name for name, runner in self._runners.items() if runner.state != PartState.RUNNING]
         return f"not running: {', '.join(down)}" if down else None
 
-    def _before(self, keeper: Keeper) -> list[Keeper]:
-        return [self._keepers[name] for name in keeper.part.after if name in self._keepers]
+    def _before(self, runner: PartRunner) -> list[PartRunner]:
+        return [self._runners[name] for name in runner.part.after if name in self._runners]
 
-    def _behind(self, keeper: Keeper) -> list[Keeper]:
-        return [other for other in self._keepers.values() if keeper in self._before(other)]
+    def _behind(self, runner: PartRunner) -> list[PartRunner]:
+        return [other for other in self._runners.values() if runner in self._before(other)]
 
     def stop(self) -> None:
         """Stop in order; asked a second time, hurry."""
         if self._stopping:
             log.warning("supervisor hurries")
-            for keeper in self._keepers.values():
-                keeper.hurry.set()
+            for runner in self._runners.values():
+                runner.hurry.set()
         self._stopping = True
         self._stop_free()
 
     def _stop_free(self) -> None:
         """Ask those parts to stop that nothing stands on any more."""
-        for keeper in self._keepers.values():
-            if all(other.state is State.STOPPED for other in self._behind(keeper)):
-                keeper.stop.set()
+        for runner in self._runners.values():
+            if all(other.state is PartState.STOPPED for other in self._behind(runner)):
+                runner.stop.set()
 
     def retry(self) -> None:
         """Try again at once what waits for a restart or was given up."""
-        for keeper in self._keepers.values():
-            if keeper.state in {State.BACKOFF, State.FAILED}:
-                keeper.retry.set()
+        for runner in self._runners.values():
+            if runner.state in {PartState.BACKOFF, PartState.FAILED}:
+                runner.retry.set()
 
     def _changed(self) -> None:
-        for name, keeper in self._keepers.items():
-            PART_UP[name].set(keeper.state is State.RUNNING)
+        for name, runner in self._runners.items():
+            PART_UP[name].set(runner.state is PartState.RUNNING)
         if self._stopping:
             self._stop_free()
         status = self.status()
-        if self._told:
-            self._told(status)
+        if self._on_status:
+            self._on_status(status)
         try:
             self._folder.write(status)
         except OSError as error:
@@ -132,7 +135,7 @@ class Supervisor:
 
     def status(self) -> Status:
         """Return what is to be said now."""
-        states = [keeper.state for keeper in self._keepers.values()]
+        states = [runner.state for runner in self._runners.values()]
         return Status(
             state="stopping" if self._stopping else overall(states),
             pid=os.getpid(),
@@ -140,5 +143,31 @@ class Supervisor:
             since=self._since,
             config=str(self._config.file) if self._config.file else None,
             monitor=self._monitor.url if self._monitor else None,
-            parts=tuple(keeper.status() for keeper in self._keepers.values()),
+            parts=tuple(runner.status() for runner in self._runners.values()),
         )
+
+
+Load = Callable[[Mapping[str, str]], Config]
+
+
+def prepare(load: Load, environ: Mapping[str, str]) -> tuple[Config, Supervisor]:
+    """Load the settings, let the parts choose what was left open, and make the data folder.
+
+    What is chosen goes to all parts as environment variables, which go before the file:
+    every process of the installation then has the same settings.
+    """
+    config = load(environ)
+    parts = configured_parts(config)
+    chosen = {name: value for part in parts for name, value in part.choose(config).items()}
+    if config.file:
+        chosen[FILE_VARIABLE] = str(config.file)
+    settled = {**environ, **chosen}
+    config = load(settled)
+    try:
+        config.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise UnavailableError(
+            f"the data folder {quote(config.data)} cannot be made: {error.strerror}",
+            fix=f"make it yourself, or change {config.place('data')}",
+        ) from None
+    return config, Supervisor(config, parts, settled)

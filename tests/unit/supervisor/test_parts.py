@@ -7,20 +7,20 @@ from penstock.config import Config, defaults, load
 from penstock.config.loader import check, read_text
 from penstock.errors import InvalidError, UnavailableError, UsageError
 from penstock.supervisor.part import in_order
-from penstock.supervisor.parts import broker, configured_parts, known_parts, load_part
-from penstock.supervisor.startup import prepare
+from penstock.supervisor.parts import BROKER, BROKER_PORTS, PARTS, configured_parts
+from penstock.supervisor.supervisor import prepare
 
 
 def settings(text: str, environ: dict[str, str] | None = None) -> Config:
     return check(read_text(text.encode(), "penstock.yaml"), environ or {}, base=Path("/srv"))
 
 
-def test_every_part_has_the_name_of_its_module_and_fits_the_others() -> None:
-    parts = [load_part(name) for name in known_parts()]
-    assert tuple(part.name for part in parts) == known_parts()
+def test_every_part_has_its_name_and_fits_the_others() -> None:
+    parts = list(PARTS.values())
+    assert [part.name for part in parts] == list(PARTS)
     assert len(in_order(parts)) == len(parts)
     for part in parts:
-        assert set(part.after) <= set(known_parts()), part.name
+        assert set(part.after) <= set(PARTS), part.name
 
 
 def test_parts_that_do_not_exist_are_named_with_their_place() -> None:
@@ -41,17 +41,17 @@ def test_no_parts_at_all_is_an_error() -> None:
 def test_the_broker_is_not_run_where_it_is_external() -> None:
     config = settings("broker: {mode: external, port: 1883}")
     with pytest.raises(UsageError, match="is the embedded broker"):
-        broker.part.choose(config)
+        BROKER.choose(config)
 
 
 def test_a_port_of_the_users_choice_is_kept() -> None:
-    assert broker.part.choose(settings("broker: {port: 1884}")) == {}
+    assert BROKER.choose(settings("broker: {port: 1884}")) == {}
 
 
 def test_a_port_of_our_choice_is_free_and_not_lent_to_connections() -> None:
-    chosen = broker.part.choose(settings(""))
+    chosen = BROKER.choose(settings(""))
     port = int(chosen["PENSTOCK_BROKER__PORT"])
-    assert port in broker.PORTS
+    assert port in BROKER_PORTS
     with socket.create_server(("127.0.0.1", port)):
         pass
 
@@ -117,7 +117,7 @@ def test_the_pipeline_is_not_run_by_itself() -> None:
 
 
 def test_without_probes_the_gateway_is_ready_when_it_listens() -> None:
-    part = load_part("gateway")
+    part = PARTS["gateway"]
     assert part.ready is not None
     assert str(part.ready(settings(""))) == "http://127.0.0.1:9465/readyz"
     quiet = settings("monitor: {enabled: false}\ngateway: {listeners: {mqtt: {port: 1999}}}")

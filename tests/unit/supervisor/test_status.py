@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import UnavailableError
-from penstock.supervisor.machine import State
+from penstock.supervisor.lifecycle import PartState
 from penstock.supervisor.status import PartStatus, RunFolder, Status, overall
 
 
 def make(pid: int = 50, parts: int = 1) -> Status:
-    part = PartStatus(part="broker", state=State.RUNNING, since=0, address="127.0.0.1:1")
+    part = PartStatus(part="broker", state=PartState.RUNNING, since=0, address="127.0.0.1:1")
     return Status(
         state="running",
         pid=pid,
@@ -29,16 +29,16 @@ def make(pid: int = 50, parts: int = 1) -> Status:
 @pytest.mark.parametrize(
     ("states", "word"),
     [
-        ([State.RUNNING, State.RUNNING], "running"),
-        ([State.RUNNING, State.WAITING], "starting"),
-        ([State.STARTING], "starting"),
-        ([State.RUNNING, State.BACKOFF], "degraded"),
-        ([State.WAITING, State.FAILED], "degraded"),
-        ([State.FAILED, State.STOPPING], "stopping"),
-        ([State.RUNNING, State.STOPPED], "stopping"),
+        ([PartState.RUNNING, PartState.RUNNING], "running"),
+        ([PartState.RUNNING, PartState.WAITING], "starting"),
+        ([PartState.STARTING], "starting"),
+        ([PartState.RUNNING, PartState.BACKOFF], "degraded"),
+        ([PartState.WAITING, PartState.FAILED], "degraded"),
+        ([PartState.FAILED, PartState.STOPPING], "stopping"),
+        ([PartState.RUNNING, PartState.STOPPED], "stopping"),
     ],
 )
-def test_the_states_are_summed_up(states: list[State], word: str) -> None:
+def test_the_states_are_summed_up(states: list[PartState], word: str) -> None:
     assert overall(states) == word
 
 

@@ -12,7 +12,7 @@ from rich.text import Text
 from penstock.cli.output import json_option, show, table
 from penstock.cli.session import configuration
 from penstock.errors import UnavailableError
-from penstock.supervisor.checks import Finding, Verdict, examine
+from penstock.supervisor.checks import Finding, Verdict, run_checks
 from penstock.supervisor.parts import configured_parts
 from penstock.telemetry import configure
 
@@ -34,7 +34,7 @@ def command(ctx: click.Context, as_json: bool) -> None:
     """
     config = configuration()
     configure(level="error", style=config.log.format)
-    findings = examine(config, configured_parts(config))
+    findings = run_checks(config, configured_parts(config))
     stops = [finding for finding in findings if finding.stops]
     data = {"ok": not stops, "findings": [asdict(finding) for finding in findings]}
     show(as_json, data, lambda console: _render(console, findings))

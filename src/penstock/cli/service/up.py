@@ -17,7 +17,7 @@ from penstock.cli.service.status import render_status, status_data
 from penstock.config import Config, load
 from penstock.errors import UnavailableError
 from penstock.supervisor import RunFolder, Status
-from penstock.supervisor.startup import prepare
+from penstock.supervisor.supervisor import prepare
 from penstock.telemetry import configure, install_hooks
 
 POLL_SECONDS = 0.05

@@ -1,6 +1,6 @@
 """Whether this machine has what an installation needs: the findings of `penstock doctor`.
 
-Each module looks at one thing and yields findings. None of them changes anything: no
+Each check looks at one thing and yields findings. None of them changes anything: no
 file is made, no table is upgraded, no port stays open.
 """
 
@@ -9,26 +9,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from penstock.config import Config
-from penstock.supervisor.checks import access, clock, folders, network, programs, secrets, store
+from penstock.supervisor.checks.data import check_folders, check_secrets, check_store
 from penstock.supervisor.checks.finding import Finding, Verdict
+from penstock.supervisor.checks.machine import check_clock, check_programs
+from penstock.supervisor.checks.network import check_access, check_ports
 from penstock.supervisor.part import Part
 
-Look = Callable[[Config, list[Part]], Iterator[Finding]]
-
-LOOKS: tuple[Look, ...] = (
-    programs.look,
-    folders.look,
-    secrets.look,
-    store.look,
-    network.look,
-    access.look,
-    clock.look,
+CHECKS: tuple[Callable[[Config, list[Part]], Iterator[Finding]], ...] = (
+    check_programs,
+    check_folders,
+    check_secrets,
+    check_store,
+    check_ports,
+    check_access,
+    check_clock,
 )
 
 
-def examine(config: Config, parts: list[Part]) -> list[Finding]:
-    """Look at everything; return the findings in the order in which to mend them."""
-    return [finding for look in LOOKS for finding in look(config, parts)]
+def run_checks(config: Config, parts: list[Part]) -> list[Finding]:
+    """Run all checks; return the findings in the order in which to fix them."""
+    return [finding for check in CHECKS for finding in check(config, parts)]
 
 
-__all__ = ["LOOKS", "Finding", "Look", "Verdict", "examine"]
+__all__ = ["Finding", "Verdict", "run_checks"]

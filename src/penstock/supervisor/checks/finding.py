@@ -1,4 +1,4 @@
-"""What a look at one thing found."""
+"""The finding of one check."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ports: whether what we want to listen on is free, or who has it."""
+"""Ports and clients: whether what we want to listen on is free, and who may connect."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.supervisor.status import RunFolder
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedAddress:
     """An address that a part wants to listen on."""
 
     setting: str
@@ -28,33 +28,35 @@ class Wanted:
     encrypted: bool = True
 
 
-def look(config: Config, parts: list[Part]) -> Iterator[Finding]:
+def check_ports(config: Config, parts: list[Part]) -> Iterator[Finding]:
     """Try to listen on every address that the settings name."""
     running = {part.name for part in parts} | {"supervisor"}
     own = _own_processes(config)
-    for wanted in _wanted(config):
+    for wanted in _wanted_addresses(config):
         finding = _try(wanted, own)
         if wanted.part not in running and finding.stops:
             finding = Finding("ports", wanted.setting, Verdict.WARNING, finding.detail, finding.fix)
         yield finding
 
 
-def _wanted(config: Config) -> Iterator[Wanted]:
+def _wanted_addresses(config: Config) -> Iterator[WantedAddress]:
     if config.monitor.enabled:
-        yield Wanted("monitor", "supervisor", config.monitor.host, config.monitor.port)
+        yield WantedAddress("monitor", "supervisor", config.monitor.host, config.monitor.port)
     if config.broker.mode == "embedded":
-        yield Wanted("broker", "broker", config.broker.host, config.broker.port)
-    yield Wanted(
+        yield WantedAddress("broker", "broker", config.broker.host, config.broker.port)
+    yield WantedAddress(
         "gateway.monitor_port", "gateway", config.monitor.host, config.gateway.monitor_port
     )
     if "pipeline" in config.parts:
-        yield Wanted(
+        yield WantedAddress(
             "pipeline.monitor_port", "pipeline", config.monitor.host, config.pipeline.monitor_port
         )
     if "rbac" in config.parts:
-        yield Wanted("kafka.monitor_port", "rbac", config.monitor.host, config.kafka.monitor_port)
+        yield WantedAddress(
+            "kafka.monitor_port", "rbac", config.monitor.host, config.kafka.monitor_port
+        )
     for name, listener in config.gateway.listeners.items():
-        yield Wanted(
+        yield WantedAddress(
             f"gateway.listeners.{name}", "gateway", listener.host, listener.port, listener.encrypted
         )
 
@@ -68,7 +70,7 @@ def _own_processes(config: Config) -> set[int]:
     return pids | {status.pid} if status else pids
 
 
-def _try(wanted: Wanted, own: set[int]) -> Finding:
+def _try(wanted: WantedAddress, own: set[int]) -> Finding:
     shown = f"{wanted.host} port {wanted.port}"
     if wanted.port == 0:
         return Finding("ports", wanted.setting, Verdict.OK, f"{wanted.host}, a free port")
@@ -126,3 +128,39 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def check_access(config: Config, parts: list[Part]) -> Iterator[Finding]:
+    """Look at the ways in that the settings leave open."""
+    if not any(part.name == "gateway" for part in parts):
+        return
+    gateway = config.gateway
+    ways = []
+    if gateway.authentication.passwords is not None:
+        ways.append(f"passwords in {gateway.authentication.passwords}")
+    if gateway.authentication.relay:
+        ways.append("passwords that the broker checks")
+    if any(listener.client_ca is not None for listener in gateway.listeners.values()):
+        ways.append("certificates")
+    if gateway.authentication.anonymous:
+        ways.append("anybody, as the user `anonymous`")
+    if not ways:
+        yield Finding(
+            "access",
+            "clients",
+            Verdict.WARNING,
+            "nobody can connect: no way to authenticate is set",
+            "set gateway.authentication.passwords to keys/passwords, then "
+            "`penstock password USER`; or for a trial set gateway.authentication.anonymous",
+        )
+        return
+    verdict = Verdict.WARNING if gateway.authentication.anonymous else Verdict.OK
+    yield Finding("access", "clients", verdict, ", ".join(ways))
+    if gateway.open_mode:
+        yield Finding(
+            "access",
+            "commands",
+            Verdict.WARNING,
+            "open mode: every client may reserve and administer",
+            "set gateway.open_mode to false, and define rights",
+        )

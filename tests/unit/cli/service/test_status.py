@@ -7,7 +7,7 @@ import pytest
 from penstock.cli import main
 from penstock.cli.service.status import COLOURS, show_seconds
 from penstock.supervisor import PartStatus, RunFolder, Status
-from penstock.supervisor.machine import State
+from penstock.supervisor.lifecycle import PartState
 
 
 def run(*arguments: str) -> int:
@@ -97,7 +97,7 @@ def test_a_part_that_is_down_makes_the_exit_code_3(
 
 
 def test_every_state_has_a_colour() -> None:
-    assert set(State) <= set(COLOURS)
+    assert set(PartState) <= set(COLOURS)
 
 
 @pytest.mark.parametrize(

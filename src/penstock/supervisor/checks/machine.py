@@ -1,12 +1,19 @@
-"""Versions: Penstock, Python, the packages of each extra, and the programs around them."""
+"""What this machine has: versions of packages and programs, and a clock that is right.
+
+Policies, audit entries and deadlines depend on the clock.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import platform
 import re
 import sys
+import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from importlib import metadata
+from pathlib import Path
 
 from penstock import __version__
 from penstock.components import COMPONENTS, find
@@ -19,9 +26,14 @@ ALWAYS = "gateway"
 """The extra that holds what every command but the client needs."""
 
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+).*?(?:extra\s*==\s*['\"]([a-z]+)['\"])?$")
+AHEAD = 300.0
+FILES_LIMIT = 1000
+TIME_ERROR = 5
+# Larger than the structure is on any machine; all zero means: ask, and change nothing.
+TIMEX_SIZE = 512
 
 
-def look(config: Config, parts: list[Part]) -> Iterator[Finding]:
+def check_programs(config: Config, parts: list[Part]) -> Iterator[Finding]:
     """Look at our own version, at Python, at packages and at programs."""
     yield Finding("versions", "penstock", Verdict.OK, __version__)
     enough = sys.version_info >= PYTHON_MINIMUM
@@ -95,3 +107,39 @@ def _component(name: str, *, needed: bool) -> Finding:
         return Finding("programs", name, Verdict.OK, f"{found.version or '?'} ({found.path})")
     verdict = Verdict.MISSING if needed else Verdict.WARNING
     return Finding("programs", name, verdict, f"not found; it is for {found.purpose}", found.fix)
+
+
+def check_clock(config: Config, parts: list[Part]) -> Iterator[Finding]:
+    """Compare the clock with this program's own age and our own files, and ask the kernel."""
+    del parts
+    now = time.time()
+    shown = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    newest = max(_newest_file(Path(__file__).parent), _newest_file(config.data))
+    if newest > now + AHEAD:
+        ahead = (newest - now) / 60
+        detail = f"{shown}, but files here were written {ahead:.0f} minutes later"
+        yield Finding("clock", "time", Verdict.WRONG, detail, "set the clock (NTP)")
+    elif not _is_synchronised():
+        detail = f"{shown}, and the kernel does not know of any source of time"
+        fix = "run a time service, such as chrony or systemd-timesyncd"
+        yield Finding("clock", "time", Verdict.WARNING, detail, fix)
+    else:
+        yield Finding("clock", "time", Verdict.OK, shown)
+
+
+def _newest_file(folder: Path) -> float:
+    """Return when the newest of the folder's own files was written; 0 where there is none."""
+    newest = 0.0
+    if folder.is_dir():
+        for _, path in zip(range(FILES_LIMIT), folder.iterdir(), strict=False):
+            newest = max(newest, path.lstat().st_mtime)
+    return newest
+
+
+def _is_synchronised() -> bool:
+    """Ask the kernel whether something keeps its clock right."""
+    try:
+        ask = ctypes.CDLL(None).adjtimex
+    except AttributeError:
+        return True  # not Linux; there is no such question
+    return bool(ask(ctypes.create_string_buffer(TIMEX_SIZE)) != TIME_ERROR)

@@ -1,6 +1,6 @@
-"""Keeps one part running: starts it, waits until it is ready, starts it again, stops it.
+"""Runs one part: starts it, waits until it is ready, restarts it, stops it.
 
-The states and what leads from one to another are the table in `machine`; this module
+The states and what leads from one to another are the table in `lifecycle`; this module
 does what the states mean.
 """
 
@@ -14,22 +14,26 @@ from collections.abc import Callable, Mapping, Sequence
 
 from penstock.config import Config
 from penstock.errors import PenstockError
-from penstock.supervisor.backoff import Backoff
 from penstock.supervisor.child import Child, first_of
-from penstock.supervisor.machine import TRANSITIONS, Event, State
-from penstock.supervisor.metrics import PART_RESTARTS
-from penstock.supervisor.part import Part
-from penstock.supervisor.probes import Probe
+from penstock.supervisor.lifecycle import TRANSITIONS, Backoff, PartEvent, PartState
+from penstock.supervisor.part import Part, Probe
+from penstock.supervisor.parts import PARTS
 from penstock.supervisor.status import PartStatus
-from penstock.telemetry import get_logger
+from penstock.telemetry import counter, gauge, get_logger
+
+PART_UP = gauge("penstock_part_up", "Whether a part runs and was ready.", part=tuple(PARTS))
+PART_RESTARTS = counter(
+    "penstock_part_restarts", "How often a part was started again.", part=tuple(PARTS)
+)
+
 
 PROBE_SECONDS = 0.05
 
 log = get_logger("supervisor")
 
 
-class Keeper:
-    """The keeper of one part; `keep` runs until the part has stopped for good."""
+class PartRunner:
+    """The runner of one part; `run` lasts until the part has stopped for good."""
 
     def __init__(
         self,
@@ -39,7 +43,7 @@ class Keeper:
         changed: Callable[[], None],
     ) -> None:
         self.part = part
-        self.state = State.WAITING
+        self.state = PartState.WAITING
         self.restarts = 0
         self.was_ready = asyncio.Event()
         """Set once, when the part was ready for the first time: others may start."""
@@ -71,22 +75,22 @@ class Keeper:
             detail=self._detail,
         )
 
-    def _fire(self, event: Event, detail: str | None = None) -> None:
+    def _fire(self, event: PartEvent, detail: str | None = None) -> None:
         self.state = TRANSITIONS[self.state, event]
         self._detail = detail
         self._since = time.time()
-        if self.state is State.RUNNING:
+        if self.state is PartState.RUNNING:
             self.was_ready.set()
-        if self.state is State.STOPPED:
+        if self.state is PartState.STOPPED:
             self.stopped.set()
         pid = self._child.pid if self._child else None
         log.info("part changed", component=self.part.name, state=self.state, pid=pid)
         self._changed()
 
-    async def keep(self, before: Sequence[Keeper]) -> None:
+    async def run(self, before: Sequence[PartRunner]) -> None:
         """Run the part, after those `before` it are ready, until it is asked to stop."""
         if not await self._wait_for(before):
-            self._fire(Event.STOP)
+            self._fire(PartEvent.STOP)
             return
         while True:
             failure = await self._run_once()
@@ -95,7 +99,7 @@ class Keeper:
             delay = self._backoff.fail(time.monotonic())
             if delay is None:
                 log.error("part given up", component=self.part.name, count=self.restarts)
-                self._fire(Event.GIVE_UP, failure)
+                self._fire(PartEvent.GIVE_UP, failure)
                 await first_of(self.stop, self.retry)
                 self._backoff.forget()
             else:
@@ -104,12 +108,12 @@ class Keeper:
                         await first_of(self.stop, self.retry)
             self.retry.clear()
             if self.stop.is_set():
-                self._fire(Event.STOP)
+                self._fire(PartEvent.STOP)
                 return
             self.restarts += 1
             PART_RESTARTS[self.part.name].inc()
 
-    async def _wait_for(self, before: Sequence[Keeper]) -> bool:
+    async def _wait_for(self, before: Sequence[PartRunner]) -> bool:
         """Wait until these are ready; False where we are asked to stop first."""
         for other in before:
             self._detail = f"waits for {other.part.name}"
@@ -119,7 +123,7 @@ class Keeper:
 
     async def _run_once(self) -> str | None:
         """Run the process once; return why it failed, or None where it was asked to stop."""
-        self._fire(Event.START)
+        self._fire(PartEvent.START)
         probe = self.part.ready(self._config) if self.part.ready else None
         if probe and await probe.ask():
             return self._fail(f"something else answers at {probe} already")
@@ -130,22 +134,22 @@ class Keeper:
         self._changed()
         failure = None
         if await self._until_ready(child, probe):
-            self._fire(Event.READY)
+            self._fire(PartEvent.READY)
             await first_of(child.ended, self.stop)
         elif not self.stop.is_set() and not child.ended.is_set():
             failure = f"not ready within {self._config.supervisor.ready_timeout:g} s"
         if self.stop.is_set():
-            self._fire(Event.STOP)
+            self._fire(PartEvent.STOP)
         await child.end(self._config.supervisor.grace, self.hurry)
         self._child, self._last_exit = None, child.exit
-        if self.state is State.STOPPING:
-            self._fire(Event.ENDED)
+        if self.state is PartState.STOPPING:
+            self._fire(PartEvent.ENDED)
             return None
         return self._fail(failure or f"ended with {child.exit}")
 
     def _fail(self, failure: str) -> str:
         log.warning("part failed", component=self.part.name, attempt=self.restarts + 1)
-        self._fire(Event.ENDED, failure)
+        self._fire(PartEvent.ENDED, failure)
         return failure
 
     async def _until_ready(self, child: Child, probe: Probe | None) -> bool:

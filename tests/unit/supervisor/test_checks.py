@@ -1,3 +1,5 @@
+from __future__ import annotations
+
 import os
 import shutil
 import socket
@@ -11,22 +13,14 @@ from typing import Any
 import pytest
 
 from penstock.components import COMPONENTS, Component
-from penstock.config import Config, SecretVariable
+from penstock.config import Config, SecretVariable, load
 from penstock.config.loader import check, read_text
 from penstock.store.database import Database
 from penstock.store.upgrade import VERSION_TABLE, code_version
-from penstock.supervisor.checks import (
-    Finding,
-    Verdict,
-    clock,
-    examine,
-    folders,
-    network,
-    programs,
-    secrets,
-    store,
-)
+from penstock.supervisor.checks import Finding, Verdict, data, machine, network, run_checks
+from penstock.supervisor.checks.network import check_access
 from penstock.supervisor.part import Part
+from penstock.supervisor.parts import PARTS
 
 Settings = Callable[..., Config]
 
@@ -49,14 +43,14 @@ def by_name(findings: Any) -> dict[str, Finding]:
 
 class TestPrograms:
     def test_the_packages_of_each_extra_are_known(self) -> None:
-        extras = programs.packages_by_extra()
+        extras = machine.packages_by_extra()
         assert "pydantic" in extras["gateway"]
         assert "psycopg" in extras["postgres"]
         assert extras.keys().isdisjoint({"dev", "all"})
         assert "penstock" not in {name for names in extras.values() for name in names}
 
     def test_what_is_installed_is_fine(self, settings: Settings) -> None:
-        findings = by_name(programs.look(settings(), []))
+        findings = by_name(machine.check_programs(settings(), []))
         assert findings["python"].verdict is Verdict.OK
         assert findings["gateway"].verdict is Verdict.OK
         assert f"click {metadata.version('click')}" in findings["gateway"].detail
@@ -73,7 +67,7 @@ class TestPrograms:
             "requires",
             lambda _: ["click>=8; extra == 'gateway'", "no-such>=1; extra == 'postgres'"],
         )
-        findings = by_name(programs.look(settings(f"store: {{url: '{url}'}}"), []))
+        findings = by_name(machine.check_programs(settings(f"store: {{url: '{url}'}}"), []))
         assert findings["postgres"].verdict is verdict
         assert findings["postgres"].detail == "not installed: no-such"
         assert findings["postgres"].fix == "pip install 'penstock[postgres]'"
@@ -84,8 +78,8 @@ class TestPrograms:
         def find(name: str) -> Component:
             return Component(name, None, None, f"install {name}", "something")
 
-        monkeypatch.setattr(programs, "find", find)
-        findings = by_name(programs.look(settings(), [part("broker", "mosquitto")]))
+        monkeypatch.setattr(machine, "find", find)
+        findings = by_name(machine.check_programs(settings(), [part("broker", "mosquitto")]))
         assert set(COMPONENTS) <= findings.keys()
         assert findings["mosquitto"].verdict is Verdict.MISSING
         assert findings["mosquitto"].fix == "install mosquitto"
@@ -94,7 +88,7 @@ class TestPrograms:
 
 class TestFolders:
     def test_nothing_there_yet_is_fine(self, settings: Settings, tmp_path: Path) -> None:
-        findings = by_name(folders.look(settings(), []))
+        findings = by_name(data.check_folders(settings(), []))
         assert findings["file"].verdict is Verdict.WARNING
         assert findings["data folder"].verdict is Verdict.OK
         assert "made at the first use" in findings["data folder"].detail
@@ -104,15 +98,15 @@ class TestFolders:
         config = settings()
         config.data.mkdir()
         config.data.chmod(0o755)
-        finding = by_name(folders.look(config, []))["data folder"]
+        finding = by_name(data.check_folders(config, []))["data folder"]
         assert (finding.verdict, finding.fix) == (Verdict.WARNING, f"chmod 700 {config.data}")
         config.data.chmod(0o700)
-        assert by_name(folders.look(config, []))["data folder"].verdict is Verdict.OK
+        assert by_name(data.check_folders(config, []))["data folder"].verdict is Verdict.OK
 
     def test_a_file_in_its_place_is_wrong(self, settings: Settings) -> None:
         config = settings()
         config.data.write_text("")
-        assert by_name(folders.look(config, []))["data folder"].verdict is Verdict.WRONG
+        assert by_name(data.check_folders(config, []))["data folder"].verdict is Verdict.WRONG
 
     @pytest.mark.parametrize(
         ("free", "verdict"),
@@ -122,12 +116,12 @@ class TestFolders:
         self, settings: Settings, monkeypatch: pytest.MonkeyPatch, free: int, verdict: Verdict
     ) -> None:
         monkeypatch.setattr(shutil, "disk_usage", lambda _: type("Usage", (), {"free": free}))
-        assert by_name(folders.look(settings(), []))["disk"].verdict is verdict
+        assert by_name(data.check_folders(settings(), []))["disk"].verdict is verdict
 
 
 class TestSecrets:
     def test_keys_that_we_make_ourselves_may_be_missing(self, settings: Settings) -> None:
-        findings = list(secrets.look(settings(), []))
+        findings = list(data.check_secrets(settings(), []))
         assert {"audit.signing_key", "audit.pseudonym_key", "broker.key"} <= {
             finding.name for finding in findings
         }
@@ -139,7 +133,7 @@ class TestSecrets:
         path.parent.mkdir(parents=True)
         path.write_text("hunter2")
         path.chmod(0o644)
-        finding = by_name(secrets.look(config, []))["audit.signing_key"]
+        finding = by_name(data.check_secrets(config, []))["audit.signing_key"]
         assert finding.verdict is Verdict.WRONG
         assert f"chmod 600 {path}" in (finding.fix or "")
         assert "hunter2" not in str(finding)
@@ -150,9 +144,9 @@ class TestSecrets:
         config = settings("store: {url: 'postgresql://h/d', password: {env: DB_PASSWORD}}")
         assert config.store.password == SecretVariable("DB_PASSWORD")
         monkeypatch.delenv("DB_PASSWORD", raising=False)
-        assert by_name(secrets.look(config, []))["store.password"].verdict is Verdict.WRONG
+        assert by_name(data.check_secrets(config, []))["store.password"].verdict is Verdict.WRONG
         monkeypatch.setenv("DB_PASSWORD", "hunter2")
-        finding = by_name(secrets.look(config, []))["store.password"]
+        finding = by_name(data.check_secrets(config, []))["store.password"]
         assert finding.verdict is Verdict.OK
         assert "hunter2" not in str(finding)
 
@@ -161,7 +155,7 @@ class TestStore:
     def test_a_store_that_is_not_made_yet_stays_so(
         self, settings: Settings, tmp_path: Path
     ) -> None:
-        (finding,) = store.look(settings(), [])
+        (finding,) = data.check_store(settings(), [])
         assert finding.verdict is Verdict.OK
         assert "made at the first use" in finding.detail
         assert list(tmp_path.iterdir()) == []
@@ -170,7 +164,7 @@ class TestStore:
         config = settings()
         config.data.mkdir()
         Database.open(config.store.connection_url()).close()
-        findings = by_name(store.look(config, []))
+        findings = by_name(data.check_store(config, []))
         assert findings["database"].verdict is Verdict.OK
         assert findings["tables"].detail == f"version {code_version()}"
 
@@ -181,7 +175,7 @@ class TestStore:
         with sqlite3.connect(config.data / "penstock.db") as connection:
             connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = '9999'")  # noqa: S608
         connection.close()
-        found = list(store.look(config, []))
+        found = list(data.check_store(config, []))
         assert found[-1].verdict is Verdict.WRONG
         assert "9999" in found[-1].detail
 
@@ -189,7 +183,7 @@ class TestStore:
         config = settings()
         config.data.mkdir()
         (config.data / "penstock.db").write_bytes(b"no database " * 100)
-        assert list(store.look(config, []))[-1].verdict is Verdict.WRONG
+        assert list(data.check_store(config, []))[-1].verdict is Verdict.WRONG
 
     def test_an_unreachable_server_is_wrong_and_its_password_not_shown(
         self, settings: Settings
@@ -200,7 +194,7 @@ class TestStore:
             config = settings(f"store: {{url: '{url}', password: {{env: DB_PASSWORD}}}}")
             os.environ["DB_PASSWORD"] = "hunter2"  # noqa: S105
             try:
-                (finding,) = store.look(config, [])
+                (finding,) = data.check_store(config, [])
             finally:
                 del os.environ["DB_PASSWORD"]
         assert finding.verdict is Verdict.WRONG
@@ -211,13 +205,13 @@ class TestStore:
         self, settings: Settings, postgres_url: str
     ) -> None:
         config = settings(f"store: {{url: '{postgres_url}'}}")
-        findings = by_name(store.look(config, []))
+        findings = by_name(data.check_store(config, []))
         assert findings["tables"].detail.startswith("none yet; upgraded to")
         assert findings["clock"].verdict is Verdict.OK
 
     def test_clocks_that_differ_are_a_warning(self) -> None:
-        assert store._clocks(-0.5).verdict is Verdict.OK
-        assert store._clocks(-90.0).verdict is Verdict.WARNING
+        assert data._compare_clocks(-0.5).verdict is Verdict.OK
+        assert data._compare_clocks(-90.0).verdict is Verdict.WARNING
 
 
 class TestNetwork:
@@ -225,7 +219,7 @@ class TestNetwork:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        findings = by_name(network.look(settings(f"monitor: {{port: {port}}}"), []))
+        findings = by_name(network.check_ports(settings(f"monitor: {{port: {port}}}"), []))
         assert findings["monitor"].detail == f"127.0.0.1 port {port} is free"
         assert findings["broker"].detail == "127.0.0.1, a free port"
 
@@ -238,7 +232,7 @@ class TestNetwork:
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
             config = settings(f"gateway: {{listeners: {{mqtt: {{port: {port}}}}}}}")
-            findings = by_name(network.look(config, [part(name) for name in parts]))
+            findings = by_name(network.check_ports(config, [part(name) for name in parts]))
         finding = findings["gateway.listeners.mqtt"]
         assert finding.verdict is verdict
         assert f"(process {os.getpid()})" in finding.detail
@@ -247,12 +241,12 @@ class TestNetwork:
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
             text = f"parts: [pipeline]\npipeline: {{monitor_port: {port}}}"
-            found = by_name(network.look(settings(text), [part("pipeline")]))
+            found = by_name(network.check_ports(settings(text), [part("pipeline")]))
         assert found["pipeline.monitor_port"].verdict is Verdict.WRONG
         assert (
             found["pipeline.monitor_port"].fix == "stop it, or set pipeline.monitor_port to another"
         )
-        assert "pipeline.monitor_port" not in by_name(network.look(settings(""), []))
+        assert "pipeline.monitor_port" not in by_name(network.check_ports(settings(""), []))
 
     def test_the_port_of_users_and_roles_is_looked_at_where_they_are_held(
         self, settings: Settings
@@ -260,13 +254,13 @@ class TestNetwork:
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
             text = f"parts: [rbac]\nkafka: {{monitor_port: {port}}}"
-            found = by_name(network.look(settings(text), [part("rbac")]))
+            found = by_name(network.check_ports(settings(text), [part("rbac")]))
         assert found["kafka.monitor_port"].verdict is Verdict.WRONG
-        assert "kafka.monitor_port" not in by_name(network.look(settings(""), []))
+        assert "kafka.monitor_port" not in by_name(network.check_ports(settings(""), []))
 
     def test_an_address_of_another_machine_is_wrong(self, settings: Settings) -> None:
         config = settings("monitor: {host: 203.0.113.7}")
-        assert by_name(network.look(config, []))["monitor"].verdict is Verdict.WRONG
+        assert by_name(network.check_ports(config, []))["monitor"].verdict is Verdict.WRONG
 
     @pytest.mark.parametrize(
         ("host", "verdict"),
@@ -279,12 +273,12 @@ class TestNetwork:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         config = settings(f"gateway: {{listeners: {{mqtt: {{port: {port}, host: {host}}}}}}}")
-        found = by_name(network.look(config, [part("gateway")]))["gateway.listeners.mqtt"]
+        found = by_name(network.check_ports(config, [part("gateway")]))["gateway.listeners.mqtt"]
         assert found.verdict is verdict
 
     def test_an_external_broker_is_not_listened_for(self, settings: Settings) -> None:
         config = settings("broker: {mode: external, port: 1883}\nmonitor: {enabled: false}")
-        assert list(by_name(network.look(config, []))) == [
+        assert list(by_name(network.check_ports(config, []))) == [
             "gateway.monitor_port",
             "gateway.listeners.mqtt",
         ]
@@ -295,12 +289,12 @@ class TestClock:
         self, settings: Settings, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for synchronised, verdict in ((True, Verdict.OK), (False, Verdict.WARNING)):
-            monkeypatch.setattr(clock, "_is_synchronised", lambda answer=synchronised: answer)
-            (finding,) = clock.look(settings(), [])
+            monkeypatch.setattr(machine, "_is_synchronised", lambda answer=synchronised: answer)
+            (finding,) = machine.check_clock(settings(), [])
             assert finding.verdict is verdict
 
     def test_the_kernel_can_be_asked(self) -> None:
-        assert clock._is_synchronised() in {True, False}
+        assert machine._is_synchronised() in {True, False}
 
     def test_files_from_the_future_mean_that_the_clock_is_wrong(self, settings: Settings) -> None:
         config = settings()
@@ -308,13 +302,13 @@ class TestClock:
         late = config.data / "late"
         late.touch()
         os.utime(late, (time.time() + 7200,) * 2)
-        (finding,) = clock.look(config, [])
+        (finding,) = machine.check_clock(config, [])
         assert finding.verdict is Verdict.WRONG
         assert "119 minutes later" in finding.detail or "120 minutes later" in finding.detail
 
 
 def test_nothing_is_changed_by_looking(settings: Settings, tmp_path: Path) -> None:
-    findings = examine(settings("monitor: {port: 0}"), [part("broker")])
+    findings = run_checks(settings("monitor: {port: 0}"), [part("broker")])
     assert {finding.topic for finding in findings} == {
         "versions",
         "packages",
@@ -328,3 +322,31 @@ def test_nothing_is_changed_by_looking(settings: Settings, tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
     for finding in findings:
         assert finding.fix or finding.verdict is Verdict.OK, finding
+
+
+@pytest.mark.parametrize(
+    ("authentication", "verdict", "detail"),
+    [
+        ("{}", Verdict.WARNING, "nobody can connect"),
+        ("{passwords: keys/passwords}", Verdict.OK, "passwords in"),
+        ("{relay: true}", Verdict.OK, "the broker checks"),
+        ("{anonymous: true}", Verdict.WARNING, "anybody"),
+    ],
+)
+def test_the_ways_in_are_named(
+    tmp_path: Path, authentication: str, verdict: Verdict, detail: str
+) -> None:
+    path = tmp_path / "penstock.yaml"
+    path.write_text(f"gateway: {{authentication: {authentication}}}\n")
+    config = load(path, {})
+    (finding,) = check_access(config, [PARTS["gateway"]])
+    assert finding.verdict is verdict
+    assert detail in finding.detail
+    assert not list(check_access(config, [PARTS["broker"]]))
+
+
+def test_open_mode_is_a_warning(tmp_path: Path) -> None:
+    path = tmp_path / "penstock.yaml"
+    path.write_text("gateway: {open_mode: true, authentication: {passwords: keys/p}}\n")
+    found = list(check_access(load(path, {}), [PARTS["gateway"]]))
+    assert [item.verdict for item in found] == [Verdict.OK, Verdict.WARNING]

@@ -11,10 +11,9 @@ import pytest
 
 from penstock.config import Config
 from penstock.errors import UnavailableError
-from penstock.supervisor.keeper import Keeper
-from penstock.supervisor.machine import State
-from penstock.supervisor.part import Part
-from penstock.supervisor.probes import TcpProbe
+from penstock.supervisor.lifecycle import PartState
+from penstock.supervisor.part import Part, TcpProbe
+from penstock.supervisor.part_runner import PartRunner
 from penstock.supervisor.status import PartStatus
 
 QUICK = {"backoff": "10ms", "backoff_limit": "20ms", "failures": 3, "grace": "10s"}
@@ -25,8 +24,8 @@ def python(code: str, *arguments: str) -> list[str]:
     return [sys.executable, "-c", code, *arguments]
 
 
-class Watched(Keeper):
-    """A keeper that remembers what was to be said of its part, state by state."""
+class Watched(PartRunner):
+    """A runner that remembers what was to be said of its part, state by state."""
 
     def __init__(self, part: Part, **supervisor: Any) -> None:
         config = Config.model_validate({"supervisor": {**QUICK, **supervisor}})
@@ -43,13 +42,13 @@ class Watched(Keeper):
         self.changed.set()
 
     @property
-    def states(self) -> list[State]:
+    def states(self) -> list[PartState]:
         return [status.state for status in self.history]
 
-    def last(self, state: State) -> PartStatus:
+    def last(self, state: PartState) -> PartStatus:
         return next(status for status in reversed(self.history) if status.state is state)
 
-    async def reach(self, state: State, times: int = 1) -> None:
+    async def reach(self, state: PartState, times: int = 1) -> None:
         async with asyncio.timeout(30):
             while self.states.count(state) < times:
                 self.changed.clear()
@@ -57,12 +56,12 @@ class Watched(Keeper):
 
 
 @asynccontextmanager
-async def kept(keeper: Watched, *before: Keeper) -> AsyncIterator[Watched]:
-    task = asyncio.create_task(keeper.keep(before))
+async def kept(runner: Watched, *before: PartRunner) -> AsyncIterator[Watched]:
+    task = asyncio.create_task(runner.run(before))
     try:
-        yield keeper
+        yield runner
     finally:
-        keeper.stop.set()
+        runner.stop.set()
         async with asyncio.timeout(30):
             await task
 
@@ -77,20 +76,20 @@ def run(main: Callable[[], Awaitable[None]]) -> None:
 
 def test_an_ordinary_life() -> None:
     async def main() -> None:
-        async with kept(Watched(Part("p", command=lambda _: SLEEP))) as keeper:
-            await keeper.reach(State.RUNNING)
-            status = keeper.status()
+        async with kept(Watched(Part("p", command=lambda _: SLEEP))) as runner:
+            await runner.reach(PartState.RUNNING)
+            status = runner.status()
             assert status.pid is not None
             os.kill(status.pid, 0)
-        assert keeper.states == [
-            State.WAITING,
-            State.STARTING,
-            State.RUNNING,
-            State.STOPPING,
-            State.STOPPED,
+        assert runner.states == [
+            PartState.WAITING,
+            PartState.STARTING,
+            PartState.RUNNING,
+            PartState.STOPPING,
+            PartState.STOPPED,
         ]
-        assert keeper.status().pid is None
-        assert keeper.status().last_exit == "SIGTERM"
+        assert runner.status().pid is None
+        assert runner.status().last_exit == "SIGTERM"
 
     run(main)
 
@@ -106,11 +105,11 @@ def test_a_part_that_ends_is_started_again(tmp_path: Path, code: int) -> None:
 
     async def main() -> None:
         part = Part("p", command=lambda _: python(once, str(note)))
-        async with kept(Watched(part)) as keeper:
-            await keeper.reach(State.RUNNING, times=2)
-            assert keeper.last(State.BACKOFF).detail == f"ended with exit {code}"
-            assert keeper.restarts == 1
-            assert keeper.status().last_exit == f"exit {code}"
+        async with kept(Watched(part)) as runner:
+            await runner.reach(PartState.RUNNING, times=2)
+            assert runner.last(PartState.BACKOFF).detail == f"ended with exit {code}"
+            assert runner.restarts == 1
+            assert runner.status().last_exit == f"exit {code}"
 
     run(main)
 
@@ -118,16 +117,16 @@ def test_a_part_that_ends_is_started_again(tmp_path: Path, code: int) -> None:
 def test_a_part_that_fails_too_often_is_given_up_and_tried_again_when_asked() -> None:
     async def main() -> None:
         part = Part("p", command=lambda _: ("false",))
-        async with kept(Watched(part)) as keeper:
-            await keeper.reach(State.FAILED)
-            assert keeper.states.count(State.STARTING) == 3
-            assert keeper.status().detail == "ended with exit 1"
+        async with kept(Watched(part)) as runner:
+            await runner.reach(PartState.FAILED)
+            assert runner.states.count(PartState.STARTING) == 3
+            assert runner.status().detail == "ended with exit 1"
             await asyncio.sleep(0.2)
-            assert keeper.state is State.FAILED
-            keeper.retry.set()
-            await keeper.reach(State.FAILED, times=2)
-            assert keeper.states.count(State.STARTING) == 6
-        assert keeper.states[-1] is State.STOPPED
+            assert runner.state is PartState.FAILED
+            runner.retry.set()
+            await runner.reach(PartState.FAILED, times=2)
+            assert runner.states.count(PartState.STARTING) == 6
+        assert runner.states[-1] is PartState.STOPPED
 
     run(main)
 
@@ -137,9 +136,9 @@ def test_a_command_that_cannot_be_made_is_a_failure_with_its_reason() -> None:
         raise UnavailableError("no broker here", fix="install it")
 
     async def main() -> None:
-        async with kept(Watched(Part("p", command=command))) as keeper:
-            await keeper.reach(State.FAILED)
-            assert keeper.status().detail == "no broker here → install it"
+        async with kept(Watched(Part("p", command=command))) as runner:
+            await runner.reach(PartState.FAILED)
+            assert runner.status().detail == "no broker here → install it"
 
     run(main)
 
@@ -161,10 +160,10 @@ def test_a_part_runs_when_its_probe_succeeds() -> None:
             command=lambda _: python(listen, str(port)),
             ready=lambda _: TcpProbe("127.0.0.1", port),
         )
-        async with kept(Watched(part)) as keeper:
-            await keeper.reach(State.STARTING)
-            assert not keeper.was_ready.is_set()
-            await keeper.reach(State.RUNNING)
+        async with kept(Watched(part)) as runner:
+            await runner.reach(PartState.STARTING)
+            assert not runner.was_ready.is_set()
+            await runner.reach(PartState.RUNNING)
             socket.create_connection(("127.0.0.1", port)).close()
 
     run(main)
@@ -176,11 +175,11 @@ def test_a_part_that_does_not_become_ready_is_ended_and_counts_as_failed() -> No
             closed.bind(("127.0.0.1", 0))
             probe = TcpProbe("127.0.0.1", closed.getsockname()[1])
             part = Part("p", command=lambda _: SLEEP, ready=lambda _: probe)
-            async with kept(Watched(part, ready_timeout="100ms", failures=1)) as keeper:
-                await keeper.reach(State.FAILED)
-                assert keeper.status().detail == "not ready within 0.1 s"
-                assert keeper.status().last_exit == "SIGTERM"
-                assert State.RUNNING not in keeper.states
+            async with kept(Watched(part, ready_timeout="100ms", failures=1)) as runner:
+                await runner.reach(PartState.FAILED)
+                assert runner.status().detail == "not ready within 0.1 s"
+                assert runner.status().last_exit == "SIGTERM"
+                assert PartState.RUNNING not in runner.states
 
     run(main)
 
@@ -190,10 +189,10 @@ def test_an_answer_of_something_else_is_not_taken_for_the_parts() -> None:
         with socket.create_server(("127.0.0.1", 0)) as other:
             probe = TcpProbe("127.0.0.1", other.getsockname()[1])
             part = Part("p", command=lambda _: SLEEP, ready=lambda _: probe)
-            async with kept(Watched(part, failures=1)) as keeper:
-                await keeper.reach(State.FAILED)
-                assert (keeper.status().detail or "").startswith("something else answers at ")
-                assert State.RUNNING not in keeper.states
+            async with kept(Watched(part, failures=1)) as runner:
+                await runner.reach(PartState.FAILED)
+                assert (runner.status().detail or "").startswith("something else answers at ")
+                assert PartState.RUNNING not in runner.states
 
     run(main)
 
@@ -204,10 +203,10 @@ def test_a_part_waits_for_those_before_it() -> None:
         second = Watched(Part("second", command=lambda _: SLEEP, after=("first",)))
         async with kept(second, first):
             await asyncio.sleep(0.05)
-            assert second.state is State.WAITING
+            assert second.state is PartState.WAITING
             assert second.status().detail == "waits for first"
             async with kept(first):
-                await second.reach(State.RUNNING)
+                await second.reach(PartState.RUNNING)
                 assert second.status().detail is None
 
     run(main)
@@ -216,17 +215,17 @@ def test_a_part_waits_for_those_before_it() -> None:
 @pytest.mark.parametrize(
     ("command", "settings", "at"),
     [
-        (("false",), {"backoff": "1h", "backoff_limit": "1h"}, State.BACKOFF),
-        (("false",), {"failures": 1}, State.FAILED),
+        (("false",), {"backoff": "1h", "backoff_limit": "1h"}, PartState.BACKOFF),
+        (("false",), {"failures": 1}, PartState.FAILED),
     ],
 )
 def test_it_stops_without_a_process(
-    command: tuple[str, ...], settings: dict[str, Any], at: State
+    command: tuple[str, ...], settings: dict[str, Any], at: PartState
 ) -> None:
     async def main() -> None:
-        async with kept(Watched(Part("p", command=lambda _: command), **settings)) as keeper:
-            await keeper.reach(at)
-        assert keeper.states[-2:] == [at, State.STOPPED]
+        async with kept(Watched(Part("p", command=lambda _: command), **settings)) as runner:
+            await runner.reach(at)
+        assert runner.states[-2:] == [at, PartState.STOPPED]
 
     run(main)
 
@@ -236,14 +235,14 @@ def test_it_stops_while_it_waits_or_starts() -> None:
         other = Watched(Part("other", command=lambda _: SLEEP))
         async with kept(Watched(Part("p", command=lambda _: SLEEP)), other) as waiting:
             await asyncio.sleep(0.05)
-        assert waiting.states == [State.WAITING, State.STOPPED]
+        assert waiting.states == [PartState.WAITING, PartState.STOPPED]
         with socket.socket() as closed:
             closed.bind(("127.0.0.1", 0))
             probe = TcpProbe("127.0.0.1", closed.getsockname()[1])
             part = Part("p", command=lambda _: SLEEP, ready=lambda _: probe)
             async with kept(Watched(part)) as starting:
-                await starting.reach(State.STARTING)
+                await starting.reach(PartState.STARTING)
                 await asyncio.sleep(0.05)
-        assert starting.states[-3:] == [State.STARTING, State.STOPPING, State.STOPPED]
+        assert starting.states[-3:] == [PartState.STARTING, PartState.STOPPING, PartState.STOPPED]
 
     run(main)
