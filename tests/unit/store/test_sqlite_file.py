@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import sqlalchemy as sa
 
 from penstock.errors import UnavailableError
 from penstock.model.document import Document, Key
+from penstock.store import sqlite_file
 from penstock.store.database import Database
 from penstock.store.definitions import Definitions
 from penstock.store.edits import Put
@@ -55,6 +57,15 @@ with Database.open(sys.argv[1]) as database, Follower(database) as follower:
     with database.write() as connection:
         connection.exec_driver_sql("SELECT 1")
 """
+HOLDER = """
+import gc, sys
+from penstock.store.database import Database
+database = Database.open(sys.argv[1])
+print("open", flush=True)
+sys.stdin.readline()
+print("ends", flush=True)
+{ending}
+"""
 
 
 class Elsewhere:
@@ -63,7 +74,7 @@ class Elsewhere:
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
 
-    def write(self, path: Path, name: str, *, killed: bool = False) -> None:
+    def write(self, path: Path, name: str, *, killed: bool = False, stays: bool = False) -> None:
         if self._process is None:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", WRITER],
@@ -73,7 +84,7 @@ class Elsewhere:
             )
         assert self._process.stdin
         assert self._process.stdout
-        self._process.stdin.write(json.dumps([f"sqlite:///{path}", name, killed]) + "\n")
+        self._process.stdin.write(json.dumps([f"sqlite:///{path}", name, killed or stays]) + "\n")
         self._process.stdin.flush()
         assert self._process.stdout.readline() == "done\n"
         if killed:
@@ -228,6 +239,130 @@ def test_what_others_write_after_the_log_was_replaced_is_seen_and_kept(
     with Database.open(f"sqlite:///{path}") as again, again.read() as connection:
         assert connection.exec_driver_sql("PRAGMA integrity_check").scalar() == "ok"
         assert connection.scalar(sa.select(sa.func.count()).select_from(epochs)) == 6
+
+
+def test_the_index_of_the_log_is_watched_too(
+    path: Path, database: Database, elsewhere: Elsewhere
+) -> None:
+    """Without its index others see a log of their own, in the same file."""
+    elsewhere.write(path, "a")
+    assert names_in(database) == {"a"}
+    copy_log(database)
+    with Follower(database, lease=1000.0) as follower:
+        follower.wait_for(1, SOON)
+        path.with_name("penstock.db-shm").unlink()
+        elsewhere.write(path, "b")
+        follower.wait_for(2, SOON)
+        elsewhere.write(path, "c", killed=True)
+        follower.wait_for(3, SOON)
+    put(database, "d")
+    assert names_in(database) == {"a", "b", "c", "d"}
+
+
+def copy_to(database: Database, copy: Path) -> None:
+    with closing(database.engine.raw_connection()) as connection:
+        connection.cursor().execute(f"VACUUM INTO '{copy}'")
+
+
+def test_the_log_of_a_new_file_survives_those_who_leave_the_old_one(
+    path: Path, database: Database, elsewhere: Elsewhere
+) -> None:
+    put(database, "a")
+    copy_to(database, copy := path.with_name("copy.db"))
+    take_log_away(path)
+    copy.replace(path)
+    # What a killed process committed is in the log of the new file alone.
+    elsewhere.write(path, "b", killed=True)
+    assert names_in(database) == {"a", "b"}
+    put(database, "c")
+    elsewhere.write(path, "d")
+    assert names_in(database) == {"a", "b", "c", "d"}
+
+
+@pytest.mark.parametrize("empty", [True, False])
+def test_the_log_of_the_old_file_is_not_mixed_into_the_new_one(
+    path: Path, database: Database, elsewhere: Elsewhere, *, empty: bool
+) -> None:
+    put(database, "a")
+    with Database.open(f"sqlite:///{path}") as beside:
+        copy_to(database, copy := path.with_name("copy.db"))
+        put(database, "b")
+        if empty:
+            copy_log(database)
+        copy.replace(path)
+        if not empty:
+            for one in (database, beside, database):
+                with pytest.raises(FileReplacedError, match="is still the log of the old one"):
+                    names_in(one)
+            take_log_away(path)
+        assert names_in(beside) == {"a"}
+        put(beside, "c")
+        assert names_in(database) == {"a", "c"}
+        elsewhere.write(path, "d")
+        with beside.read() as connection:
+            assert connection.exec_driver_sql("PRAGMA integrity_check").scalar() == "ok"
+    assert names_in(database) == {"a", "c", "d"}
+
+
+def test_a_file_that_comes_back_has_its_log(
+    path: Path, database: Database, elsewhere: Elsewhere
+) -> None:
+    other = Elsewhere()
+    try:
+        other.write(path, "a", stays=True)
+        assert names_in(database) == {"a"}
+        path.rename(path.with_name("away.db"))
+        with pytest.raises(UnavailableError, match="unable to open database file"):
+            names_in(database)
+        path.with_name("away.db").rename(path)
+        assert names_in(database) == {"a"}
+        elsewhere.write(path, "b")
+        assert names_in(database) == {"a", "b"}
+    finally:
+        other.end()
+
+
+@pytest.mark.parametrize("ending", ["del database; gc.collect()", "pass", "sys.exit(1)"])
+def test_a_process_that_ends_leaves_the_log_of_others_alone(
+    path: Path, elsewhere: Elsewhere, ending: str
+) -> None:
+    elsewhere.write(path, "a")
+    program = HOLDER.format(ending=ending)
+    command = [sys.executable, "-c", program, f"sqlite:///{path}"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdin
+        assert holder.stdout
+        assert holder.stdout.readline() == "open\n"
+        take_log_away(path)
+        elsewhere.write(path, "b", killed=True)
+        holder.stdin.write("end\n")
+        holder.stdin.flush()
+        assert holder.stdout.readline() == "ends\n"
+        holder.wait(SOON)
+    with Database.open(f"sqlite:///{path}") as database:
+        assert names_in(database) == {"a", "b"}
+
+
+def test_a_log_that_is_replaced_while_a_connection_is_opened(
+    path: Path, database: Database, elsewhere: Elsewhere, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new connection shares the old index with those of its process: it is not used."""
+    copy_log(database)
+    real = sqlite_file._use_wal
+
+    def replace(connection: sqlite3.Connection, patience: float) -> None:
+        monkeypatch.setattr(sqlite_file, "_use_wal", real)
+        take_log_away(path)
+        elsewhere.write(path, "a", killed=True)
+        real(connection, patience)
+
+    monkeypatch.setattr(sqlite_file, "_use_wal", replace)
+    with pytest.raises(FileReplacedError, match="moved away or replaced"):
+        Database.open(f"sqlite:///{path}")
+    with Database.open(f"sqlite:///{path}") as beside:
+        assert names_in(beside) == names_in(database) == {"a"}
 
 
 def test_there_is_no_access_while_the_old_log_is_in_use(
