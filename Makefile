@@ -3,10 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench docs clean
+.PHONY: help setup demo test test-long lint format bench docs clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Install what is missing (runs by itself before the others)
 	@$(PYTHON) setup/prepare.py
@@ -16,6 +16,9 @@ demo: setup ## Show Penstock at work; ONCE=1 ends by itself
 
 test: setup ## Run all tests
 	@$(BIN)/pytest -n 2 --dist loadgroup -q --durations=15 --durations-min=1
+
+test-long: setup ## Run them with the series: more walks, kills and examples; takes hours
+	@$(BIN)/pytest -n 2 --dist loadgroup -q --durations=30 --durations-min=1 --long
 
 lint: setup ## Check style, types and the direction of imports
 	@$(BIN)/ruff check .

@@ -2,6 +2,8 @@
 
 A test says what it needs: `@pytest.mark.needs("postgresql")`. Where that is missing the
 test is skipped with the reason; with CI=true it fails, so that nothing hides there.
+
+`--long` runs the same tests with more walks, kills and examples: see `tests.support.scale`.
 """
 
 from __future__ import annotations
@@ -16,19 +18,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from penstock.components import Component, KafkaCluster, MosquittoServer, PostgresServer, find
-from tests.support import progress
+from tests.support import progress, scale
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-settings.register_profile(
-    "penstock",
-    deadline=None,
-    print_blob=True,
-    derandomize=os.environ.get("CI") == "true",
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-)
-settings.load_profile("penstock")
 
 _found: dict[str, Component] = {}
 
@@ -39,19 +32,45 @@ def _look_for(name: str) -> Component:
     return _found[name]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    about = "run the series: ten times as many walks, kills and examples, and more"
+    parser.addoption("--long", action="store_true", help=about)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("long"):
+        os.environ[scale.VARIABLE] = "long"
+    settings.register_profile(
+        "penstock",
+        deadline=None,
+        print_blob=True,
+        derandomize=os.environ.get("CI") == "true" and not scale.is_long(),
+        max_examples=scale.scaled(100),
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    )
+    settings.load_profile("penstock")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
     progress.register(session.config)
 
 
+# Before xdist looks at the groups, or it sees none.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # One JVM of each is enough: all tests that use Spark, and all that use Kafka, run in
-    # the same worker process.
+    # the same worker process. xdist begins with the largest groups.
     for item in items:
         for name in ("spark", "kafka"):
             if name in getattr(item, "fixturenames", ()):
                 item.add_marker(pytest.mark.xdist_group(name))
                 break
+        if scale.is_long():
+            mark = item.get_closest_marker("timeout")
+            seconds = mark.args[0] if mark and mark.args else int(item.config.getini("timeout"))
+            item.add_marker(pytest.mark.timeout(scale.scaled(seconds)), append=False)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -16,11 +16,12 @@ from penstock.gateway.connection.downstream import Downstream
 from penstock.mqtt import Connack, Connect, Properties
 from tests.support.gateway.harness import GatewayThread, run_gateway, share
 from tests.support.gateway.raw import ClosedError, RawClient
+from tests.support.scale import scaled
 
 pytestmark = pytest.mark.needs("mosquitto")
 
 NAME = "moves"
-ROUNDS = 20
+ROUNDS = scaled(20)
 SOON = 15.0
 
 

@@ -10,10 +10,11 @@ import pytest
 from penstock.components import KafkaCluster
 from penstock.kafka import Acl, Cluster
 from tests.support.kafka.officers import Officer, open_officer, stream, view
+from tests.support.scale import scaled
 
 pytestmark = [pytest.mark.needs("java", "jars"), pytest.mark.timeout(900)]
 
-ROUNDS = 10
+ROUNDS = scaled(10)
 
 
 @pytest.fixture

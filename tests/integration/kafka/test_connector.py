@@ -22,6 +22,7 @@ from penstock.eventlog.kafka import KafkaLog
 from penstock.model.kinds import Stream
 from penstock.pipeline.ingest.connector import ChunkWriter, Connector
 from tests.support.kafka.clusters import settings_of
+from tests.support.scale import scaled
 
 FIELDS: list[dict[str, Any]] = [
     {"name": "pid", "type": "int"},
@@ -32,7 +33,7 @@ FIELDS: list[dict[str, Any]] = [
 ]
 STREAM = Stream.model_validate({"name": "s", "fields": FIELDS})
 HEADER = "pid,name,born,at,value,more\n"
-KILLS = int(os.environ.get("PENSTOCK_KILLS", "2"))
+KILLS = scaled(2)
 
 
 def into_files(folder: Path) -> Callable[[str], ChunkWriter]:

@@ -31,10 +31,11 @@ from penstock.model.document import Document, Key
 from penstock.store.definitions import Change
 from penstock.store.kafka_users import KafkaUsers
 from tests.support.kafka.officers import Officer, open_officer, stream
+from tests.support.scale import scaled
 
 pytestmark = [pytest.mark.needs("java", "jars"), pytest.mark.timeout(1800)]
 
-KILLS = int(os.environ.get("PENSTOCK_KAFKA_KILLS", "5"))
+KILLS = scaled(5)
 ROOT = Path(__file__).parents[3]
 USERS = [f"killed{number}" for number in range(12)]
 ROLES = ["red", "green", "blue"]

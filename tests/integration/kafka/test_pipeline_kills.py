@@ -24,10 +24,11 @@ from penstock.eventlog.connection import consumer_settings, read_password
 from penstock.eventlog.kafka import KafkaLog
 from penstock.eventlog.transactions import TransactionalWriter
 from tests.support.kafka.clusters import settings_of
+from tests.support.scale import scaled
 
 pytestmark = pytest.mark.needs("java", "jars")
 
-KILLS = int(os.environ.get("PENSTOCK_KILLS", "2"))
+KILLS = scaled(2)
 RECORDS = max(4000, 1500 * KILLS)
 LONGEST_START = 12.0
 VIEWS = ("noisy", "research")

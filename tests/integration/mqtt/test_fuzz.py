@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.scale import scaled
+
 FUZZ = Path(__file__).parents[2] / "fuzz"
-SECONDS = 20
+SECONDS = scaled(20)
 MEMORY_MB = 512
 
 
@@ -27,13 +29,15 @@ def test_the_reader_survives_fuzzing(tmp_path: Path) -> None:
         str(found),
         str(FUZZ / "corpus" / "mqtt"),
         f"-max_total_time={SECONDS}",
-        "-runs=50000",
+        f"-runs={scaled(50_000)}",
         "-max_len=600",
         "-timeout=5",
         f"-rss_limit_mb={MEMORY_MB}",
         f"-artifact_prefix={tmp_path}/",
     ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=SECONDS + 100
+    )
     report = done.stderr[-3_000:]
     assert done.returncode == 0, report
     runs = re.search(r"Done (\d+) runs", done.stderr)

@@ -24,10 +24,11 @@ from penstock.eventlog import Topic
 from penstock.pipeline.sinks.commits import ViewFolder
 from penstock.pipeline.sinks.published import read_published
 from penstock.pipeline.views.blueprint import Blueprint
+from tests.support.scale import scaled
 
 pytestmark = pytest.mark.needs("java")
 
-KILLS = int(os.environ.get("PENSTOCK_KILLS", "2"))
+KILLS = scaled(2)
 RECORDS = max(6000, 2000 * KILLS)
 LONGEST_START = 12.0
 DEFINITIONS = """\

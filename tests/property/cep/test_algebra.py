@@ -16,6 +16,7 @@ from penstock.cep.program import CompiledEvolution, CompiledPlan, CompiledScenar
 from penstock.cep.step_result import StepResult
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.events.program import compile_program
+from tests.support.scale import scaled
 
 SOURCE = """
 kind: vocabulary
@@ -294,7 +295,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=scaled(250), deadline=None)
 @given(steps)
 def test_operators_detect_what_their_definitions_say(
     given_steps: list[tuple[str, str, int, int, int, str]],
@@ -331,7 +332,7 @@ def follow(begins: str, ends: str) -> Program:
 events = st.sampled_from(sorted(PROGRAM.types))
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=scaled(250), deadline=None)
 @given(steps, events, events)
 def test_time_alone_changes_no_situation_before_it_was_said_to(
     given_steps: list[tuple[str, str, int, int, int, str]], begins: str, ends: str

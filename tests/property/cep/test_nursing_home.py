@@ -35,8 +35,9 @@ from tests.support.nursing_home.program import (
     make_packet,
 )
 from tests.support.nursing_home.reference_model import Model, make_event, tell
+from tests.support.scale import scaled
 
-RUNS = 13  # of each program
+RUNS = scaled(13)  # of each program
 EVENTS = 2_000  # of each run: more than 50,000 in all, and some 400,000 samples of rooms
 MEETING = """
 kind: event

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from penstock.cep.contact_tracing.presence import DAY, Presence
 from penstock.cep.state_codec import StateError
+from tests.support.scale import scaled
 
 EVERY = 1000
 REACH = 1500
@@ -80,7 +81,7 @@ def find_ticks(samples: Iterable[Sample]) -> set[Spot]:
     return found
 
 
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=scaled(800), deadline=None)
 @given(
     st.one_of(anything, walks()),
     st.integers(0, 80),
@@ -133,7 +134,7 @@ def check(presence: Presence, counted: set[Spot], now: int) -> None:
         } == together
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=scaled(300), deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from(PEOPLE), st.sampled_from(PLACES), st.integers(-12, 12)),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from penstock.definitions import DefinitionSet
 from penstock.errors import InvalidError
 from penstock.model.document import Document, Key
+from tests.support.scale import scaled
 
 PURPOSES = ["a", "a/b", "a/b/c", "d"]
 GROUPS = ["g", "h", "i"]
@@ -122,7 +123,7 @@ def _problems(build: Any) -> tuple[DefinitionSet | None, set[str]]:
         }
 
 
-@settings(max_examples=300)
+@settings(max_examples=scaled(300))
 @given(changes)
 def test_a_changed_set_equals_a_fresh_one(
     steps: list[tuple[list[Document], list[Document]]],

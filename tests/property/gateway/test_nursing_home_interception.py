@@ -30,6 +30,7 @@ from tests.support.gateway.passwords import write_passwords
 from tests.support.gateway.raw import RawClient
 from tests.support.gateway.ward import define, login
 from tests.support.nursing_home.program import FOLDER
+from tests.support.scale import scaled
 
 pytestmark = pytest.mark.needs("mosquitto")
 pytest_plugins = ("tests.support.gateway.fixtures",)
@@ -213,7 +214,7 @@ class Sender:
         return int(answer.reason) if self._new else None
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(scaled(2)))
 def test_every_packet_that_could_be_an_event_is_offered_once_and_denied_ones_change_nothing(
     seed: int, home: GatewayThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,6 @@
 """Random walks through a real gateway and a real broker, against the plain model.
 
-A normal run takes about 600 steps; PENSTOCK_PROPERTY_SCALE multiplies the walks: 170 makes
-it a nightly one of more than 100,000 steps.
+A normal run takes about 600 steps, a long one (`make test-long`) more than 100,000.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from penstock.mqtt import V3, V5
 from tests.support.gateway.harness import GatewayThread, run_gateway
 from tests.support.gateway.model import Client, Message, World
 from tests.support.gateway.raw import RawClient
+from tests.support.scale import scaled
 
 pytestmark = pytest.mark.needs("mosquitto")
 
-SCALE = int(os.environ.get("PENSTOCK_PROPERTY_SCALE", "1"))
-WALKS = 15 * SCALE
+WALKS = scaled(15, long=2_550)
 STEPS = 40
 
 PURPOSES = ["p", "p/q", "x", None]
@@ -278,9 +277,8 @@ class Walk:
             client.close()
 
 
-@pytest.mark.timeout(60 + 30 * SCALE)
 def test_walks(gateway: Running) -> None:
-    first = int(os.environ.get("PENSTOCK_PROPERTY_SEED", "0"))
+    first = int(os.environ.get("PENSTOCK_SEED", "0"))
     for seed in range(first, first + WALKS):
         walk = Walk(gateway, seed)
         for _ in range(STEPS):

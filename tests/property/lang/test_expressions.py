@@ -25,6 +25,7 @@ from penstock.lang import (
 from penstock.lang.operations import OPERATIONS
 from penstock.lang.python import generate
 from tests.support.lang.generator import SCALARS, SCOPE, Expressions, Inputs
+from tests.support.scale import scaled
 
 RESULTS: list[Type] = [
     *[BOOL] * 6,
@@ -62,7 +63,7 @@ RANDOMS = st.randoms(use_true_random=False)
 SEEDS = st.integers(0, 2**32)
 
 
-@settings(max_examples=500)
+@settings(max_examples=scaled(500))
 @given(RANDOMS, SEEDS)
 def test_generated_python_agrees_with_the_interpreter(random: Random, seed: int) -> None:
     # 500 expressions on 24 rows each, half of them with junk: 12,000 pairs.
@@ -77,7 +78,7 @@ def test_generated_python_agrees_with_the_interpreter(random: Random, seed: int)
             assert expected.missing == (expected.value is None)
 
 
-@settings(max_examples=100)
+@settings(max_examples=scaled(100))
 @given(RANDOMS, SEEDS)
 def test_prepared_inputs_mean_the_same(random: Random, seed: int) -> None:
     text = Expressions(random).draw(random.choice(RESULTS), 3)
@@ -92,7 +93,7 @@ def test_prepared_inputs_mean_the_same(random: Random, seed: int) -> None:
         )
 
 
-@settings(max_examples=150)
+@settings(max_examples=scaled(150))
 @given(RANDOMS)
 def test_no_word_of_an_author_stands_in_the_generated_source(random: Random) -> None:
     text = Expressions(random).draw(BOOL, 4)
@@ -124,7 +125,7 @@ WORDS = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=400)
+@settings(max_examples=scaled(400))
 @given(st.one_of(st.text(max_size=60), st.lists(WORDS, max_size=30).map(" ".join)))
 def test_any_text_compiles_or_is_refused_with_a_place(text: str) -> None:
     problems = []

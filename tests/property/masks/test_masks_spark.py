@@ -24,6 +24,7 @@ from penstock.masks import (
     Supplies,
     read_masks,
 )
+from tests.support.scale import scaled
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -267,7 +268,7 @@ GROUPS = [CASES[at : at + 10] for at in range(0, len(CASES), 10)]
 
 
 @pytest.mark.parametrize("group", range(len(GROUPS)))
-@settings(max_examples=2, phases=[Phase.generate])  # each example is a query: no shrinking
+@settings(max_examples=scaled(2), phases=[Phase.generate])  # each example is a query: no shrinking
 @given(
     values=st.fixed_dictionaries(
         {kind: st.lists(made, min_size=40, max_size=40) for kind, made in VALUES.items()}
@@ -303,7 +304,7 @@ def test_every_mask_gives_the_same_in_python_and_spark(
     assert taken == set(laid.kinds)
 
 
-@settings(max_examples=2, phases=[Phase.generate])
+@settings(max_examples=scaled(2), phases=[Phase.generate])
 @given(
     records=st.lists(
         st.fixed_dictionaries(

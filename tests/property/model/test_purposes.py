@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.model.purposes import PurposeSet, parse_purposes
+from tests.support.scale import scaled
 
 PURPOSES = st.lists(st.sampled_from(["a", "b", "ab", "c"]), min_size=1, max_size=4).map("/".join)
 SETS = st.builds(PurposeSet.of, st.lists(PURPOSES, max_size=4), st.lists(PURPOSES, max_size=4))
@@ -37,7 +38,7 @@ def test_a_union_allows_what_one_allows_and_none_prohibits(
 
 
 @given(SETS, SETS, st.one_of(PURPOSES, st.none()))
-@settings(max_examples=500)
+@settings(max_examples=scaled(500))
 def test_narrowing_admits_what_both_admit(
     one: PurposeSet, other: PurposeSet, ap: str | None
 ) -> None:

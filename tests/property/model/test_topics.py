@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.model.topics import check_filter, check_topic, covers, matches, overlaps
+from tests.support.scale import scaled
 
 NAMES = ["", "a", "b", "$s"]
 DEPTH = 4
@@ -52,18 +53,18 @@ def test_the_alphabet_is_made_of_topics() -> None:
 
 
 @given(filters())
-@settings(max_examples=300)
+@settings(max_examples=scaled(300))
 def test_matches_agrees_with_enumeration(filter_: str) -> None:
     assert {topic for topic in TOPICS if matches(check_filter(filter_), topic)} == naive(filter_)
 
 
 @given(filters(), filters())
-@settings(max_examples=1000)
+@settings(max_examples=scaled(1000))
 def test_overlaps_agrees_with_enumeration(one: str, other: str) -> None:
     assert overlaps(one, other) == bool(naive(one) & naive(other))
 
 
 @given(filters(), filters())
-@settings(max_examples=1000)
+@settings(max_examples=scaled(1000))
 def test_covers_agrees_with_enumeration(wide: str, narrow: str) -> None:
     assert covers(wide, narrow) == (naive(narrow) <= naive(wide))

@@ -28,6 +28,7 @@ from penstock.eventlog import Topic
 from penstock.model.document import Document
 from penstock.pipeline.sinks.commits import ViewFolder
 from penstock.pipeline.sinks.published import read_published
+from tests.support.scale import scaled
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -115,7 +116,7 @@ def _views(k: int, delta: int, least: int, t: float) -> dict[str, dict[str, Any]
 
 
 @pytest.mark.timeout(900)
-@settings(max_examples=2)
+@settings(max_examples=scaled(2))
 @given(
     table=rows,
     k=st.integers(2, 5),

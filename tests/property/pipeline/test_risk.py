@@ -26,6 +26,7 @@ from penstock.pipeline.risk.question import Knowledge
 from penstock.pipeline.risk.tally import Codes, Tally
 from penstock.pipeline.sinks.commits import Commit, Totals, ViewFolder, ViewWriter
 from penstock.pipeline.views.blueprint import Blueprint
+from tests.support.scale import scaled
 
 FIELDS = [
     {"name": "pid", "type": "int", "category": "identifier"},
@@ -120,7 +121,7 @@ def naive(rows: list[Row], keys: list[str], field: str) -> tuple[int, float, flo
     return min(distinct), min(entropy), max(closeness), persons
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=scaled(60))
 @given(st.lists(ROWS, min_size=1, max_size=3), st.sampled_from(["parquet", "json", "csv", "topic"]))
 def test_the_figures_are_those_of_a_naive_model(batches: list[list[Row]], form: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -151,7 +152,7 @@ def test_the_figures_are_those_of_a_naive_model(batches: list[list[Row]], form: 
         assert risk.exposed == ("pid",)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=scaled(25))
 @given(ROWS)
 def test_the_figures_are_those_of_an_independent_judge(rows: list[Row]) -> None:
     frame = pd.DataFrame(rows)

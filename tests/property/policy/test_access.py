@@ -23,6 +23,7 @@ from penstock.policy.access.objects import Message
 from penstock.policy.access.plans import Enforcement
 from penstock.policy.access.principals import Action, KnownAttributes
 from penstock.policy.access.rules import VOLATILE, Decision, Depends, Policy, Preference
+from tests.support.scale import scaled
 
 SCOPE = build_scope(
     s={"uid": "string", "groups": "list(string)", "pSet": "list(string)", "rank": "int"},
@@ -270,7 +271,7 @@ def change(draw: random.Random, world: World, access: AccessEngine) -> None:
         access.put(limit)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=scaled(200), deadline=None)
 @given(st.integers(0, 2**32))
 @example(0)
 def test_the_engine_decides_as_the_naive_model_does(seed: int) -> None:
@@ -324,7 +325,7 @@ def tell_dependences(
     assert seen.setdefault((known, *looked_at), decision) == decision
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=scaled(30), deadline=None)
 @given(st.integers(0, 2**32))
 def test_nothing_is_remembered_that_depends_on_the_message_or_the_time(seed: int) -> None:
     draw = random.Random(seed)

@@ -15,6 +15,7 @@ from penstock.policy.access.emergencies import SituationBoard
 from penstock.policy.access.engine import AccessEngine
 from penstock.policy.access.objects import Message
 from penstock.policy.access.principals import ACTIONS
+from tests.support.scale import scaled
 
 # Documents in variants: of each kind and name one at a time is in the set, or none.
 POOL = """
@@ -183,7 +184,7 @@ def decide_all(access: AccessEngine) -> list[tuple[bool, str]]:
     return decisions
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=scaled(60), deadline=None)
 @given(st.integers(0, 2**32))
 def test_following_changes_is_the_same_as_compiling_afresh(seed: int) -> None:
     draw = random.Random(seed)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from penstock.model.topics import covers, matches, overlaps
 from penstock.policy.filters.tree import FilterTree
+from tests.support.scale import scaled
 
 LEVELS = st.sampled_from(["", "a", "b", "$s", "+", "+"])
 FILTERS = st.builds(
@@ -32,7 +33,7 @@ def build(changes: list[tuple[str, str | None]], tree: FilterTree[str]) -> dict[
     return plain
 
 
-@settings(max_examples=300)
+@settings(max_examples=scaled(300))
 @given(CHANGES, FILTERS, TOPICS, st.booleans())
 def test_the_tree_answers_like_a_scan(
     changes: list[tuple[str, str | None]],
@@ -57,7 +58,7 @@ def test_the_tree_answers_like_a_scan(
     assert Counter(tree.overlapping_values(filter_)) == Counter(expected_overlap.values())
 
 
-@settings(max_examples=300)
+@settings(max_examples=scaled(300))
 @given(CHANGES, FILTERS)
 def test_taking_out_what_overlaps(changes: list[tuple[str, str | None]], filter_: str) -> None:
     tree: FilterTree[str] = FilterTree()
@@ -72,7 +73,7 @@ def test_taking_out_what_overlaps(changes: list[tuple[str, str | None]], filter_
     assert nodes(tree) == nodes(again)
 
 
-@settings(max_examples=300)
+@settings(max_examples=scaled(300))
 @given(CHANGES)
 def test_an_emptied_tree_keeps_nothing(changes: list[tuple[str, str | None]]) -> None:
     tree: FilterTree[str] = FilterTree()
@@ -83,7 +84,7 @@ def test_an_emptied_tree_keeps_nothing(changes: list[tuple[str, str | None]]) ->
         assert root.fold() is None
 
 
-@settings(max_examples=300)
+@settings(max_examples=scaled(300))
 @given(CHANGES, FILTERS)
 def test_a_removed_filter_leaves_the_tree_as_small_as_before(
     changes: list[tuple[str, str | None]], filter_: str

@@ -1,19 +1,17 @@
 """Purpose limitation against a model that works everything out anew, by scanning.
 
-A normal run takes 7,500 steps in seconds; PENSTOCK_PROPERTY_SCALE=15 makes it a nightly one
-of more than 100,000 steps.
+A normal run takes 7,500 steps in seconds; a long one (`make test-long`) more
+than 100,000.
 """
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -23,10 +21,8 @@ from penstock.model.topics import covers, matches, overlaps, parse_subscribed
 from penstock.policy.purposes.engine import Admission, PurposeEngine, SubscriptionChanges
 from penstock.policy.purposes.settings import SETTING_NAMES, Mode, PurposeSettings
 from penstock.policy.purposes.subscriptions import Subscription
-from tests.policy.purposes import delivers
-
-SCALE = int(os.environ.get("PENSTOCK_PROPERTY_SCALE", "1"))
-pytestmark = pytest.mark.timeout(300 * SCALE)
+from tests.support.policy.purposes import delivers
+from tests.support.scale import scaled
 
 ALL_PURPOSES = ["p", "p/q", "p/q/r", "x", "x/y"]
 NAMES = ["a", "b", "", "$s"]
@@ -310,7 +306,7 @@ class PurposeMachine(RuleBasedStateMachine):
 
 TestPurposes = PurposeMachine.TestCase
 TestPurposes.settings = settings(
-    max_examples=50 * SCALE,
+    max_examples=scaled(50, long=750),
     stateful_step_count=50,
     deadline=None,
     suppress_health_check=list(HealthCheck),
@@ -320,7 +316,7 @@ TestPurposes.settings = settings(
 def test_long_walks() -> None:
     """Go further and wider than runs that are made to be shrunk; the seed repeats a walk."""
     seen: Counter[tuple[str, Mode]] = Counter()
-    for seed in range(20 * SCALE):
+    for seed in range(scaled(20, long=300)):
         try:
             seen += walk(random.Random(seed), 250)
         except AssertionError as error:
@@ -353,7 +349,7 @@ def walk(choice: random.Random, steps: int) -> Counter[tuple[str, Mode]]:
     st.sampled_from(MAYBE_PURPOSES),
     st.booleans(),
 )
-@settings(max_examples=300 * SCALE, deadline=None)
+@settings(max_examples=scaled(300), deadline=None)
 def test_judging_a_filter_as_a_whole_errs_on_the_safe_side(
     reservations: dict[str, PurposeSet],
     filter_: str,

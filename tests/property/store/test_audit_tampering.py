@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, assume, given, reject, settings
+from hypothesis import assume, given, reject, settings
 from hypothesis import strategies as st
 
 from penstock.store.audit import AuditLog, Entry, Head, Outcome, Pseudonyms, Signer, Verdict, verify
 from penstock.store.audit.entry import encode
 from penstock.store.audit.merkle import Frontier, hash_leaf
 from penstock.store.database import Database
+from tests.support.scale import scaled
 
 COLUMNS = ["seq", "time", "kind", "outcome", "actor", "subject", "rule", "epoch", "details"]
 COLUMNS += ["hashes"]
@@ -212,7 +213,7 @@ TAMPERINGS: list[Callable[[Copy, random.Random], None]] = [
     truncate,
 ]
 seeds = st.integers(0, 2**32)
-many = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+many = settings(max_examples=scaled(40))
 
 
 def test_the_original_is_good(original: tuple[Path, list[Head]]) -> None:

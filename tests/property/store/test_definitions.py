@@ -18,6 +18,7 @@ from penstock.store.definitions import Definitions
 from penstock.store.edits import Delete, Edit, Put, edits_between
 from penstock.store.schema import epochs, revisions
 from penstock.store.snapshots import Snapshot
+from tests.support.scale import scaled
 
 Set = dict[Key, str]  # canonical JSON by key
 
@@ -159,7 +160,7 @@ def test_sqlite_agrees_with_the_model(tmp_path: Path) -> None:
     with Database.open(f"sqlite:///{tmp_path}/penstock.db") as database:
         seldom = Definitions(database)
 
-        @settings(max_examples=400)
+        @settings(max_examples=scaled(400))
         @given(scripts)
         def check(script: list[tuple[Any, ...]]) -> None:
             run(database, seldom, script)
@@ -172,7 +173,7 @@ def test_postgresql_agrees_with_the_model(postgres_url: str) -> None:
     with Database.open(postgres_url) as database:
         seldom = Definitions(database)
 
-        @settings(max_examples=80)
+        @settings(max_examples=scaled(80))
         @given(scripts)
         def check(script: list[tuple[Any, ...]]) -> None:
             run(database, seldom, script)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from penstock.errors import PenstockError, UsageError
 from penstock.eventlog import EventLog, Topic
 from penstock.eventlog.lines import DamagedLogError, parse_line
+from tests.support.scale import scaled
 
 
 def _values(topic: Topic, start: int = 0) -> list[bytes]:
@@ -106,7 +107,7 @@ def test_several_processes_append_without_gaps(tmp_path: Path) -> None:
         assert own == [b"%b%d" % (mark, number) for number in range(10) for _ in range(3)]
 
 
-@settings(max_examples=50)
+@settings(max_examples=scaled(50))
 @given(
     batches=st.lists(
         st.lists(st.one_of(st.binary(max_size=60), st.sampled_from([b"=", b"=YQ==", b""]))),

@@ -15,6 +15,7 @@ from penstock.errors import PenstockError, UnavailableError, UsageError
 from penstock.store.consent import Choice, ConsentBook, ConsentUnknownError, changes_table
 from penstock.store.database import Database
 from penstock.store.opt_outs import SUBJECT_LIMIT, OptOuts, SubjectMarks, number_of
+from tests.support.scale import scaled
 
 MARKS = SubjectMarks(bytes(32))
 SUBJECTS = st.sampled_from(["p", "q", "Jörg Müller"])
@@ -37,7 +38,7 @@ def test_an_opt_out_covers_what_is_below_and_what_is_above(
     assert found.refusing(served) is found.refusing(tuple(served))
 
 
-@settings(max_examples=25)
+@settings(max_examples=scaled(25))
 @given(
     steps=st.lists(
         st.tuples(st.sampled_from(Choice), st.lists(SUBJECTS, max_size=2), PURPOSES, st.booleans()),

@@ -13,6 +13,7 @@ from penstock.masks.anonymity.microaggregation import (
     aggregate_tuples,
     aggregate_values,
 )
+from tests.support.scale import scaled
 
 numbers = st.one_of(
     st.integers(-20, 20).map(float),
@@ -46,7 +47,7 @@ def least_error(values: list[float], k: int) -> float:
     return of_first(len(ordered))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=scaled(300))
 @given(st.lists(numbers, max_size=24), st.integers(1, 6))
 def test_no_division_has_less_error(values: list[float], k: int) -> None:
     outcome = aggregate_values(np.array(values, dtype=np.float64), k)
@@ -67,7 +68,7 @@ def test_no_division_has_less_error(values: list[float], k: int) -> None:
         assert math.isclose(value, mean, rel_tol=1e-12, abs_tol=1e-6)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=scaled(100))
 @given(
     st.integers(0, 2**32),
     st.integers(0, 400),

@@ -10,6 +10,7 @@ from penstock.masks.anonymity.closeness import Distance, move_earth
 from penstock.masks.anonymity.diversity import DistinctDiversity
 from penstock.masks.anonymity.domains import CategoryDomain
 from penstock.masks.anonymity.rules import Census
+from tests.support.scale import scaled
 
 PATHS = {
     "a": ("ab", "abc", "*"),
@@ -37,7 +38,7 @@ def distance(kind: Distance, one: str, other: str) -> float:
 letters = st.sampled_from(sorted(PATHS))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=scaled(150))
 @given(
     st.sampled_from(list(Distance)),
     st.integers(1, 6).flatmap(

@@ -23,6 +23,7 @@ from penstock.masks.anonymity.parameters import Parameters
 from penstock.masks.anonymity.release import Release
 from penstock.masks.anonymity.rules import Rule
 from penstock.masks.anonymity.stream import StreamAnonymizer
+from tests.support.scale import scaled
 
 PATHS = {
     "Berlin": ("Germany", "Europe", "*"),
@@ -180,7 +181,7 @@ def run(case: Case, chunks: list[int]) -> list[Release]:
     return releases
 
 
-@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=scaled(100), suppress_health_check=[HealthCheck.too_slow])
 @given(cases())
 def test_what_leaves_keeps_every_promise(case: Case) -> None:
     codes, persons, illnesses = encode(case)
@@ -202,7 +203,7 @@ def test_what_leaves_keeps_every_promise(case: Case) -> None:
     assert sorted(left) == list(range(len(case.records)))
 
 
-@settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=scaled(80), suppress_health_check=[HealthCheck.too_slow])
 @given(cases())
 def test_neither_chunks_nor_restarts_change_what_leaves(case: Case) -> None:
     axes = len(case.parameters.space)
@@ -215,7 +216,7 @@ def test_neither_chunks_nor_restarts_change_what_leaves(case: Case) -> None:
         assert np.array_equal(one, other)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=scaled(60))
 @given(cases())
 def test_loss_is_what_the_labels_say(case: Case) -> None:
     release = Release.join(len(case.parameters.space), run(case, []))

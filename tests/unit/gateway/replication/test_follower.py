@@ -24,6 +24,7 @@ from tests.support.gateway.replication import (
     run,
     until,
 )
+from tests.support.scale import scaled
 
 
 def look(follower: ReplicationFollower, board: SituationBoard, who: str) -> str | None:
@@ -195,7 +196,7 @@ class Stage:
         detector.leader.tell([("s", who, "high")], detector.deadline)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(scaled(3)))
 def test_no_situation_outlives_its_time_at_another_gateway(seed: int) -> None:
     """Against the plainest model: the moment at which each situation was to end."""
     terms = ReplicationTerms(TERMS.secret, TERMS.largest, lease=2.0, patience=60.0)

@@ -25,6 +25,7 @@ from tests.support.gateway.replication import (
     run,
     until,
 )
+from tests.support.scale import scaled
 
 
 def test_a_message_is_decided_there_and_known_here_before_it_passes() -> None:
@@ -263,7 +264,7 @@ class Home:
         return kills
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(scaled(4)))
 def test_each_message_counts_once_in_order_across_hand_overs(seed: int) -> None:
     """Against the plainest model: what each client sent, in its order."""
 

@@ -18,6 +18,7 @@ from penstock.pipeline.records.avro import (
     avro_names,
     avro_schema,
 )
+from tests.support.scale import scaled
 
 SCHEMA: Schema = {
     "pid": Field.of("int"),
@@ -38,7 +39,7 @@ def test_names_that_avro_takes_stay_apart() -> None:
     assert [field.get("doc") for field in avro_schema(SCHEMA)["fields"]] == [None, "ins. co.", None]
 
 
-@settings(max_examples=100)
+@settings(max_examples=scaled(100))
 @given(
     pid=st.integers(-(2**31), 2**31 - 1),
     company=st.none() | st.text(max_size=20).filter(lambda text: text.isprintable()),
@@ -58,7 +59,7 @@ def test_a_datum_comes_back_whole_or_not_at_all(
     assert decoder.decode(value + bytes(cut)) == NOT_ONE
 
 
-@settings(max_examples=200)
+@settings(max_examples=scaled(200))
 @given(value=st.binary(max_size=40))
 def test_any_bytes_have_an_outcome(value: bytes) -> None:
     found = AvroDecoder(SCHEMA).decode(value)

@@ -13,6 +13,7 @@ from penstock.eventlog import Record, Topic
 from penstock.eventlog.lines import format_line
 from penstock.pipeline.records.columns import MILLISECONDS, OFFSET, VALUE
 from penstock.pipeline.sources.event_log import LogReader, LogStreamReader, parse
+from tests.support.scale import scaled
 
 VALUES = st.one_of(st.binary(max_size=40), st.sampled_from([b"=", b"=YQ==", b"{}"]))
 
@@ -21,7 +22,7 @@ def _read(batches: list[pa.RecordBatch]) -> list[tuple[int, bytes]]:
     return [(row[OFFSET], row[VALUE]) for batch in batches for row in batch.to_pylist()]
 
 
-@settings(max_examples=30)
+@settings(max_examples=scaled(30))
 @given(values=st.lists(VALUES, min_size=1, max_size=20))
 def test_any_bytes_that_the_log_takes_come_back(values: list[bytes]) -> None:
     lines = b"".join(format_line(Record(n, 7, b"key", value)) for n, value in enumerate(values))

@@ -24,6 +24,7 @@ from penstock.pipeline.sources import blocks
 from penstock.pipeline.sources.files import FileReader, FileStreamReader
 from penstock.pipeline.sources.index import ChangedFileError, FileIndex
 from penstock.pipeline.sources.offsets import index_folder, next_offset_of
+from tests.support.scale import scaled
 
 FIELDS = [{"name": "n", "type": "int"}, {"name": "text", "type": "string", "optional": True}]
 STREAM = Stream.model_validate({"name": "s", "fields": FIELDS})
@@ -52,7 +53,7 @@ def _read(index: Path, source: Path, form: str, start: int, end: int) -> list[An
 CELLS = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_size=6)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=scaled(100), deadline=None)
 @given(
     rows=st.lists(st.tuples(st.integers(-9, 9), CELLS.map(lambda text: f"x{text}")), max_size=30),
     files=st.integers(1, 3),

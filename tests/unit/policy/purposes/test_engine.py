@@ -9,7 +9,7 @@ from penstock.model.purposes import PurposeError, PurposeSet, parse_purposes
 from penstock.model.topics import TopicError
 from penstock.policy.purposes.engine import PurposeEngine
 from penstock.policy.purposes.settings import Mode, PurposeSettings
-from tests.policy.purposes import delivers
+from tests.support.policy.purposes import delivers
 
 ON_SUBSCRIBE = PurposeSettings(filter_on_subscribe=True, filter_on_publish=False)
 HYBRID = PurposeSettings(filter_hybrid=True)
