@@ -1,8 +1,10 @@
-"""A decision and its explanation: outcome, deciding rule, every rule considered.
+"""A decision and its explanation: outcome, deciding part and rule, every rule considered.
 
 Rules that hold here:
+- A decision says what it depends on beside principal, purpose, action, topic and definitions:
+  who caches it must take that into the key, or ask again.
 - A decision is explained in full when it is made, so that a later change cannot alter it.
-  Hot paths ask for a plain `bool` and come back for the decision only where it is wanted.
+  Hot paths ask for the short `Decision` and come back for the `Explanation` where it is wanted.
 - Explanations name rules, topics and purposes; never payloads or people.
 """
 
@@ -10,10 +12,74 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import IntFlag, StrEnum
 from itertools import islice
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 CONSIDERED_LIMIT = 100
+
+
+class Part(StrEnum):
+    """The part of the authorizer that decided."""
+
+    SUBSCRIPTION = "subscription"
+    DECLARED_PURPOSES = "declared purposes"
+    RESERVATIONS = "reservations"
+    MESSAGE_PURPOSES = "message purposes"
+    POLICIES = "policies"
+    PREFERENCES = "preferences"
+    EMERGENCIES = "emergencies"
+
+
+class Depends(IntFlag):
+    """What a decision depends on besides principal, action, topic and the definitions."""
+
+    NOTHING = 0
+    OBJECT = 1
+    """Attributes of `o`."""
+    ENVIRONMENT = 2
+    """Attributes of `e` other than the time."""
+    PUBLISHER = 4
+    """Who published: a condition names them, or some publisher has preferences about the
+    topic. What else a decision depends on may differ from publisher to publisher then."""
+    SITUATION = 8
+    """The situations of emergency scenarios."""
+    MESSAGE = 16
+    """The payload or other parts of the packet. Never remembered."""
+    TIME = 32
+    """The time. Never remembered."""
+
+
+VOLATILE: Final = Depends.MESSAGE | Depends.TIME
+
+
+class Applied(NamedTuple):
+    """The situation in which an emergency policy applied."""
+
+    scenario: str
+    subject: str | None  # None: it did not matter whose
+    situation: str
+
+    def __str__(self) -> str:
+        return f"{self.scenario}={self.situation}"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The outcome of a decision, for the hot path."""
+
+    allowed: bool
+    rule: str
+    """The rule that decided; empty where finding its name costs more than deciding does."""
+    depends: Depends = Depends.NOTHING
+    applied: Applied | None = None
+    """The situation in which an emergency policy granted it."""
+    overridden: bool = False
+    """Whether an emergency set the publisher's preferences aside: to be audited."""
+    part: Part = Part.POLICIES
+
+    def __bool__(self) -> bool:
+        return self.allowed
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +100,7 @@ class Explanation:
     considered: tuple[Considered, ...] = ()
     more: bool = False  # there are rules beyond those that are listed
     situation: str | None = None  # in which an emergency policy granted it, `covid=Severe`
+    part: Part = Part.POLICIES
 
     def __bool__(self) -> bool:
         return self.allowed

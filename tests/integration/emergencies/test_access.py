@@ -22,7 +22,7 @@ from penstock.definitions.access import AccessDefinitions
 from penstock.definitions.events.program import compile_program
 from penstock.policy.access.emergencies import SituationBoard
 from penstock.policy.access.objects import Message
-from penstock.policy.access.rules import Decision
+from penstock.policy.decision import Decision
 
 FOLDER = Path(penstock_lab.demo.__file__).parent / "nursing_home"
 START = int(datetime(2026, 3, 1, 8, tzinfo=UTC).timestamp() * 1000)

@@ -1,4 +1,4 @@
-"""What reaches a client, asked of a purpose engine as a broker would: by matching filters."""
+"""What reaches a client, asked of the authorizer as a broker would: by matching filters."""
 
 from __future__ import annotations
 
@@ -6,7 +6,31 @@ from collections.abc import Iterable
 
 from penstock.model.purposes import PurposeSet
 from penstock.model.topics import matches
+from penstock.policy.access.engine import AccessEngine
+from penstock.policy.authorizer import AccessRequest, Authorizer
+from penstock.policy.purposes.declared_purposes import DeclaredPurposes
 from penstock.policy.purposes.engine import PurposeEngine
+from penstock.policy.purposes.subscriptions import Subscription
+
+
+def passes(
+    engine: PurposeEngine,
+    subscription: Subscription,
+    topic: str,
+    message: PurposeSet | None = None,
+) -> bool:
+    """Tell whether a message passes through a subscription; `explain` must say the same."""
+    authorizer = Authorizer(engine, DeclaredPurposes(), AccessEngine())
+    request = AccessRequest(
+        "read",
+        topic,
+        purpose=subscription.ap,
+        message_purposes=message,
+        subscription=subscription,
+    )
+    allowed = authorizer.authorize(request).allowed
+    assert authorizer.explain(request).allowed == allowed
+    return allowed
 
 
 def delivers(
@@ -26,4 +50,4 @@ def delivers(
     else:
         wanted = set(filters)
         named = [it for it in held if it.text in wanted]
-    return any(engine.permits(it, topic.encode(), message) for it in named)
+    return any(passes(engine, it, topic, message) for it in named)

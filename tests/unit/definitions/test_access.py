@@ -9,9 +9,11 @@ import pytest
 
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.access import AccessDefinitions
-from penstock.definitions.decisions import Decider, Question
+from penstock.definitions.authorizer import make_authorizer, suppose_situations
 from penstock.errors import InvalidError, UsageError
 from penstock.model.document import Key
+from penstock.policy.access.emergencies import SituationBoard
+from penstock.policy.authorizer import make_request
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -104,7 +106,17 @@ def build(text: str = HOME) -> DefinitionSet:
 
 
 def ask(text: str = HOME, **question: Any) -> tuple[bool, str]:
-    decision = Decider(build(text)).decide(Question(**question), now=NOW)
+    definitions = build(text)
+    authorizer = make_authorizer(definitions)
+    rows = suppose_situations(definitions, question.pop("situations", {}))
+    request = make_request(
+        about=question.pop("object", {}),
+        environment={"time": NOW},
+        situations=SituationBoard(rows),
+        **question,
+    )
+    decision = authorizer.explain(request)
+    assert authorizer.authorize(request).allowed == decision.allowed
     return decision.allowed, str(decision)
 
 

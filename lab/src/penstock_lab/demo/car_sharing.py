@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import importlib.resources
 from contextlib import AbstractContextManager
-from datetime import UTC, datetime
 
 from rich.table import Table
 
 from penstock.client import PurposeClient, RefusedError
 from penstock.definitions import read_text
-from penstock.definitions.decisions import Decider, Question
+from penstock.definitions.authorizer import make_authorizer
+from penstock.policy.authorizer import make_request
 from penstock.policy.decision import Explanation
 from penstock.store.checked import CheckedDefinitions
 from penstock.store.database import Database
@@ -160,12 +160,12 @@ def _table(place: Place, got: dict[str, set[str]]) -> Table:
     """Draw who received what, and why not."""
     with Database.open(place.store_url) as database:
         _, meaning = CheckedDefinitions(Definitions(database)).current()
-    decider = Decider(meaning)
+    authorizer = make_authorizer(meaning)
     drawn = Table("", "service", "topic", "", "why", box=None, pad_edge=True, header_style="dim")
     for service in SERVICES:
         for topic in service.topics([f"{car}/{end}" for car in (ADA, BEN) for end in ENDS]):
             purpose = service.purpose or SCREEN_PURPOSE
-            decision = decider.decide(Question(topic, purpose=purpose), now=datetime.now(UTC))
+            decision = authorizer.explain(make_request(topic, purpose=purpose))
             arrived = topic in got[service.name]
             drawn.add_row(
                 "",

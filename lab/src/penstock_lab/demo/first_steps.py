@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib.resources
 import tempfile
-from datetime import UTC, datetime
 from pathlib import Path
 
 from penstock.components import MosquittoServer
 from penstock.definitions import read_text
-from penstock.definitions.decisions import Decider, Question
+from penstock.definitions.authorizer import make_authorizer
+from penstock.policy.authorizer import make_request
 from penstock.store.checked import CheckedDefinitions
 from penstock.store.database import Database
 from penstock.store.definitions import Definitions
@@ -41,13 +41,13 @@ def _decide(story: Story, folder: Path) -> None:
         )
         _, meaning = definitions.current()
     story.step(f"Ask who may read {TOPIC}")
-    decider = Decider(meaning)
+    authorizer = make_authorizer(meaning)
     for purpose, wanted in (
         ("operational/billing", True),
         ("marketing/analytics", False),
         (None, False),
     ):
-        decision = decider.decide(Question(TOPIC, purpose=purpose), now=datetime.now(UTC))
+        decision = authorizer.explain(make_request(TOPIC, purpose=purpose))
         word = "allowed" if decision.allowed else "denied"
         story.expect(
             f"for {purpose or 'no purpose'}: {word} by {decision.rule}, because {decision.reason}",

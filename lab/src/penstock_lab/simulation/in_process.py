@@ -25,7 +25,7 @@ from penstock.lang.scalars import EPOCH
 from penstock.model.document import Document
 from penstock.policy.access.emergencies import SituationBoard
 from penstock.policy.access.objects import Message
-from penstock.policy.access.rules import Decision
+from penstock.policy.decision import Decision
 
 DEPTH: Final = 4
 

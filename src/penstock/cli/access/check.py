@@ -21,11 +21,13 @@ from penstock.cli.access.situation_context import (
 )
 from penstock.cli.output import json_option, show, table
 from penstock.cli.session import configuration
-from penstock.definitions.decisions import Decider, Question
+from penstock.definitions.authorizer import configured_settings, make_authorizer
 from penstock.errors import UsageError, quote
 from penstock.policy.access.emergencies import RecordedSituations
 from penstock.policy.access.objects import parse_payload
+from penstock.policy.authorizer import make_request
 from penstock.policy.decision import Explanation
+from penstock.policy.purposes.declared_purposes import DeclaredPurposes
 
 
 def parse_values(given: tuple[str, ...], option: str) -> dict[str, Any]:
@@ -85,15 +87,15 @@ def command(
     now, as the gateway that detects knows them; --situation supposes others. The exit code
     is 0 if it is allowed, 1 if it is denied.
     """
-    question = Question(
-        topic=topic,
+    request = make_request(
+        topic,
         action="write" if action == "write" else "read",
         purpose=purpose,
         user=user,
         client=client,
         attributes=parse_values(attribute, "--attribute"),
-        object=parse_values(about, "--object"),
-        environment=_surroundings() | parse_values(environment, "--environment"),
+        about=parse_values(about, "--object"),
+        environment=_environment() | parse_values(environment, "--environment"),
         payload=_parse_payload(payload),
         publisher=publisher,
     )
@@ -103,10 +105,11 @@ def command(
         else:
             snapshot = checked.definitions.snapshot_at(epoch)
             meaning = checked.meaning(snapshot)
-        decider = Decider(meaning)
-        known = know(situation, decider, database)
+        known = know(situation, meaning, database)
+    authorizer = make_authorizer(meaning, configured_settings(configuration().gateway.filtering))
+    _check_declared(purpose, authorizer.declared)
     witness = RecordedSituations(known.situations)
-    decision = decider.decide(question, now=datetime.now(UTC), situations=witness)
+    decision = authorizer.explain(request._replace(situations=witness))
     data = {
         **decision.as_dict(),
         "epoch": snapshot.epoch,
@@ -133,10 +136,21 @@ def _render(
     console.print(f"decided under epoch {epoch}", style="dim")
 
 
-def _surroundings() -> dict[str, Any]:
-    """Return what the gateway of these settings would know of its surroundings."""
+def _environment() -> dict[str, Any]:
+    """Return what the gateway of these settings would know of its environment."""
     place = configuration().gateway.place
-    return {} if place is None else {"place": place}
+    known: dict[str, Any] = {"time": datetime.now(UTC)}
+    return known if place is None else {**known, "place": place}
+
+
+def _check_declared(purpose: str | None, declared: DeclaredPurposes) -> None:
+    """Refuse a purpose that is not declared, once some are: it is a typing error."""
+    if purpose is not None and not declared.admits(purpose):
+        near = declared.nearest(purpose)
+        raise UsageError(
+            f"there is no purpose {quote(purpose)}",
+            fix=f"did you mean {near!r}?" if near else "`penstock get purpose` lists them",
+        )
 
 
 def _parse_payload(text: str) -> Mapping[str, Any]:

@@ -16,8 +16,8 @@ from penstock.cli.access.situation_context import (
     situation_option,
 )
 from penstock.cli.output import json_option, show, table
-from penstock.definitions.decisions import Decider
-from penstock.model.kinds import PurposeSettings
+from penstock.cli.session import configuration
+from penstock.definitions.authorizer import configured_settings, make_authorizer
 from penstock.model.topics import check_topic
 from penstock.policy.access.emergencies import Emergency
 from penstock.policy.access.objects import ObjectLayout
@@ -38,13 +38,13 @@ def command(topic: str, situation: tuple[str, ...], as_json: bool) -> None:
     check_topic(topic)
     with open_questions() as (checked, database):
         snapshot, meaning = checked.current()
-        decider = Decider(meaning)
-        known = know(situation, decider, database)
-    settings = meaning.get(PurposeSettings, "default") or PurposeSettings()
-    effective = decider.reservations.effective(topic)
-    reservations = sorted(decider.reservations.affected(topic))
-    rules = [(action, it) for action in ACTIONS for it in decider.access.considered(action, topic)]
-    place = decider.access.layout(topic)
+        known = know(situation, meaning, database)
+    authorizer = make_authorizer(meaning, configured_settings(configuration().gateway.filtering))
+    purposes, access = authorizer.purposes, authorizer.access
+    effective = purposes.effective(topic)
+    reservations = sorted(purposes.affected(topic))
+    rules = [(action, it) for action in ACTIONS for it in access.considered(action, topic)]
+    place = access.layout(topic)
     policies = [
         {
             "policy": rule.name.partition(" ")[2],
@@ -62,7 +62,7 @@ def command(topic: str, situation: tuple[str, ...], as_json: bool) -> None:
             "publisher": it.subject,
             "when": it.condition.text,
         }
-        for it in decider.access.preferences(topic)
+        for it in access.preferences(topic)
     ]
     about = {name: f"the topic's level {value}" for name, value in place.levels.items()}
     about |= {name: f"the payload's {'.'.join(path)}" for name, path in place.paths}
@@ -72,10 +72,10 @@ def command(topic: str, situation: tuple[str, ...], as_json: bool) -> None:
         "reserved": effective is not None,
         "allow": sorted(effective.aip) if effective else [],
         "prohibit": sorted(effective.pip) if effective else [],
-        "open_without_reservation": settings.allow_without_reservation,
+        "open_without_reservation": purposes.settings.allow_without_reservation,
         "reservations": [{"filter": name, "purposes": str(held)} for name, held in reservations],
         "object": about,
-        "policies_required": decider.policies_required,
+        "policies_required": access.settings.required,
         "policies": policies,
         "preferences": preferences,
         "situations": {"source": known.source, "trouble": known.trouble or None},

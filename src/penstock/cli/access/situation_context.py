@@ -21,10 +21,11 @@ from rich.text import Text
 from penstock.cli.output import Function
 from penstock.cli.session import configuration, open_database, refuse_missing_store
 from penstock.errors import UsageError, quote
+from penstock.model.kinds import Scenario
 from penstock.policy.access.emergencies import RecordedSituations, SituationBoard, Situations
 
 if TYPE_CHECKING:
-    from penstock.definitions.decisions import Decider
+    from penstock.definitions import DefinitionSet
     from penstock.store.checked import CheckedDefinitions
     from penstock.store.database import Database
 
@@ -91,20 +92,21 @@ def situation_option(function: Function) -> Function:
     )(function)
 
 
-def know(given: tuple[str, ...], decider: Decider, database: Database) -> Known:
+def know(given: tuple[str, ...], definitions: DefinitionSet, database: Database) -> Known:
     """Return the situations that are supposed, or else those that hold now."""
+    from penstock.definitions.authorizer import suppose_situations
     from penstock.store.live_situations import read_live
     from penstock.store.situations import as_stored
 
     supposed = parse_situations(given)
     if supposed is not None:
-        rows = decider.suppose(supposed)
+        rows = suppose_situations(definitions, supposed)
         held = [Held(scenario, as_stored(subject), it) for scenario, subject, it in rows]
         return Known("supposed", held, SituationBoard(rows))
     live = read_live(database, datetime.now(UTC))
     held = [Held(it.scenario, it.subject, it.situation, it.since) for it in live.standing]
     # Where no scenario is defined, nobody has anything to detect.
-    trouble = live.trouble if decider.scenarios else ""
+    trouble = live.trouble if definitions.of(Scenario) else ""
     return Known("live", [] if trouble else held, live, trouble)
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.gateway.session import ANONYMOUS, Session
-from penstock.policy.access.emergencies import Applied
+from penstock.policy.decision import Applied
 from penstock.store.audit.entry import Detail, Entry, Outcome, allow_detail
 from penstock.store.audit.errors import AuditFullError, AuditStoppedError
 from penstock.store.situations import name_details

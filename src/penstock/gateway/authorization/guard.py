@@ -45,7 +45,7 @@ from penstock.gateway.translation import ACTIONS, CLIENT, FOR, PUBLISHER
 from penstock.mqtt import Publish
 from penstock.mqtt.properties import UserProperties
 from penstock.policy.access.objects import Message
-from penstock.policy.access.rules import Decision, Depends
+from penstock.policy.decision import Decision, Depends
 from penstock.telemetry import get_logger
 
 _STAMPS_LIMIT: Final = 65_536

@@ -19,12 +19,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
+from penstock.definitions.authorizer import settings_in_force
 from penstock.gateway.authorization.decision_cache import UNDECIDED
-from penstock.gateway.authorization.declared_purposes import RULE as UNDECLARED
-from penstock.gateway.authorization.declared_purposes import DeclaredPurposes
 from penstock.gateway.authorization.guard import Guard
 from penstock.gateway.authorization.policies import Policies
 from penstock.gateway.counters import DECISION
@@ -35,8 +34,12 @@ from penstock.model.document import Document, Key
 from penstock.model.purposes import PurposeError, PurposeSet
 from penstock.mqtt import Publish, encode_subscription_identifiers
 from penstock.mqtt.properties import UserProperties
+from penstock.policy.access.engine import AccessEngine
 from penstock.policy.access.principals import Membership
+from penstock.policy.authorizer import AccessRequest, Authorizer
 from penstock.policy.purposes.command_rights import OPEN_RIGHTS, CommandRights
+from penstock.policy.purposes.declared_purposes import RULE as UNDECLARED
+from penstock.policy.purposes.declared_purposes import DeclaredPurposes
 from penstock.policy.purposes.engine import PurposeEngine, SubscriptionChanges
 from penstock.policy.purposes.settings import PurposeSettings
 from penstock.policy.purposes.subscriptions import Subscription
@@ -234,7 +237,7 @@ class Rules:
         if key.kind == PRESUBSCRIPTION:
             self._presubscribe(key.name, body)
             return SubscriptionChanges()
-        return self.engine.configure(self.initial if body is None else read_settings(body))
+        return self.engine.configure(settings_in_force(self.initial, body))
 
     def presubscription(self, client: str, text: str) -> str | None:
         """Return the name of the definition that presubscribes a client to a filter."""
@@ -326,7 +329,9 @@ class Rules:
             subscription = known.get(number)
             if (
                 subscription is not None
-                and permits(subscription, packet.topic, message)
+                and subscription.active
+                and permits(subscription, packet.topic)
+                and (message is None or message.admits(subscription.ap))
                 and (judge is None or judge.allows(subscription.ap))
             ):
                 allowed = True
@@ -354,7 +359,9 @@ class Rules:
                 (ap,) = known
                 if not self.declared.admits(ap):
                     return UNDECLARED
-                return self.engine.check(packet.topic, ap, message).rule
+                authorizer = Authorizer(self.engine, self.declared, AccessEngine())
+                request = AccessRequest("read", packet.topic, purpose=ap, message_purposes=message)
+                return authorizer.explain(request).rule
         return ""
 
     def _message_purposes(self, reserved: UserProperties) -> PurposeSet | None:
@@ -403,11 +410,3 @@ class Rules:
             presubscribe=tuple(it for body in given for it in body.get("presubscribe", ())),
             administer=any(body.get("administer", False) for body in given),
         )
-
-
-def read_settings(body: Any) -> PurposeSettings:
-    """Turn the definition of the settings into those of the engine."""
-    declared = kinds.PurposeSettings.model_validate({"name": "default", **body})
-    return PurposeSettings(
-        **{field.name: getattr(declared, field.name) for field in fields(PurposeSettings)}
-    )

@@ -23,12 +23,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from penstock.definitions.authorizer import settings_in_force
 from penstock.errors import PenstockError, UnavailableError, UsageError
 from penstock.gateway.authorization.rules import (
     PRESUBSCRIPTION,
     RESERVATION,
     SETTINGS,
-    read_settings,
 )
 from penstock.gateway.connection.replies import confirm, deny
 from penstock.model.document import Document, Key
@@ -181,7 +181,7 @@ def _wanted(
             return _presubscription(_held(PRESUBSCRIPTION, stored, tried), whom, text, ap)
         case SetSetting(name=name, value=value):
             held = _held(SETTINGS, stored, tried).get(_SETTINGS)
-            settings = initial if held is None else read_settings(held.body)
+            settings = settings_in_force(initial, held.body if held is not None else None)
             changed = settings.change(name, value=value).as_dict()
             return {_SETTINGS: _document(SETTINGS, _SETTINGS.name, changed)}
         case Reset():

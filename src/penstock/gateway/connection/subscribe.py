@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 
 from penstock.clock import boot_clock
 from penstock.errors import PenstockError
-from penstock.gateway.authorization.declared_purposes import RULE as UNDECLARED
 from penstock.gateway.connection.replies import within
 from penstock.gateway.connection.subscription_lifecycle import (
     ask_broker,
@@ -43,6 +42,7 @@ from penstock.mqtt import (
 )
 from penstock.mqtt.codes import FAILURE
 from penstock.policy.purposes.commands import PurposedFilter, parse_subscribe
+from penstock.policy.purposes.declared_purposes import RULE as UNDECLARED
 from penstock.policy.purposes.subscriptions import Subscription
 from penstock.store.sessions import StoredSubscription
 

@@ -22,11 +22,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock.gateway.authorization.declared_purposes import RULE as UNDECLARED
 from penstock.gateway.session import ANONYMOUS, Session
 from penstock.model.topics import overlaps, parse_subscribed
 from penstock.mqtt import Properties, RequestedSubscription, Subscribe, Unsubscribe
 from penstock.mqtt.codes import FAILURE
+from penstock.policy.purposes.declared_purposes import RULE as UNDECLARED
 from penstock.policy.purposes.subscriptions import Subscription
 from penstock.store.sessions import Keep, StoredSubscription
 

@@ -22,6 +22,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
 from penstock.config import Config
+from penstock.definitions.authorizer import configured_settings
 from penstock.errors import UnavailableError
 from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.authorization.rules import Rules
@@ -36,7 +37,6 @@ from penstock.gateway.service.emergencies import Sharing
 from penstock.gateway.service.gateway import Gateway
 from penstock.gateway.service.listeners import Listener, open_listener
 from penstock.policy.purposes.notation import Notation
-from penstock.policy.purposes.settings import PurposeSettings
 from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.audit.writer import AuditWriter
@@ -88,7 +88,7 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
         definitions = CheckedDefinitions(Definitions(database), recorder(log, pseudonyms))
         place, holder = make_place(), make_holder()
         gateway = Gateway(
-            rules=Rules(purpose_settings(config), open_mode=settings.open_mode),
+            rules=Rules(configured_settings(settings.filtering), open_mode=settings.open_mode),
             limits=Limits.of(settings),
             notation=Notation(**dict(word.split("=", 1) for word in settings.notation)),
             broker=BrokerAddress.of(config.broker),
@@ -141,18 +141,6 @@ async def run_until_told(config: Config, *, worker: int = 0) -> None:
             _log.info("the gateway is ready")
             await told.wait()
             _log.info("the gateway drains its connections")
-
-
-def purpose_settings(config: Config) -> PurposeSettings:
-    """Return the settings of purposes that hold where no definition says otherwise."""
-    filtering = config.gateway.filtering
-    return PurposeSettings(
-        allow_without_reservation=not filtering.strict,
-        filter_on_subscribe=filtering.mode == "subscribe",
-        filter_on_publish=filtering.mode == "publish",
-        filter_hybrid=filtering.mode == "hybrid",
-        auto_persist=True,
-    )
 
 
 def make_sharing(config: Config, worker: int) -> Sharing:

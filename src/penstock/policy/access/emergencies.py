@@ -14,10 +14,11 @@ from collections import Counter
 from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from penstock.errors import PenstockError
 from penstock.lang import Expression
+from penstock.policy.decision import Applied
 
 
 class SituationsUnknownError(PenstockError):
@@ -37,17 +38,6 @@ class Situations(Protocol):
     def occupied(self, scenario: str) -> AbstractSet[str]:
         """Return the situations that some subject of a scenario is in."""
         ...
-
-
-class Applied(NamedTuple):
-    """The situation in which an emergency policy applied."""
-
-    scenario: str
-    subject: str | None  # None: it did not matter whose
-    situation: str
-
-    def __str__(self) -> str:
-        return f"{self.scenario}={self.situation}"
 
 
 class SituationBoard:

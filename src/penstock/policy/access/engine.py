@@ -33,14 +33,12 @@ from penstock.policy.access.principals import (
 )
 from penstock.policy.access.rules import (
     Bucket,
-    Decision,
-    Depends,
     Policy,
     Preference,
     RuleIndex,
     pick,
 )
-from penstock.policy.decision import Explanation
+from penstock.policy.decision import Decision, Depends, Explanation
 from penstock.policy.filters.topic_cache import TopicCache
 from penstock.policy.filters.tree import FilterTree
 
@@ -172,6 +170,10 @@ class AccessEngine:
         """Return all preferences that are about a topic, of whomever."""
         buckets = self._preferences.matching(topic)
         return pick(buckets, sorted({user for bucket in buckets for user in bucket}))
+
+    def concerns(self, action: Action) -> bool:
+        """Say whether anything here decides: policies are required, or preferences exist."""
+        return self.settings.required or (action == "read" and len(self._preferences) > 0)
 
     @property
     def has_preferences(self) -> bool:

@@ -13,7 +13,6 @@ from typing import Any
 
 from penstock.lang import Expression
 from penstock.policy.access.emergencies import (
-    Applied,
     Emergency,
     Situations,
     SituationsUnknownError,
@@ -22,7 +21,7 @@ from penstock.policy.access.objects import Message
 from penstock.policy.access.plans import DEFAULT, Enforcement
 from penstock.policy.access.principals import Action, Principal
 from penstock.policy.access.rules import Policy, Preference
-from penstock.policy.decision import Considered, Explanation, list_considered
+from penstock.policy.decision import Applied, Considered, Explanation, Part, list_considered
 
 
 def explain_access(
@@ -98,9 +97,12 @@ class _Explanation:
             reason = f"it grants {action} in the situation {applied}"
             if preference is not None:
                 reason += f", and sets {preference} aside"
-            return self._decision(rule, reason, allowed=True, situation=str(applied))
+            return self._decision(
+                rule, reason, allowed=True, situation=str(applied), part=Part.EMERGENCIES
+            )
         if preference is not None:
-            return self._decision(preference, "none of the publisher's preferences holds")
+            reason = "none of the publisher's preferences holds"
+            return self._decision(preference, reason, part=Part.PREFERENCES)
         if ordinary is not None:
             reason = f"ordinary policies are set aside by {self.aside}"
         elif any_rules:
@@ -110,10 +112,16 @@ class _Explanation:
         return self._decision(DEFAULT, reason)
 
     def _decision(
-        self, rule: str, reason: str, *, allowed: bool = False, situation: str | None = None
+        self,
+        rule: str,
+        reason: str,
+        *,
+        allowed: bool = False,
+        situation: str | None = None,
+        part: Part = Part.POLICIES,
     ) -> Explanation:
         considered, more = list_considered(self.looked_at)
-        return Explanation(allowed, rule, reason, considered, more, situation)
+        return Explanation(allowed, rule, reason, considered, more, situation, part)
 
     def _look_at_preferences(self, preferences: Sequence[Preference]) -> str | None:
         """Return the first preference where none holds."""

@@ -21,21 +21,18 @@ from typing import Any, Final, NamedTuple
 
 from penstock.policy.access.emergencies import (
     NO_SITUATIONS,
-    Applied,
     Emergency,
     Situations,
     SituationsUnknownError,
 )
 from penstock.policy.access.objects import Message, ObjectLayout
 from penstock.policy.access.rules import (
-    VOLATILE,
-    Decision,
-    Depends,
     Policy,
     Preference,
     depends_on,
     fields_of,
 )
+from penstock.policy.decision import VOLATILE, Applied, Decision, Depends, Part
 
 DEFAULT: Final = "enforcement default"
 CACHE_LIMIT: Final = 131_072
@@ -157,9 +154,18 @@ class PartialDecision:
         if self.preference is None and self._ordinary is not None and not aside:
             return Decision(True, self._ordinary, depends)  # noqa: FBT003
         if granting is None:
-            return Decision(False, self.preference or DEFAULT, depends)  # noqa: FBT003
+            if self.preference is not None:
+                return _refuse_by_preference(self.preference, depends)
+            return Decision(False, DEFAULT, depends)  # noqa: FBT003
         overridden = self.preference is not None
-        return Decision(True, granting, depends, granted_in, overridden)  # noqa: FBT003
+        return Decision(
+            True,  # noqa: FBT003
+            granting,
+            depends,
+            granted_in,
+            overridden,
+            Part.EMERGENCIES,
+        )
 
 
 class Plan:
@@ -282,7 +288,7 @@ class Plan:
         if held and not any(holds(s, o, e, t) is True for _, holds in held):
             preference = held[0][0]
             if not settings.override:
-                return Decision(False, preference, self.depends)  # noqa: FBT003
+                return _refuse_by_preference(preference, self.depends)
         ordinary: str | None = None if settings.required else DEFAULT
         for name, holds in self._ordinary:
             if holds(s, o, e, t) is True:
@@ -313,3 +319,7 @@ class Plan:
             else:
                 cases.append(EmergencyCase(emergency, subject, rule))
         return cases, aside
+
+
+def _refuse_by_preference(rule: str, depends: Depends) -> Decision:
+    return Decision(allowed=False, rule=rule, depends=depends, part=Part.PREFERENCES)

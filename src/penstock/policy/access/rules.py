@@ -10,39 +10,16 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from enum import IntFlag
 from functools import reduce
 from operator import attrgetter, or_
 from typing import Final, Generic, TypeVar
 
 from penstock.lang import Expression
 from penstock.lang.tree import find_references
-from penstock.policy.access.emergencies import Applied, Emergency
+from penstock.policy.access.emergencies import Emergency
 from penstock.policy.access.principals import Action
+from penstock.policy.decision import VOLATILE, Depends
 from penstock.policy.filters.tree import FilterTree
-
-
-class Depends(IntFlag):
-    """What a decision depends on besides principal, action, topic and the definitions."""
-
-    NOTHING = 0
-    OBJECT = 1
-    """Attributes of `o`."""
-    ENVIRONMENT = 2
-    """Attributes of `e` other than the time."""
-    PUBLISHER = 4
-    """Who published: a condition names them, or some publisher has preferences about the
-    topic. What else a decision depends on may differ from publisher to publisher then."""
-    SITUATION = 8
-    """The situations of emergency scenarios."""
-    MESSAGE = 16
-    """The payload or other parts of the packet. Never remembered."""
-    TIME = 32
-    """The time. Never remembered."""
-
-
-VOLATILE: Final = Depends.MESSAGE | Depends.TIME
 
 _OF_ROOT: Final = {
     "s": Depends.NOTHING,
@@ -56,22 +33,6 @@ _OF_FIELD: Final[Mapping[tuple[str, ...], Depends]] = {
     ("t", "user"): Depends.PUBLISHER,
     ("t", "clientId"): Depends.PUBLISHER,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """The outcome of a decision, for the hot path."""
-
-    allowed: bool
-    rule: str
-    depends: Depends
-    applied: Applied | None = None
-    """The situation in which an emergency policy granted it."""
-    overridden: bool = False
-    """Whether an emergency set the publisher's preferences aside: to be audited."""
-
-    def __bool__(self) -> bool:
-        return self.allowed
 
 
 class Policy:

@@ -7,8 +7,8 @@
 Rules that hold here:
 - No I/O, no clock: each method takes its step at once, so that the gateway reads the state
   and acts on it with nothing in between.
-- In all modes a delivery passes only if some active subscription that matches it has an
-  access purpose that the topic's reservations allow and the message's own purposes admit.
+- In all modes an active subscription receives from a topic only what the topic's
+  reservations allow its access purpose. The authorizer adds what else must allow it.
 - A subscription is active exactly as long as it would be accepted if it were made now.
 - Input is checked before anything changes; an error leaves the state as it was.
 """
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 from penstock.errors import UsageError
 from penstock.model.purposes import PurposeSet, check_purpose
@@ -33,8 +32,6 @@ from penstock.policy.purposes.admissions import Admissions
 from penstock.policy.purposes.explanations import (
     draw_reservations,
     explain_group,
-    explain_message,
-    explain_topic,
 )
 from penstock.policy.purposes.filter_coverage import FilterCoverage
 from penstock.policy.purposes.presubscriptions import Presubscriptions
@@ -43,6 +40,11 @@ from penstock.policy.purposes.settings import PurposeSettings
 from penstock.policy.purposes.subscriptions import Subscription, Subscriptions
 
 TREE_LIMIT = 1_000
+
+Decide = Callable[[str | bytes, str | None], bool]
+"""Tells whether the reservations of a topic allow a purpose."""
+Permits = Callable[[Subscription, str | bytes], bool]
+"""Tells the same for an active subscription, by what its admission has shown where it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,24 +72,14 @@ class Admission:
         return self.decision.allowed
 
 
-class Permits(Protocol):
-    """Tells whether a message may pass through a subscription."""
-
-    def __call__(
-        self, subscription: Subscription, topic: str | bytes, message: PurposeSet | None = None
-    ) -> bool:
-        """Tell it for one subscription, topic and, if it carries any, the message's purposes."""
-        ...
-
-
 class PurposeEngine:
     """Reservations, subscriptions and presubscriptions under one set of settings.
 
-    `decide(topic, ap)` and `permits(subscription, topic, message)` are the hot paths. They
+    `decide(topic, ap)` and `permits(subscription, topic)` are the hot paths. They
     are replaced when a setting changes: look them up on the engine for each use.
     """
 
-    decide: Callable[[str | bytes, str | None], bool]
+    decide: Decide
     permits: Permits
 
     def __init__(
@@ -222,18 +214,6 @@ class PurposeEngine:
             self.unsubscribe(client, subscription.text)
         return ended
 
-    # Deliveries
-
-    def check(self, topic: str, ap: str | None, message: PurposeSet | None = None) -> Explanation:
-        """Explain whether a message on a topic may be used for a purpose."""
-        decision = explain_topic(
-            self.reservations,
-            topic,
-            ap,
-            allow_unreserved=self.settings.allow_without_reservation,
-        )
-        return explain_message(decision, ap, message) if message is not None else decision
-
     # Inside
 
     def _admit(
@@ -254,25 +234,15 @@ class PurposeEngine:
             )
 
 
-def _make_permits(decide: Callable[[str | bytes, str | None], bool], *, check: bool) -> Permits:
+def _make_permits(decide: Decide, *, check: bool) -> Permits:
     # Closures, because looking things up on the engine would cost as much as the decision.
-    def permit_checked(
-        subscription: Subscription, topic: str | bytes, message: PurposeSet | None = None
-    ) -> bool:
-        return (
-            subscription.active
-            and (subscription.whole or decide(topic, subscription.ap))
-            and (message is None or message.admits(subscription.ap))
-        )
+    def permit_checked(subscription: Subscription, topic: str | bytes) -> bool:
+        return subscription.whole or decide(topic, subscription.ap)
 
-    def permit_active(
-        subscription: Subscription,
-        topic: str | bytes,  # noqa: ARG001
-        message: PurposeSet | None = None,
-    ) -> bool:
-        return subscription.active and (message is None or message.admits(subscription.ap))
+    def permit_admitted(subscription: Subscription, topic: str | bytes) -> bool:  # noqa: ARG001
+        return True
 
-    return permit_checked if check else permit_active
+    return permit_checked if check else permit_admitted
 
 
 def _sort_turned(turned: Iterable[Subscription]) -> SubscriptionChanges:

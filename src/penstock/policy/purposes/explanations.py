@@ -10,14 +10,13 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from heapq import nsmallest
 from itertools import islice
 
 from penstock.errors import quote
 from penstock.model.purposes import ALLOWS, PROHIBITS, PurposeSet
 from penstock.model.topics import covers
-from penstock.policy.decision import Considered, Explanation, list_considered
+from penstock.policy.decision import Considered, Explanation, Part, list_considered
 from penstock.policy.purposes.reservations import Reservations
 from penstock.policy.purposes.settings import Mode
 from penstock.policy.purposes.subscriptions import Subscription
@@ -29,16 +28,16 @@ EMPTY_LEVEL = "(empty)"
 _EFFECTS = {PROHIBITS: "prohibits", ALLOWS: "allows"}
 
 
-def explain_topic(
-    reservations: Reservations, topic: str, ap: str | None, *, allow_unreserved: bool
-) -> Explanation:
+def explain_topic(reservations: Reservations, topic: str, ap: str | None) -> Explanation:
     """Explain whether a subscription for this purpose may receive from the topic."""
     applying = sorted(reservations.affected(topic), key=_by_levels)
     considered, more = list_considered(
         Considered(_name(filter_, purposes), effect(purposes, ap)) for filter_, purposes in applying
     )
     if not applying:
-        return _explain_unreserved(f"topic {quote(topic)}", allow_unreserved=allow_unreserved)
+        return _explain_unreserved(
+            f"topic {quote(topic)}", allow_unreserved=reservations.allow_unreserved
+        )
     allowed = False
     deciding = _first(applying, lambda purposes: purposes.effect(ap) == PROHIBITS)
     reason = f"it prohibits {ap}"
@@ -49,7 +48,7 @@ def explain_topic(
     if deciding is None:
         deciding = _name(*applying[0])
         reason = _say_silence(f"topic {quote(topic)} is reserved", ap)
-    return Explanation(allowed, deciding, reason, considered, more)
+    return Explanation(allowed, deciding, reason, considered, more, part=Part.RESERVATIONS)
 
 
 def explain_filter(
@@ -84,15 +83,23 @@ def explain_filter(
     return Explanation(False, rule, reason, considered, more)  # noqa: FBT003
 
 
-def explain_message(decision: Explanation, ap: str | None, message: PurposeSet) -> Explanation:
-    """Add what a message says for itself to the decision on its topic."""
+def explain_message(ap: str | None, message: PurposeSet) -> Explanation:
+    """Explain whether a message admits a purpose by what it says for itself."""
     own = f"purposes of the message {message}"
     admitted = message.admits(ap)
-    considered = (*decision.considered, Considered(own, "admits" if admitted else "refuses"))
-    if admitted or not decision.allowed:
-        return replace(decision, considered=considered)
-    reason = f"the message does not admit {ap or 'a subscription without purpose'}"
-    return Explanation(False, own, reason, considered, decision.more)  # noqa: FBT003
+    whom = ap or "a subscription without purpose"
+    return Explanation(
+        admitted,
+        own,
+        f"the message {'admits' if admitted else 'does not admit'} {whom}",
+        (Considered(own, "admits" if admitted else "refuses"),),
+        part=Part.MESSAGE_PURPOSES,
+    )
+
+
+def name_subscription(subscription: Subscription) -> str:
+    """Return what a subscription is called in explanations."""
+    return f"subscription {subscription.text} with {_say_purpose(subscription.ap)}"
 
 
 def explain_group(member: Subscription, ap: str | None) -> Explanation:
@@ -162,6 +169,7 @@ def _explain_unreserved(what: str, *, allow_unreserved: bool) -> Explanation:
         allowed=allow_unreserved,
         rule=DEFAULT_RULE,
         reason=f"{what} is not reserved, and the setting is {str(allow_unreserved).lower()}",
+        part=Part.RESERVATIONS,
     )
 
 

@@ -58,6 +58,11 @@ class Reservations:
         self._cache = TopicCache(self._work_out, self._cache_limit) if cached else None
         self.decide = self._decide_by_cache(self._cache) if self._cache is not None else self._walk
 
+    @property
+    def allow_unreserved(self) -> bool:
+        """Whether topics without a reservation are open to everybody."""
+        return self._unreserved[None] > 0
+
     def __len__(self) -> int:
         return len(self._store)
 

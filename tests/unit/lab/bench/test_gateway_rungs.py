@@ -1,30 +1,29 @@
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 import pytest
 
 from penstock.definitions import DefinitionSet
-from penstock.definitions.decisions import Decider, Question
+from penstock.definitions.authorizer import make_authorizer
+from penstock.policy.authorizer import make_request
 from penstock_lab.bench.gateway.rungs import LADDER, LADDER_QOS_1, Rung
 from penstock_lab.bench.load.plan import topics_of
 
 
 @pytest.mark.parametrize("rung", LADDER, ids=lambda rung: rung.name)
 def test_every_message_of_every_rung_is_allowed(rung: Rung) -> None:
-    decider = Decider(DefinitionSet.build(rung.documents(251)))
+    authorizer = make_authorizer(DefinitionSet.build(rung.documents(251)))
     for number in (0, 249):
         for topic in topics_of(number):
-            question = Question(topic, purpose=rung.purpose)
-            assert decider.decide(question, now=datetime.now(UTC)).allowed
+            question = make_request(topic, purpose=rung.purpose)
+            assert authorizer.authorize(question).allowed
 
 
 @pytest.mark.parametrize("rung", [rung for rung in LADDER if rung.rules], ids=lambda r: r.name)
 def test_rules_have_something_to_forbid(rung: Rung) -> None:
-    decider = Decider(DefinitionSet.build(rung.documents(251)))
+    authorizer = make_authorizer(DefinitionSet.build(rung.documents(251)))
     for purpose in ("marketing/individualized", "operational/surveillance", None):
-        question = Question(topics_of(3)[0], purpose=purpose)
-        assert not decider.decide(question, now=datetime.now(UTC)).allowed
+        question = make_request(topics_of(3)[0], purpose=purpose)
+        assert not authorizer.authorize(question).allowed
 
 
 def test_the_ladder_begins_with_the_bare_broker_and_the_gateway_without_rules() -> None:

@@ -18,7 +18,8 @@ from penstock.policy.access.engine import AccessEngine
 from penstock.policy.access.objects import Message
 from penstock.policy.access.plans import KEY_LIMIT, Enforcement
 from penstock.policy.access.principals import Directory, KnownAttributes
-from penstock.policy.access.rules import Depends, Policy, Preference, depends_on
+from penstock.policy.access.rules import Policy, Preference, depends_on
+from penstock.policy.decision import Depends
 
 SCOPE = build_scope(
     s={"uid": "string"}, o={"patientId": "string"}, e={"ward": "string"}, payload={"x": "int"}

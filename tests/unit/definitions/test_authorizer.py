@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from penstock.definitions import DefinitionSet, read_text
-from penstock.definitions.decisions import Decider, Question
+from penstock.definitions.authorizer import make_authorizer
 from penstock.errors import UsageError
+from penstock.policy.authorizer import make_request
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -44,8 +45,10 @@ policies: required
 
 
 def _decide(text: str = WARD, **question: Any) -> tuple[bool, str]:
-    decider = Decider(DefinitionSet.build(read_text(text).documents))
-    decision = decider.decide(Question(**question), now=NOW)
+    authorizer = make_authorizer(DefinitionSet.build(read_text(text).documents))
+    request = make_request(about=question.pop("object", {}), environment={"time": NOW}, **question)
+    decision = authorizer.explain(request)
+    assert authorizer.authorize(request).allowed == decision.allowed
     return decision.allowed, str(decision)
 
 
@@ -103,8 +106,10 @@ def test_policies_are_looked_at_only_where_they_are_required() -> None:
 
 def test_deleting_the_last_policy_closes_rather_than_opens() -> None:
     documents = [item for item in read_text(WARD).documents if item.kind != "policy"]
-    decider = Decider(DefinitionSet.build(documents))
-    assert not decider.decide(Question(**GRANTED), now=NOW).allowed
+    question = {**GRANTED, "about": GRANTED["object"]}
+    del question["object"]
+    authorizer = make_authorizer(DefinitionSet.build(documents))
+    assert not authorizer.authorize(make_request(**question)).allowed
 
 
 def test_strict_mode_closes_what_is_not_reserved() -> None:

@@ -47,8 +47,12 @@ class DeclaredPurposes:
         """Say what is wrong with an access purpose; nothing where it may be used."""
         if purpose is None or self.admits(purpose):
             return ""
+        near = self.nearest(purpose)
+        fix = f"did you mean {near!r}?" if near else "declare it, or use one that is declared"
+        return f"there is no purpose {quote(purpose)} → {fix}"
+
+    def nearest(self, purpose: str) -> str | None:
+        """Return the declared purpose that a misspelt one may mean."""
         # Comparing takes long for many names, and anybody may ask.
         some = [name for name, _ in zip(self._names, range(_COMPARED), strict=False)]
-        near = difflib.get_close_matches(purpose, some, n=1)
-        fix = f"did you mean {near[0]!r}?" if near else "declare it, or use one that is declared"
-        return f"there is no purpose {quote(purpose)} → {fix}"
+        return next(iter(difflib.get_close_matches(purpose, some, n=1)), None)

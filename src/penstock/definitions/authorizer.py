@@ -1,0 +1,97 @@
+"""Makes the authorizer of a set of definitions, and says which settings of purposes hold.
+
+Rules that hold here:
+- The settings in force are those of the definition `purpose-settings`, all of them; where
+  there is none, the configured ones. A gateway and who asks beside it find them alike.
+- A gateway follows changes one by one (`gateway.authorization.rules`); the outcome is the one
+  that making the authorizer of the whole set afresh would have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import Any
+
+from penstock.config.sections.gateway import FilteringSettings
+from penstock.definitions.access import AccessDefinitions
+from penstock.definitions.set import DefinitionSet
+from penstock.errors import UsageError, quote
+from penstock.model import kinds
+from penstock.policy.authorizer import Authorizer
+from penstock.policy.purposes.declared_purposes import DeclaredPurposes
+from penstock.policy.purposes.engine import PurposeEngine
+from penstock.policy.purposes.settings import PurposeSettings
+
+
+def configured_settings(filtering: FilteringSettings) -> PurposeSettings:
+    """Return the settings of purposes that hold where no definition says otherwise."""
+    return PurposeSettings(
+        allow_without_reservation=not filtering.strict,
+        filter_on_subscribe=filtering.mode == "subscribe",
+        filter_on_publish=filtering.mode == "publish",
+        filter_hybrid=filtering.mode == "hybrid",
+        auto_persist=True,
+    )
+
+
+def settings_in_force(
+    configured: PurposeSettings, body: Mapping[str, Any] | None
+) -> PurposeSettings:
+    """Return the settings of purposes that hold: the definition's, or else those configured."""
+    if body is None:
+        return configured
+    declared = kinds.PurposeSettings.model_validate({"name": "default", **body})
+    return PurposeSettings(
+        **{field.name: getattr(declared, field.name) for field in fields(PurposeSettings)}
+    )
+
+
+def make_authorizer(
+    definitions: DefinitionSet, configured: PurposeSettings | None = None
+) -> Authorizer:
+    """Make what decides under a set of definitions."""
+    declared_settings = definitions.get(kinds.PurposeSettings, "default")
+    body = declared_settings.model_dump() if declared_settings is not None else None
+    purposes = PurposeEngine(settings_in_force(configured or PurposeSettings(), body))
+    purposes.replace_reservations(
+        (it.name, it.purposes) for it in definitions.of(kinds.Reservation).values()
+    )
+    declared = DeclaredPurposes()
+    declared.take(definitions.definitions, definitions.definitions)
+    return Authorizer(purposes, declared, AccessDefinitions(definitions).access)
+
+
+def suppose_situations(
+    definitions: DefinitionSet, situations: Mapping[str, str]
+) -> list[tuple[str, str, str]]:
+    """Return supposed situations as scenario, subject, situation; all must exist.
+
+    They are given by scenario and subject, `covid/patient-17`.
+    """
+    plans = definitions.of(kinds.Plan)
+    known = {
+        name: [situation.id for situation in plans[scenario.plan].situations]
+        for name, scenario in definitions.of(kinds.Scenario).items()
+    }
+    found = []
+    for instance, situation in situations.items():
+        # Names and subjects may have slashes: the longest name that is known counts.
+        fitting = [it for it in known if instance.startswith(f"{it}/")]
+        scenario = max(fitting, key=len, default=None)
+        if scenario is None or instance == f"{scenario}/":
+            raise UsageError(
+                f"{quote(instance)} names no scenario and subject",
+                fix=f"write SCENARIO/SUBJECT; scenarios are {_list(known)}",
+            )
+        if situation not in known[scenario]:
+            raise UsageError(
+                f"the scenario {scenario!r} has no situation {quote(situation)}",
+                fix=f"name one of {_list(known[scenario])}",
+            )
+        found.append((scenario, instance.removeprefix(f"{scenario}/"), situation))
+    return found
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(names) or "not defined"

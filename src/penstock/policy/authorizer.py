@@ -1,0 +1,302 @@
+"""The one authorizer: who may read and write what, for which purpose, now.
+
+    request ──▶ subscription ──▶ declared purposes ──▶ reservations ──▶ message purposes ─┐
+    (a write begins behind them)                                                          │
+                     decision ◀── policies, preferences, emergencies ◀────────────────────┘
+
+Gateway, command line, demonstrations and, later, console and views ask it and nothing else.
+
+Rules that hold here:
+- One composition, in `_compose`: an ordered list of parts. All of them must allow; the first
+  that denies decides, else the last that has something to say. `authorize` and `explain` walk
+  the same list.
+- Policies, preferences and emergencies are one part: an emergency policy may grant against
+  both of the others, so that none of them decides alone.
+- A new kind of rule is a new part in `_compose`, nowhere else: roles and consent belong
+  behind the message purposes, interaction rules behind the policies. A part is a class with
+  `decide` and `explain` beside those below, and a member of `Part`.
+- No I/O, no clock: environment and situations come with the request.
+- A part that denies names what its denial depends on; a grant depends on what all parts
+  depended on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final, NamedTuple, Protocol
+
+from penstock.errors import UsageError, quote
+from penstock.model.purposes import PurposeSet, check_purpose
+from penstock.model.topics import check_topic
+from penstock.policy.access.emergencies import NO_SITUATIONS, Situations
+from penstock.policy.access.engine import AccessEngine
+from penstock.policy.access.objects import Message
+from penstock.policy.access.plans import DEFAULT
+from penstock.policy.access.principals import Action
+from penstock.policy.decision import Decision, Explanation, Part
+from penstock.policy.purposes.declared_purposes import RULE as UNDECLARED
+from penstock.policy.purposes.declared_purposes import DeclaredPurposes
+from penstock.policy.purposes.engine import PurposeEngine
+from penstock.policy.purposes.explanations import explain_message, explain_topic, name_subscription
+from penstock.policy.purposes.subscriptions import Subscription
+
+UNSTAMPED: Final = "unstamped"
+"""The rule that denies a message of which nobody knows who published it."""
+
+
+class AccessRequest(NamedTuple):
+    """Whether someone may read or write a message, for a purpose, now."""
+
+    action: Action
+    topic: str
+    user: str | None = None
+    client: str | None = None
+    purpose: str | None = None
+    """The access purpose; writing has none."""
+    message_purposes: PurposeSet | None = None
+    """The purposes that the message carries for itself."""
+    subscription: Subscription | None = None
+    """The subscription that the message would pass through, where one is held."""
+    message: Message | None = None
+    """What is read or written. None says that nobody knows who published it."""
+    environment: Mapping[str, Any] = {}
+    """What conditions know as `e`, the time included; the purpose is added here."""
+    situations: Situations = NO_SITUATIONS
+    attributes: Mapping[str, Any] | None = None
+    """Attributes of a hypothetical principal: they go before those that are known."""
+
+
+def make_request(
+    topic: str,
+    *,
+    action: Action = "read",
+    purpose: str | None = None,
+    user: str | None = None,
+    client: str | None = None,
+    attributes: Mapping[str, Any] | None = None,
+    about: Mapping[str, Any] | None = None,
+    environment: Mapping[str, Any] | None = None,
+    payload: Mapping[str, Any] | None = None,
+    publisher: str | None = None,
+    message_purposes: PurposeSet | None = None,
+    situations: Situations = NO_SITUATIONS,
+) -> AccessRequest:
+    """Make the request of a question by hand: of a message as it is described, checked.
+
+    `about` are attributes of a hypothetical object, `publisher` is who published what is read.
+    """
+    check_topic(topic)
+    if purpose is not None:
+        check_purpose(purpose)
+    writes = action == "write"
+    if writes and purpose is not None:
+        raise UsageError(
+            "a purpose belongs to reading; writing has none", fix="leave out the purpose"
+        )
+    return AccessRequest(
+        action,
+        topic,
+        user,
+        client,
+        purpose,
+        message_purposes=message_purposes,
+        message=Message(
+            topic,
+            payload or {},
+            user=user if writes else publisher,
+            client=client if writes else None,
+            about=about,
+        ),
+        environment=environment or {},
+        situations=situations,
+        attributes=attributes or {},
+    )
+
+
+class Authorizer:
+    """Decides on requests by the rules that its parts hold; whoever holds those changes them."""
+
+    __slots__ = ("_parts", "access", "declared", "purposes")
+
+    def __init__(
+        self, purposes: PurposeEngine, declared: DeclaredPurposes, access: AccessEngine
+    ) -> None:
+        self.purposes = purposes
+        self.declared = declared
+        self.access = access
+        self._parts = _compose(purposes, declared, access)
+
+    def authorize(self, request: AccessRequest) -> Decision:
+        """Decide: the hot path."""
+        decided: Decision | None = None
+        for part in self._parts[request.action]:
+            decision = part.decide(request)
+            if decision is None:
+                continue
+            if not decision.allowed:
+                return decision
+            if decided is not None and decided.depends:
+                decision = replace(decision, depends=decision.depends | decided.depends)
+            decided = decision
+        return decided or _UNOPPOSED
+
+    def explain(self, request: AccessRequest) -> Explanation:
+        """Decide the same, and tell all rules that were considered."""
+        told = [part.explain(request) for part in self._parts[request.action]]
+        spoken = [it for it in told if it is not None]
+        if not spoken:
+            return Explanation(
+                allowed=True, rule=DEFAULT, reason="policies are not required for writing"
+            )
+        deciding = next((it for it in spoken if not it.allowed), spoken[-1])
+        return replace(
+            deciding,
+            considered=tuple(item for it in spoken for item in it.considered),
+            more=any(it.more for it in spoken),
+        )
+
+
+class _AuthorizerPart(Protocol):
+    """One kind of rule in the composition; None says that it has nothing to say."""
+
+    def decide(self, request: AccessRequest) -> Decision | None: ...
+
+    def explain(self, request: AccessRequest) -> Explanation | None: ...
+
+
+def _compose(
+    purposes: PurposeEngine, declared: DeclaredPurposes, access: AccessEngine
+) -> Mapping[Action, tuple[_AuthorizerPart, ...]]:
+    """Put the parts in their order; the place for each further kind of rule."""
+    by_access = _AccessPart(access)
+    return {
+        "read": (
+            _SubscriptionPart(),
+            _DeclaredPurposePart(declared),
+            _ReservationPart(purposes),
+            _MessagePurposePart(),
+            # Roles and consent: here.
+            by_access,
+            # Interaction rules: here.
+        ),
+        "write": (by_access,),
+    }
+
+
+_UNOPPOSED: Final = Decision(allowed=True, rule=DEFAULT)
+_PAUSED: Final = Decision(allowed=False, rule="", part=Part.SUBSCRIPTION)
+_UNDECLARED: Final = Decision(allowed=False, rule=UNDECLARED, part=Part.DECLARED_PURPOSES)
+_RESERVED: Final = Decision(allowed=False, rule="", part=Part.RESERVATIONS)
+_COMPATIBLE: Final = Decision(allowed=True, rule="", part=Part.RESERVATIONS)
+_NARROWED: Final = Decision(allowed=False, rule="", part=Part.MESSAGE_PURPOSES)
+_UNSTAMPED: Final = Decision(allowed=False, rule=UNSTAMPED, part=Part.PREFERENCES)
+
+
+class _SubscriptionPart:
+    """A subscription that is paused, or ended, lets nothing pass."""
+
+    def decide(self, request: AccessRequest) -> Decision | None:
+        held = request.subscription
+        return None if held is None or held.active else _PAUSED
+
+    def explain(self, request: AccessRequest) -> Explanation | None:
+        held = request.subscription
+        if held is None or held.active:
+            return None
+        return Explanation(
+            allowed=False,
+            rule=name_subscription(held),
+            reason=f"it is paused: reservations forbid topics of {quote(held.filter)}",
+            part=Part.SUBSCRIPTION,
+        )
+
+
+class _DeclaredPurposePart:
+    """Once purposes are declared, others are none."""
+
+    __slots__ = ("_declared",)
+
+    def __init__(self, declared: DeclaredPurposes) -> None:
+        self._declared = declared
+
+    def decide(self, request: AccessRequest) -> Decision | None:
+        return None if self._declared.admits(request.purpose) else _UNDECLARED
+
+    def explain(self, request: AccessRequest) -> Explanation | None:
+        reason = self._declared.object_to(request.purpose)
+        if not reason:
+            return None
+        return Explanation(
+            allowed=False, rule=UNDECLARED, reason=reason, part=Part.DECLARED_PURPOSES
+        )
+
+
+class _ReservationPart:
+    """The reservations of the topic allow the purpose."""
+
+    __slots__ = ("_purposes",)
+
+    def __init__(self, purposes: PurposeEngine) -> None:
+        self._purposes = purposes
+
+    def decide(self, request: AccessRequest) -> Decision | None:
+        held = request.subscription
+        if held is not None:
+            allowed = self._purposes.permits(held, request.topic)
+        else:
+            allowed = self._purposes.decide(request.topic, request.purpose)
+        return _COMPATIBLE if allowed else _RESERVED
+
+    def explain(self, request: AccessRequest) -> Explanation | None:
+        return explain_topic(self._purposes.reservations, request.topic, request.purpose)
+
+
+class _MessagePurposePart:
+    """The purposes that a message carries narrow those of its topic."""
+
+    def decide(self, request: AccessRequest) -> Decision | None:
+        own = request.message_purposes
+        return None if own is None or own.admits(request.purpose) else _NARROWED
+
+    def explain(self, request: AccessRequest) -> Explanation | None:
+        own = request.message_purposes
+        return None if own is None else explain_message(request.purpose, own)
+
+
+class _AccessPart:
+    """Policies, preferences and emergencies."""
+
+    __slots__ = ("_access",)
+
+    def __init__(self, access: AccessEngine) -> None:
+        self._access = access
+
+    def decide(self, request: AccessRequest) -> Decision | None:
+        access = self._access
+        if not access.concerns(request.action):
+            return None
+        if request.message is None:
+            return _UNSTAMPED
+        principal = access.principal(request.user, request.client, request.attributes)
+        return access.decide(
+            request.action, principal, request.message, _environment(request), request.situations
+        )
+
+    def explain(self, request: AccessRequest) -> Explanation | None:
+        access = self._access
+        if not access.concerns(request.action):
+            return None
+        if request.message is None:
+            reason = "nobody knows who published it, and there are preferences"
+            return Explanation(allowed=False, rule=UNSTAMPED, reason=reason, part=Part.PREFERENCES)
+        principal = access.principal(request.user, request.client, request.attributes)
+        return access.explain(
+            request.action, principal, request.message, _environment(request), request.situations
+        )
+
+
+def _environment(request: AccessRequest) -> Mapping[str, Any]:
+    if request.action == "read":
+        return {**request.environment, "purpose": request.purpose}
+    return request.environment
