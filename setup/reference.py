@@ -17,7 +17,6 @@ import penstock.gateway.service.emergencies
 import penstock.pipeline.service.metrics
 import penstock.store.audit
 import penstock.supervisor.part_runner
-import penstock.telemetry.reference
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
 MARK = "<!-- What follows is written by `make docs`. -->\n"
@@ -33,8 +32,8 @@ PARTS = (
 PAGES: dict[str, Callable[[], str]] = {
     "configuration.md": penstock.config.reference.write_reference,
     "definitions.md": penstock.definitions.schemas.write_reference,
-    "command-line.md": penstock.cli.reference.write_reference,
-    "metrics-and-logs.md": penstock.telemetry.reference.write_reference,
+    "command-line.md": penstock.cli.reference.write_commands,
+    "metrics-and-logs.md": penstock.cli.reference.write_metrics,
 }
 
 

@@ -1,4 +1,7 @@
-"""Writes the reference of the command line in Markdown, from the commands themselves."""
+"""Writes the reference in Markdown: of the command line, and of metrics and log fields.
+
+Metrics are declared by the parts that count; whoever calls this imports those first.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,10 @@ from collections.abc import Iterator
 import click
 
 from penstock.cli.entry import VERBS, penstock
+from penstock.telemetry import metrics, redaction
 
 
-def write_reference() -> str:
+def write_commands() -> str:
     """Return one section per verb: how it is called, what it does, its options."""
     context = click.Context(penstock, info_name="penstock")
     lines = ["| Verb | What it does |", "| --- | --- |"]
@@ -45,3 +49,16 @@ def _section(command: click.Command, context: click.Context, *, level: int) -> I
             below = command.get_command(context, name)
             if below is not None:
                 yield from _section(below, click.Context(below, context, name), level=level + 1)
+
+
+def write_metrics() -> str:
+    """Return the tables of all metrics declared so far and of all log fields."""
+    lines = ["## Metrics\n", "| Metric | Type | Labels | Meaning |", "| --- | --- | --- | --- |"]
+    for one in metrics.catalogue():
+        if not one.module.startswith("penstock."):
+            continue  # declared by a test
+        labels = "; ".join(f"`{name}`: {', '.join(values)}" for name, values in one.labels.items())
+        lines.append(f"| `{one.name}` | {one.type} | {labels} | {one.help} |")
+    lines += ["", "## Log fields\n", "| Field | Shape |", "| --- | --- |"]
+    lines += [f"| `{name}` | {shape} |" for name, shape in redaction.allowed().items()]
+    return "\n".join([*lines, ""])

@@ -7,7 +7,7 @@ Rules that hold here:
   never meet an old acknowledgement.
 - The lock here is never held while Paho is called: Paho holds locks of its own when it
   calls us, and two locks taken in both orders would block for ever.
-- A refusal is an error for who waits; whoever does not wait is told through `on_refused`.
+- A refusal is an error for who waits; whoever does not wait hears of it through `on_refused`.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Acknowledgement:
     reason: str | None = None
 
     @classmethod
-    def of(cls, told: Iterable[Any]) -> Acknowledgement:
+    def of(cls, arguments: Iterable[Any]) -> Acknowledgement:
         """Read what Paho hands to a callback; its versions order and wrap it differently."""
         code, reason = 0, None
-        for item in told:
+        for item in arguments:
             if isinstance(item, Properties):
                 reason = getattr(item, "ReasonString", None)
                 continue

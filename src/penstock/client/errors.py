@@ -21,11 +21,11 @@ class NoAnswerError(UnavailableError):
 
 
 class RefusedError(DeniedError):
-    """The gateway refused; `filter` and `purpose` say what, `reason` says why if it told."""
+    """The gateway refused; `filter` and `purpose` say what, `reason` says why where known."""
 
     def __init__(self, action: str, *, code: int, reason: str | None, fix: str) -> None:
-        told = reason or ("no reason given" if code <= _UNSPECIFIED else f"code {code:#04x}")
-        super().__init__(f"{action} was refused: {told}", fix=fix)
+        cause = reason or ("no reason given" if code <= _UNSPECIFIED else f"code {code:#04x}")
+        super().__init__(f"{action} was refused: {cause}", fix=fix)
         self.code = code
         self.reason = reason
         self.filter: str | None = None

@@ -145,14 +145,14 @@ class PahoConnection:
                 setattr(self.wrapped, name, hook)
 
     def _hook(self, kind: PacketKind) -> Callback:
-        def hear(client: Client, userdata: Any, mid: int, *told: Any) -> None:
-            answer = Acknowledgement.of(told)
+        def hear(client: Client, userdata: Any, mid: int, *arguments: Any) -> None:
+            answer = Acknowledgement.of(arguments)
             receipt = self._pending.take(kind, mid, answer)
             if receipt is not None:
                 self._settle(receipt, answer)
             theirs = self.callbacks.get(f"on_{kind}")
             if theirs is not None and (receipt is None or self._tell_wrapped):
-                theirs(client, userdata, mid, *told)
+                theirs(client, userdata, mid, *arguments)
 
         return hear
 
@@ -161,11 +161,11 @@ class PahoConnection:
         for query in list(self._queries.get(message.topic, ())):
             query.take_answer(bytes(message.payload))
 
-    def _hear_of_the_end(self, *told: Any) -> None:
+    def _hear_of_the_end(self, *arguments: Any) -> None:
         self._pending.end_unanswered()
         theirs = self.callbacks.get("on_disconnect")
         if theirs is not None:
-            theirs(*told)
+            theirs(*arguments)
 
 
 def _user_properties(packet: int, pairs: UserProperties) -> Properties:

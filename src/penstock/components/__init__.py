@@ -10,7 +10,9 @@ Rules that hold here:
 
 from penstock.components.finders import (
     COMPONENTS,
+    JAR_SETS,
     Component,
+    JarSet,
     find,
     find_chromium,
     find_jars,
@@ -19,7 +21,6 @@ from penstock.components.finders import (
     find_mosquitto,
     find_postgresql,
 )
-from penstock.components.jars import JAR_SETS, JarSet
 from penstock.components.kafka import KafkaCluster
 from penstock.components.mosquitto import MosquittoServer
 from penstock.components.postgresql import PostgresServer

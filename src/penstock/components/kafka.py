@@ -35,8 +35,7 @@ from types import TracebackType
 from typing import Self
 
 from penstock.components import kafka_files, processes
-from penstock.components.finders import find_java
-from penstock.components.jars import JAR_SETS
+from penstock.components.finders import JAR_SETS, find_java
 from penstock.components.kafka_files import ADMIN, HOST
 from penstock.errors import UnavailableError, UsageError, quote
 

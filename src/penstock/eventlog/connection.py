@@ -5,7 +5,7 @@ Rules that hold here:
 - A user's groups and transactions begin with the user's name and a colon. Names have no
   colon, so nobody gets into those of another.
 - Producers are idempotent and wait for all copies.
-- What Kafka does not do is told in our words, and is worth another try.
+- A failure of Kafka is an error in our words, and can be retried.
 """
 
 from __future__ import annotations

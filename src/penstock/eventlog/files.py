@@ -1,16 +1,22 @@
-"""The embedded event log: a folder per topic, a file per stretch of records.
+"""The embedded event log: a folder per topic, a file per segment of records.
 
 Rules that hold here:
 - Appending is all or nothing in order: offsets have no gaps, and what was returned is on
-  the disk. What a stopped writer left of a line is cut off by the next one.
-- Several processes may append and read; writers take turns by a lock on the folder.
+  the disk. A partial line of a stopped writer is cut off by the next one.
+- Several processes may append and read; a lock on the folder serializes writers.
 - A file is named after the offset of its first record and is never changed afterwards,
   but at its end.
+- A `MarkedTopic` writes each chunk once, as `transactions` does for Kafka. It notes what
+  comes and where the topic ends, appends, and notes that it came. After a crash between the
+  notes, the records with the chunk's key from the noted offset on are those that arrived;
+  the rest is appended when the chunk is written again. A chunk that is written again begins
+  with the same records.
 """
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import time
 from bisect import bisect_right
@@ -25,6 +31,7 @@ from penstock.eventlog.lines import (
     MAX_KEY,
     MAX_LINE,
     Record,
+    Slice,
     check_value,
     find_end,
     find_offset,
@@ -32,7 +39,6 @@ from penstock.eventlog.lines import (
     parse_line,
     read_last,
 )
-from penstock.eventlog.slices import Slice
 
 SEGMENT: Final = 64 << 20
 MAX_APPEND: Final = 1_000_000
@@ -207,3 +213,37 @@ def _cut(file: IO[bytes], path: Path, low: int, high: int, size: int) -> Iterato
             end = min(end - 1 + len(file.readline(MAX_LINE)), high)
         yield Slice(str(path), low, end)
         low = end
+
+
+class MarkedTopic:
+    """Writes chunks to a topic, for one writer of a name."""
+
+    def __init__(self, topic: Topic, note: Path) -> None:
+        self._topic = topic
+        self._note = note
+        held = json.loads(note.read_bytes()) if note.exists() else {}
+        self.mark: bytes | None = held["mark"].encode() if held.get("mark") else None
+        self._begun: int | None = held.get("begun")
+
+    def write(self, values: Sequence[bytes], mark: bytes) -> None:
+        """Append a chunk, and keep the mark behind it."""
+        key = f"{self._note.stem}@{self.mark.decode() if self.mark else ''}".encode()[:4096]
+        arrived = 0
+        if self._begun is not None:
+            arrived = sum(record.key == key for record in self._topic.read(self._begun))
+        else:
+            self._keep(begun=self._topic.next_offset)
+        self._topic.append(values[arrived:], [key] * (len(values) - arrived))
+        self.mark, self._begun = mark, None
+        self._keep()
+
+    def _keep(self, begun: int | None = None) -> None:
+        mark = self.mark.decode() if self.mark else None
+        self._note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        partial = self._note.with_suffix(".partial")
+        with partial.open("w", encoding="utf-8") as file:
+            json.dump({"mark": mark, "begun": begun}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(self._note)
+        sync_folder(self._note.parent)

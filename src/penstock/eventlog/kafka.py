@@ -93,7 +93,7 @@ class KafkaLog:
             except KafkaException as error:
                 # A client goes on trying with a wrong password; there is no use in it.
                 if self.refused() or time.monotonic() > deadline:
-                    raise self.explain("it did not tell its topics", error) from error
+                    raise self.explain("it did not list its topics", error) from error
             else:
                 return sorted(name for name in found if not name.startswith("__"))
 
@@ -128,7 +128,7 @@ class KafkaLog:
         """Say what failed; where nobody let us in, that is why.
 
         Clients are made anew for the next try: they look for brokers again, and ask for the
-        password again, which somebody may have mended.
+        password again, which somebody may have corrected.
         """
         noted = self._noted if self.refused() else None
         self._noted = None
@@ -228,7 +228,7 @@ class KafkaTopic:
                 return
 
     def describe(self) -> Description:
-        """Return what tells the topic from others of its name; raises where there is none."""
+        """Return id and partitions of the topic; raise where there is none."""
         asked = self._log.admin.describe_topics(
             TopicCollection([self.name]), request_timeout=self._timeout
         )
@@ -249,11 +249,11 @@ class KafkaTopic:
             try:
                 found[number] = reader.get_watermark_offsets(place, timeout=self._timeout)
             except KafkaException as error:
-                what = f"it did not tell where {quote(self.name)} ends"
+                what = f"it did not say where {quote(self.name)} ends"
                 raise self._log.explain(what, error) from error
             if found[number] is None:
                 raise self._log.explain(
-                    f"it did not tell where {quote(self.name)} ends", TimeoutError()
+                    f"it did not say where {quote(self.name)} ends", TimeoutError()
                 )
         return found
 

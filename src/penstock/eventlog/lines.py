@@ -1,13 +1,13 @@
-"""How a record stands in a file of the log, and how it is found there again.
+"""The format of a record in a file of the log, and how it is found there.
 
     offset TAB milliseconds TAB key TAB value LF
 
 Rules that hold here:
-- A line is a record, so that a file can be cut into pieces at any line end and read in
+- A line is a record, so that a file can be split at any line end and its slices be read in
   parallel. JSON needs no control characters; a value or key that has some, or begins with =,
   is written in base64 behind a =.
 - Offsets grow by one from line to line. The offset stands first in each line, so that a
-  place in a file is found by halving, without an index that could be wrong.
+  position in a file is found by binary search, without an index that could be wrong.
 - A line without its end is no record: its writer was stopped.
 """
 
@@ -17,6 +17,7 @@ import base64
 import binascii
 import os
 import re
+from pathlib import Path
 from typing import IO, Final, NamedTuple
 
 from penstock.errors import PenstockError, UsageError
@@ -134,3 +135,17 @@ def _next_line(file: IO[bytes], place: int, most: int) -> int:
     file.seek(place - 1)
     skipped = file.readline(MAX_LINE)
     return min(place - 1 + len(skipped), most)
+
+
+class Slice(NamedTuple):
+    """Whole lines of a file, from one byte to before another."""
+
+    path: str
+    start: int
+    end: int
+
+    def read(self) -> bytes:
+        """Return the lines."""
+        with Path(self.path).open("rb") as file:
+            file.seek(self.start)
+            return file.read(self.end - self.start)

@@ -9,7 +9,7 @@ Rules that hold here:
   committed is undone, and they can commit no more.
 - The mark of the newest batch stands in a topic of marks, which keeps the newest of each
   writer for good. It is committed with the records or not at all, so that after a crash it
-  tells which batch was the last. The offsets of a consumer group would do as well, but the
+  says which batch was the last. The offsets of a consumer group would do as well, but the
   broker forgets them after a week.
 - Another writer's open transaction hides marks that were committed behind its own. The mark
   is therefore read when all that was there at first is decided.

@@ -13,7 +13,7 @@ from penstock.eventlog.connection import (
     owned_name,
     producer_settings,
 )
-from penstock.kafka.acls import Acl, WantedAccess
+from penstock.kafka.acls import Acl, RoleStatus, UserStatus, WantedAccess
 from penstock.kafka.administration import (
     Administration,
     PendingError,
@@ -24,7 +24,6 @@ from penstock.kafka.audit import AccessAudit
 from penstock.kafka.cluster import Cluster, make_topics, wanted_topics
 from penstock.kafka.drift import Drift
 from penstock.kafka.reconciler import Reconciler, ReconcileResult, open_reconciler
-from penstock.kafka.status import RoleStatus, UserStatus
 from penstock.kafka.watch import run_watch
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 Rules that hold here:
 - A command is one change of definitions, checked as a whole, with history and audit; a
-  password goes with it in the same transaction. Then the audit log is told which command
+  password goes with it in the same transaction. Then the audit log records which command
   it was, and the cluster is brought to it.
 - A command that returns is done, at the cluster too. One that raises `PendingError` is
   stored, and the cluster gets it later; any other error means that nothing was stored.
@@ -18,12 +18,10 @@ from sqlalchemy import Connection
 
 from penstock.config.sections.brokers import KafkaSettings
 from penstock.errors import PenstockError, UnavailableError, UsageError, quote
-from penstock.kafka.acls import WantedAccess
+from penstock.kafka.acls import RoleStatus, UserStatus, WantedAccess, role_status, user_status
 from penstock.kafka.audit import AccessAudit
-from penstock.kafka.credential_vault import CredentialVault
+from penstock.kafka.credentials import CredentialVault, derive
 from penstock.kafka.reconciler import Reconciler, ReconcileResult, open_reconciler
-from penstock.kafka.scram import derive
-from penstock.kafka.status import RoleStatus, UserStatus, role_status, user_status
 from penstock.model.document import Document, Key
 from penstock.model.kinds.roles import TARGETS, Permission
 from penstock.store.checked import CheckedDefinitions, Wanted

@@ -5,7 +5,7 @@ is left of it, salted and iterated, which the protocol takes as it is. Where it 
 allowed to list users librdkafka ends the process, and where it is not allowed to list
 ACLs it says that there are none, which would pass for a revocation that is done. So this
 module logs in by itself and makes the requests on users and ACLs, with thousands of them
-in one. The login also tells at once, and in plain words, whether a cluster is out of reach
+in one. The login also shows at once, and in plain words, whether a cluster is out of reach
 or does not let us in.
 
 Rules that hold here:
@@ -27,6 +27,7 @@ from penstock.config.sections.brokers import KafkaSettings
 from penstock.errors import UnavailableError, quote
 from penstock.eventlog.connection import read_password, require_bootstrap
 from penstock.kafka.acls import Acl
+from penstock.kafka.credentials import Credential, Login, LoginRefusedError
 from penstock.kafka.protocol import (
     NO_TAGS,
     ResponseReader,
@@ -39,7 +40,6 @@ from penstock.kafka.protocol import (
     write_list,
     write_text,
 )
-from penstock.kafka.scram import Credential, Login, LoginRefusedError
 
 RESPONSE_LIMIT = 64 * 1024 * 1024
 MECHANISMS = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
@@ -111,7 +111,7 @@ class BrokerConnection(ExitStack):
         # An empty list asks for all. So does none, but brokers fail at that without an answer
         # where they ought to refuse it.
         response = self._ask_flexible(_DESCRIBE_SCRAM, write_list([]))
-        self._allow(response, "did not tell its users")
+        self._allow(response, "did not list its users")
         found = set()
         for _ in range(response.count()):
             found.add(response.text())
@@ -124,7 +124,7 @@ class BrokerConnection(ExitStack):
         return found
 
     def identity(self) -> str:
-        """Return what tells this cluster from any other."""
+        """Return the id of this cluster."""
         return self._describe().text()
 
     def brokers(self) -> list[str]:
@@ -144,7 +144,7 @@ class BrokerConnection(ExitStack):
     def acls(self, principal: str | None = None) -> Iterator[tuple[str, Acl]]:
         """Yield all ACLs with their principals, or those of one principal."""
         response = self._ask_flexible(_DESCRIBE_ACLS, write_any(principal))
-        self._allow(response, "did not tell its rules")
+        self._allow(response, "did not list its ACLs")
         for _ in range(response.count()):
             about = read_resource(response)
             for _ in range(response.count()):
@@ -203,7 +203,7 @@ class BrokerConnection(ExitStack):
 
     def _describe(self) -> ResponseReader:
         response = self._ask_flexible(_DESCRIBE_CLUSTER, write_byte(0))
-        self._allow(response, "did not tell what it is")
+        self._allow(response, "did not describe itself")
         return response
 
     def _login(self, mechanism: str, user: str, password: str) -> None:

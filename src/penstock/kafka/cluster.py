@@ -26,7 +26,7 @@ from penstock.errors import UnavailableError
 from penstock.eventlog.connection import admin_settings
 from penstock.kafka.acls import Acl
 from penstock.kafka.broker_connection import MECHANISMS, BrokerConnection
-from penstock.kafka.scram import Credential
+from penstock.kafka.credentials import Credential
 from penstock.model.kinds import Stream, View
 
 PRINCIPAL: Final = "User:"
@@ -58,7 +58,7 @@ class Cluster(ExitStack):
         self._since = time.monotonic()
 
     def identity(self) -> str:
-        """Return what tells this cluster from any other."""
+        """Return the id of this cluster."""
         return self._broker().identity()
 
     def brokers(self) -> list[str]:
@@ -124,7 +124,7 @@ class Cluster(ExitStack):
         try:
             return set(self._admin.list_topics(timeout=self._timeout).topics)
         except KafkaException as error:
-            raise _failed("it did not tell its topics", error) from error
+            raise _failed("it did not list its topics", error) from error
 
     def make_topics(self, names: Iterable[str], config: dict[str, str] | None = None) -> list[str]:
         """Make the topics that are not there yet, and return their names."""

@@ -9,7 +9,7 @@ Rules that hold here:
   that is the order to the cluster. As long as the cluster has not all of it, the epoch that
   it has stays behind, and whoever comes next goes on. Nothing is forgotten by a crash.
 - A change counts as done when the cluster has it, what is removed at each of its brokers;
-  until then it is told to be pending.
+  until then it is reported as pending.
 - What is taken away goes first. What is given follows, and only if all of that worked.
 - Nothing is changed at the cluster before the audit log has it, where one is kept.
 - What the cluster has is looked at before it is changed: it is never guessed.
@@ -30,7 +30,7 @@ from penstock.errors import PenstockError, UsageError
 from penstock.kafka.acls import WantedAccess
 from penstock.kafka.audit import AccessAudit
 from penstock.kafka.cluster import PRINCIPAL, Cluster
-from penstock.kafka.credential_vault import CredentialVault
+from penstock.kafka.credentials import CredentialVault
 from penstock.kafka.drift import (
     Drift,
     compare_acls,
@@ -123,10 +123,10 @@ class Reconciler:
     def watch(
         self,
         stop: threading.Event,
-        told: Callable[[ReconcileResult], None] | None = None,
+        on_done: Callable[[ReconcileResult], None] | None = None,
         failed: Callable[[PenstockError], None] | None = None,
     ) -> None:
-        """Repair at first, then follow every change until told to stop; retry what fails."""
+        """Repair at first, then follow every change until `stop` is set; retry what fails."""
         pause = 0.0
         full = True
         while not stop.wait(pause or LOOK_SECONDS):
@@ -141,8 +141,8 @@ class Reconciler:
                     failed(error)
                 continue
             pause, full = 0.0, False
-            if told is not None:
-                told(done)
+            if on_done is not None:
+                on_done(done)
 
     def is_behind(self) -> bool:
         """Say whether the cluster lacks something that the database has."""

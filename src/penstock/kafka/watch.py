@@ -1,4 +1,4 @@
-"""Holds a cluster to the definitions for as long as it is told to, and tells how that goes.
+"""Runs the reconciler until it is stopped, with metrics and health.
 
     definitions ──▶ reconciler ──▶ cluster
                         │
@@ -7,7 +7,7 @@
 Rules that hold here:
 - Ready means: the store can be read, and the cluster was tried. A cluster out of reach does
   not make it unready, for it will be tried again and a restart would not help:
-  `penstock_kafka_behind` and `penstock rbac diff` tell.
+  `penstock_kafka_behind` and `penstock rbac diff` show it.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def run_watch(
     config: Config,
     reconciler: Reconciler,
     stop: threading.Event,
-    told: Callable[[ReconcileResult], None] | None = None,
+    on_done: Callable[[ReconcileResult], None] | None = None,
 ) -> None:
-    """Follow the definitions, and answer how that goes, until told to stop."""
+    """Reconcile with every change of definitions, and answer probes, until `stop` is set."""
     tried = threading.Event()
 
     def note_done(done: ReconcileResult) -> None:
@@ -59,8 +59,8 @@ def run_watch(
         ):
             metric[change].inc(count)
         tried.set()
-        if told is not None:
-            told(done)
+        if on_done is not None:
+            on_done(done)
 
     def note_failure(_: PenstockError) -> None:
         BEHIND.set(1)

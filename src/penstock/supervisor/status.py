@@ -2,7 +2,7 @@
 
 Rules that hold here:
 - The status file is replaced whole on every change, so that a reader sees one moment.
-- The lock, not the file, tells whether a supervisor runs: the kernel frees it however
+- The lock, not the file, shows whether a supervisor runs: the kernel frees it however
   the supervisor ends. A file without a lock is what a dead supervisor left.
 - Both are readable by their owner alone: they name processes and addresses.
 """

@@ -4,11 +4,11 @@ from penstock.telemetry import Endpoint, Health, configure, counter, get_logger
 """
 
 from penstock.telemetry.endpoint import Endpoint
-from penstock.telemetry.fields import Shape, allow
 from penstock.telemetry.health import Health, Report
 from penstock.telemetry.hooks import install_hooks
 from penstock.telemetry.logs import configure, get_logger, safe_text
 from penstock.telemetry.metrics import counter, gauge, histogram
+from penstock.telemetry.redaction import Shape, allow
 
 __all__ = [
     "Endpoint",

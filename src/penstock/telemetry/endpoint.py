@@ -4,7 +4,7 @@ Each process has its own, on a port of its own. It runs in threads, so that it a
 while an event loop is busy.
 
 Rules that hold here:
-- It listens on loopback unless told otherwise: the figures are not secret, but nobody
+- It listens on loopback by default: the figures are not secret, but nobody
   outside needs them.
 - It serves three fixed paths and reads no body. Connections are few, short and timed:
   what is over the limit is closed unanswered.

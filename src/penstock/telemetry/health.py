@@ -4,12 +4,12 @@ Rules that hold here:
 - A check is a callable without arguments: it returns None where all is well, returns a
   short reason where not. Raising, answering anything else, or not answering in time is
   not well either.
-- A check may have details: figures that are told along with it, whether it is well or not.
+- A check may have details: figures that are reported with it, healthy or not.
 - Ready means that every registered check is well. Without checks nothing is known to
   be well, so that is not ready.
 - A check that hangs holds one thread, never two: while its last run has not ended it is
   reported as failing and not started again.
-- Of an error only its type is told: the report is read over HTTP.
+- Of an error only its type is reported: the report is read over HTTP.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class Health:
         return _ask(asked)
 
     def liveness(self) -> Report:
-        """Ask the checks that tell whether this process can go on; that it answers is one."""
+        """Run the checks of whether this process can go on; that it answers is one."""
         with self._lock:
             asked = [check for check in self._checks.values() if check.liveness]
         report = _ask(asked)

@@ -1,6 +1,7 @@
 """What Python calls for errors that nobody caught.
 
-By itself Python prints them with their text, which may quote what people sent.
+By itself Python prints them with their text, which may quote what people sent. A module of
+its own: `redaction` admits the literals of whoever calls `logs`, and not those of `logs`.
 """
 
 from __future__ import annotations

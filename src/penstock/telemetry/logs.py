@@ -6,7 +6,7 @@
 
 Rules that hold here:
 - Nothing reaches the stream but through `_admit`: fields of the allow-list in their
-  shapes (see `fields`), and messages that are literals (see `literals`).
+  shapes, and messages that are literals (see `redaction`).
 - An error is printed as its type and the places in Penstock it came through. Its text
   is printed only where its class was declared safe with `safe_text`, because the texts
   of errors quote their input.
@@ -31,7 +31,7 @@ import structlog
 from structlog.typing import FilteringBoundLogger
 
 from penstock.errors import PenstockError, UnavailableError
-from penstock.telemetry import fields, literals, metrics
+from penstock.telemetry import metrics, redaction
 
 Level = Literal["debug", "info", "warning", "error", "critical"]
 Style = Literal["auto", "json", "console"]
@@ -117,7 +117,7 @@ class _Sink:
                 stream.write(text + "\n")
                 stream.flush()
         except (OSError, ValueError):
-            # The stream is closed or full: there is nobody left to tell but the metric.
+            # The stream is closed or full: only the metric can show it.
             LOST.inc()
 
 
@@ -129,12 +129,12 @@ class _LibraryHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print the message without its arguments, if it stands so in the library's source."""
-        frame = literals.frame_at(record.pathname, record.lineno)
+        frame = redaction.frame_at(record.pathname, record.lineno)
         # A logger can be named after anything, a module only after a module.
         library = record.name.partition(".")[0]
         _sink.write(
             {
-                "event": _literal_or_withheld(record.msg, literals.is_literal(record.msg, frame)),
+                "event": _literal_or_withheld(record.msg, redaction.is_literal(record.msg, frame)),
                 "level": _level_of(record.levelno),
                 "part": library if library in sys.modules else "library",
                 "error": record.exc_info[1] if record.exc_info else None,
@@ -156,7 +156,7 @@ def _check_message(
 ) -> MutableMapping[str, Any]:
     del logger, method
     text = event.get("event")
-    known = literals.is_literal(text, literals.calling_frame())
+    known = redaction.is_literal(text, redaction.calling_frame())
     event["event"] = _literal_or_withheld(text, known)
     exc_info = event.pop("exc_info", None)
     if exc_info and event.get("error") is None:
@@ -185,7 +185,7 @@ def _literal_or_withheld(text: Any, known: bool) -> str:  # noqa: FBT001
     if known:
         return str(text)[:TEXT_LIMIT]
     WITHHELD["message"].inc()
-    return fields.WITHHELD
+    return redaction.WITHHELD
 
 
 def _level_of(number: int) -> str:
@@ -199,17 +199,17 @@ def _admit(event: MutableMapping[str, Any]) -> dict[str, Any]:
     line: dict[str, Any] = {
         "time": f"{stamp}.{int(now % 1 * 1000):03d}Z",
         "level": event.pop("level", "info"),
-        "event": event.pop("event", fields.WITHHELD),
+        "event": event.pop("event", redaction.WITHHELD),
     }
     error = event.pop("error", None)
     dropped = 0
     for name, value in event.items():
-        shape = fields.shape_of(name)
+        shape = redaction.shape_of(name)
         if shape is None:
             dropped += 1
             continue
-        line[name] = fields.admit(shape, value)
-        if line[name] == fields.WITHHELD:
+        line[name] = redaction.admit(shape, value)
+        if line[name] == redaction.WITHHELD:
             WITHHELD["value"].inc()
     if isinstance(error, BaseException):
         line.update(_describe(error))

@@ -17,7 +17,7 @@ import pytest
 from penstock.components import KafkaCluster
 from penstock.errors import UsageError
 from penstock.eventlog import EventLog, Topic
-from penstock.eventlog.chunks import MarkedTopic
+from penstock.eventlog.files import MarkedTopic
 from penstock.eventlog.kafka import KafkaLog
 from penstock.model.kinds import Stream
 from penstock.pipeline.ingest.connector import ChunkWriter, Connector

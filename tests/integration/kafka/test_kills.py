@@ -25,8 +25,7 @@ from sqlalchemy import Connection
 from penstock.components import KafkaCluster
 from penstock.kafka import Acl, Cluster
 from penstock.kafka.broker_connection import BrokerConnection
-from penstock.kafka.credential_vault import CredentialVault
-from penstock.kafka.scram import LoginRefusedError, derive
+from penstock.kafka.credentials import CredentialVault, LoginRefusedError, derive
 from penstock.model.document import Document, Key
 from penstock.store.definitions import Change
 from penstock.store.kafka_users import KafkaUsers

@@ -24,7 +24,7 @@ from penstock.kafka import (
     producer_settings,
 )
 from penstock.kafka.broker_connection import BrokerConnection
-from penstock.kafka.scram import LoginRefusedError, derive
+from penstock.kafka.credentials import LoginRefusedError, derive
 from penstock.model.document import Document
 from penstock.store.kafka_users import KafkaUsers
 from tests.support.kafka.officers import Officer, open_officer, stream, view

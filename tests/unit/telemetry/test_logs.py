@@ -147,7 +147,7 @@ def test_errors_are_a_type_and_a_place() -> None:
         allow(SECRET, Shape.WORD)
     except PenstockError as error:
         get_logger("gateway").warning("not allowed", exc_info=error)
-    assert lines.last["at"].startswith("telemetry/fields.py:")
+    assert lines.last["at"].startswith("telemetry/redaction.py:")
     assert SECRET not in lines.text
 
 

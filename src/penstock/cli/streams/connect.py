@@ -91,7 +91,7 @@ def _writers(config: Config, stream: Stream) -> Callable[[str], ChunkWriter]:
     """Return what opens the writer of a file."""
     if stream.source is None:
         from penstock.eventlog import EventLog
-        from penstock.eventlog.chunks import MarkedTopic
+        from penstock.eventlog.files import MarkedTopic
 
         topic = EventLog(config.pipeline.event_log).topic(stream.topic)
 

@@ -32,8 +32,7 @@ from penstock.config.secrets import KeyFile, SecretFile
 from penstock.config.sections.brokers import KafkaSettings
 from penstock.eventlog.connection import admin_settings
 from penstock.kafka import Administration, Cluster, consumer_settings, open_administration
-from penstock.kafka.credential_vault import CredentialVault
-from penstock.kafka.scram import derive
+from penstock.kafka.credentials import CredentialVault, derive
 from penstock.model.document import Document
 from penstock.store.checked import CheckedDefinitions
 from penstock.store.database import Database

@@ -3,8 +3,8 @@ from enum import StrEnum
 import pytest
 
 from penstock.errors import UsageError
-from penstock.telemetry import fields
-from penstock.telemetry.fields import WITHHELD, Shape
+from penstock.telemetry import redaction
+from penstock.telemetry.redaction import WITHHELD, Shape
 
 
 class Colour(StrEnum):
@@ -48,7 +48,7 @@ class Sly(str):
 def test_a_value_has_the_shape_of_its_field_or_is_withheld(
     shape: Shape, value: object, printed: object
 ) -> None:
-    assert fields.admit(shape, value) == printed
+    assert redaction.admit(shape, value) == printed
 
 
 @pytest.mark.parametrize(
@@ -56,16 +56,16 @@ def test_a_value_has_the_shape_of_its_field_or_is_withheld(
 )
 def test_fields_that_name_people_cannot_be_allowed(name: str) -> None:
     with pytest.raises(UsageError, match="sounds like a person"):
-        fields.allow(name, Shape.WORD)
-    assert fields.shape_of(name) is None
+        redaction.allow(name, Shape.WORD)
+    assert redaction.shape_of(name) is None
 
 
 def test_a_field_keeps_its_shape() -> None:
-    fields.allow("epoch", Shape.NUMBER)
+    redaction.allow("epoch", Shape.NUMBER)
     with pytest.raises(UsageError, match="already a number"):
-        fields.allow("epoch", Shape.WORD)
+        redaction.allow("epoch", Shape.WORD)
 
 
 def test_a_field_has_a_plain_name() -> None:
     with pytest.raises(UsageError, match="no name for a log field"):
-        fields.allow("a b", Shape.WORD)
+        redaction.allow("a b", Shape.WORD)

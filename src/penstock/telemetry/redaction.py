@@ -1,4 +1,4 @@
-"""The allow-list of log fields: what may be said in a log line, and in which shape.
+"""What may be said in a log line: fields of an allow-list in their shapes, messages as literals.
 
 Rules that hold here:
 - A field that is not on the list is dropped. A value that has not the shape of its
@@ -6,13 +6,19 @@ Rules that hold here:
 - No shape admits free text. Words are ASCII without spaces or `@`, so that neither a
   line break nor a terminal sequence nor a mail address can pass.
 - Fields that would name people or carry what they sent can not be put on the list.
+- A message is printed where it is a literal of the function that logs it, ours or a
+  library's: such a text cannot hold what a client sent, a formatted one can. The literals
+  of a function are the constants of its code object; the function is found on the call
+  stack, so the question must be asked in the thread of the call.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from enum import StrEnum
+from types import FrameType
 
 from penstock.errors import UsageError, quote
 
@@ -26,6 +32,7 @@ _NEVER = re.compile(
     r"payload|topic|user|client|person|people|subject|actor|name|mail|phone|address|password"
     r"|secret|token|credential|cookie|body|content|message|headers?|query|sql|params",
 )
+_LOGGING = ("structlog", "penstock.telemetry.logs", "penstock.telemetry.redaction")
 
 
 class Shape(StrEnum):
@@ -110,3 +117,33 @@ def admit(shape: Shape, value: object) -> str | int | float | bool | None:
         if type(text) is str and _WORD.fullmatch(text):
             return text
     return WITHHELD
+
+
+def calling_frame() -> FrameType | None:
+    """Find the innermost function on the stack that is not part of logging itself."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if not any(module == name or module.startswith(name + ".") for name in _LOGGING):
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def frame_at(filename: str, line: int) -> FrameType | None:
+    """Find the function on the stack that is at this line, as a log record names it."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_lineno == line and frame.f_code.co_filename == filename:
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def is_literal(text: object, frame: FrameType | None) -> bool:
+    """Tell whether this text stands, whole, in the source of the function."""
+    return (
+        type(text) is str
+        and frame is not None
+        and any(type(constant) is str and constant == text for constant in frame.f_code.co_consts)
+    )

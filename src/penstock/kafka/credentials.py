@@ -1,8 +1,11 @@
-"""SCRAM (RFC 5802): what is kept of a password, and how a client proves that it knows it.
+"""Credentials: what SCRAM (RFC 5802) keeps of a password, and how the store keeps it sealed.
 
 Rules that hold here:
 - A password is salted and iterated at once, and forgotten. What is left lets a cluster
-  check it, and would let a thief log in: it is sealed before it is stored.
+  check it, and would let a thief log in: it is sealed before it is stored, by AES-GCM under
+  a key that is not in the database.
+- A seal holds for one user and one mechanism: moved to another row it does not open. What
+  does not open is an error that names the user and the key file, never a guess.
 - The server proves itself, too: a login counts only if its signature is right.
 - Passwords are taken as their UTF-8 bytes, as Kafka takes them.
 """
@@ -12,10 +15,19 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import os
 import secrets
 from dataclasses import dataclass, field
+from typing import Self
 
-from penstock.errors import UnavailableError, UsageError
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from penstock.config.secrets import SecretFile, generate_key
+from penstock.errors import UnavailableError, UsageError, quote
+from penstock.store.kafka_users import SealedCredential
 
 HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 # A server that asks for more would keep us busy rather than safe.
@@ -23,6 +35,9 @@ MOST_ITERATIONS = 1_000_000
 SALT_BYTES = 24
 PASSWORD_LIMIT = 1024
 _NO_BINDING = "n,,"
+_NONSENSE = "the broker answered a login with nonsense"
+_WHICH = "check that kafka.bootstrap names your own cluster"
+_NONCE = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +115,46 @@ class LoginRefusedError(UnavailableError):
     """The broker does not let us in, or is not who it should be."""
 
 
-_NONSENSE = "the broker answered a login with nonsense"
-_WHICH = "check that kafka.bootstrap names your own cluster"
-
-
 def _read(message: bytes) -> dict[str, str]:
     parts = message.decode().split(",")
     return {part[0]: part[2:] for part in parts if part[1:2] == "="}
+
+
+class CredentialVault:
+    """Seals and opens credentials with one key."""
+
+    def __init__(self, key: bytes, shown: str = "the key") -> None:
+        derived = HKDF(SHA256(), 32, None, b"penstock kafka credentials").derive(key)
+        self._cipher = AESGCM(derived)
+        self._shown = shown
+
+    @classmethod
+    def open(cls, file: SecretFile) -> Self:
+        """Read the key, which is made where there is none."""
+        return cls(file.read_or_create(generate_key), str(file))
+
+    def seal(self, user: str, credential: Credential) -> SealedCredential:
+        """Seal a user's credential."""
+        nonce = os.urandom(_NONCE)
+        sealed = self._cipher.encrypt(
+            nonce, credential.salted, _belongs(user, credential.mechanism)
+        )
+        return SealedCredential(
+            credential.mechanism, credential.iterations, credential.salt, nonce + sealed
+        )
+
+    def unseal(self, user: str, found: SealedCredential) -> Credential:
+        """Open what was sealed for this user."""
+        nonce, sealed = found.sealed[:_NONCE], found.sealed[_NONCE:]
+        try:
+            salted = self._cipher.decrypt(nonce, sealed, _belongs(user, found.mechanism))
+        except InvalidTag:
+            raise UnavailableError(
+                f"the credential of {quote(user)} does not open with {self._shown}",
+                fix="bring the key back that sealed it, or `penstock user password` sets a new one",
+            ) from None
+        return Credential(found.mechanism, found.iterations, found.salt, salted)
+
+
+def _belongs(user: str, mechanism: str) -> bytes:
+    return f"{mechanism}\0{user}".encode()
