@@ -9,12 +9,17 @@
 from penstock.masks.chain import Chain, check_masks, derive_schema
 from penstock.masks.fields import Field, FieldType, Schema
 from penstock.masks.hierarchy import Hierarchy
-from penstock.masks.keys import Keys
-from penstock.masks.mask import Mask, Rejected, Supplies
-from penstock.masks.reading import read_mask, read_masks, split_anonymizer, unknown_parameter
-from penstock.masks.registry import MASKS, find_mask
+from penstock.masks.mask import Mask, Rejected
+from penstock.masks.registry import (
+    MASKS,
+    find_mask,
+    read_mask,
+    read_masks,
+    split_anonymizer,
+    unknown_parameter,
+)
+from penstock.masks.supplies import Keys, Supplies, Vault
 from penstock.masks.tokenization import Tokenization
-from penstock.masks.vault import Vault
 
 __all__ = [
     "MASKS",

@@ -28,9 +28,9 @@ from penstock.masks.conditions import FORMS, Condition, make_scope
 from penstock.masks.constants import Substitutes, check_fit, fit
 from penstock.masks.fields import DECIMALS, DISCRETE, TEXTS, Field, FieldType, Schema
 from penstock.masks.hierarchy import Hierarchy
-from penstock.masks.keys import draw
 from penstock.masks.mask import FieldName, Mask, Row, Stage, Step, Target
 from penstock.masks.substitution import BITS
+from penstock.masks.supplies import draw
 from penstock.model.definition import to_snake_case
 
 MAX_CONDITIONS = 32

@@ -16,18 +16,17 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Final, TypeAlias
 
 from pydantic import AfterValidator
 from pydantic import Field as Parameter
 
-from penstock.errors import PenstockError, Problem, quote
+from penstock.errors import Problem, quote
 from penstock.lang.scalars import is_text
 from penstock.masks.fields import Field, FieldType, Schema
 from penstock.masks.hierarchy import Hierarchy
-from penstock.masks.keys import Keys
-from penstock.masks.vault import Vault
+from penstock.masks.supplies import Keys, Supplies
 from penstock.model.definition import Part
 
 MAX_KEYS: Final = 256
@@ -46,27 +45,6 @@ class Rejected:
     """The outcome for a record that must not pass, with the reason; it holds no value."""
 
     reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Supplies:
-    """What masks need and parameters must not hold: keys, hierarchies, a vault."""
-
-    keys: Keys | None = None
-    hierarchies: Mapping[str, Hierarchy] = field(default_factory=dict)
-    vault: Vault | None = None
-
-    def require_keys(self) -> Keys:
-        """Return the keys of the view."""
-        if self.keys is None:
-            raise PenstockError("this mask needs the keys of its view")
-        return self.keys
-
-    def require_vault(self) -> Vault:
-        """Return the vault."""
-        if self.vault is None:
-            raise PenstockError("this mask needs a vault")
-        return self.vault
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,9 @@
-"""Noise: a number is moved by a random amount.
+"""Noise: a number is moved by a random amount, with the same bits in Python and in Spark.
+
+    key, identity → word: 52 bits of a keyed hash ┬→ uniform: evenly between -1 and 1
+                                                  └→ normal, Laplace: a line of the table
+
+    word:  half (1 bit) · cell (7 bits) · rest (44 bits, their zeros at the end: the octave)
 
 Rules that hold here:
 - The amount is drawn from the keyed hash of the record's identity and the field: a replay
@@ -6,18 +11,36 @@ Rules that hold here:
 - Whole numbers stay whole: the amount is rounded, halves to the even number. Where the
   result would leave the type, it stops at the type's last number.
 - A number that is not finite has no neighbours: the record is rejected.
+- The hash is SHA-256 of the key and the message, cut to 52 bits. The key has a fixed
+  length, and what is cut off is never shown, so that no hash can be continued to that of a
+  longer message; HMAC would guard against that with a second hash, and cost twice.
+- A quantile is that of p, the share of what lies farther out on its side. An octave is from
+  a power of two to the next: p falls into the first below ½ with probability ½, into the
+  one below that with ¼, and so on; so often has the rest that many zeros at its end. The
+  half gives the sign.
+- Logarithms differ in their last bits between C and Java, so quantiles come from a table,
+  with a straight line for each cell: each octave of p has 128 cells of equal width. What is
+  left is arithmetic that IEEE 754 defines to the last bit.
+- Entries are rounded to nine decimals, so that no library's last bit shows in them. The
+  lines are off by less than 1.2e-5.
+- Each distribution is drawn with scale 1; the largest normal draw is 6.3, the largest of
+  Laplace 22.2. This is noise against recognition, no mechanism of differential privacy.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
+from functools import lru_cache
+from hashlib import sha256
+from itertools import pairwise
+from statistics import NormalDist
 from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import AfterValidator
 from pydantic import Field as Parameter
 
 from penstock.masks.constants import Number
-from penstock.masks.draws import draw_quantile, draw_uniform, draw_word, quantile_table
 from penstock.masks.fields import (
     INTEGERS,
     LEAST,
@@ -30,6 +53,58 @@ from penstock.masks.fields import (
     to_single,
 )
 from penstock.masks.mask import Mask, Target, Transform
+
+WORD: Final = 52
+HALF: Final = 1 << (WORD - 1)
+UNIT: Final = 2.0**-WORD
+
+OCTAVES: Final = 32
+LAST_OCTAVE: Final = 1 << (OCTAVES - 1)
+"""A bit that every word is given, to end the zeros at its end."""
+CELLS: Final = 128
+LINES: Final = 2 * CELLS
+"""Lines in an octave: the cells of the negative half, then those of the positive."""
+REST_BITS: Final = WORD - 8
+REST: Final = (1 << REST_BITS) - 1
+
+_QUANTILES: Final[Mapping[str, Callable[[float], float]]] = {
+    "laplace": lambda p: -math.log(2.0 * p),
+    "normal": lambda p: -NormalDist().inv_cdf(p),
+}
+
+
+def draw_word(key: bytes, message: str) -> int:
+    """Return the word that a key of 32 bytes draws for a message."""
+    return int.from_bytes(sha256(key + message.encode()).digest()[:8]) >> (64 - WORD)
+
+
+@lru_cache(maxsize=len(_QUANTILES))
+def quantile_table(distribution: str) -> tuple[float, ...]:
+    """Return the lines of all octaves: where each starts, and its slope per unit of the rest."""
+    quantile = _QUANTILES[distribution]
+    table: list[float] = []
+    for octave in range(OCTAVES):
+        width = 2.0 ** -(octave + 2)
+        bounds = [width * (1 + cell / CELLS) for cell in range(CELLS + 1)]
+        sizes = [round(quantile(p), 9) for p in bounds]
+        for sign in (-1.0, 1.0):
+            for start, end in pairwise(sizes):
+                table += (sign * start, sign * (end - start) * 2.0**-REST_BITS)
+    return tuple(table)
+
+
+def draw_uniform(word: int) -> float:
+    """Return a number between -1 and 1, evenly."""
+    return ((word - HALF) + 0.5) * UNIT * 2.0
+
+
+def draw_quantile(word: int, table: tuple[float, ...]) -> float:
+    """Return what a word draws from the distribution of a table."""
+    ended = word | LAST_OCTAVE
+    zeros = (ended ^ (ended - 1)).bit_count() - 1
+    line = 2 * (zeros * LINES + (word >> REST_BITS))
+    return table[line] + table[line + 1] * float(word & REST)
+
 
 MAX_NOISE: Final = 1e9
 MAX_SEED: Final = 2**63 - 1

@@ -19,8 +19,8 @@ from penstock.errors import Problem, quote
 from penstock.masks.constants import Substitutes, check_fit, fit
 from penstock.masks.fields import DECIMALS, TEXTS, Field, FieldType
 from penstock.masks.hierarchy import Hierarchy
-from penstock.masks.keys import draw
 from penstock.masks.mask import FieldName, Mask, Target, Transform
+from penstock.masks.supplies import draw
 
 BITS = 60
 """Bits that choose: so many that a list of any length is chosen from evenly."""

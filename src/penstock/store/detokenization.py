@@ -33,7 +33,7 @@ from penstock.definitions.views import hierarchies_of, plan_view
 from penstock.errors import DeniedError, PenstockError, UnavailableError, UsageError, quote
 from penstock.masks import Keys, Tokenization
 from penstock.masks.fields import TEXTS, read_text
-from penstock.masks.vault import KEY_VAULT, fingerprint
+from penstock.masks.supplies import KEY_VAULT, fingerprint
 from penstock.model.kinds import Group, Hierarchy, Right, Stream, View
 from penstock.policy.access.principals import Membership
 from penstock.store.audit.entry import Detail, Entry, Outcome, allow_detail

@@ -1,7 +1,7 @@
 """The vault in the store: sealed originals by vault name and token.
 
 Rules that hold here:
-- Only what `masks.vault.Seal` has sealed is kept here; the key never comes near the store.
+- Only what `masks.supplies.Seal` has sealed is kept here; the key never comes near the store.
 - An entry is written once and never changed: whoever tokenizes the same value under the same
   key, in whichever process, finds the same entry or makes it.
 - `put` returns when all entries are durable, so that no token is published before.

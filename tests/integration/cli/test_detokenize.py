@@ -14,7 +14,7 @@ import pytest
 from penstock.cli import main
 from penstock.cli.session import configuration, open_database, open_definitions
 from penstock.definitions.views import plan_view
-from penstock.masks.vault import KEY_VAULT, fingerprint
+from penstock.masks.supplies import KEY_VAULT, fingerprint
 from penstock.model.kinds import Stream, View
 from penstock.store.audit import Pseudonyms
 from penstock.store.vault import StoreVault

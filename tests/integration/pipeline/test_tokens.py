@@ -14,7 +14,7 @@ from penstock.definitions import DefinitionSet
 from penstock.definitions.views import plan_view
 from penstock.eventlog import EventLog
 from penstock.masks import Tokenization
-from penstock.masks.vault import KEY_VAULT, fingerprint
+from penstock.masks.supplies import KEY_VAULT, fingerprint
 from penstock.model.document import Document
 from penstock.model.kinds import Stream, View
 from penstock.store.database import Database

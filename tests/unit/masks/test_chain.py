@@ -22,7 +22,7 @@ from penstock.masks import (
     read_masks,
 )
 from penstock.masks.fields import CHECKS, TEXTS, FieldType, read_constant
-from penstock.masks.keys import split_key
+from penstock.masks.supplies import split_key
 from tests.support.masks.single_mask import SECRET, supply
 
 SCHEMA = {

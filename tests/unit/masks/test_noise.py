@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import InvalidError
 from penstock.masks import Chain, Field, Rejected, read_masks
-from penstock.masks.draws import draw_quantile, draw_uniform, draw_word, quantile_table
+from penstock.masks.noise import draw_quantile, draw_uniform, draw_word, quantile_table
 from tests.support.masks.single_mask import chain_of, mask_one, problems_of, supply
 
 # Words with many zeros at their end are rare by chance, and those reach the last octaves.

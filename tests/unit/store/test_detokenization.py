@@ -10,7 +10,7 @@ from penstock.config.secrets import SecretFile
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.views import plan_view
 from penstock.errors import DeniedError, UnavailableError, UsageError
-from penstock.masks.vault import KEY_VAULT, fingerprint
+from penstock.masks.supplies import KEY_VAULT, fingerprint
 from penstock.model.kinds import Stream, View
 from penstock.store.audit import AuditLog, Pseudonyms, read_last
 from penstock.store.database import Database

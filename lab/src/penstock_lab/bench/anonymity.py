@@ -29,11 +29,11 @@ from penstock.masks.anonymity import (
     Closeness,
     Distance,
     DistinctDiversity,
+    GroupRule,
     NumberDomain,
-    Parameters,
     Release,
-    Rule,
     StreamAnonymizer,
+    StreamParameters,
     aggregate_tuples,
     aggregate_values,
 )
@@ -104,7 +104,7 @@ def measure_adult(source: Path, *, quick: bool) -> dict[str, Any]:
     persons = np.arange(codes.shape[1])
     points = []
     for (k, delta), published in PUBLISHED.items():
-        stream = StreamAnonymizer(Parameters(domains, k=k, delta=delta))
+        stream = StreamAnonymizer(StreamParameters(domains, k=k, delta=delta))
         wall, cpu = time.perf_counter(), time.process_time()
         releases = [
             stream.feed(codes[:, begin : begin + BATCH], persons[begin : begin + BATCH])
@@ -135,7 +135,7 @@ def measure_adult(source: Path, *, quick: bool) -> dict[str, Any]:
     }
 
 
-def judge(parameters: Parameters, release: Release, *, use_pycanon: bool) -> dict[str, Any]:
+def judge(parameters: StreamParameters, release: Release, *, use_pycanon: bool) -> dict[str, Any]:
     """Say how large the smallest group of what was published is, from its text alone."""
     labels = parameters.space.labels(release.boxes.lows, release.boxes.highs)
     places = release.places[~release.suppressed]
@@ -171,15 +171,15 @@ def make_records(generator: np.random.Generator, count: int) -> Floats:
     )
 
 
-def make_parameters(rule: str | None) -> Parameters:
+def make_parameters(rule: str | None) -> StreamParameters:
     """Return the parameters that speed is promised for."""
     bounds = [(17, 90), (13_769, 1_484_705), (1, 16), (0, 99_999), (0, 4356), (1, 99)]
-    rules: dict[str | None, list[Rule]] = {
+    rules: dict[str | None, list[GroupRule]] = {
         None: [],
         "diversity": [DistinctDiversity(0, ILLNESSES, 3)],
         "closeness": [Closeness(0, ILLNESSES, 0.2, Distance.EQUAL)],
     }
-    return Parameters(
+    return StreamParameters(
         [NumberDomain(field, *ends) for field, ends in zip(FIELDS, bounds, strict=True)],
         k=100,
         delta=10_000,

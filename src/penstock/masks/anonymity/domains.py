@@ -2,6 +2,8 @@
 
     value ──encode──▶ code (float64) ──min, max over a group──▶ low, high ──labels──▶ "[20 - 35]"
 
+All domains together are a space; generalizations are boxes in it.
+
 Rules that hold here:
 - Order in the codes is order in the domain, so a group's generalization is a low and a high
   code: of a number a range, of a number in buckets a run of buckets, of a category a run of
@@ -10,6 +12,8 @@ Rules that hold here:
 - The loss of a generalization is 0 for a single value and 1 for the whole domain. A bucket
   alone loses its share of the domain, since it hides the values in it. A category loses as
   much as the lowest node above the run: (leaves below - 1) / (leaves - 1).
+- Arrays of codes are (quasi-identifiers, tuples), so that one quasi-identifier lies together.
+- A box's loss is the mean of its sides' losses.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from penstock.errors import InvalidError, Problem, quote
+from penstock.errors import InvalidError, Problem, UsageError, quote
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Integers: TypeAlias = npt.NDArray[np.int64]
@@ -282,3 +286,66 @@ def _number(value: object) -> float:
 def _write(number: float) -> str:
     """Write a number as short as it can be read back."""
     return str(int(number)) if number.is_integer() else repr(number)
+
+
+class Space:
+    """The domains of the quasi-identifiers, in order."""
+
+    def __init__(self, domains: Sequence[Domain]) -> None:
+        if not domains:
+            raise UsageError(
+                "no quasi-identifier is given", fix="name at least one field in quasi_identifiers"
+            )
+        self.domains = tuple(domains)
+        spans = np.array([domain.span for domain in domains])
+        self._floor, self._ceiling = spans[:, :1], spans[:, 1:]
+        # Numbers' losses are linear in both ends: one product gives the sum over all of them.
+        count = len(domains)
+        self._slope = np.zeros(count)
+        self._offset = 0.0
+        self._categories: list[tuple[int, CategoryDomain]] = []
+        for place, domain in enumerate(domains):
+            if isinstance(domain, CategoryDomain):
+                self._categories.append((place, domain))
+                continue
+            zero, one = domain.loss(np.zeros(2), np.array([0.0, 1.0])).tolist()
+            self._slope[place] = (one - zero) / count
+            self._offset += zero / count
+
+    def __len__(self) -> int:
+        return len(self.domains)
+
+    def check(self, codes: Floats) -> None:
+        """Refuse codes that no value of the domains has."""
+        for place, domain in enumerate(self.domains):
+            low, high = domain.span
+            outside = ~((codes[place] >= low) & (codes[place] <= high))
+            if outside.any():
+                raise UsageError(
+                    f"{int(outside.sum())} tuples have no valid {quote(domain.name)}",
+                    fix=f"send records on only if it is {domain.expected}",
+                )
+
+    def losses(self, lows: Floats, highs: Floats) -> Floats:
+        """Return the loss of each box; lows and highs are (quasi-identifiers, boxes …)."""
+        sides = highs - lows
+        losses: Floats = self._slope @ sides.reshape(len(sides), -1) + self._offset
+        losses = losses.reshape(sides.shape[1:])
+        for place, domain in self._categories:
+            losses = losses + domain.loss(lows[place], highs[place]) / len(self.domains)
+        return losses
+
+    def widen(self, lows: Floats, highs: Floats) -> tuple[Floats, Floats]:
+        """Return the boxes that are really published for these."""
+        if not self._categories:
+            return lows, highs
+        lows, highs = lows.copy(), highs.copy()
+        for place, domain in self._categories:
+            lows[place], highs[place] = domain.widen(lows[place], highs[place])
+        return lows, highs
+
+    def labels(self, lows: Floats, highs: Floats) -> list[list[str]]:
+        """Return for each quasi-identifier the boxes' generalizations as published."""
+        return [
+            domain.labels(lows[place], highs[place]) for place, domain in enumerate(self.domains)
+        ]

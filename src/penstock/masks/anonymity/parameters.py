@@ -15,9 +15,8 @@ from hashlib import sha256
 from typing import Final
 
 from penstock.errors import InvalidError, Problem, quote
-from penstock.masks.anonymity.domains import Domain
-from penstock.masks.anonymity.rules import Demands, Rule
-from penstock.masks.anonymity.space import Space
+from penstock.masks.anonymity.domains import Domain, Space
+from penstock.masks.anonymity.rules import Demands, GroupRule
 
 MAX_DELTA: Final = 10_000_000
 MAX_BETA: Final = 10_000
@@ -26,7 +25,7 @@ MAX_QUASI_IDENTIFIERS: Final = 64
 MAX_SENSITIVE_VALUES: Final = 1_000
 
 
-class Parameters:
+class StreamParameters:
     """Quasi-identifiers, demands, delay, and what else steers a stream."""
 
     def __init__(
@@ -38,7 +37,7 @@ class Parameters:
         beta: int = 50,
         mu: int = 100,
         sensitive: Sequence[Domain] = (),
-        rules: Sequence[Rule] = (),
+        rules: Sequence[GroupRule] = (),
         seed: int = 0,
     ) -> None:
         """Check everything; a rule's column is a place in `sensitive`."""

@@ -1,7 +1,7 @@
 """Rules for groups: how many persons, and how diverse their sensitive values must be.
 
 A rule of the last kind looks at histograms of one sensitive attribute, one row per group,
-many groups at once. `diversity` and `closeness` hold the rules there are.
+many groups at once. `l_diversity` and `t_closeness` hold the rules there are.
 
 Rules that hold here:
 - Sensitive values are counted twice, by tuples and by persons who have the value, and a rule
@@ -21,10 +21,10 @@ import numpy.typing as npt
 
 from penstock.masks.anonymity.domains import Domain, Floats, Integers
 
-Mask = npt.NDArray[np.bool_]
+Booleans = npt.NDArray[np.bool_]
 
 
-class Rule(ABC):
+class GroupRule(ABC):
     """A demand on the sensitive values of every group."""
 
     def __init__(self, column: int, domain: Domain) -> None:
@@ -40,7 +40,7 @@ class Rule(ABC):
         """What is demanded; two rules with the same one demand the same."""
 
     @abstractmethod
-    def holds(self, counts: Floats, reference: Floats) -> Mask:
+    def holds(self, counts: Floats, reference: Floats) -> Booleans:
         """Say for each row of counts, one group each, whether the rule holds."""
 
     @abstractmethod
@@ -53,7 +53,7 @@ class Demands:
     """What every group has to fulfil: at least k persons, and the rules."""
 
     k: int
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[GroupRule, ...] = ()
 
 
 class Census:
@@ -103,7 +103,7 @@ class Census:
         return int(np.count_nonzero(seen))
 
     def histograms_before(
-        self, rule: Rule, rows: npt.NDArray[np.intp], cuts: npt.NDArray[np.intp]
+        self, rule: GroupRule, rows: npt.NDArray[np.intp], cuts: npt.NDArray[np.intp]
     ) -> list[Floats]:
         """Count the rule's sensitive values before each cut: by tuples, then by persons."""
         values = self.sensitive[rule.column, rows]
@@ -127,7 +127,7 @@ class Census:
 
     def broken(
         self, demands: Demands, rows: npt.NDArray[np.intp], references: Sequence[Floats]
-    ) -> tuple[Rule, Floats] | None:
+    ) -> tuple[GroupRule, Floats] | None:
         """Return the first rule that the rows break as one group, and the counts that show it."""
         everything = np.array([rows.size])
         for rule in demands.rules:
@@ -137,10 +137,10 @@ class Census:
         return None
 
     @staticmethod
-    def _first_seen(ids: npt.NDArray[np.intp], slots: npt.NDArray[np.intp]) -> Mask:
+    def _first_seen(ids: npt.NDArray[np.intp], slots: npt.NDArray[np.intp]) -> Booleans:
         """Mark each id where it stands first."""
         places = np.arange(ids.size)
         # Of several assignments to one slot the last counts, so the order is turned around.
         slots[ids[::-1]] = places[::-1]
-        first: Mask = slots[ids] == places
+        first: Booleans = slots[ids] == places
         return first

@@ -16,23 +16,45 @@ Rules that hold here:
 - How the tuples are divided among calls of `feed` changes nothing, nor does a restart from
   `to_bytes`: randomness comes from the seed and the number of the release alone.
 - Memory is bounded by delta and beta.
+- State that was cut short or changed is refused: each array carries a checksum, and no
+  object is ever unpickled.
 """
 
 from __future__ import annotations
 
-from typing import Final
+import io
+from typing import Any, Final
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.errors import UsageError
-from penstock.masks.anonymity.cuts import Rows, partition
 from penstock.masks.anonymity.domains import Floats, Integers
-from penstock.masks.anonymity.parameters import Parameters
-from penstock.masks.anonymity.release import Release
-from penstock.masks.anonymity.reuse import NONE, Boxes, Published
+from penstock.masks.anonymity.parameters import StreamParameters
+from penstock.masks.anonymity.partitions import Rows, partition
+from penstock.masks.anonymity.publication import NONE, Boxes, Published, Release
 from penstock.masks.anonymity.rules import Census
-from penstock.masks.anonymity.snapshot import pack, unpack
+
+
+def pack(arrays: dict[str, npt.NDArray[Any]]) -> bytes:
+    """Write arrays as bytes."""
+    target = io.BytesIO()
+    np.savez(target, allow_pickle=False, **arrays)
+    return target.getvalue()
+
+
+def unpack(state: bytes) -> dict[str, npt.NDArray[Any]]:
+    """Read what `pack` wrote."""
+    try:
+        with np.load(io.BytesIO(state), allow_pickle=False) as source:
+            return dict(source)
+    except (BadZipFile, ValueError, OSError, EOFError, KeyError, AttributeError) as error:
+        raise UsageError(
+            f"the state of {len(state)} bytes cannot be read",
+            fix="go back to an older checkpoint, or begin the view anew",
+        ) from error
+
 
 # Leaving tuples out to mend a group takes at most about this many steps.
 MENDING_STEPS: Final = 200
@@ -41,7 +63,7 @@ MENDING_STEPS: Final = 200
 class StreamAnonymizer:
     """Holds tuples, and releases them k-anonymous."""
 
-    def __init__(self, parameters: Parameters) -> None:
+    def __init__(self, parameters: StreamParameters) -> None:
         self.parameters = parameters
         space, delta = parameters.space, parameters.delta
         self._codes = np.empty((len(space), delta))
@@ -231,7 +253,7 @@ class StreamAnonymizer:
         )
 
     @classmethod
-    def from_bytes(cls, parameters: Parameters, state: bytes) -> StreamAnonymizer:
+    def from_bytes(cls, parameters: StreamParameters, state: bytes) -> StreamAnonymizer:
         """Read a state that was written with the same parameters."""
         parts = unpack(state)
         if parts["signature"].tobytes() != parameters.signature:

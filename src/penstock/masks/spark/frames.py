@@ -13,9 +13,8 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 from penstock.errors import InvalidError, Problem, quote
 from penstock.masks.chain import NO_IDENTITY, Chain, missing_reason, type_reason
 from penstock.masks.fields import DATES, Field, FieldType, count_microseconds
+from penstock.masks.spark.column_builder import ColumnBuilder, spark_type
 from penstock.masks.spark.columns import build_columns
-from penstock.masks.spark.types import spark_type
-from penstock.masks.spark.workbench import Workbench
 from penstock.masks.suppression import Suppression
 
 _EPOCH = date(1970, 1, 1).toordinal()
@@ -61,17 +60,19 @@ class RowMasks:
         self._chain, self._identity = chain, identity
         self._carry, self._rejection = tuple(carry), rejection
         columns = {name: _named(name) for name in chain.schema}
-        self._bench = bench = Workbench(session, columns, identity)
-        bench.reasons.extend(_conform_all(bench.columns, chain))
-        _lay(chain, bench)
-        (reason,) = bench.keep(F.coalesce(*bench.reasons, _none()))
-        fields = [F.when(reason.isNull(), bench.columns[name]).alias(name) for name in chain.output]
+        self._builder = builder = ColumnBuilder(session, columns, identity)
+        builder.reasons.extend(_conform_all(builder.columns, chain))
+        _lay(chain, builder)
+        (reason,) = builder.keep(F.coalesce(*builder.reasons, _none()))
+        fields = [
+            F.when(reason.isNull(), builder.columns[name]).alias(name) for name in chain.output
+        ]
         self._made = [*fields, *map(_named, self._carry), reason.alias(rejection)]
 
     def apply(self, frame: DataFrame) -> DataFrame:
         """Return the fields of the view, what is carried along, and the reason of a rejection."""
         _check_frame(frame, self._chain, self._identity, self._carry, self._rejection)
-        return self._bench.apply(frame).select(*self._made)
+        return self._builder.apply(frame).select(*self._made)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +99,16 @@ class JointMasks:
         self._chains = tuple(chains)
         self._identity = identity
         columns = {name: _named(name) for name in first.schema}
-        self._bench = bench = Workbench(session, columns, identity)
-        shared = dict(bench.columns)
-        (common,) = bench.keep(F.coalesce(problem, *_conform_all(shared, first), _none()))
+        self._builder = builder = ColumnBuilder(session, columns, identity)
+        shared = dict(builder.columns)
+        (common,) = builder.keep(F.coalesce(problem, *_conform_all(shared, first), _none()))
         self._made: list[Column] = []
         self.layouts = []
         for chain in chains:
-            bench.columns, bench.reasons = dict(shared), [common]
-            _lay(chain, bench)
-            reason = common if len(bench.reasons) == 1 else F.coalesce(*bench.reasons)
-            fields = tuple(self._place(bench.columns[name]) for name in chain.output)
+            builder.columns, builder.reasons = dict(shared), [common]
+            _lay(chain, builder)
+            reason = common if len(builder.reasons) == 1 else F.coalesce(*builder.reasons)
+            fields = tuple(self._place(builder.columns[name]) for name in chain.output)
             self.layouts.append(Layout(fields, self._place(reason)))
 
     def _place(self, column: Column) -> str:
@@ -124,25 +125,25 @@ class JointMasks:
         for chain in self._chains:
             _check_frame(frame, chain, self._identity, carry, REASON)
         made = [column.alias(f"{COLUMN}{place}") for place, column in enumerate(self._made)]
-        return self._bench.apply(frame).select(*made, *(_named(name) for name in carry))
+        return self._builder.apply(frame).select(*made, *(_named(name) for name in carry))
 
 
-def _lay(chain: Chain, bench: Workbench) -> None:
+def _lay(chain: Chain, builder: ColumnBuilder) -> None:
     """Lay the masks of a chain over the columns of a workbench."""
     if chain.needs_identity:
-        absent = ~F.coalesce(F.is_valid_utf8(bench.identity), F.lit(col=False))
-        bench.reasons.append(F.when(absent, F.lit(NO_IDENTITY)))
+        absent = ~F.coalesce(F.is_valid_utf8(builder.identity), F.lit(col=False))
+        builder.reasons.append(F.when(absent, F.lit(NO_IDENTITY)))
     for mask, stage in chain.stages:
-        made = build_columns(mask, stage, bench)
+        made = build_columns(mask, stage, builder)
         # Constants need no step of their own: each costs time with every batch.
         kept = list(made.values())
         if not isinstance(mask, Suppression):
-            kept = bench.keep(*kept)
+            kept = builder.keep(*kept)
         for name, column in zip(made, kept, strict=True):
             if mask.refusal:
-                refused = bench.columns[name].isNotNull() & column.isNull()
-                bench.reasons.append(F.when(refused, F.lit(mask.reason(name))))
-            bench.columns[name] = column
+                refused = builder.columns[name].isNotNull() & column.isNull()
+                builder.reasons.append(F.when(refused, F.lit(mask.reason(name))))
+            builder.columns[name] = column
 
 
 def _none() -> Column:

@@ -1,4 +1,4 @@
-"""Noise as columns: the arithmetic of `penstock.masks.draws` and `penstock.masks.noise`."""
+"""Noise as columns: the arithmetic of `penstock.masks.noise` and `penstock.masks.noise`."""
 
 from __future__ import annotations
 
@@ -9,16 +9,6 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
-from penstock.masks.draws import (
-    HALF,
-    LAST_OCTAVE,
-    LINES,
-    REST,
-    REST_BITS,
-    UNIT,
-    WORD,
-    quantile_table,
-)
 from penstock.masks.fields import (
     INTEGERS,
     LEAST,
@@ -28,24 +18,33 @@ from penstock.masks.fields import (
     FieldType,
 )
 from penstock.masks.mask import Stage
-from penstock.masks.noise import Noise
-from penstock.masks.spark.types import spark_type
-from penstock.masks.spark.workbench import Workbench
+from penstock.masks.noise import (
+    HALF,
+    LAST_OCTAVE,
+    LINES,
+    REST,
+    REST_BITS,
+    UNIT,
+    WORD,
+    Noise,
+    quantile_table,
+)
+from penstock.masks.spark.column_builder import ColumnBuilder, spark_type
 
 
-def add_noise(mask: Noise, stage: Stage, bench: Workbench) -> dict[str, Column]:
+def add_noise(mask: Noise, stage: Stage, builder: ColumnBuilder) -> dict[str, Column]:
     """Return moved numbers; null where a number is not finite."""
     # One step for what is used several times: Spark plans every step with every batch, and
     # finds by itself what stands twice within one.
-    words = bench.keep(*(_draw_word(mask.key(stage.target(key)), bench) for key in mask.keys))
+    words = builder.keep(*(_draw_word(mask.key(stage.target(key)), builder) for key in mask.keys))
     if mask.distribution == "uniform":
         draws = [_draw_uniform(word) for word in words]
     else:
-        table = bench.constant(quantile_table(mask.distribution), pa.float64())
+        table = builder.constant(quantile_table(mask.distribution), pa.float64())
         draws = [_draw_quantile(word, table) for word in words]
     moved = {}
     for key, draw in zip(mask.keys, draws, strict=True):
-        value, amount = bench.columns[key], draw * mask.noise
+        value, amount = builder.columns[key], draw * mask.noise
         if mask.mode == "multiplicative":
             amount = _number(value) * amount
         moved[key] = _move(value, amount, stage.schema[key].type)
@@ -60,9 +59,9 @@ def _number(value: Column) -> Column:
     return F.coalesce(value.cast("double"), F.lit(0.0))
 
 
-def _draw_word(key: bytes, bench: Workbench) -> Column:
-    secret = F.get(bench.constant([key], pa.binary()), F.lit(0))
-    digits = F.sha2(F.concat(secret, bench.identity.cast("binary")), 256)
+def _draw_word(key: bytes, builder: ColumnBuilder) -> Column:
+    secret = F.get(builder.constant([key], pa.binary()), F.lit(0))
+    digits = F.sha2(F.concat(secret, builder.identity.cast("binary")), 256)
     word = F.conv(F.substring(digits, 1, WORD // 4), 16, 10).cast("bigint")
     # A column that is never null takes half the code, and small code is compiled. A record
     # without an identity is rejected whatever it draws.

@@ -24,17 +24,17 @@ from penstock.definitions.anonymizers.k_anonymity import (
 )
 from penstock.errors import quote
 from penstock.masks import Hierarchy
-from penstock.masks.anonymity.closeness import Closeness, Distance
-from penstock.masks.anonymity.diversity import (
+from penstock.masks.anonymity.domains import CategoryDomain, Domain, NumberDomain
+from penstock.masks.anonymity.l_diversity import (
     DistinctDiversity,
     EntropyDiversity,
     RecursiveDiversity,
 )
-from penstock.masks.anonymity.domains import CategoryDomain, Domain, NumberDomain
-from penstock.masks.anonymity.parameters import Parameters
-from penstock.masks.anonymity.release import Release
-from penstock.masks.anonymity.rules import Rule
+from penstock.masks.anonymity.parameters import StreamParameters
+from penstock.masks.anonymity.publication import Release
+from penstock.masks.anonymity.rules import GroupRule
 from penstock.masks.anonymity.stream import StreamAnonymizer
+from penstock.masks.anonymity.t_closeness import Closeness, Distance
 from penstock.masks.fields import Schema
 from penstock.masks.suppression import SYMBOL
 from penstock.pipeline.anonymizers.stateful import (
@@ -82,7 +82,7 @@ class KAnonymityStep:
         self._mixed = [make_domain(field, hierarchies) for field in mixed]
         self._input = arrow_schema(schema, OFFSET, PERSON, TIME, SUBJECT)
         self._output = arrow_schema(parameters.output(schema), OFFSET, WINDOW)
-        steering = Parameters(
+        steering = StreamParameters(
             self._domains,
             k=parameters.k,
             delta=parameters.delta,
@@ -237,8 +237,8 @@ def make_domain(field: Ranged, hierarchies: Mapping[str, Hierarchy]) -> Domain:
     return NumberDomain(field.key, field.min, field.max, bucket=field.bucket_size)
 
 
-def _make_rules(parameters: KAnonymization, domains: list[Domain]) -> list[Rule]:
-    rules: list[Rule] = []
+def _make_rules(parameters: KAnonymization, domains: list[Domain]) -> list[GroupRule]:
+    rules: list[GroupRule] = []
     for column, domain in enumerate(domains):
         if isinstance(parameters, TCloseness):
             distance = Distance(parameters.distance)

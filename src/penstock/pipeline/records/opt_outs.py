@@ -22,8 +22,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
 from penstock.definitions.views import schema_of
-from penstock.masks.spark.types import write_text
-from penstock.masks.spark.workbench import Workbench
+from penstock.masks.spark.column_builder import ColumnBuilder, write_text
 from penstock.model.kinds import Stream
 from penstock.pipeline.records.columns import PROBLEM, SUBJECT
 from penstock.store.opt_outs import (
@@ -75,8 +74,8 @@ def mark_refused(frame: DataFrame, stream: Stream, refusing: frozenset[str]) -> 
 
 
 def _number(frame: DataFrame, marks: SubjectMarks, text: Column) -> Column:
-    bench = Workbench(frame.sparkSession, {}, None)
-    return bench.draw(marks.key, text, NUMBER_BITS)
+    builder = ColumnBuilder(frame.sparkSession, {}, None)
+    return builder.draw(marks.key, text, NUMBER_BITS)
 
 
 @lru_cache(maxsize=_KEPT)

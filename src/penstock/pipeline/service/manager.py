@@ -27,7 +27,7 @@ from penstock.config.sections.processes import PipelineSettings
 from penstock.definitions import DefinitionSet
 from penstock.errors import PenstockError, UnavailableError
 from penstock.eventlog import EventLog
-from penstock.masks.vault import KEY_VAULT, Vault, fingerprint
+from penstock.masks.supplies import KEY_VAULT, Vault, fingerprint
 from penstock.model.kinds import Stream, View
 from penstock.pipeline.records.opt_outs import Consent, nobody_opted_out
 from penstock.pipeline.service.control import PAUSED, RUNNING, STOPPED, Condition, Control

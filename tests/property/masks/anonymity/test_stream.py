@@ -12,17 +12,17 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.masks.anonymity.closeness import Closeness, Distance
-from penstock.masks.anonymity.diversity import (
+from penstock.masks.anonymity.domains import CategoryDomain, Floats, Integers, NumberDomain
+from penstock.masks.anonymity.l_diversity import (
     DistinctDiversity,
     EntropyDiversity,
     RecursiveDiversity,
 )
-from penstock.masks.anonymity.domains import CategoryDomain, Floats, Integers, NumberDomain
-from penstock.masks.anonymity.parameters import Parameters
-from penstock.masks.anonymity.release import Release
-from penstock.masks.anonymity.rules import Rule
+from penstock.masks.anonymity.parameters import StreamParameters
+from penstock.masks.anonymity.publication import Release
+from penstock.masks.anonymity.rules import GroupRule
 from penstock.masks.anonymity.stream import StreamAnonymizer
+from penstock.masks.anonymity.t_closeness import Closeness, Distance
 from tests.support.scale import scaled
 
 PATHS = {
@@ -39,12 +39,12 @@ ILLNESSES = ["asthma", "covid", "flu", "none"]
 @dataclass(frozen=True)
 class Case:
     records: list[tuple[float, int, str, int, str]]  # weight, age, city, person, illness
-    parameters: Parameters
+    parameters: StreamParameters
     chunks: list[int]
 
 
-def make_rule(kind: str, domain: CategoryDomain) -> list[Rule]:
-    rules: dict[str, list[Rule]] = {
+def make_rule(kind: str, domain: CategoryDomain) -> list[GroupRule]:
+    rules: dict[str, list[GroupRule]] = {
         "none": [],
         "distinct": [DistinctDiversity(0, domain, 2)],
         "entropy": [EntropyDiversity(0, domain, 1.7)],
@@ -80,7 +80,7 @@ def cases(draw: st.DrawFn) -> Case:
         for _ in range(count)
     ]
     illness = CategoryDomain.flat("illness", ILLNESSES)
-    parameters = Parameters(
+    parameters = StreamParameters(
         [
             NumberDomain("weight", -1000, 1000),
             NumberDomain("age", 17, 90, bucket=draw(st.sampled_from([None, 5, 7.5]))),
@@ -113,7 +113,7 @@ def bounds(label: str) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def keeps(rule: Rule, illnesses: Counter[str], seen: Counter[str]) -> bool:
+def keeps(rule: GroupRule, illnesses: Counter[str], seen: Counter[str]) -> bool:
     """Judge a group by the rules' definitions, one value at a time."""
     total, ordered = illnesses.total(), sorted(illnesses.values(), reverse=True)
     if isinstance(rule, DistinctDiversity):

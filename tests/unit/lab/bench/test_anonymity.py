@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from penstock.errors import UnavailableError
-from penstock.masks.anonymity import Boxes, NumberDomain, Parameters, Release
+from penstock.masks.anonymity import Boxes, NumberDomain, Release, StreamParameters
 from penstock_lab.bench.anonymity import (
     FIELDS,
     judge,
@@ -49,7 +49,7 @@ def test_every_point_is_measured_and_judged(tmp_path: Path) -> None:
 
 
 def test_the_judge_finds_a_group_that_is_too_small() -> None:
-    parameters = Parameters([NumberDomain(field, 0, 9) for field in FIELDS], k=3, delta=5)
+    parameters = StreamParameters([NumberDomain(field, 0, 9) for field in FIELDS], k=3, delta=5)
     lows = np.tile([0.0, 5.0], (6, 1))
     release = Release(
         np.arange(5),

@@ -12,17 +12,17 @@ from penstock.masks.anonymity import (
     Distance,
     DistinctDiversity,
     EntropyDiversity,
+    GroupRule,
     NumberDomain,
     RecursiveDiversity,
-    Rule,
 )
-from penstock.masks.anonymity.closeness import move_earth
+from penstock.masks.anonymity.t_closeness import move_earth
 
 ILLNESS = CategoryDomain.flat("illness", ["asthma", "covid", "flu", "none"])
 NOTHING = np.zeros(4)
 
 
-def holds(rule: Rule, *counts: float) -> bool:
+def holds(rule: GroupRule, *counts: float) -> bool:
     return bool(rule.holds(np.array([counts], dtype=np.float64), NOTHING)[0])
 
 

@@ -10,10 +10,10 @@ from penstock.masks.anonymity import (
     DistinctDiversity,
     EntropyDiversity,
     NumberDomain,
-    Parameters,
     StreamAnonymizer,
+    StreamParameters,
 )
-from penstock.masks.anonymity.reuse import Boxes, Published
+from penstock.masks.anonymity.publication import Boxes, Published
 
 AGE = NumberDomain("age", 0, 100)
 ILLNESS = CategoryDomain.flat("illness", ["asthma", "covid", "flu"])
@@ -24,7 +24,7 @@ def ages(*values: float) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
 
 
 def test_tuples_wait_until_the_oldest_is_due() -> None:
-    stream = StreamAnonymizer(Parameters([AGE], k=2, delta=6))
+    stream = StreamAnonymizer(StreamParameters([AGE], k=2, delta=6))
     early = stream.feed(ages(10, 50, 11, 52, 90), np.arange(5))
     assert early.positions.size == 0
     release = stream.feed(ages(91), np.array([5]))
@@ -41,14 +41,14 @@ def test_tuples_wait_until_the_oldest_is_due() -> None:
 
 
 def test_one_person_alone_is_never_published() -> None:
-    stream = StreamAnonymizer(Parameters([AGE], k=2, delta=10))
+    stream = StreamAnonymizer(StreamParameters([AGE], k=2, delta=10))
     releases = [stream.feed(ages(*range(100)), np.zeros(100, dtype=np.int64)), stream.flush()]
     assert all(release.suppressed.all() for release in releases)
     assert sum(release.positions.size for release in releases) == 100
 
 
 def test_stragglers_join_a_published_generalization_or_are_suppressed() -> None:
-    stream = StreamAnonymizer(Parameters([AGE], k=3, delta=6))
+    stream = StreamAnonymizer(StreamParameters([AGE], k=3, delta=6))
     stream.feed(ages(10, 11, 12, 50, 70, 90), np.arange(6))
     assert stream.feed(ages(11, 75), np.array([6, 7])).positions.size == 0
     release = stream.flush()
@@ -61,7 +61,7 @@ def test_stragglers_join_a_published_generalization_or_are_suppressed() -> None:
 
 
 def test_the_young_wait_on_where_the_old_cannot_be_hidden() -> None:
-    stream = StreamAnonymizer(Parameters([AGE], k=3, delta=10))
+    stream = StreamAnonymizer(StreamParameters([AGE], k=3, delta=10))
     release = stream.feed(ages(*range(10)), np.zeros(10, dtype=np.int64))
     assert release.positions.tolist() == [0, 1, 2, 3, 4]
     assert release.suppressed.all()
@@ -94,7 +94,7 @@ def test_only_good_generalizations_are_kept_and_only_so_many() -> None:
 
 def test_too_frequent_values_are_thinned_out_and_the_rest_is_published() -> None:
     rule = EntropyDiversity(0, ILLNESS, 2)
-    parameters = Parameters([AGE], k=5, delta=100, sensitive=[ILLNESS], rules=[rule])
+    parameters = StreamParameters([AGE], k=5, delta=100, sensitive=[ILLNESS], rules=[rule])
     stream = StreamAnonymizer(parameters)
     illnesses = np.array([[0] * 80 + [1] * 20])
     stream.feed(ages(*[value % 100 for value in range(99)]), np.arange(99), illnesses[:, :99])
@@ -106,7 +106,7 @@ def test_too_frequent_values_are_thinned_out_and_the_rest_is_published() -> None
 
 def test_closeness_compares_with_all_that_was_seen() -> None:
     rule = Closeness(0, ILLNESS, 0.1, Distance.EQUAL)
-    parameters = Parameters([AGE], k=2, delta=40, sensitive=[ILLNESS], rules=[rule])
+    parameters = StreamParameters([AGE], k=2, delta=40, sensitive=[ILLNESS], rules=[rule])
     stream = StreamAnonymizer(parameters)
     first = stream.feed(ages(*range(40)), np.arange(40), np.array([[0, 1] * 20]))
     assert not first.suppressed.any()
@@ -115,7 +115,7 @@ def test_closeness_compares_with_all_that_was_seen() -> None:
 
 
 def test_codes_that_do_not_fit_are_refused_and_nothing_is_taken_in() -> None:
-    parameters = Parameters([AGE], k=2, delta=4, sensitive=[ILLNESS])
+    parameters = StreamParameters([AGE], k=2, delta=4, sensitive=[ILLNESS])
     stream = StreamAnonymizer(parameters)
     two = np.arange(2)
     for codes, illnesses in (
@@ -133,7 +133,7 @@ def test_codes_that_do_not_fit_are_refused_and_nothing_is_taken_in() -> None:
 
 def test_all_bad_parameters_are_listed_at_once() -> None:
     with pytest.raises(InvalidError) as caught:
-        Parameters([AGE], k=0, delta=0, beta=0, mu=0, seed=-1)
+        StreamParameters([AGE], k=0, delta=0, beta=0, mu=0, seed=-1)
     assert [problem.place for problem in caught.value.problems] == [
         "k",
         "delta",
@@ -142,35 +142,35 @@ def test_all_bad_parameters_are_listed_at_once() -> None:
         "seed",
     ]
     with pytest.raises(InvalidError, match="delta"):
-        Parameters([AGE], k=10, delta=9)
+        StreamParameters([AGE], k=10, delta=9)
     with pytest.raises(InvalidError, match="65 are named"):
-        Parameters([AGE] * 65, k=2, delta=9)
+        StreamParameters([AGE] * 65, k=2, delta=9)
     with pytest.raises(InvalidError, match="'age' has 0 values"):
-        Parameters([AGE], k=2, delta=9, sensitive=[AGE])
+        StreamParameters([AGE], k=2, delta=9, sensitive=[AGE])
     with pytest.raises(InvalidError, match="sensitive column"):
-        Parameters([AGE], k=2, delta=9, rules=[DistinctDiversity(0, ILLNESS, 2)])
+        StreamParameters([AGE], k=2, delta=9, rules=[DistinctDiversity(0, ILLNESS, 2)])
 
 
 class TestSnapshots:
     def test_other_parameters_are_refused(self) -> None:
-        state = StreamAnonymizer(Parameters([AGE], k=2, delta=9)).to_bytes()
+        state = StreamAnonymizer(StreamParameters([AGE], k=2, delta=9)).to_bytes()
         for other in (
-            Parameters([AGE], k=3, delta=9),
-            Parameters([NumberDomain("age", 0, 101)], k=2, delta=9),
-            Parameters([AGE], k=2, delta=9, seed=1),
+            StreamParameters([AGE], k=3, delta=9),
+            StreamParameters([NumberDomain("age", 0, 101)], k=2, delta=9),
+            StreamParameters([AGE], k=2, delta=9, seed=1),
         ):
             with pytest.raises(UsageError, match="other parameters"):
                 StreamAnonymizer.from_bytes(other, state)
 
     @pytest.mark.parametrize("keep", [0, 10, 500])
     def test_a_broken_state_is_refused(self, keep: int) -> None:
-        parameters = Parameters([AGE], k=2, delta=9)
+        parameters = StreamParameters([AGE], k=2, delta=9)
         state = StreamAnonymizer(parameters).to_bytes()
         with pytest.raises(UsageError, match="cannot be read"):
             StreamAnonymizer.from_bytes(parameters, state[:keep])
 
     def test_a_changed_state_is_refused(self) -> None:
-        parameters = Parameters([AGE], k=2, delta=9)
+        parameters = StreamParameters([AGE], k=2, delta=9)
         stream = StreamAnonymizer(parameters)
         stream.feed(ages(1, 2, 3), np.arange(3))
         state = bytearray(stream.to_bytes())
@@ -180,7 +180,7 @@ class TestSnapshots:
             StreamAnonymizer.from_bytes(parameters, bytes(state))
 
     def test_the_state_stays_small(self) -> None:
-        stream = StreamAnonymizer(Parameters([AGE], k=5, delta=1000))
+        stream = StreamAnonymizer(StreamParameters([AGE], k=5, delta=1000))
         generator = np.random.default_rng(1)
         sizes = []
         for _ in range(30):

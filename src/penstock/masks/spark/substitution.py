@@ -15,8 +15,7 @@ from penstock.masks.conditions import ROOT
 from penstock.masks.constants import fit
 from penstock.masks.fields import Field, FieldType, Schema
 from penstock.masks.mask import Stage
-from penstock.masks.spark.types import write_text
-from penstock.masks.spark.workbench import Workbench
+from penstock.masks.spark.column_builder import ColumnBuilder, write_text
 from penstock.masks.substitution import BITS, Substitution
 
 _DAY: Final = 86_400_000_000
@@ -31,47 +30,49 @@ _ARROW: Final[Mapping[FieldType, Any]] = {
 }
 
 
-def substitute(mask: Substitution, stage: Stage, bench: Workbench) -> dict[str, Column]:
+def substitute(mask: Substitution, stage: Stage, builder: ColumnBuilder) -> dict[str, Column]:
     """Return substitutes, chosen by value or by record."""
     made = {}
     for key in mask.keys:
-        found, value = stage.schema[key], bench.columns[key]
-        message = bench.identity if mask.random else write_text(found.type, value)
-        chosen = _choose(mask.substitution_list, found, bench, mask.key(stage.target(key)), message)
+        found, value = stage.schema[key], builder.columns[key]
+        message = builder.identity if mask.random else write_text(found.type, value)
+        chosen = _choose(
+            mask.substitution_list, found, builder, mask.key(stage.target(key)), message
+        )
         made[key] = F.when(value.isNotNull(), chosen)
     return made
 
 
 def _choose(
-    substitutes: tuple[Any, ...], found: Field, bench: Workbench, key: bytes, message: Column
+    substitutes: tuple[Any, ...], found: Field, builder: ColumnBuilder, key: bytes, message: Column
 ) -> Column:
-    values = bench.constant(fit(substitutes, found), _ARROW[found.type])
-    index = bench.draw(key, message, BITS) % len(substitutes)
+    values = builder.constant(fit(substitutes, found), _ARROW[found.type])
+    index = builder.draw(key, message, BITS) % len(substitutes)
     return F.get(values, index.cast("int"))
 
 
 def substitute_where(
-    mask: ConditionalSubstitution, stage: Stage, bench: Workbench
+    mask: ConditionalSubstitution, stage: Stage, builder: ColumnBuilder
 ) -> dict[str, Column]:
     """Return substitutes where the condition is met or has no answer, else the values."""
-    inputs = {ROOT: _read_fields(stage.schema, bench.columns)}
+    inputs = {ROOT: _read_fields(stage.schema, builder.columns)}
     expressions = {key: mask.condition(key, stage.schema) for key in mask.keys}
     texts = list(dict.fromkeys(made.text for made in expressions.values()))
     by_text = {made.text: made for made in expressions.values()}
-    asked = bench.keep(
+    asked = builder.keep(
         *(F.coalesce(column(by_text[text], inputs), F.lit(col=True)) for text in texts)
     )
     met = dict(zip(texts, asked, strict=True))
     made = {}
     for key in mask.keys:
-        found, value = stage.schema[key], bench.columns[key]
+        found, value = stage.schema[key], builder.columns[key]
         output = mask.output(found)
         if mask.needs_keys:
             message = F.coalesce(write_text(found.type, value), F.lit(""))
             secret = mask.key(stage.target(key))
-            chosen = _choose(mask.substitution_list, output, bench, secret, message)
+            chosen = _choose(mask.substitution_list, output, builder, secret, message)
         else:
-            values = bench.constant(fit(mask.substitution_list, output), _ARROW[output.type])
+            values = builder.constant(fit(mask.substitution_list, output), _ARROW[output.type])
             chosen = F.get(values, F.lit(0))
         rest = write_text(found.type, value) if mask.as_ else value
         made[key] = F.when(met[expressions[key].text], chosen).otherwise(rest)

@@ -1,29 +1,66 @@
-"""The workbench: the steps that lay masks over a frame, whichever frame it will be.
+"""The builder of columns: the steps that lay masks over a frame, whichever frame it will be.
 
 Steps name columns and hold none of a frame, so that they are built once and applied to
 batch after batch.
 
 Rules that hold here:
-- Within a workbench columns have names of its own, so that no name of a field can be
+- Within a builder columns have names of its own, so that no name of a field can be
   ambiguous, whatever its letters are; `columns` has the current one of each field.
 - `keep` gives an intermediate result a column: what is used several times is computed
   once, and expressions stay small enough to be compiled.
 - `constant` brings a value in without showing it in the plan.
+- Values become texts as `fields.TEXTS` makes them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, types
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
-from penstock.masks.keys import split_key
+from penstock.masks.fields import FieldType, Schema
+from penstock.masks.supplies import split_key
+
+_TYPES: Final[Mapping[FieldType, types.DataType]] = {
+    FieldType.STRING: types.StringType(),
+    FieldType.INT: types.IntegerType(),
+    FieldType.LONG: types.LongType(),
+    FieldType.FLOAT: types.FloatType(),
+    FieldType.DOUBLE: types.DoubleType(),
+    FieldType.BOOLEAN: types.BooleanType(),
+    FieldType.DATE: types.DateType(),
+    FieldType.TIMESTAMP: types.TimestampType(),
+}
 
 
-class Workbench:
+def spark_type(kind: FieldType) -> types.DataType:
+    """Return the Spark type that holds values of a field's type."""
+    return _TYPES[kind]
+
+
+def spark_schema(schema: Schema) -> types.StructType:
+    """Return a schema as Spark knows it."""
+    return types.StructType(
+        [
+            types.StructField(name, _TYPES[found.type], found.optional)
+            for name, found in schema.items()
+        ]
+    )
+
+
+def write_text(kind: FieldType, column: Column) -> Column:
+    """Return values as texts, the same as `fields.TEXTS` makes."""
+    if kind is FieldType.STRING:
+        return column
+    if kind is FieldType.TIMESTAMP:
+        return F.unix_micros(column).cast("string")
+    return column.cast("string")
+
+
+class ColumnBuilder:
     """Steps so far, the current column of each field, and why rows are rejected."""
 
     def __init__(

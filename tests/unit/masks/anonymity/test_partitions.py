@@ -79,7 +79,7 @@ def test_small_sets_are_cut_like_large_ones(persons: int, monkeypatch: pytest.Mo
     space = Space([NumberDomain(name, 0, 100) for name in "xyz"])
     losses = []
     for small in (0, 1000):
-        monkeypatch.setattr("penstock.masks.anonymity.cuts.SMALL", small)
+        monkeypatch.setattr("penstock.masks.anonymity.partitions.SMALL", small)
         groups = partition(space, codes, census(who), Demands(6))
         assert sorted(np.concatenate(groups).tolist()) == list(range(400))
         assert all(len(set(who[group].tolist())) >= 6 for group in groups)

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.errors import InvalidError
 from penstock.masks import Chain, Field, Supplies, read_masks
-from penstock.masks.keys import split_key
+from penstock.masks.supplies import split_key
 from tests.support.masks.single_mask import SECRET, supply
 
 if TYPE_CHECKING:

@@ -26,9 +26,8 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from penstock.masks.anonymity.domains import Floats
-from penstock.masks.anonymity.rules import Census, Demands, Mask
-from penstock.masks.anonymity.space import Space
+from penstock.masks.anonymity.domains import Floats, Space
+from penstock.masks.anonymity.rules import Booleans, Census, Demands
 
 Rows: TypeAlias = npt.NDArray[np.intp]
 
@@ -199,7 +198,7 @@ class _Cutter:
         )
         return left, right[::-1]
 
-    def _keep_rules(self, order: Rows, places: Rows) -> Mask:
+    def _keep_rules(self, order: Rows, places: Rows) -> Booleans:
         """Say for each place whether both sides keep all rules."""
         kept = np.ones(places.size, dtype=np.bool_)
         for rule in self._demands.rules:

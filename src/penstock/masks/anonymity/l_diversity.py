@@ -16,13 +16,13 @@ import numpy as np
 
 from penstock.errors import InvalidError, Problem, quote
 from penstock.masks.anonymity.domains import Domain, Floats
-from penstock.masks.anonymity.rules import Mask, Rule
+from penstock.masks.anonymity.rules import Booleans, GroupRule
 
 # Equal shares have the entropy log l but for rounding.
 ROUNDING: Final = 1e-9
 
 
-class DistinctDiversity(Rule):
+class DistinctDiversity(GroupRule):
     """At least l different values."""
 
     monotone = True
@@ -36,7 +36,7 @@ class DistinctDiversity(Rule):
         """Tell the parameters."""
         return "distinct", self.column, self.l
 
-    def holds(self, counts: Floats, reference: Floats) -> Mask:  # noqa: ARG002
+    def holds(self, counts: Floats, reference: Floats) -> Booleans:  # noqa: ARG002
         """Count the values that occur."""
         return np.asarray(np.count_nonzero(counts, axis=1) >= self.l)
 
@@ -45,7 +45,7 @@ class DistinctDiversity(Rule):
         return None
 
 
-class EntropyDiversity(Rule):
+class EntropyDiversity(GroupRule):
     """Entropy of at least log l."""
 
     def __init__(self, column: int, domain: Domain, l: float) -> None:  # noqa: E741
@@ -57,7 +57,7 @@ class EntropyDiversity(Rule):
         """Tell the parameters."""
         return "entropy", self.column, self.l
 
-    def holds(self, counts: Floats, reference: Floats) -> Mask:  # noqa: ARG002
+    def holds(self, counts: Floats, reference: Floats) -> Booleans:  # noqa: ARG002
         """Compare the entropy."""
         shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1.0)
         logarithms = np.log(np.where(shares > 0.0, shares, 1.0))
@@ -68,7 +68,7 @@ class EntropyDiversity(Rule):
         return int(counts.argmax())
 
 
-class RecursiveDiversity(Rule):
+class RecursiveDiversity(GroupRule):
     """The most frequent value is outweighed, c times, by the rare ones."""
 
     def __init__(self, column: int, domain: Domain, c: float, l: int) -> None:  # noqa: E741
@@ -84,7 +84,7 @@ class RecursiveDiversity(Rule):
         """Tell the parameters."""
         return "recursive", self.column, self.c, self.l
 
-    def holds(self, counts: Floats, reference: Floats) -> Mask:  # noqa: ARG002
+    def holds(self, counts: Floats, reference: Floats) -> Booleans:  # noqa: ARG002
         """Compare the greatest count with the tail."""
         ordered = np.sort(counts, axis=1)[:, ::-1]
         return np.asarray(ordered[:, 0] < self.c * ordered[:, int(self.l) - 1 :].sum(axis=1))

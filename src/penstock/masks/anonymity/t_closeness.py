@@ -19,7 +19,7 @@ import numpy as np
 
 from penstock.errors import InvalidError, Problem, quote
 from penstock.masks.anonymity.domains import CategoryDomain, Domain, Floats
-from penstock.masks.anonymity.rules import Mask, Rule
+from penstock.masks.anonymity.rules import Booleans, GroupRule
 
 
 class Distance(StrEnum):
@@ -48,7 +48,7 @@ def move_earth(domain: Domain, distance: Distance, counts: Floats, reference: Fl
     return np.asarray(excess @ weights)
 
 
-class Closeness(Rule):
+class Closeness(GroupRule):
     """At most t away from the reference: the distribution of all tuples seen so far."""
 
     def __init__(self, column: int, domain: Domain, t: float, distance: Distance) -> None:
@@ -73,7 +73,7 @@ class Closeness(Rule):
         """Tell the parameters."""
         return "closeness", self.column, self.t, self.distance.value
 
-    def holds(self, counts: Floats, reference: Floats) -> Mask:
+    def holds(self, counts: Floats, reference: Floats) -> Booleans:
         """Compare the distances with t."""
         return np.asarray(move_earth(self.domain, self.distance, counts, reference) <= self.t)
 

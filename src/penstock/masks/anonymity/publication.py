@@ -1,10 +1,10 @@
-"""Generalizations that were published and may be used again (Ω in CASTLE).
+"""What leaves the stream, and which published generalizations may be used again (Ω in CASTLE).
 
-A tuple for which no group can be formed is published under one of those that contain it: at
-least k persons have been published under that already, so it stands among them.
+A tuple for which no group can be formed is published under a box that contains it: at least
+k persons have been published under that box already, so the tuple stands among them.
 
 Rules that hold here:
-- Which one is drawn at random among all that contain the tuple. To take the tightest would
+- The box is drawn at random among all that contain the tuple. To take the tightest would
   tell that the tuple lies in none of the tighter ones.
 - Only generalizations that lose less than the mean of the last mu are kept, at most `most`
   of them; the newest push out the oldest.
@@ -12,12 +12,14 @@ Rules that hold here:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.masks.anonymity.domains import Floats, Integers
+from penstock.masks.anonymity.rules import Booleans
 
 NONE: Final = -1
 # Tuples are compared with all generalizations at once, so many at a time, to bound memory.
@@ -86,3 +88,56 @@ class Published:
         self.recent = np.concatenate((self.recent, boxes.losses))[-self._mu :]
         good = boxes.take(boxes.losses < self.typical_loss)
         self.reusable = self.reusable.join(good).take(slice(-self._most, None))
+
+
+class Release(NamedTuple):
+    """Tuples that leave, in the order they came in.
+
+    `places` names each tuple's box, NONE where it is suppressed. `reused` marks those that
+    are published under a box of an earlier group.
+    """
+
+    positions: Integers
+    places: Integers
+    reused: Booleans
+    boxes: Boxes
+
+    @classmethod
+    def none(cls, axes: int) -> Release:
+        """Return a release of nothing."""
+        empty = np.empty(0, dtype=np.int64)
+        return cls(empty, empty, np.empty(0, dtype=np.bool_), Boxes.none(axes))
+
+    @classmethod
+    def join(cls, axes: int, releases: Sequence[Release]) -> Release:
+        """Return several releases as one."""
+        if len(releases) == 1:
+            return releases[0]
+        joined = cls.none(axes)
+        if not releases:
+            return joined
+        offsets = np.cumsum([0, *(len(release.boxes) for release in releases[:-1])])
+        places = [
+            np.where(release.places == NONE, NONE, release.places + offset)
+            for release, offset in zip(releases, offsets, strict=True)
+        ]
+        return cls(
+            np.concatenate([release.positions for release in releases]),
+            np.concatenate(places),
+            np.concatenate([release.reused for release in releases]),
+            Boxes(
+                np.concatenate([release.boxes.lows for release in releases], axis=1),
+                np.concatenate([release.boxes.highs for release in releases], axis=1),
+                np.concatenate([release.boxes.losses for release in releases]),
+            ),
+        )
+
+    @property
+    def suppressed(self) -> Booleans:
+        """Mark the tuples that are not published."""
+        return np.asarray(self.places == NONE)
+
+    def total_loss(self) -> float:
+        """Sum the losses of all tuples; a suppressed one has lost everything."""
+        published = self.places[self.places != NONE]
+        return float(self.boxes.losses[published].sum() + (self.places.size - published.size))

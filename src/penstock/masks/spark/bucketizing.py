@@ -12,28 +12,28 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 from penstock.masks.bucketizing import FIRST_MONTH, LAST_MONTH, MONTHS, Bucketizing, Grid
 from penstock.masks.fields import DATES, INTEGERS, MAX_EXACT, FieldType
 from penstock.masks.mask import Stage
-from penstock.masks.spark.workbench import Workbench
+from penstock.masks.spark.column_builder import ColumnBuilder
 
 _DAY: Final = 86_400_000_000
 _EPOCH: Final = date(1970, 1, 1).toordinal()
 
 
-def bucketize(mask: Bucketizing, stage: Stage, bench: Workbench) -> dict[str, Column]:
+def bucketize(mask: Bucketizing, stage: Stage, builder: ColumnBuilder) -> dict[str, Column]:
     """Return labels; null for a value without a bucket."""
     units, labels = {}, {}
     for key in mask.keys:
-        kind, value = stage.schema[key].type, bench.columns[key]
+        kind, value = stage.schema[key].type, builder.columns[key]
         grid = mask.grid(stage.schema[key])
         if kind in INTEGERS:
             units[key] = value.cast("bigint")
         elif kind in DATES:
             units[key] = _count_dates(value, kind, months=mask.unit != "days")
         else:
-            units[key] = _count_decimals(value, kind, grid, bench)
-    for key, unit in zip(units, bench.keep(*units.values()), strict=True):
+            units[key] = _count_decimals(value, kind, grid, builder)
+    for key, unit in zip(units, builder.keep(*units.values()), strict=True):
         low = F.try_subtract(unit, _rest(unit, mask.grid(stage.schema[key])))
         labels[key] = low
-    for key, low in zip(labels, bench.keep(*labels.values()), strict=True):
+    for key, low in zip(labels, builder.keep(*labels.values()), strict=True):
         grid = mask.grid(stage.schema[key])
         high = F.try_add(low, _bigint(grid.size))
         dates = stage.schema[key].type in DATES
@@ -51,12 +51,12 @@ def _rest(unit: Column, grid: Grid) -> Column:
     return F.pmod(F.pmod(unit, size) - _bigint(grid.origin % grid.size), size)
 
 
-def _count_decimals(value: Column, kind: FieldType, grid: Grid, bench: Workbench) -> Column:
+def _count_decimals(value: Column, kind: FieldType, grid: Grid, builder: ColumnBuilder) -> Column:
     """Return the last unit of the grid that does not lie above a number."""
     scale = F.lit(grid.scale)
     scaled = value.cast("double") * scale
     fits = (scaled > float(-MAX_EXACT)) & (scaled < float(MAX_EXACT))
-    (unit,) = bench.keep(F.when(fits, F.floor(scaled)))
+    (unit,) = builder.keep(F.when(fits, F.floor(scaled)))
 
     def bound(at: Column) -> Column:
         exact = at.cast("double") / scale
