@@ -79,3 +79,10 @@ class Program:
         for name, index in sorted(self.types.items()):
             found[index] = (*found.get(index, ()), name)
         return found
+
+    def has_situation(self, scenario: str, subject: str, situation: str | None) -> bool:
+        """Say whether a subject of a scenario can be in a situation."""
+        found = self.scenarios.get(scenario)
+        if found is None or (found.subjects is not None and subject not in found.subjects):
+            return False
+        return situation in self.plans[found.plan].situations

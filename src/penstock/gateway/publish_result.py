@@ -50,6 +50,11 @@ class PublishResult(NamedTuple):
         """Whether the message may pass."""
         return self.outcome is PublishOutcome.ACCEPTED
 
+    @property
+    def awaits_journal(self) -> bool:
+        """Whether it was an event that is not durable yet."""
+        return self.journal is not None and self.ticket > self.journal.durable
+
     def when_durable(self, settled: Callable[[bool], None]) -> None:
         """Call back when its event is durable, or never will be."""
         if self.journal is None:

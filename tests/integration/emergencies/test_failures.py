@@ -62,7 +62,7 @@ def test_a_due_timer_comes_before_a_delivery(broker: MosquittoServer, tmp_path: 
         doctor.messages(2)
         detection = gateway.gateway.guard.detection
 
-        gateway.do(detection.silence)
+        gateway.do(detection.timer.cancel)
         time.sleep(2.2)
         sensor.publish("ward/late/note", b"{}", qos=1)
         assert doctor.texts() == []
@@ -162,7 +162,7 @@ def _take_over(gateway: GatewayThread, usurper: DetectionStore) -> bool:
 
     async def stop() -> None:
         await detection.journal.finish()
-        detection.keeping._store.release()
+        detection.writer._store.release()
 
     gateway.call(stop)
     if usurper.claim().holder != usurper.holder:

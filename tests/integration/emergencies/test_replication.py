@@ -305,7 +305,7 @@ def test_a_neighbour_that_stood_still_grants_nothing_of_what_it_knew(
     second = make_process(tmp_path / "two", broker.port, settings(tmp_path / "two"), **common)
     with run_gateway(tmp_path / "one", broker.port, chosen, **common) as first, second:
         leader = first.gateway.guard.detection.leader
-        wait_until(lambda: first.do(lambda: [it.told for it in leader._neighbours.values()]))
+        wait_until(lambda: first.do(lambda: [it.synced for it in leader._peers.values()]))
         doctor, nurse = (login(second.port, user) for user in ("doctor", "nurse"))
         for reader in (doctor, nurse):
             reader.subscribe("ward/stood/note", qos=1)

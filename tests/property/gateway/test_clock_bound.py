@@ -39,13 +39,13 @@ def test_it_does_not_look_too_far(
     for pause, going, coming in pings:
         sent = time + pause
         time = sent + going
-        bound.hear(here(sent), there(time))
+        bound.note_answer(here(sent), there(time))
         shortest = min(shortest, going)
         due = time + ahead
-        bound.see(there(due))
+        bound.note_deadline(there(due))
         assert bound.until <= here(due) + 1e-6
         # Nor is it much too cautious: by the way there of the quickest ping, and some drift.
         assert bound.until >= here(due) - shortest - 0.002 * (time + ahead) - 1e-6
         time += coming
-    bound.see(None)
+    bound.note_deadline(None)
     assert bound.until == float("inf")

@@ -33,7 +33,7 @@ class Record:
 class Detector:
     """Detects by noting what it is asked; a step is durable when it is told to be."""
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: Record, terms: ReplicationTerms = TERMS) -> None:
         self.record = record
         self.board = SituationBoard()
         self.alive = True
@@ -44,39 +44,40 @@ class Detector:
         self.ends: dict[str, float] = {}
         """When time alone ends the situations of somebody, by `boot_clock`."""
         self._waiting: list[tuple[int, Callable[[bool], None]]] = []
-        self.leader = ReplicationLeader(
-            knows=self.is_alive,
-            takes=self.is_alive,
-            situations=self.rows,
-            next_deadline=self.next_deadline,
-            journal=self,
-        )
-        self.leader.decide = self.decide
+        self.epoch = 0
+        self.announced: list[float] = []
+        self.leader = ReplicationLeader(self, self, terms, self._announce)
         self.port = 0
 
-    async def start(self, terms: ReplicationTerms = TERMS) -> None:
-        self.port = await self.leader.listen(terms, "127.0.0.1", 0)
+    async def start(self) -> None:
+        self.port = await self.leader.listen("127.0.0.1", 0)
 
-    def is_alive(self) -> bool:
+    async def _announce(self, seconds: float) -> None:
+        self.announced.append(seconds)
+
+    def is_known(self) -> bool:
         return self.alive
 
-    def rows(self) -> list[SituationRow]:
+    def accepts_submissions(self) -> bool:
+        return self.alive
+
+    def situations(self) -> list[SituationRow]:
         last: dict[str, str] = dict(self.steps)
         return [("s", who, what) for who, what in last.items() if what != "none"]
 
-    def decide(self, asked: PublishRequest, receipt: SubmissionId) -> PublishResult:
+    def decide(self, request: PublishRequest, submission: SubmissionId) -> PublishResult:
         if not self.alive:
             return NO_LEADER
-        if self.applied_submissions.has(receipt):
+        if self.applied_submissions.has(submission):
             return PublishResult(journal=self, ticket=self.added)
-        if asked.topic == "denied":
+        if request.topic == "denied":
             return PublishResult(PublishOutcome.DENIED, "a rule")
-        self.applied_submissions.put(receipt)
-        self.steps.append((asked.client, asked.topic))
+        self.applied_submissions.put(submission)
+        self.steps.append((request.client, request.topic))
         self.added += 1
-        target = None if asked.topic == "none" else asked.topic
-        self.board.move("s", asked.client, target)
-        self.leader.tell([("s", asked.client, target)], self.deadline)
+        target = None if request.topic == "none" else request.topic
+        self.board.move("s", request.client, target)
+        self.leader.replicate([("s", request.client, target)], self.deadline)
         return PublishResult(journal=self, ticket=self.added)
 
     def next_deadline(self) -> float | None:
@@ -90,7 +91,7 @@ class Detector:
     def foresee_end(self, who: str, seconds: float) -> None:
         """Let time end somebody's situation."""
         self.ends[who] = boot_clock() + seconds
-        self.leader.tell([], self.deadline)
+        self.leader.replicate([], self.deadline)
 
     def ring(self) -> None:
         """Let all end whose time has come."""
@@ -99,7 +100,7 @@ class Detector:
             del self.ends[who]
             self.steps.append((who, "none"))
         if due:
-            self.leader.tell([("s", who, None) for who in due], self.deadline)
+            self.leader.replicate([("s", who, None) for who in due], self.deadline)
 
     def wait(self, ticket: int, settled: Callable[[bool], None]) -> None:
         if ticket <= self.durable:
@@ -126,6 +127,15 @@ class Detector:
         self.leader.close()
 
 
+class Follows:
+    """Decides nothing: events are never detected here."""
+
+    epoch = 0
+
+    def decide(self, request: PublishRequest, submission: SubmissionId) -> PublishResult:
+        raise AssertionError((request, submission))
+
+
 def ask(client: str, topic: str) -> PublishRequest:
     return PublishRequest(None, client, topic, b"{}", {})
 
@@ -137,12 +147,13 @@ async def until(holds: Callable[[], object]) -> None:
 
 
 def make_follower(
-    terms: ReplicationTerms = TERMS,
+    terms: ReplicationTerms = TERMS, on_current: Callable[[], None] = lambda: None
 ) -> tuple[ReplicationFollower, SituationBoard, list[str]]:
     board, lost = SituationBoard(), list[str]()
     board.invalidate("not yet")
-    follower = ReplicationFollower(board, lost.append)
-    follower.terms = terms
+    follower = ReplicationFollower(
+        board, Follows(), terms, on_lost=lost.append, on_current=on_current
+    )
     return follower, board, lost
 
 

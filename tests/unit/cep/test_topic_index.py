@@ -2,8 +2,34 @@ from __future__ import annotations
 
 import itertools
 
-from penstock.cep.topic_index import TopicIndex
+import pytest
+
+from penstock.cep.program import Program
+from penstock.cep.topic_index import TopicIndex, WatchedTopics
+from penstock.definitions import DefinitionSet, read_text
+from penstock.definitions.events.program import compile_program
 from penstock.model.topics import matches
+
+EVENTS = """
+kind: vocabulary
+name: v
+payload: {hot: bool}
+---
+kind: event
+name: Filtered
+attributes: {level: string}
+packet: {filters: ["a/+/b"], set: {level: t.topic}}
+---
+kind: event
+name: Named
+attributes: {level: string}
+packet: {when: 't.topic.includes("warmth")', set: {level: t.topic}}
+---
+kind: event
+name: Looking
+attributes: {level: string}
+packet: {filters: ["c/#"], when: t.payload.hot, set: {level: t.topic}}
+"""
 
 FILTERS = ["#", "+", "a", "a/#", "a/+", "a/b", "+/b", "+/+", "a/+/#", "$sys/#", "$sys/+", "/", "/+"]
 
@@ -18,3 +44,28 @@ def test_topics_find_the_filters_that_match_them() -> None:
     ]
     for topic in filter(None, topics):
         assert index.find(topic) == [it for it in FILTERS if matches(it, topic)], topic
+
+
+@pytest.mark.parametrize(
+    ("topic", "seen"),
+    [
+        ("a/x/b", True),
+        ("a/x/c", False),
+        ("any/warmth", True),
+        ("any/cold", False),
+        ("c", True),
+        ("c/d/e", True),
+        ("$c/warmth", False),
+    ],
+)
+def test_a_topic_is_watched_if_a_message_on_it_could_be_an_event(topic: str, *, seen: bool) -> None:
+    definitions = DefinitionSet.build(read_text(EVENTS).documents)
+    watch = WatchedTopics(compile_program(definitions.definitions))
+    assert watch
+    assert watch.matches(topic) is watch.matches(topic) is seen
+
+
+def test_without_events_nothing_is_watched() -> None:
+    watch = WatchedTopics(Program())
+    assert not watch
+    assert not watch.matches("a")

@@ -1,45 +1,44 @@
-"""Detection of events at this gateway: the engine, its timers, and what it knows.
+"""The engine of this gateway, and what its steps lead to.
 
-    idle ──▶ `LeaderElection` claims, loads ──▶ detects ──▶ crashed, stalled, another claims ──▶ …
+    idle ──▶ `LeaderElection` gets the lease, restores ──▶ detects ──▶ crashed, stalled, lost ──▶ …
                 │                             │
-                │                     offer ──▶ authorised? ──▶ commit ──▶ board, journal,
-                │                     timers ──────────────────────┘       actions, neighbours
-                └──▶ another has the claim ──▶ the board is what it tells (`ReplicationFollower`)
+                │                  prepared ──▶ authorised? ──▶ commit ──▶ board, journal,
+                │                     timers ──────────────────────┘       actions, followers
+                └──▶ another gateway leads ──▶ the board is replicated (`ReplicationFollower`)
 
 Rules that hold here:
-- One process detects for all that share a store. The others ask it, and know the situations
-  from it (`sharing`). Whoever does neither knows no situations: the board is lost, and a
-  message that could be an event is refused, because an event that nobody detects might be the
-  end of an emergency.
-- A step and all that follows from it happens at once (of what actions publish, the first
+- One process detects for all that share a store: the leader. The others submit possible events
+  to it, and replicate its situations. A gateway that does neither knows no situations: the board
+  is invalid, and a possible event is refused, because it might be the end of an emergency.
+- A step and all that follows from it happen at once (of what actions publish, the first
   fifty); its record is in the journal before the loop turns. What was in the journal is there
   again after a restart.
 - Timers that are due come before everything that is decided later.
-- An engine that raised an error is not asked again: it is made anew from what is durable.
-- Changed definitions are taken over beside (`EngineReload`); what could be an event waits.
+- An engine that raised an error is discarded, and restored from what is durable.
+- Changed definitions are reloaded in the background (`EngineReload`); possible events wait.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Protocol
 
 from penstock.cep import step_log
 from penstock.cep.engine import Engine, PreparedStep
 from penstock.cep.program import Program
 from penstock.cep.step_result import StepResult, TransitionCause
+from penstock.cep.topic_index import WatchedTopics
 from penstock.clock import boot_clock
-from penstock.errors import PenstockError, UnavailableError, UsageError, quote
+from penstock.errors import UnavailableError
 from penstock.gateway.clock import Clock
 from penstock.gateway.detection.engine_reload import EngineReload
+from penstock.gateway.detection.engine_timer import EngineTimer
 from penstock.gateway.detection.ignored_events import IgnoredEvents
 from penstock.gateway.detection.journal import Journal
-from penstock.gateway.detection.journal_batches import Keeping
 from penstock.gateway.detection.leader_lease import LeaderLease
 from penstock.gateway.detection.outbox import Outbox
-from penstock.gateway.detection.snapshots import RestoredState
-from penstock.gateway.detection.watched_topics import WatchedTopics
+from penstock.gateway.detection.persistence import DetectionState, JournalWriter
 from penstock.gateway.replication.deduplication import (
     AppliedSubmissions,
     Fingerprint,
@@ -48,14 +47,13 @@ from penstock.gateway.replication.deduplication import (
 )
 from penstock.gateway.replication.follower import ReplicationFollower
 from penstock.gateway.replication.leader import ReplicationLeader
+from penstock.gateway.replication.link import ReplicationTerms
 from penstock.gateway.replication.messages import SituationRow
+from penstock.gateway.replication.submissions import PublicationDecider
 from penstock.policy.access.emergencies import SituationBoard
 from penstock.store.detection import DetectionStore, Step
-from penstock.store.situations import Cause, Request, as_stored
+from penstock.store.situations import Cause, Request
 from penstock.telemetry import get_logger, metrics
-
-_NEVER: Final = 1 << 62
-_LONGEST_TIMER: Final = 3600.0
 
 _DETECTING = metrics.gauge(
     "penstock_gateway_detecting", "1 while this gateway detects events, 0 while it does not."
@@ -72,11 +70,25 @@ _TRANSITIONS = metrics.counter(
 )
 _log = get_logger("gateway")
 
-Tell = Callable[[Step, Request | None], None]
+
+class DetectionListener(Protocol):
+    """What follows from detection elsewhere in the gateway, in the step in which it comes up."""
+
+    def carry_out_actions(self) -> None:
+        """Carry out what is new in the outbox."""
+
+    def resume_actions(self) -> None:
+        """Go on with what was in the outbox before a restart."""
+
+    def record_transition(self, step: Step, request: Request | None) -> None:
+        """Record a transition, and who requested it, if anybody, in the audit log."""
+
+    def retry_deliveries(self) -> None:
+        """Decide on the deliveries that waited for replicated state."""
 
 
 class EngineHost:
-    """The detection of one gateway, on its loop."""
+    """The engine of one gateway, on its loop; it composes the parts of detection."""
 
     def __init__(
         self,
@@ -85,82 +97,108 @@ class EngineHost:
         *,
         lease: float,
         snapshot_bytes: int,
+        replication: ReplicationTerms | None,
+        decider: PublicationDecider,
+        listener: DetectionListener,
         run_in_thread: Callable[..., Awaitable[Any]],
-        tell: Tell,
     ) -> None:
         self.board = SituationBoard()
         self.clock = clock
         self.engine: Engine | None = None
-        self.trouble = ""
-        """Why events are not detected, if they are not and should be."""
-        self.stopping = False
-        self.ignored = IgnoredEvents()
-        self.watched_topics = WatchedTopics(Program())
-        self.claim = LeaderLease(store, lease, run_in_thread)
-        self.keeping = Keeping(self, store, run_in_thread)
-        self.journal = Journal(self.keeping, snapshot_bytes)
         self.outbox = Outbox()
         self.applied_submissions = AppliedSubmissions()
         self.duplicates = Qos2Duplicates()
-        self.leader = ReplicationLeader(
-            knows=self._knows,
-            takes=self._takes,
-            situations=self._rows,
-            next_deadline=self._next_deadline,
-            journal=self.journal,
-        )
-        self.reload = EngineReload(self)
-        self.follower = ReplicationFollower(self.board, self._lose_sight)
-        self.act: Callable[[], None] = _do_nothing
-        """Carries out what is new in the outbox, in the step in which it came up."""
-        self.resume: Callable[[], None] = _do_nothing
-        """Carries on with what was in the outbox before a restart."""
         self.program = Program()
-        self.news = asyncio.Event()
-        """Set when something has changed for whoever sees to it that events are detected."""
-        self.run_in_thread = run_in_thread
-        self._tell = tell
-        self._due = _NEVER
-        self._rings_at = _NEVER
-        self._bell: asyncio.TimerHandle | None = None
+        self.watched_topics = WatchedTopics(self.program)
+        self.trouble = ""
+        """Why events are not detected, if they are not and should be."""
+        self.stopping = False
+        self.changed = asyncio.Event()
+        """Set when the leader election has something to do."""
+        self._decider = decider
+        self._listener = listener
+        self._ignored = IgnoredEvents()
+        self.timer = EngineTimer(self._fire_timers)
+        self.lease = LeaderLease(store, lease, run_in_thread)
+        self.leader = ReplicationLeader(
+            self, decider, replication, lambda seconds: run_in_thread(store.announce, seconds)
+        )
+        self.follower = ReplicationFollower(
+            self.board,
+            decider,
+            replication,
+            on_lost=self._lose_leader,
+            on_current=listener.retry_deliveries,
+        )
+        self.writer = JournalWriter(
+            self,
+            store,
+            self.lease,
+            wait_replicated=self.leader.wait_replicated,
+            run_in_thread=run_in_thread,
+        )
+        self.journal = Journal(self.writer, snapshot_bytes)
+        self.reload = EngineReload(self, self.journal, self.writer, run_in_thread)
 
-    # --- questions ---
+    # --- state ---
 
     @property
-    def wanted(self) -> bool:
+    def is_needed(self) -> bool:
         """Whether there is anything to detect."""
         return bool(self.watched_topics) or bool(self.program.scenarios)
 
     @property
-    def beside(self) -> tuple[Outbox, AppliedSubmissions, Qos2Duplicates]:
-        """What is kept with the state of the engine."""
-        return self.outbox, self.applied_submissions, self.duplicates
+    def epoch(self) -> int:
+        """The definitions that decisions are taken under."""
+        return self._decider.epoch
+
+    @property
+    def deadline(self) -> int | None:
+        """When time alone may change a situation, by `clock`."""
+        return None if self.engine is None else self.engine.next_deadline()
 
     def is_alive(self) -> bool:
-        """Say whether events are detected now; a claim that ran out is noticed here."""
+        """Say whether events are detected now; notice a lease that is over."""
         if self.engine is None:
             return False
-        if self.claim.is_held:
+        if self.lease.is_held:
             return True
         self.invalidate("stall", "the store has not confirmed the claim in time")
         return False
 
-    def catch_up(self, now: int) -> None:
-        """Let the timers take effect that are due; notice what is not known any more."""
-        if self.engine is None:
-            self.follower.check_deadline()
-        elif self.is_alive() and now >= self._due:
-            self._ring()
-
-    def _knows(self) -> bool:
-        """Say whether the situations are known, so that others can be told."""
+    def is_known(self) -> bool:
+        """Say whether the situations are known, so that followers can get them."""
         return self.is_alive() and not self.reload.blind
 
-    def _takes(self) -> bool:
-        """Say whether messages can be looked at."""
+    def accepts_submissions(self) -> bool:
+        """Say whether events can be detected now."""
         return self.is_alive() and not self.reload.busy
 
+    def situations(self) -> list[SituationRow]:
+        """Return all situations that hold."""
+        held = () if self.engine is None else self.engine.situations()
+        return [(name, who, it) for name, who, it, _ in held]
+
+    def next_deadline(self) -> float | None:
+        """Return when time alone may change a situation, by `boot_clock`."""
+        at = self.deadline
+        # Of the millisecond that it is now some part may be over.
+        return None if at is None else boot_clock() + (at - self.clock.now() - 1) / 1000
+
+    def state(self) -> DetectionState | None:
+        """Return what a snapshot saves; None where events are not detected."""
+        if self.engine is None:
+            return None
+        return DetectionState(self.engine, self.outbox, self.applied_submissions, self.duplicates)
+
     # --- steps ---
+
+    def catch_up(self, now: int) -> None:
+        """Fire the timers that are due; notice replicated state that is out of date."""
+        if self.engine is None:
+            self.follower.check_deadline()
+        elif self.is_alive() and now >= self.timer.due:
+            self.timer.ring()
 
     def commit(
         self,
@@ -171,7 +209,7 @@ class EngineHost:
     ) -> int:
         """Let an authorised packet take effect; return its ticket in the journal."""
         try:
-            outcome = prepared.commit()
+            result = prepared.commit()
         except Exception as error:
             self.crash(error)
             raise UnavailableError("an event could not be processed") from error
@@ -181,61 +219,31 @@ class EngineHost:
         if fingerprint is not None:
             self.duplicates.put(fingerprint)
             record += b"\n" + fingerprint.line()
-        ticket = self._take(outcome, record)
-        if outcome.publications:
-            self.act()
-        return ticket
+        return self.apply(result, record)
 
-    def set(self, request: Request, *, two_persons: bool) -> None:
-        """Carry out what somebody asked for, or say why not."""
-        engine = self.engine
-        if engine is None or self.reload.busy:
-            return
-        now = self.clock.now()
-        try:
-            subject = _find_subject(engine, request, two_persons=two_persons)
-            outcome = engine.set_situation(
-                request.scenario, subject, request.situation, now, request.hold
-            )
-        except PenstockError as error:
-            self.journal.add(settled=[(request.request, error.message)])
-            return
-        except Exception as error:  # noqa: BLE001 - whatever it is, the engine is not asked again
-            self.crash(error)
-            return
-        record = step_log.write_set(request.scenario, subject, request.situation, now, request.hold)
-        self._take(outcome, record, request)
-        if outcome.publications:
-            self.act()
-
-    def _ring(self) -> None:
-        """Fire the timers that are due."""
+    def _fire_timers(self) -> None:
         engine, now = self.engine, self.clock.now()
-        self._rings_at = _NEVER
         if engine is None:
             return
-        if now < self._due:
-            self._arm(now)
+        if now < self.timer.due:
+            self.timer.schedule(engine.next_timer(), now)
             return
         if self.reload.busy:
             self.reload.go_blind()
             return
         try:
-            outcome = engine.advance(now)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the engine is not asked again
+            result = engine.advance(now)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the engine is discarded
             self.crash(error)
             return
-        self._take(outcome, step_log.write_time(now))
-        if outcome.publications:
-            self.act()
+        self.apply(result, step_log.write_time(now))
 
-    def _take(self, outcome: StepResult, record: bytes, request: Request | None = None) -> int:
-        """Take over what a step came to."""
+    def apply(self, result: StepResult, record: bytes, request: Request | None = None) -> int:
+        """Apply the result of a step: to the board, the followers, the outbox and the journal."""
         steps = []
-        for it in outcome.transitions:
+        for it in result.transitions:
             self.board.move(it.scenario, it.subject, it.target)
-            by_hand = it.cause is TransitionCause.HAND
-            cause = Cause(it.cause.value)
+            by_hand = request if it.cause is TransitionCause.HAND else None
             step = Step(
                 it.at,
                 it.scenario,
@@ -243,175 +251,125 @@ class EngineHost:
                 it.source,
                 it.target,
                 it.event,
-                cause,
-                request.request if by_hand and request is not None else None,
+                Cause(it.cause.value),
+                by_hand.request if by_hand is not None else None,
             )
             steps.append(step)
-            self._note(step, request if by_hand else None)
-        rows = [(it.scenario, it.subject, it.target) for it in steps]
-        self.leader.tell(rows, self.deadline)
-        self.outbox.put(outcome.publications)
-        self._arm(outcome.at)
-        return self.journal.add(record, steps, [(request.request, "")] if request else ())
+            self._record(step, by_hand)
+        engine = self.engine
+        if engine is not None:
+            rows = [(it.scenario, it.subject, it.target) for it in steps]
+            self.leader.replicate(rows, engine.next_deadline())
+            self.timer.schedule(engine.next_timer(), result.at)
+        settled = [(request.request, "")] if request is not None else ()
+        publications = result.publications
+        if not publications:
+            return self.journal.add(record, steps, settled)
+        self.outbox.put(publications)
+        ticket = self.journal.add(record, steps, settled)
+        self._listener.carry_out_actions()
+        return ticket
 
-    def _note(self, step: Step, request: Request | None) -> None:
+    def _record(self, step: Step, request: Request | None) -> None:
         _TRANSITIONS[step.cause].inc()
-        self._tell(step, request)
-
-    def _arm(self, now: int) -> None:
-        """See to it that the loop wakes up when the next timer is due."""
-        due = self.engine.next_timer() if self.engine is not None else None
-        self._due = _NEVER if due is None else due
-        if self._due >= self._rings_at:
-            return
-        if self._bell is not None:
-            self._bell.cancel()
-        self._rings_at = self._due
-        seconds = min(max(self._due - now, 0) / 1000, _LONGEST_TIMER)
-        self._bell = asyncio.get_running_loop().call_later(seconds, self._ring)
+        self._listener.record_transition(step, request)
 
     # --- definitions ---
 
     def follow(self, program: Program) -> None:
-        """Take over changed definitions; what they still know keeps its state."""
+        """Take over changed definitions; what they still have keeps its state."""
         self.program = program
         self.watched_topics = WatchedTopics(program)
-        self.news.set()
-        engine = self.engine
-        if engine is None:
-            if self.wanted and not self.trouble and not self.follower.joined:
+        self.changed.set()
+        if self.engine is None:
+            if self.is_needed and not self.trouble and not self.follower.joined:
                 self.invalidate("", "detection has not begun yet")
             return
-        self.reload.begin()
+        self.reload.begin(program)
         if not self.reload.blind:
-            held = [row for row in self._rows() if _has(program, row)]
-            self.board.fill((name, who, it) for name, who, it in held if it)
-            self.leader.tell(held, self.deadline, whole=True)
+            self._publish_situations(
+                [row for row in self.situations() if program.has_situation(*row)]
+            )
 
-    def exchange(self, made: Engine) -> None:
-        """Go on with an engine that has the same state under changed definitions."""
-        before = self._rows()
-        self.engine = made
-        rows = self._rows()
-        self.board.fill((name, who, it) for name, who, it in rows if it)
-        self.leader.tell(rows, self.deadline, whole=True)
+    def replace_engine(self, engine: Engine) -> None:
+        """Detect with an engine that has the same state under changed definitions."""
+        before = self.situations()
+        self.engine = engine
+        rows = self.situations()
+        self._publish_situations(rows)
         now = self.clock.now()
         kept = {(name, who) for name, who, _ in rows}
-        gone = [
+        ended = [
             Step(now, name, who, it, None, None, Cause.DEFINITIONS)
             for name, who, it in before
             if (name, who) not in kept
         ]
-        for step in gone:
-            self._note(step, None)
-        self.journal.add(b"", gone)
-        self._arm(now)
+        for step in ended:
+            self._record(step, None)
+        self.journal.add(b"", ended)
+        self.timer.schedule(engine.next_timer(), now)
 
-    # --- beginning and ending ---
+    def _publish_situations(self, rows: list[SituationRow]) -> None:
+        self.board.fill((name, who, it) for name, who, it in rows if it)
+        self.leader.replicate(rows, self.deadline, whole=True)
 
-    def start(self, rebuilt: RestoredState) -> None:
-        """Detect from a state on that was made from what is durable."""
-        self.engine = rebuilt.engine
-        self.outbox = rebuilt.outbox
-        self.applied_submissions = rebuilt.applied_submissions
-        self.duplicates = rebuilt.duplicates
-        self.journal.number = rebuilt.last
-        self.clock.go_on_from(self.engine.now)
-        self.ignored.begin(self.engine.counts)
-        self.board.fill((name, who, it) for name, who, it, _ in self.engine.situations())
+    def suspend(self, why: str) -> None:
+        """Let no situation be known for a while."""
+        self.board.invalidate(why)
+        self.leader.step_down(why)
+
+    def resume(self) -> None:
+        """Let followers know the situations again."""
+        self.leader.lead(self.deadline)
+
+    # --- start and end ---
+
+    def start(self, state: DetectionState, last_batch: int) -> None:
+        """Detect from a restored state on."""
+        engine = state.engine
+        self.engine, self.outbox, self.applied_submissions, self.duplicates = state
+        self.journal.number = last_batch
+        self.clock.go_on_from(engine.now)
+        self._ignored.reset(engine.counts)
+        rows = self.situations()
+        self.board.fill((name, who, it) for name, who, it in rows if it)
         self.trouble = ""
         _DETECTING.set(1)
-        _log.info("events are detected here", count=len(self._rows()))
-        self._arm(self.clock.now())
-        self.resume()
-        self.leader.begin(self.deadline, self.claim.others_until)
-        self.follower.submissions.decide_locally(
-            self.leader.decide, self.leader.when_replicated, self.journal
-        )
+        _log.info("events are detected here", count=len(rows))
+        self.timer.schedule(engine.next_timer(), self.clock.now())
+        self._listener.resume_actions()
+        self.leader.lead(self.deadline, self.lease.others_until)
+        self.follower.submissions.decide_locally(self.leader.when_replicated)
 
-    def rest(self) -> None:
+    def stop(self) -> None:
         """Detect no longer: there is nothing to detect."""
         self.engine = None
-        self._due = _NEVER
+        self.timer.clear()
         _DETECTING.set(0)
 
-    def silence(self) -> None:
-        """Fire no timer any more."""
-        if self._bell is not None:
-            self._bell.cancel()
-
-    def look(self) -> None:
-        """Tell of what the engine has ignored."""
+    def report_ignored(self) -> None:
+        """Count and log what the engine has ignored."""
         if self.engine is not None:
-            self.ignored.tell(self.engine.counts)
+            self._ignored.report(self.engine.counts)
 
-    @property
-    def deadline(self) -> int | None:
-        """When time alone may change a situation, by `clock`."""
-        return None if self.engine is None else self.engine.next_deadline()
-
-    def _next_deadline(self) -> float | None:
-        """Return when time alone may change a situation, by `boot_clock`."""
-        at = self.deadline
-        # Of the millisecond that it is now some part may be over.
-        return None if at is None else boot_clock() + (at - self.clock.now() - 1) / 1000
-
-    def _rows(self) -> list[SituationRow]:
-        held = () if self.engine is None else self.engine.situations()
-        return [(name, who, it) for name, who, it, _ in held]
-
-    def _lose_sight(self, why: str) -> None:
-        """Take note that the gateway that detects cannot be heard any more."""
+    def _lose_leader(self, why: str) -> None:
         if self.engine is None and not self.stopping:
             self.invalidate("link", f"another gateway detects; {why}")
-            self.news.set()
+            self.changed.set()
 
     def crash(self, error: Exception) -> None:
-        """Begin anew from what is durable: something went wrong that cannot."""
+        """Discard the engine after an error; it is restored from what is durable."""
         _log.exception("detection has failed and begins anew", error=error)
         self.invalidate("crash", "an event could not be processed")
 
     def invalidate(self, cause: str, trouble: str) -> None:
-        """Stop detecting: from this step on no situation is known."""
+        """Stop to detect: from this step on no situation is known."""
         if self.engine is not None or trouble != self.trouble:
             if cause:
                 _FAILURES[cause].inc()
                 _log.error("events are not detected: emergencies grant nothing", reason=cause)
             self.board.invalidate(trouble)
-        self.engine = None
         self.trouble = trouble
-        self._due = _NEVER
-        _DETECTING.set(0)
-        self.leader.dismiss("events are not detected here")
+        self.stop()
+        self.leader.step_down("events are not detected here")
         self.reload.end()
-
-
-def _do_nothing() -> None:
-    """Stand in until those are there who carry out actions."""
-
-
-def _has(program: Program, row: SituationRow) -> bool:
-    """Say whether definitions have a situation, and for whom it is."""
-    scenario = program.scenarios.get(row[0])
-    if scenario is None or (scenario.subjects is not None and row[1] not in scenario.subjects):
-        return False
-    return row[2] in program.plans[scenario.plan].situations
-
-
-def _find_subject(engine: Engine, request: Request, *, two_persons: bool) -> str:
-    """Return whom a request is about, or refuse it.
-
-    An odd name may be given as the store's tables have it.
-    """
-    if two_persons and request.approver in {None, request.actor}:
-        raise UsageError("a second person has not approved it")
-    active = {who for name, who, _, _ in engine.situations() if name == request.scenario}
-    if request.subject in active:
-        return request.subject
-    for who in active:
-        if as_stored(who) == request.subject:
-            return who
-    if request.situation is None:
-        # Who mistook a name must not believe that an emergency is over.
-        raise UsageError(f"{quote(request.subject)} is in no situation: there is nothing to end")
-    return request.subject

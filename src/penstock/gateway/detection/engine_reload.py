@@ -1,56 +1,79 @@
-"""Changed definitions of events, taken over while everything else goes on.
+"""Reload: an engine under changed definitions takes over the state, while messages go on.
 
-    definitions change ──▶ what they no longer know has ended ──▶ messages that could be events wait
-        ──▶ steps are durable ──▶ the state is saved beside, and loaded into a new engine (threads)
-        ──▶ stored ──▶ the engines are exchanged, in one step ──▶ what waited goes on
+    definitions change ──▶ situations that they do not have end ──▶ possible events wait
+        ──▶ steps are durable ──▶ the state is saved, and loaded into a new engine (fork, threads)
+        ──▶ stored ──▶ the engine is replaced, in one step ──▶ what waited goes on
 
 Rules that hold here:
-- While it lasts the engine does not change: no message is offered, no timer fires, nobody sets
+- During a reload the engine does not change: no message is offered, no timer fires, nobody sets
   a situation by hand. Deliveries and all other messages go on.
-- A situation that the new definitions do not have ends at once. So does knowing any, where a
-  timer is due meanwhile: it might be an end (`blind`).
-- Where definitions change once more, that is taken over before anything goes on.
+- A situation that the new definitions do not have ends at once. Where a timer is due meanwhile,
+  no situation is known until the end of the reload (`blind`): the timer might end one.
+- Definitions that change once more are reloaded before anything goes on.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
 
 from penstock.cep.engine import Engine
 from penstock.cep.program import Program
 from penstock.errors import UnavailableError
-from penstock.gateway.detection.snapshots import fork_snapshot, pack_state
+from penstock.gateway.detection.journal import Journal, Snapshot
+from penstock.gateway.detection.persistence import JournalWriter, StateOwner, fork_snapshot
 from penstock.store.detection import ClaimLostError
 from penstock.telemetry import get_logger
 
-if TYPE_CHECKING:
-    from penstock.gateway.detection.engine_host import EngineHost
-
 _log = get_logger("gateway")
+
+
+class EngineOwner(StateOwner, Protocol):
+    """The owner of the engine that is replaced."""
+
+    def suspend(self, why: str) -> None:
+        """Let no situation be known for a while."""
+
+    def replace_engine(self, engine: Engine) -> None:
+        """Detect with an engine that has the same state under changed definitions."""
+
+    def resume(self) -> None:
+        """Go on: the reload is over."""
 
 
 class EngineReload:
     """The change from one set of definitions to the next."""
 
-    def __init__(self, detection: EngineHost) -> None:
+    def __init__(
+        self,
+        owner: EngineOwner,
+        journal: Journal,
+        writer: JournalWriter,
+        run_in_thread: Callable[..., Awaitable[Any]],
+    ) -> None:
         self.busy = False
         """Whether messages that could be events have to wait."""
         self.blind = False
-        """Whether nothing is known of situations until it is done."""
-        self._detection = detection
+        """Whether no situation is known until the end."""
+        self._owner = owner
+        self._journal = journal
+        self._writer = writer
+        self._run_in_thread = run_in_thread
+        self._program = Program()
         self._task: asyncio.Task[None] | None = None
         self._done = asyncio.Event()
 
-    def begin(self) -> None:
-        """Take over the definitions that detection has got."""
+    def begin(self, program: Program) -> None:
+        """Start to reload with changed definitions."""
+        self._program = program
         self.busy = True
         self._done.clear()
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def wait(self) -> None:
-        """Wait until it is done."""
+        """Wait for the end of the reload, if there is one."""
         if self.busy:
             await self._done.wait()
 
@@ -60,56 +83,54 @@ class EngineReload:
             await asyncio.wait([self._task])
 
     def go_blind(self) -> None:
-        """Take note that a timer is due, which cannot fire now."""
+        """Note that a timer is due, which cannot fire now."""
         if not self.blind:
             self.blind = True
-            self._detection.board.invalidate("definitions are being taken over")
-            self._detection.leader.dismiss("definitions are being taken over")
+            self._owner.suspend("definitions are being taken over")
 
     def end(self) -> None:
-        """Let those go on who wait: it is done, or events are not detected any more."""
+        """Release those who wait: the reload is over, or events are not detected any more."""
         self.busy = self.blind = False
         self._done.set()
 
     async def _run(self) -> None:
-        detection = self._detection
         try:
-            while (engine := detection.engine) is not None:
-                program = detection.program
-                if engine.program is program:
+            while (state := self._owner.state()) is not None:
+                if state.engine.program is self._program:
                     break
-                await self._turn(engine, program)
+                await self._reload(state.engine, self._program)
         finally:
             self._task = None
             self.end()
-            detection.leader.begin(detection.deadline)
+            self._owner.resume()
 
-    async def _turn(self, engine: Engine, program: Program) -> None:
-        detection = self._detection
-        journal = detection.journal
+    async def _reload(self, engine: Engine, program: Program) -> None:
+        journal = self._journal
         try:
             await journal.reach(journal.added)
             number = journal.number
             made, saved = await self._make(engine, program)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the engine is made anew
-            detection.crash(error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the engine is rebuilt
+            self._owner.crash(error)
             return
-        if detection.engine is not engine:
+        state = self._owner.state()
+        if state is None or state.engine is not engine:
             return
-        state = pack_state(saved, *detection.beside)
+        snapshot = Snapshot(state.pack(saved), list(made.situations()))
         try:
-            await detection.keeping.keep(state, number, list(made.situations()))
+            await self._writer.store_snapshot(snapshot, number)
         except (UnavailableError, ClaimLostError) as error:
             _log.warning("a state under new definitions was not stored; it will be", error=error)
-            detection.keeping.failed(error)
+            self._writer.handle_failure(error)
             journal.snapshot_due = True
-        if detection.engine is engine and detection.program is program:
+        state = self._owner.state()
+        if state is not None and state.engine is engine and program is self._program:
             self.blind = False
-            detection.exchange(made)
+            self._owner.replace_engine(made)
 
     async def _make(self, engine: Engine, program: Program) -> tuple[Engine, bytes]:
         """Make an engine with another's state; return it with that state as it is then."""
-        run = self._detection.run_in_thread
+        run = self._run_in_thread
         before = await run(fork_snapshot(engine.save).read)
         made: Engine = await run(Engine.load, program, before)
         return made, await run(fork_snapshot(made.save).read)

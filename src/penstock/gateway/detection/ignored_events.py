@@ -1,8 +1,8 @@
-"""What detection has ignored or dropped, for those who look after it.
+"""Telemetry of what the engine ignores or drops.
 
 Rules that hold here:
-- All of it is counted. What may mean that an emergency is not noticed, or not its end, is in the
-  log as well: each reason at most once a minute, with how often it was since.
+- All of it is counted. What may hide an emergency, or its end, is logged as well: each reason
+  at most once a minute, with its count since.
 - Nobody is named.
 """
 
@@ -31,19 +31,19 @@ _log = get_logger("gateway")
 
 
 class IgnoredEvents:
-    """Compares the counts of an engine with what was told of them."""
+    """Compares the counts of an engine with those that were reported."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._counted: dict[str, int] = {}
         self._logged: dict[str, tuple[int, float]] = {}
 
-    def begin(self, counts: Mapping[str, int]) -> None:
-        """Take counts for told: they are those of an earlier time."""
+    def reset(self, counts: Mapping[str, int]) -> None:
+        """Take counts as reported: they are those of an earlier time."""
         self._counted = dict(counts)
         self._logged = {}
 
-    def tell(self, counts: Mapping[str, int]) -> None:
+    def report(self, counts: Mapping[str, int]) -> None:
         """Count what is new, and log it where it is due."""
         now = self._clock()
         for reason, count in counts.items():

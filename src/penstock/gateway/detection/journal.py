@@ -1,16 +1,16 @@
-"""The journal of detection: steps in their order, written together, each told when durable.
+"""The journal of detection: a write-ahead log of steps, with group commit.
 
-    add ──▶ waiting ──▶ one batch at a time ──▶ store ──▶ durable ──▶ who waits for it
-                                                  └── fails: kept, tried again
+    add ──▶ queued ──▶ one batch at a time ──▶ store ──▶ durable ──▶ callbacks
+                                                 └── fails: kept, retried
 
 Rules that hold here:
 - What is added in one step of the loop is written in one transaction.
 - At most one transaction runs at a time, and none begins less than some milliseconds after
-  the one before: what comes meanwhile goes into the next. So thousands of steps a second
-  cost a hundred transactions.
-- What has become long is cut short by a snapshot, which is saved beside while steps go on.
-- Nothing that was added is given up while the store does not answer. Where another gateway
-  has taken over, it is: whoever waits is told.
+  the one before: what is added meanwhile goes into the next batch. So thousands of steps a
+  second cost a hundred transactions.
+- When the journal has grown by `snapshot_bytes`, a snapshot is forked while steps go on.
+- Batches are retried while the store does not answer. Where the lease is lost they are dropped,
+  and the callbacks get False.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from penstock.errors import UnavailableError
 from penstock.store.detection import Batch, ClaimLostError, Step
@@ -33,44 +32,40 @@ Settled = Callable[[bool], None]
 """Called with whether what was waited for is durable."""
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A state as of the batch that it is written after."""
+class Snapshot(NamedTuple):
+    """A state as of the batch that it is written after, and the situations that hold in it."""
 
     data: bytes
-    standing: list[tuple[str, str, str, int]]
+    situations: list[tuple[str, str, str, int]]
 
 
-class Keeper(Protocol):
-    """Who owns the journal, and where it is written."""
+class JournalBackend(Protocol):
+    """Where the journal is written."""
 
     async def write(self, batch: Batch, snapshot: Snapshot | None) -> None:
         """Write a batch durably, and after it a snapshot."""
 
     def snapshot(self) -> Snapshot | None:
-        """Return the state after all that was added; None where there is none to save."""
+        """Return the state after all that was added; None where there is none."""
 
-    def fork_snapshot(self, number: int, ticket: int) -> None:
-        """Begin to save the state as of a batch, of which this is the last ticket."""
+    def fork_snapshot(self, number: int, durable: Awaitable[bool]) -> None:
+        """Start to save the state as of a batch, which `durable` waits for."""
 
-    def written(self) -> None:
-        """Take note that the store answers."""
-
-    def failed(self, error: Exception) -> None:
-        """Take note that the store does not answer, or that it is another's."""
+    def handle_failure(self, error: Exception) -> None:
+        """Note that the store does not answer, or that the lease is lost."""
 
 
 class Journal:
     """The steps of one gateway on their way to the store."""
 
-    def __init__(self, keeper: Keeper, snapshot_bytes: int) -> None:
+    def __init__(self, backend: JournalBackend, snapshot_bytes: int) -> None:
         self.number = 0
         """Of the last batch."""
         self.added = 0
         self.durable = 0
-        """The last ticket that is durable, or was given up when its waiters were told."""
+        """The last ticket that is durable, or was dropped."""
         self.snapshot_due = False
-        self._keeper = keeper
+        self._backend = backend
         self._limit = snapshot_bytes
         self._size = 0
         self._records: list[bytes] = []
@@ -79,11 +74,6 @@ class Journal:
         self._waiting: deque[tuple[int, Settled]] = deque()
         self._task: asyncio.Task[None] | None = None
         self._last = 0.0
-
-    @property
-    def busy(self) -> bool:
-        """Whether something is not durable yet."""
-        return self._task is not None
 
     def add(
         self,
@@ -109,8 +99,8 @@ class Journal:
         else:
             self._waiting.append((ticket, settled))
 
-    async def reach(self, ticket: int) -> bool:
-        """Wait until a ticket is durable; False where it never will be."""
+    def reach(self, ticket: int) -> asyncio.Future[bool]:
+        """Return a future: whether a ticket has become durable; False where it never will."""
         reached: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
         def settle(durable: bool) -> None:  # noqa: FBT001
@@ -118,10 +108,10 @@ class Journal:
                 reached.set_result(durable)
 
         self.wait(ticket, settle)
-        return await reached
+        return reached
 
     async def finish(self) -> None:
-        """Wait until all is written, or given up."""
+        """Wait until all is written, or dropped."""
         while self._task is not None:
             await asyncio.wait([self._task])
 
@@ -145,35 +135,34 @@ class Journal:
         snapshot = None
         # In this very step: the state is the one after this batch.
         if self.snapshot_due:
-            snapshot = self._keeper.snapshot()
+            snapshot = self._backend.snapshot()
             self.snapshot_due = False
             self._size = 0
         elif self._size > self._limit:
-            self._keeper.fork_snapshot(self.number, ticket)
+            self._backend.fork_snapshot(self.number, self.reach(ticket))
             self._size = 0
-        written = await self._write(lambda: self._keeper.write(batch, snapshot))
+        written = await self._write(lambda: self._backend.write(batch, snapshot))
         if not written:
             ticket = self.added
             self._records, self._steps, self._settled = [], [], []
         self.durable = ticket
-        self._tell(durable=written)
+        self._call_back(durable=written)
 
     async def _write(self, write: Callable[[], Awaitable[None]]) -> bool:
-        """Write until it is done; False where it is no longer ours to do."""
+        """Retry a write until it is done; False where the lease is lost."""
         while True:
             try:
                 await write()
             except ClaimLostError as error:
-                self._keeper.failed(error)
+                self._backend.handle_failure(error)
                 return False
             except UnavailableError as error:
-                self._keeper.failed(error)
+                self._backend.handle_failure(error)
                 await asyncio.sleep(RETRY_SECONDS)
             else:
-                self._keeper.written()
                 return True
 
-    def _tell(self, *, durable: bool) -> None:
+    def _call_back(self, *, durable: bool) -> None:
         waiting = self._waiting
         while waiting and waiting[0][0] <= self.durable:
             waiting.popleft()[1](durable)

@@ -1,76 +1,82 @@
-"""Sees to it that events are detected: here, or by another gateway that is joined.
+"""Leader election: this gateway detects, or follows the gateway that does.
 
-    idle ──▶ claims ──▶ loads ──▶ detects ──▶ crashed, stalled, claimed by another ──▶ claims
-               │ ▲                   └──▶ looks after: renews the claim
-               │ └── that is gone
-               └──▶ another has it ──▶ joins it
+    idle ──▶ acquires the lease ──▶ restores ──▶ leads ──▶ crashed, stalled, lease lost ──▶ acquires
+               │ ▲                                └──▶ renews the lease
+               │ └── the leader is lost
+               └──▶ another holds it ──▶ follows
 
 Rules that hold here:
-- Who detects is one question with one answer: the process that holds the claim.
-- Before it begins nothing of an earlier time is under way any more.
-- Whatever goes wrong is tried again; until it goes well, detection is lost.
+- Who detects is one question with one answer: the process that holds the lease.
+- Before it leads, nothing of an earlier term runs any more.
+- Every failure is retried; until a retry succeeds, no situation is known.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
 
 from penstock.errors import UnavailableError
 from penstock.gateway.detection.engine_host import EngineHost
-from penstock.gateway.detection.snapshots import rebuild
+from penstock.gateway.detection.persistence import restore
 from penstock.store.detection import ClaimLostError, DetectionStore, Detector
 from penstock.telemetry import get_logger
 
-_LONGEST_PAUSE: Final = 3600.0
-_LOOK_SECONDS: Final = 0.5
+_IDLE_SECONDS: Final = 3600.0
+_RENEWAL_SECONDS: Final = 0.5
 _SEARCH_SECONDS: Final = 0.1
-"""How often it is looked for who detects, while messages may wait for that."""
+"""How often a leader is searched for, while messages may wait for one."""
 _log = get_logger("gateway")
 
 
 class LeaderElection:
-    """The life of one gateway's detection."""
+    """Decides whether one gateway leads, follows or idles."""
 
-    def __init__(self, detection: EngineHost, store: DetectionStore) -> None:
-        self._detection = detection
+    def __init__(
+        self,
+        host: EngineHost,
+        store: DetectionStore,
+        run_in_thread: Callable[..., Awaitable[Any]],
+    ) -> None:
+        self._host = host
         self._store = store
+        self._run_in_thread = run_in_thread
         self._started = asyncio.Event()
-        detection.leader.announce = self._announce
 
     async def run(self) -> None:
         """Detect whenever there is something to detect and nobody else does."""
-        detection = self._detection
-        while not detection.stopping:
-            detection.news.clear()
+        host = self._host
+        while not host.stopping:
+            host.changed.clear()
             try:
-                if not detection.wanted:
-                    await self._rest()
-                elif detection.engine is None:
-                    await self._begin()
+                if not host.is_needed:
+                    await self._idle()
+                elif host.engine is None:
+                    await self._campaign()
                 else:
-                    await self._look_after()
+                    await self._renew()
             except UnavailableError as error:
-                detection.keeping.failed(error)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
+                host.writer.handle_failure(error)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is retried
                 _log.exception("detection could not begin", error=error)
-                detection.invalidate("state", "its state cannot be taken up")
+                host.invalidate("state", "its state cannot be taken up")
             self._started.set()
             try:
                 async with asyncio.timeout(self._pause()):
-                    await detection.news.wait()
+                    await host.changed.wait()
             except TimeoutError:
                 continue
 
     def _pause(self) -> float:
-        detection = self._detection
-        if not detection.wanted:
-            return _LONGEST_PAUSE
-        searches = detection.engine is None and detection.trouble
-        return _SEARCH_SECONDS if searches else _LOOK_SECONDS
+        host = self._host
+        if not host.is_needed:
+            return _IDLE_SECONDS
+        searches = host.engine is None and host.trouble
+        return _SEARCH_SECONDS if searches else _RENEWAL_SECONDS
 
     async def wait_started(self, seconds: float) -> None:
-        """Wait until it was tried to begin."""
+        """Wait for the first attempt to lead or follow."""
         try:
             async with asyncio.timeout(seconds):
                 await self._started.wait()
@@ -78,93 +84,91 @@ class LeaderElection:
             _log.warning("detection has not begun in time")
 
     async def stop(self) -> None:
-        """Detect no longer; another gateway may."""
-        detection = self._detection
-        detection.stopping = True
-        detection.leader.close()
-        detection.follower.leave("the gateway ends")
-        detection.follower.give_up()
+        """Neither lead nor follow any longer."""
+        host = self._host
+        host.stopping = True
+        host.leader.close()
+        host.follower.leave("the gateway ends")
+        host.follower.give_up()
         await self._hand_over()
 
     async def _hand_over(self) -> None:
-        """Write a last snapshot and give the claim back."""
-        detection = self._detection
-        journal, claim = detection.journal, detection.claim
-        detection.silence()
-        await detection.keeping.finish(claim.lease)
-        await detection.reload.finish()
-        if detection.is_alive():
+        """Write a last snapshot and release the lease."""
+        host = self._host
+        journal, lease = host.journal, host.lease
+        host.timer.cancel()
+        await host.writer.finish(lease.seconds)
+        await host.reload.finish()
+        if host.is_alive():
             journal.snapshot_due = True
             journal.add()
             try:
-                async with asyncio.timeout(claim.lease):
+                async with asyncio.timeout(lease.seconds):
                     await journal.finish()
-                    await claim.release()
+                    await lease.release()
             except (TimeoutError, UnavailableError, ClaimLostError) as error:
                 _log.warning("the last state was not stored", error=error)
 
-    async def _rest(self) -> None:
-        """Do without: there is nothing to detect."""
-        detection = self._detection
-        if detection.engine is not None:
-            detection.leader.dismiss("nothing is to be detected")
+    async def _idle(self) -> None:
+        """Neither lead nor follow: there is nothing to detect."""
+        host = self._host
+        if host.engine is not None:
+            host.leader.step_down("nothing is to be detected")
             await self._hand_over()
-            detection.rest()
-        if not detection.wanted:
-            detection.follower.leave("nothing is to be detected")
-            detection.trouble = ""
-            detection.board.fill(())
+            host.stop()
+        if not host.is_needed:
+            host.follower.leave("nothing is to be detected")
+            host.trouble = ""
+            host.board.fill(())
 
-    async def _begin(self) -> None:
-        """Detect, or join who does."""
-        detection = self._detection
-        if detection.follower.joined:
+    async def _campaign(self) -> None:
+        """Lead, or follow the leader."""
+        host = self._host
+        if host.follower.joined:
             return
-        await detection.reload.finish()
-        await detection.journal.finish()
-        if not await self._take_claim():
+        await host.reload.finish()
+        await host.journal.finish()
+        if not await self._acquire_lease():
             return
-        program = detection.program
-        work = asyncio.ensure_future(detection.run_in_thread(rebuild, self._store, program))
-        while not (await asyncio.wait({work}, timeout=detection.claim.pause))[0]:
-            await self._take_claim()
-        rebuilt = work.result()
-        if program is not detection.program:
-            detection.news.set()
-        elif await self._take_claim():
-            detection.start(rebuilt)
+        program = host.program
+        work = asyncio.ensure_future(self._run_in_thread(restore, self._store, program))
+        while not (await asyncio.wait({work}, timeout=host.lease.renewal_seconds))[0]:
+            await self._acquire_lease()
+        state, last_batch = work.result()
+        if program is not host.program:
+            host.changed.set()
+        elif await self._acquire_lease():
+            host.start(state, last_batch)
 
-    async def _look_after(self) -> None:
-        """Renew the claim while nothing is written."""
-        self._detection.look()
-        if self._detection.is_alive() and self._detection.claim.is_due:
-            await self._take_claim()
+    async def _renew(self) -> None:
+        """Renew the lease while nothing is written."""
+        host = self._host
+        host.report_ignored()
+        if host.is_alive() and host.lease.is_due:
+            await self._acquire_lease()
 
-    async def _take_claim(self) -> bool:
-        """Take or renew the claim; False where another has it."""
-        detection = self._detection
-        other = await detection.claim.take()
+    async def _acquire_lease(self) -> bool:
+        """Acquire or renew the lease; False where another gateway holds it."""
+        host = self._host
+        other = await host.lease.acquire()
         if other is None:
             return True
-        if detection.engine is not None:
-            detection.invalidate("claim", f"another gateway detects: {other.place or 'elsewhere'}")
-        await self._join(other)
+        if host.engine is not None:
+            host.invalidate("claim", f"another gateway detects: {other.place or 'elsewhere'}")
+        await self._follow(other)
         return False
 
-    async def _join(self, other: Detector) -> None:
-        """Know what another gateway detects."""
-        detection = self._detection
-        where = f"another gateway detects: {other.place or 'elsewhere'}"
-        if not other.address:
-            detection.follower.give_up()
-            detection.invalidate("claim", where)
+    async def _follow(self, leader: Detector) -> None:
+        """Replicate the state of the leader."""
+        host = self._host
+        where = f"another gateway detects: {leader.place or 'elsewhere'}"
+        if not leader.address:
+            host.follower.give_up()
+            host.invalidate("claim", where)
             return
-        trouble = await detection.follower.join(other.address, detection.claim.lease)
+        trouble = await host.follower.join(leader.address, host.lease.seconds)
         if trouble:
-            detection.invalidate("link", f"{where}; {trouble}")
-        elif detection.follower.joined:
-            detection.trouble = ""
+            host.invalidate("link", f"{where}; {trouble}")
+        elif host.follower.joined:
+            host.trouble = ""
             _log.info("events are detected by another gateway")
-
-    async def _announce(self, seconds: float) -> None:
-        await self._detection.run_in_thread(self._store.announce, seconds)

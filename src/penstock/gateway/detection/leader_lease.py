@@ -1,12 +1,12 @@
-"""The claim to detect: who holds it detects for all gateways that share a store.
+"""The leader lease: its holder detects for all gateways that share a store.
 
 Rules that hold here:
-- It is held until so many seconds after it was last asked for, by a clock that goes on while
-  the machine sleeps. Asking, not answering, is when the time begins.
-- It is renewed with everything that is written, and by itself where nothing is.
-- A process that was killed on this machine keeps nobody waiting: that it is gone is looked up.
-  What is known of processes elsewhere is only that they no longer renew.
-- Who finds it in somebody else's hands has written nothing.
+- It is held for so many seconds after the last renewal was sent, by a clock that goes on while
+  the machine sleeps. Sending, not answering, is when the time begins.
+- Every write to the store renews it; where nothing is written, it is renewed by itself.
+- A process of this machine that was killed delays nobody: that it is gone is looked up. Of
+  processes elsewhere it is only known that they no longer renew.
+- A gateway that finds it in the hands of another has written nothing.
 """
 
 from __future__ import annotations
@@ -71,32 +71,32 @@ def _machine_mark(pid: int) -> str:
 
 
 class LeaderLease:
-    """One gateway's claim."""
+    """The lease, as one gateway holds it or not."""
 
     def __init__(
-        self, store: DetectionStore, lease: float, run_in_thread: Callable[..., Awaitable[Any]]
+        self, store: DetectionStore, seconds: float, run_in_thread: Callable[..., Awaitable[Any]]
     ) -> None:
-        self.lease = lease
-        self.pause = lease / _RENEWALS
-        """How long it may go without being renewed."""
+        self.seconds = seconds
+        self.renewal_seconds = seconds / _RENEWALS
+        """How long it may go without a renewal."""
         self._store = store
         self._run_in_thread = run_in_thread
         self._renewed = float("-inf")
         self.others_until = 0.0
-        """Until when others may go by what the holder before has told them, by `boot_clock`."""
+        """Until when followers may rely on the state of the last holder, by `boot_clock`."""
 
     @property
     def is_held(self) -> bool:
-        """Whether nobody else can have it."""
-        return boot_clock() <= self._renewed + self.lease
+        """Whether no other gateway can hold it."""
+        return boot_clock() <= self._renewed + self.seconds
 
     @property
     def is_due(self) -> bool:
         """Whether it is time to renew it."""
-        return boot_clock() >= self._renewed + self.pause
+        return boot_clock() >= self._renewed + self.renewal_seconds
 
-    async def take(self) -> Detector | None:
-        """Take or renew it; return the gateway that has it, if that is another."""
+    async def acquire(self) -> Detector | None:
+        """Acquire or renew it; return its holder, if that is another gateway."""
         mine = self._store.holder
         instead_of, told_for = "", 0.0
         if not self.is_held:
@@ -108,21 +108,21 @@ class LeaderLease:
                 instead_of = held.holder if gone else ""
                 told_for = held.told_for / 1000
                 if self._store.is_free(held, told_for):
-                    told_for = 0.0  # Its end was so long ago that nobody goes by it any more.
-        asked = boot_clock()
+                    told_for = 0.0  # Its end was so long ago that nobody relies on its state.
+        sent = boot_clock()
         held = await self._run_in_thread(self._store.claim, instead_of)
         if held is not None and held.holder != mine:
             return held
-        self.renew(asked)
+        self.renew(sent)
         if told_for:
             self.others_until = boot_clock() + told_for
         return None
 
-    def renew(self, asked: float) -> None:
-        """Take note that it was renewed with something that was begun then."""
-        self._renewed = max(self._renewed, asked)
+    def renew(self, sent: float) -> None:
+        """Note a renewal that was sent at a moment."""
+        self._renewed = max(self._renewed, sent)
 
     async def release(self) -> None:
-        """Give it back."""
+        """Release it, so that another gateway need not wait for its end."""
         await self._run_in_thread(self._store.release)
         self._renewed = float("-inf")

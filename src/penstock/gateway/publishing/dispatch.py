@@ -112,7 +112,7 @@ class Dispatch:
 
     def _hand_over(self, number: int, publication: Publication) -> bool:
         """Give a message to the publisher; False where that has no room."""
-        own = [(PUBLISHER, ACTIONS), (EPOCH, str(self._detection.leader.epoch()))]
+        own = [(PUBLISHER, ACTIONS), (EPOCH, str(self._detection.epoch))]
         if publication.subject.isprintable() and len(publication.subject) <= _FOR_LIMIT:
             own.append((FOR, publication.subject))
         taken = self._publisher.send(

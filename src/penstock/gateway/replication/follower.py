@@ -1,15 +1,15 @@
-"""Detection that happens at another gateway: what is known from it.
+"""The follower's side of replication: the leader detects, this gateway has its state.
 
     lost ──▶ join ──▶ Ping ──▶ Pong with all situations ──▶ joined ──▶ StateUpdate ──▶ board
       ▲                 every quarter of a lease ◀──────────────┤ ▲
-      │                                             time is due ▼ │ NextDeadline, StateUpdate, Pong
-      └── the connection broke, or no Pong for a lease ◀───── doubtful
+      │                                          deadline is due ▼ │ NextDeadline, StateUpdate, Pong
+      └── the connection broke, or no Pong for a lease ◀── awaiting leader
 
 Rules that hold here:
-- Situations hold here for a lease after a ping was sent that was answered, by a clock that
-  goes on while the machine sleeps. After that nothing is known: emergencies grant nothing.
-- They hold up to the moment at which time alone may change one (`ClockBound`). Beyond it they
-  are in doubt until the other says what time has changed: what depends on them waits for that
+- Replicated situations are valid for a lease after a ping that was answered was sent, by a clock
+  that goes on while the machine sleeps. After that nothing is known: emergencies grant nothing.
+- They are valid up to the deadline at which time alone may change one (`ClockBound`). Beyond it
+  they may be out of date until the leader sends an update: what depends on them waits for that
   (`wait_current`), and is decided without them where the lease ends first.
 """
 
@@ -23,8 +23,7 @@ from typing import Final
 from penstock.clock import boot_clock
 from penstock.gateway.publish_result import PublishResult
 from penstock.gateway.replication.channel import ChannelError
-from penstock.gateway.replication.leader import LOOKS
-from penstock.gateway.replication.link import Link, ReplicationTerms
+from penstock.gateway.replication.link import CHECKS_PER_LEASE, Link, ReplicationTerms
 from penstock.gateway.replication.messages import (
     Ack,
     Durable,
@@ -36,9 +35,10 @@ from penstock.gateway.replication.messages import (
     Pong,
     PublishRequest,
     PublishResponse,
+    SituationRow,
     StateUpdate,
 )
-from penstock.gateway.replication.submissions import Submissions
+from penstock.gateway.replication.submissions import PublicationDecider, Submissions
 from penstock.policy.access.emergencies import SituationBoard
 from penstock.telemetry import metrics
 
@@ -49,7 +49,7 @@ _JOINED = metrics.gauge(
     "penstock_gateway_situations_shared",
     "1 while this gateway knows the situations from another that detects, 0 while it does not.",
 ).plain
-_DOUBTS = metrics.counter(
+_OUTDATED = metrics.counter(
     "penstock_gateway_situations_doubted",
     "Times that a decision had to wait for what another gateway's timers bring about.",
 ).plain
@@ -68,18 +68,18 @@ class ClockBound:
 
     def __init__(self) -> None:
         self.until = 0.0
-        """Before this moment nothing changes but by what is told."""
+        """Before this moment only updates change the state."""
         self._now = 0.0
         self._behind = -inf
-        """What our clock shows more than the other's, at least, as of `_now` there."""
+        """What our clock shows more than the leader's, at least, as of `_now` there."""
 
-    def hear(self, sent: float, now: float) -> None:
-        """Take note that what was sent at a moment here was answered at a moment there."""
+    def note_answer(self, sent: float, now: float) -> None:
+        """Note that a ping that was sent at a moment here was answered at a moment there."""
         self._behind = max(sent - now, self._behind - _DRIFT * abs(now - self._now))
         self._now = now
 
-    def see(self, due: float | None) -> None:
-        """Take note when something is due there; None: never."""
+    def note_deadline(self, due: float | None) -> None:
+        """Note the next deadline there; None: there is none."""
         if due is None:
             self.until = inf
         else:
@@ -87,34 +87,42 @@ class ClockBound:
 
 
 class ReplicationFollower:
-    """What this gateway knows from, and asks of, the one that detects."""
+    """Follows the leader: has its situations, and submits messages to it."""
 
-    def __init__(self, board: SituationBoard, lost: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        board: SituationBoard,
+        decider: PublicationDecider,
+        terms: ReplicationTerms | None,
+        *,
+        on_lost: Callable[[str], None],
+        on_current: Callable[[], None],
+    ) -> None:
         self.joined = False
         self.awaiting_leader = False
-        """Whether time may have changed what is known."""
-        self.terms: ReplicationTerms | None = None
-        self.certain: Callable[[], None] = _do_nothing
-        """Called when nothing is in doubt any more: it is known, or lost."""
-        self.submissions = Submissions()
+        """Whether replicated state may be out of date: a deadline is over."""
+        self.submissions = Submissions(decider)
         self._board = board
-        self._tell_lost = lost
+        self._terms = terms
+        self._on_lost = on_lost
+        self._on_current = on_current
+        """Called when nothing waits for the leader any more: there is an update, or it is lost."""
         self._link: Link | None = None
         self._joining: asyncio.Future[str] | None = None
         self._lease = 0.0
-        """How long what was told holds; who detects says so."""
+        """How long replicated state is valid after a ping; the leader says so."""
         self._valid_until = 0.0
-        self._foresight = ClockBound()
+        self._clock_bound = ClockBound()
         self._patient_until = 0.0
         self._pings: dict[int, float] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._certain = asyncio.Event()
+        self._current = asyncio.Event()
 
-    # --- joining and leaving ---
+    # --- the connection to the leader ---
 
     async def join(self, address: str, seconds: float) -> str:
-        """Connect to the gateway that detects; return what keeps us from it, if anything."""
-        terms = self.terms
+        """Connect to the leader; return what keeps us from it, if anything."""
+        terms = self._terms
         host, _, port = address.rpartition(":")
         if terms is None or not host or not port.isdecimal():
             return "it cannot be reached"
@@ -139,7 +147,7 @@ class ReplicationFollower:
             self._joining = None
 
     def leave(self, why: str) -> None:
-        """Go by nothing any more, and say so."""
+        """Rely on replicated state no longer, and tell the leader."""
         link = self._link
         if link is not None:
             self._lose(why)
@@ -150,10 +158,10 @@ class ReplicationFollower:
         link.send(Join(self.submissions.name))
         self._pings.clear()
         self._valid_until = self._lease = 0.0
-        self._foresight = ClockBound()
+        self._clock_bound = ClockBound()
         self._ping(link)
         if self._timer is None:
-            self._look()
+            self._check()
 
     def _end(self, link: Link, why: str) -> None:
         if self._link is link:
@@ -165,52 +173,52 @@ class ReplicationFollower:
             self._joining.set_result(f"the connection to it ended: {why}")
         if self.joined:
             self.joined = False
-            self.submissions.send = None
+            self.submissions.disconnect()
             self._board.invalidate(why)
             _JOINED.set(0)
-            if self.terms is not None:
-                self._patient_until = boot_clock() + self.terms.patience
-            self._tell_lost(why)
-            self._end_doubt()
+            if self._terms is not None:
+                self._patient_until = boot_clock() + self._terms.patience
+            self._on_lost(why)
+            self._end_wait()
 
-    # --- knowing ---
+    # --- replicated state ---
 
     def check_deadline(self) -> None:
-        """Notice that what is known has run out, or that time may have changed it."""
+        """Notice that the lease is over, or that time may have changed a situation."""
         if not self.joined:
             return
         now = boot_clock()
         if now > self._valid_until:
             self.leave("it has not answered in time")
-        elif now >= self._foresight.until and not self.awaiting_leader:
+        elif now >= self._clock_bound.until and not self.awaiting_leader:
             self.awaiting_leader = True
-            self._certain.clear()
+            self._current.clear()
             self._board.invalidate("time may have changed them")
-            _DOUBTS.inc()
+            _OUTDATED.inc()
             if self._link is not None:
-                # Its timer is about to fire; or its clock goes slower than ours, then it tells.
+                # Its timer is about to fire; or its clock is slower than ours, then the Pong says.
                 self._ping(self._link)
 
     async def wait_current(self) -> None:
-        """Wait until nothing is in doubt."""
+        """Wait until replicated state is up to date, or lost."""
         if self.awaiting_leader:
-            await self._certain.wait()
+            await self._current.wait()
 
-    def _foresee(self, due: float | None) -> None:
-        """Take note when time alone may change what is known."""
-        self._foresight.see(due)
-        if self.awaiting_leader and boot_clock() < self._foresight.until:
+    def _note_deadline(self, due: float | None) -> None:
+        """Note when time alone may change a situation."""
+        self._clock_bound.note_deadline(due)
+        if self.awaiting_leader and boot_clock() < self._clock_bound.until:
             self._board.revalidate()
-            self._end_doubt()
+            self._end_wait()
 
-    def _end_doubt(self) -> None:
+    def _end_wait(self) -> None:
         if self.awaiting_leader:
             self.awaiting_leader = False
-            self._certain.set()
-            asyncio.get_running_loop().call_soon(self.certain)
+            self._current.set()
+            asyncio.get_running_loop().call_soon(self._on_current)
 
     def _ping(self, link: Link) -> None:
-        """Ask whether the other still detects."""
+        """Ask whether the leader still is one."""
         number = max(self._pings, default=0) + 1
         self._pings[number] = boot_clock()
         link.send(Ping(number))
@@ -225,36 +233,36 @@ class ReplicationFollower:
                 else:
                     for name, who, it in message.rows:
                         self._board.move(name, who, it)
-                self._foresee(message.due)
+                self._note_deadline(message.due)
                 link.send(Ack(message.number))
             case NextDeadline():
-                self._foresee(message.due)
+                self._note_deadline(message.due)
             case PublishResponse():
-                self.submissions.hear(message)
+                self.submissions.take_response(message)
             case Durable():
-                self.submissions.hear_durable(message.numbers)
+                self.submissions.take_durable(message.numbers)
             case _:
                 raise ChannelError("a gateway said what it has not to say")
 
-    def _fill(self, rows: list[tuple[str, str, str | None]]) -> None:
+    def _fill(self, rows: list[SituationRow]) -> None:
         self._board.fill((name, who, it) for name, who, it in rows if it)
         if self.awaiting_leader:
             self._board.invalidate("time may have changed them")
 
     def _hear_pong(self, link: Link, pong: Pong) -> None:
         sent = self._pings.get(pong.number)
-        if sent is None or self.terms is None:
+        if sent is None:
             raise ChannelError("a gateway answered what it was not asked")
         self._pings = {it: at for it, at in self._pings.items() if it >= pong.number}
         if pong.situations is not None:
             self._lease = pong.lease
         self._valid_until = max(self._valid_until, sent + self._lease)
-        self._foresight.hear(sent, pong.now)
-        self._foresee(pong.due)
+        self._clock_bound.note_answer(sent, pong.now)
+        self._note_deadline(pong.due)
         if pong.situations is None:
             return
         if boot_clock() > self._valid_until:
-            # Sent long ago; what was told counts from the next answer on, told anew.
+            # The ping is older than the lease: the state comes anew with the next connection.
             self.leave("it has answered too late")
             return
         self._fill(pong.situations)
@@ -262,39 +270,35 @@ class ReplicationFollower:
         _JOINED.set(1)
         if self._joining is not None and not self._joining.done():
             self._joining.set_result("")
-        self.submissions.send = link.send
-        self.submissions.ask_again()
+        self.submissions.connect(link.send)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         """Ping; notice what has taken too long."""
         self._timer = None
         self.check_deadline()
-        self.submissions.look(patient=self.asks)
+        self.submissions.expire(patient=self.asks)
         if self._link is not None and self._link.open:
             self._ping(self._link)
         if self._link is not None or self.submissions:
-            pause = (self._lease or _FIRST_LEASE) / LOOKS
-            self._timer = asyncio.get_running_loop().call_later(pause, self._look)
+            pause = (self._lease or _FIRST_LEASE) / CHECKS_PER_LEASE
+            self._timer = asyncio.get_running_loop().call_later(pause, self._check)
 
-    # --- asking ---
+    # --- submissions ---
 
     @property
     def asks(self) -> bool:
-        """Whether another gateway can be asked, or will be soon."""
+        """Whether there is a leader to submit to, or will be soon."""
         return self.joined or boot_clock() <= self._patient_until
 
-    def submit(self, asked: PublishRequest) -> asyncio.Future[PublishResult]:
-        """Ask the gateway that detects about a message."""
-        answer = self.submissions.submit(asked, self.terms.patience if self.terms else 0.0)
+    def submit(self, request: PublishRequest) -> asyncio.Future[PublishResult]:
+        """Submit a message to the leader."""
+        patience = self._terms.patience if self._terms is not None else 0.0
+        response = self.submissions.submit(request, patience)
         if self._timer is None:
-            self._look()
-        return answer
+            self._check()
+        return response
 
     def give_up(self) -> None:
-        """Wait for nobody any more."""
+        """Wait for no leader any more."""
         self._patient_until = 0.0
-        self.submissions.give_up()
-
-
-def _do_nothing() -> None:
-    """Stand in until there is who waits."""
+        self.submissions.fail_all()

@@ -1,24 +1,24 @@
-"""The other gateways, at the one that detects: what they are told, and what they ask.
+"""The leader's side of replication: it updates its followers and decides on what they submit.
 
-    transition ──▶ StateUpdate ──▶ each neighbour ──▶ Ack ──▶ what waited for it goes on
-    a timer has fired ──▶ NextDeadline ──▶ each neighbour: until then nothing changes by itself
-    Submit ──▶ decided, detected here ──▶ known to all ──▶ PublishResponse ──▶ on record ──▶ Durable
+    transition ──▶ StateUpdate ──▶ each follower ──▶ Ack ──▶ what waited for the acks goes on
+    a timer has fired ──▶ NextDeadline ──▶ each follower: no change by time alone before then
+    Submit ──▶ decided, detected ──▶ acked by all ──▶ PublishResponse ──▶ journaled ──▶ Durable
 
 Rules that hold here:
-- A neighbour goes by what it was told for `lease` seconds after it last asked (Ping) and was
-  answered. One that is silent for longer goes by nothing any more and is dropped. Where a
-  connection breaks before that, what was told last counts as unknown for as long.
-- `pending` is the number of the last change that not every neighbour knows. Messages that
-  were decided on after such a change are not passed on before all know it, and no step is
-  written down before (`wait_replicated`): so nothing is acknowledged that another gateway could
-  contradict, and nobody is delivered a message under a situation that it has ended.
-- With all that they are told they are told when time alone may change a situation next; beyond
-  that they know nothing until they are told more. A moment that comes sooner than they were
-  told is a change that all must know.
-- Who has just taken over does not know whom the one before has told: it waits for as long as
-  these go by it. That is on record before the first one is told; where nobody was, it is not.
-- Messages of one neighbour are decided in the order in which it sent them. They wait for the
-  definitions that the neighbour knows.
+- A follower relies on replicated state for `lease` seconds after a ping that was answered. The
+  leader drops a follower that is silent for longer. Where a connection breaks before that, the
+  follower may rely on its last state for as long (`_doubt_until`).
+- `pending` is the number of the last update that some follower has not acknowledged. Messages
+  that were decided on after it are not passed on, and no step is journaled, before all have
+  (`wait_replicated`). So nothing is acknowledged to a publisher that another gateway could
+  contradict, and nobody receives a message under a situation that the message has ended.
+- Each update carries the next deadline at which time alone may change a situation; beyond it
+  followers know nothing until the next update. A deadline that comes sooner than the last one is
+  an update that all must acknowledge.
+- A new leader does not know the followers of the last one: it waits until their leases are over.
+  The store has that lease on record before the first follower gets any state.
+- Submissions of one follower are decided in order. They wait for the definitions that the
+  follower knows.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ import re
 from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from penstock.clock import boot_clock
 from penstock.errors import PenstockError, UnavailableError
-from penstock.gateway.publish_result import NO_LEADER, Journal, PublishResult
+from penstock.gateway.publish_result import PublishResult
 from penstock.gateway.replication.channel import ChannelError
 from penstock.gateway.replication.deduplication import SubmissionId
-from penstock.gateway.replication.link import Link, ReplicationTerms
+from penstock.gateway.replication.link import CHECKS_PER_LEASE, Link, ReplicationTerms
 from penstock.gateway.replication.messages import (
     Ack,
     Durable,
@@ -45,25 +45,23 @@ from penstock.gateway.replication.messages import (
     NextDeadline,
     Ping,
     Pong,
-    PublishRequest,
     PublishResponse,
     SituationRow,
     StateUpdate,
     Submit,
     check_version,
 )
+from penstock.gateway.replication.submissions import PublicationDecider
 from penstock.telemetry import get_logger, metrics
 
-LINKS: Final = 1_000
-STRANGERS: Final = 100
-BACKLOG: Final = 100_000
-LOOKS: Final = 4
-"""Pings, and looks at who is silent, per lease."""
+MAX_FOLLOWERS: Final = 1_000
+MAX_UNIDENTIFIED: Final = 100
+MAX_BACKLOG: Final = 100_000
 _MARGIN: Final = 1.05
 _EPOCH_SECONDS: Final = 0.01
 _NAME: Final = re.compile(r"[0-9a-f]{16}", re.ASCII)
 
-_NEIGHBOURS = metrics.gauge(
+_FOLLOWERS = metrics.gauge(
     "penstock_gateway_neighbours", "Other gateways that know the situations from this one."
 ).plain
 _SUBMITTED = metrics.counter(
@@ -73,82 +71,93 @@ _SUBMITTED = metrics.counter(
 )
 _log = get_logger("gateway")
 
-Told = Callable[[bool], None]
-"""Called with whether all neighbours know."""
+Replicated = Callable[[bool], None]
+"""Called with whether all followers have acknowledged."""
+
+
+class ReplicatedState(Protocol):
+    """The state of detection that a leader replicates."""
+
+    def is_known(self) -> bool:
+        """Say whether the situations are known, so that followers can get them."""
+
+    def accepts_submissions(self) -> bool:
+        """Say whether events can be detected now."""
+
+    def situations(self) -> list[SituationRow]:
+        """Return all situations that hold."""
+
+    def next_deadline(self) -> float | None:
+        """Return when time alone may change a situation, by `boot_clock`; None: never."""
 
 
 class Peer:
-    """One of the other gateways."""
+    """One follower, as the leader knows it."""
 
-    __slots__ = ("asked", "backlog", "durable", "heard", "known", "left", "link", "name", "told")
+    __slots__ = ("acked", "backlog", "durable", "heard", "left", "link", "name", "ping", "synced")
 
     def __init__(self, link: Link, name: str) -> None:
         self.link = link
         self.name = name
-        self.told = False
-        """Whether it knows the situations."""
-        self.known = 0
+        self.synced = False
+        """Whether it has got the situations."""
+        self.acked = 0
+        """The last update that it acknowledged."""
         self.heard = boot_clock()
-        self.asked: int | None = None
-        """The ping that was not answered: events are not detected yet."""
+        self.ping: int | None = None
+        """The ping that is not answered yet: the situations are not known."""
         self.left = False
         self.backlog: deque[Submit] = deque()
         self.durable: list[int] = []
 
 
 class ReplicationLeader:
-    """All other gateways that this one detects for."""
+    """The followers of this gateway, while it detects."""
 
     def __init__(
         self,
-        *,
-        knows: Callable[[], bool],
-        takes: Callable[[], bool],
-        situations: Callable[[], list[SituationRow]],
-        next_deadline: Callable[[], float | None],
-        journal: Journal,
+        state: ReplicatedState,
+        decider: PublicationDecider,
+        terms: ReplicationTerms | None,
+        announce: Callable[[float], Awaitable[None]],
     ) -> None:
         self.pending = 0
-        self.decide: Callable[[PublishRequest, SubmissionId], PublishResult] = _decide_nothing
-        """Decides on a neighbour's message, and lets it take effect."""
-        self.announce: Callable[[float], Awaitable[None]] | None = None
-        """Puts on record for how long others go by what they are told, before the first one is."""
-        self.epoch: Callable[[], int] = int
-        """Tells which definitions are known here."""
-        self._knows = knows
-        self._takes = takes
-        self._situations = situations
-        self._next_deadline = next_deadline
-        self._journal = journal
-        self._lease = 0.0
-        self._told = 0
+        self._state = state
+        self._decider = decider
+        self._terms = terms
+        self._lease = terms.lease if terms is not None else 0.0
+        self._announce = announce
+        """Puts the followers' lease on record in the store, before the first gets any state."""
+        self._updates = 0
         self._deadline: int | None = None
-        """When time alone may change a situation, as the others were told."""
-        self._quiet_until = 0.0
-        self._neighbours: dict[Link, Peer] = {}
-        self._strangers: dict[Link, None] = {}
-        self._waiting: deque[tuple[int, Told]] = deque()
-        self._earlier = deque([0], LOOKS + 1)
-        """What had been told at the last looks; who does not know the first of it is too slow."""
+        """The next deadline, as the followers know it."""
+        self._doubt_until = 0.0
+        self._peers: dict[Link, Peer] = {}
+        self._unidentified: dict[Link, None] = {}
+        self._waiting: deque[tuple[int, Replicated]] = deque()
+        self._sent_before = deque([0], CHECKS_PER_LEASE + 1)
+        """The updates sent at the last checks; who has not acked the first of them is too slow."""
         self._server: asyncio.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._term = 0
-        """Counts the times that events were not detected here any more."""
+        """Counts the times that this gateway stepped down."""
         self._announced = False
         self._announcing: asyncio.Task[None] | None = None
 
-    # --- its life ---
+    # --- life cycle ---
 
-    async def listen(self, terms: ReplicationTerms, host: str, port: int) -> int:
-        """Let other gateways come; return the port."""
+    async def listen(self, host: str, port: int) -> int:
+        """Accept followers; return the port."""
         loop = asyncio.get_running_loop()
-        self._lease = terms.lease
+        terms = self._terms
+        if terms is None:
+            raise UnavailableError("this gateway does not share detection with others")
 
         def make() -> Link:
             link = Link(terms, caller=False, opened=_nothing, heard=self._hear, ended=self._forget)
-            self._strangers[link] = None
-            if len(self._strangers) > STRANGERS:
-                next(iter(self._strangers)).close("there are too many strangers")
+            self._unidentified[link] = None
+            if len(self._unidentified) > MAX_UNIDENTIFIED:
+                next(iter(self._unidentified)).close("there are too many strangers")
             return link
 
         try:
@@ -158,251 +167,252 @@ class ReplicationLeader:
                 f"other gateways cannot reach this one at {host}:{port}: {type(error).__name__}",
                 fix="set gateway.emergencies.link_host and link_port to an address of this host",
             ) from error
-        self._look()
+        self._check_peers()
         return int(self._server.sockets[0].getsockname()[1])
 
-    def begin(self, deadline: int | None, others_until: float = 0.0) -> None:
-        """Take note that events are detected here from now on; tell those who wait.
+    def lead(self, deadline: int | None, others_until: float = 0.0) -> None:
+        """Start to replicate: the situations are known here from now on.
 
-        Until then (of `boot_clock`) others may go by what the one before has told them. That
-        one has told the same moment at which time alone may change a situation.
+        Until `others_until` (of `boot_clock`) the followers of the last leader may rely on its
+        state. They have the same deadline from it.
         """
         self._deadline = deadline
-        self._wait_until(others_until)
-        self._answer_all()
+        self._doubt(others_until)
+        self._serve_waiting()
 
-    def _answer_all(self) -> None:
-        """Tell those who wait to be told, and decide on what waits."""
-        for neighbour in list(self._neighbours.values()):
-            if neighbour.asked is not None:
-                self._answer_ping(neighbour, neighbour.asked)
-            self._work_off(neighbour)
+    def _serve_waiting(self) -> None:
+        """Answer the pings that wait, and decide on the backlogs."""
+        for peer in list(self._peers.values()):
+            if peer.ping is not None:
+                self._answer_ping(peer, peer.ping)
+            self._decide_backlog(peer)
 
-    def dismiss(self, why: str) -> None:
-        """Take note that events are not detected here any more."""
+    def step_down(self, why: str) -> None:
+        """Stop to replicate: the situations are not known here any more."""
         self._term += 1
         self._announced = False
-        for neighbour in list(self._neighbours.values()):
-            if neighbour.told:
-                neighbour.link.close(why)
+        for peer in list(self._peers.values()):
+            if peer.synced:
+                peer.link.close(why)
         waiting, self._waiting = self._waiting, deque()
         self.pending = 0
-        for _, told in waiting:
-            told(False)  # noqa: FBT003
+        for _, replicated in waiting:
+            replicated(False)  # noqa: FBT003
 
     def close(self) -> None:
-        """Let nobody come any more."""
+        """Accept nobody any more."""
         if self._timer is not None:
             self._timer.cancel()
         if self._server is not None:
             self._server.close()
-        self.dismiss("the gateway ends")
-        for link in [*self._strangers, *self._neighbours]:
+        self.step_down("the gateway ends")
+        for link in [*self._unidentified, *self._peers]:
             link.close("the gateway ends")
 
-    # --- what they are told ---
+    # --- updates ---
 
-    def tell(self, rows: list[SituationRow], deadline: int | None, *, whole: bool = False) -> None:
-        """Let all of them know of changed situations, and when time alone may change one."""
+    def replicate(
+        self, rows: list[SituationRow], deadline: int | None, *, whole: bool = False
+    ) -> None:
+        """Send changed situations, and the next deadline, to all followers."""
         before, self._deadline = self._deadline, deadline
-        news = whole or bool(rows)
-        if not news and before == deadline:
+        changed = whole or bool(rows)
+        if not changed and before == deadline:
             return
-        if not self._neighbours and not self._is_quiet():
+        if not self._peers and not self._in_doubt():
             return
         sooner = deadline is not None and (before is None or deadline < before)
-        if not news and not sooner:
-            self._send(NextDeadline(self._next_deadline()))
+        if not changed and not sooner:
+            self._send(NextDeadline(self._state.next_deadline()))
             return
-        self._told += 1
-        self.pending = self._told
-        self._send(StateUpdate(self._told, rows, self._next_deadline(), whole))
+        self._updates += 1
+        self.pending = self._updates
+        self._send(StateUpdate(self._updates, rows, self._state.next_deadline(), whole))
         self._settle()
 
     def _send(self, message: StateUpdate | NextDeadline) -> None:
-        for neighbour in self._neighbours.values():
-            if neighbour.told:
-                neighbour.link.send(message)
+        for peer in self._peers.values():
+            if peer.synced:
+                peer.link.send(message)
 
-    def when_replicated(self, told: Told) -> None:
-        """Call back when all know what was told up to now, or never will from here."""
+    def when_replicated(self, replicated: Replicated) -> None:
+        """Call back when all have acknowledged what was sent up to now, or never will."""
         if self.pending:
-            self._waiting.append((self.pending, told))
+            self._waiting.append((self.pending, replicated))
         else:
-            told(True)  # noqa: FBT003
+            replicated(True)  # noqa: FBT003
 
     async def wait_replicated(self) -> bool:
-        """Wait until all know what was told up to now; False: it is not ours to tell any more."""
+        """Wait until all have acknowledged what was sent up to now; False: we stepped down."""
         if not self.pending:
             return True
         reached: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
-        def settle(known: bool) -> None:  # noqa: FBT001
+        def settle(acked: bool) -> None:  # noqa: FBT001
             if not reached.done():
-                reached.set_result(known)
+                reached.set_result(acked)
 
         self.when_replicated(settle)
         return await reached
 
-    def _is_quiet(self) -> bool:
-        return boot_clock() < self._quiet_until
+    def _in_doubt(self) -> bool:
+        return boot_clock() < self._doubt_until
 
-    def _wait_until(self, moment: float) -> None:
-        """Take nothing for known before a moment: somebody may go by what was told before."""
-        if moment > self._quiet_until:
-            self._quiet_until = moment
-            seconds = max(0.0, moment - boot_clock())
+    def _doubt(self, until: float) -> None:
+        """Count nothing as acknowledged before a moment: some gateway may rely on older state."""
+        if until > self._doubt_until:
+            self._doubt_until = until
+            seconds = max(0.0, until - boot_clock())
             asyncio.get_running_loop().call_later(seconds + 0.001, self._settle)
 
     def _settle(self) -> None:
-        """Let those go on who wait for what all know now."""
-        if not self.pending or self._is_quiet():
+        """Call back those who wait for what all have acknowledged by now."""
+        if not self.pending or self._in_doubt():
             return
-        known = min((it.known for it in self._neighbours.values() if it.told), default=self._told)
-        if known >= self._told:
+        acked = min((it.acked for it in self._peers.values() if it.synced), default=self._updates)
+        if acked >= self._updates:
             self.pending = 0
-        while self._waiting and self._waiting[0][0] <= known:
+        while self._waiting and self._waiting[0][0] <= acked:
             self._waiting.popleft()[1](True)  # noqa: FBT003
 
-    # --- what they say ---
+    # --- messages of followers ---
 
     def _hear(self, link: Link, message: Message) -> None:
-        neighbour = self._neighbours.get(link)
-        if neighbour is None:
-            if not isinstance(message, Join) or not _NAME.fullmatch(str(message.neighbour)):
+        peer = self._peers.get(link)
+        if peer is None:
+            if not isinstance(message, Join) or not _NAME.fullmatch(str(message.follower)):
                 raise ChannelError("a gateway did not say who it is")
             check_version(message)
-            if len(self._neighbours) >= LINKS:
+            if len(self._peers) >= MAX_FOLLOWERS:
                 raise ChannelError("there are too many gateways")
-            self._strangers.pop(link, None)
-            self._neighbours[link] = Peer(link, message.neighbour)
+            self._unidentified.pop(link, None)
+            self._peers[link] = Peer(link, message.follower)
             return
         match message:
             case Ack():
-                neighbour.known = max(neighbour.known, message.number)
+                peer.acked = max(peer.acked, message.number)
                 self._settle()
             case Submit():
-                self._take(neighbour, message)
+                self._enqueue(peer, message)
             case Ping():
-                self._answer_ping(neighbour, message.number)
+                self._answer_ping(peer, message.number)
             case Leave():
-                neighbour.left = True
+                peer.left = True
                 link.close("it left")
             case _:
                 raise ChannelError("a gateway said what it has not to say")
 
-    def _answer_ping(self, neighbour: Peer, number: int) -> None:
-        neighbour.heard = boot_clock()
-        if not self._knows():
-            neighbour.asked = number
+    def _answer_ping(self, peer: Peer, number: int) -> None:
+        peer.heard = boot_clock()
+        if not self._state.is_known():
+            peer.ping = number
             return
-        neighbour.asked = None
-        if neighbour.told:
-            neighbour.link.send(Pong(number, neighbour.heard, self._next_deadline()))
+        peer.ping = None
+        if peer.synced:
+            peer.link.send(Pong(number, peer.heard, self._state.next_deadline()))
             return
-        if not self._announced and self.announce is not None:
-            neighbour.asked = number
+        if not self._announced:
+            peer.ping = number
             if self._announcing is None:
-                work = self._announce(self.announce)
-                self._announcing = asyncio.get_running_loop().create_task(work)
+                self._announcing = asyncio.get_running_loop().create_task(self._announce_lease())
             return
-        # It knew nothing until now, so that it cannot go by anything older.
-        neighbour.told = True
-        neighbour.known = self._told
-        neighbour.link.send(
-            Pong(number, neighbour.heard, self._next_deadline(), self._situations(), self._lease)
+        # It had no state until now, so that it cannot rely on anything older.
+        peer.synced = True
+        peer.acked = self._updates
+        state = self._state
+        peer.link.send(
+            Pong(number, peer.heard, state.next_deadline(), state.situations(), self._lease)
         )
-        _NEIGHBOURS.set(sum(it.told for it in self._neighbours.values()))
+        self._count_followers()
 
-    async def _announce(self, announce: Callable[[float], Awaitable[None]]) -> None:
+    async def _announce_lease(self) -> None:
         term = self._term
         try:
-            await announce(_MARGIN * self._lease)
+            await self._announce(_MARGIN * self._lease)
         except PenstockError as error:
-            # The next ping asks again, if there is anything to tell by then.
+            # The next ping retries, if the situations are still known by then.
             _log.warning("other gateways cannot be told yet", error=error)
             return
         finally:
             self._announcing = None
         if term == self._term:
             self._announced = True
-        self._answer_all()
+        self._serve_waiting()
 
     def _forget(self, link: Link, why: str) -> None:
-        self._strangers.pop(link, None)
-        neighbour = self._neighbours.pop(link, None)
-        if neighbour is None:
+        self._unidentified.pop(link, None)
+        peer = self._peers.pop(link, None)
+        if peer is None:
             if why:
                 _log.warning("a connection from another gateway was refused", reason="link")
             return
-        _NEIGHBOURS.set(sum(it.told for it in self._neighbours.values()))
-        neighbour.backlog.clear()
-        if neighbour.told and not neighbour.left:
-            self._wait_until(neighbour.heard + _MARGIN * self._lease)
+        self._count_followers()
+        peer.backlog.clear()
+        if peer.synced and not peer.left:
+            self._doubt(peer.heard + _MARGIN * self._lease)
         self._settle()
 
-    def _look(self) -> None:
-        """Drop those who are silent, and go by nothing any more; and those who do not follow."""
+    def _count_followers(self) -> None:
+        _FOLLOWERS.set(sum(it.synced for it in self._peers.values()))
+
+    def _check_peers(self) -> None:
+        """Drop followers whose lease is over, and those that do not acknowledge in time."""
         latest = boot_clock() - _MARGIN * self._lease
-        self._earlier.append(self._told)
-        for neighbour in list(self._neighbours.values()):
-            if neighbour.heard < latest:
+        self._sent_before.append(self._updates)
+        for peer in list(self._peers.values()):
+            if peer.heard < latest:
                 _log.warning("another gateway is silent and is no longer told")
-                neighbour.link.close("it is silent")
-            elif neighbour.told and neighbour.known < self._earlier[0]:
+                peer.link.close("it is silent")
+            elif peer.synced and peer.acked < self._sent_before[0]:
                 _log.warning("another gateway does not take in what it is told")
-                neighbour.link.close("it does not follow")
-        pause = self._lease / LOOKS
-        self._timer = asyncio.get_running_loop().call_later(pause, self._look)
+                peer.link.close("it does not follow")
+        pause = self._lease / CHECKS_PER_LEASE
+        self._timer = asyncio.get_running_loop().call_later(pause, self._check_peers)
 
-    # --- what they ask ---
+    # --- submissions ---
 
-    def _take(self, neighbour: Peer, message: Submit) -> None:
-        if len(neighbour.backlog) >= BACKLOG:
+    def _enqueue(self, peer: Peer, message: Submit) -> None:
+        if len(peer.backlog) >= MAX_BACKLOG:
             raise ChannelError("a gateway asks too much")
-        neighbour.backlog.append(message)
-        if len(neighbour.backlog) == 1:
-            self._work_off(neighbour)
+        peer.backlog.append(message)
+        if len(peer.backlog) == 1:
+            self._decide_backlog(peer)
 
-    def _work_off(self, neighbour: Peer) -> None:
+    def _decide_backlog(self, peer: Peer) -> None:
         """Decide on what waits, as far as the definitions are known and events detected."""
-        backlog = neighbour.backlog
-        while backlog and self._takes():
-            if backlog[0].epoch > self.epoch():
-                asyncio.get_running_loop().call_later(_EPOCH_SECONDS, self._work_off, neighbour)
+        backlog = peer.backlog
+        while backlog and self._state.accepts_submissions():
+            if backlog[0].epoch > self._decider.epoch:
+                asyncio.get_running_loop().call_later(_EPOCH_SECONDS, self._decide_backlog, peer)
                 return
             message = backlog.popleft()
-            receipt = SubmissionId(neighbour.name, message.number, message.oldest)
-            result = self.decide(message.asked, receipt)
+            submission = SubmissionId(peer.name, message.number, message.oldest)
+            result = self._decider.decide(message.request, submission)
             _SUBMITTED["passed" if result.accepted else "refused"].inc()
-            self.when_replicated(partial(self._answer, neighbour, message.number, result))
-
-    def _answer(self, neighbour: Peer, number: int, result: PublishResult, known: bool) -> None:  # noqa: FBT001
-        if not known:
-            return  # The connection is closed: whoever asked asks the next one.
-        event = result.ticket > self._journal.durable
-        neighbour.link.send(PublishResponse(number, result.outcome, result.rule, event))
-        if event:
-            self._journal.wait(result.ticket, partial(self._confirm, neighbour, number))
-
-    def _confirm(self, neighbour: Peer, number: int, durable: bool) -> None:  # noqa: FBT001
-        if not durable:
-            neighbour.link.close("events are not detected here")
-            return
-        if not neighbour.durable:
-            asyncio.get_running_loop().call_soon(self._tell_durable, neighbour)
-        neighbour.durable.append(number)
+            self.when_replicated(partial(self._respond, peer, message.number, result))
 
     @staticmethod
-    def _tell_durable(neighbour: Peer) -> None:
-        numbers, neighbour.durable = neighbour.durable, []
-        neighbour.link.send(Durable(numbers))
+    def _respond(peer: Peer, number: int, result: PublishResult, acked: bool) -> None:  # noqa: FBT001
+        if not acked:
+            return  # The connection is closed: the follower submits to the next leader.
+        event = result.awaits_journal
+        peer.link.send(PublishResponse(number, result.outcome, result.rule, event))
+        if event:
+            result.when_durable(partial(_confirm, peer, number))
 
 
-def _decide_nothing(asked: PublishRequest, receipt: SubmissionId) -> PublishResult:
-    """Stand in until there is who decides."""
-    del asked, receipt
-    return NO_LEADER
+def _confirm(peer: Peer, number: int, durable: bool) -> None:  # noqa: FBT001
+    if not durable:
+        peer.link.close("events are not detected here")
+        return
+    if not peer.durable:
+        asyncio.get_running_loop().call_soon(_send_durable, peer)
+    peer.durable.append(number)
+
+
+def _send_durable(peer: Peer) -> None:
+    numbers, peer.durable = peer.durable, []
+    peer.link.send(Durable(numbers))
 
 
 def _nothing(link: Link) -> None:

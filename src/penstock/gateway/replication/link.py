@@ -1,9 +1,9 @@
-"""A connection between two gateways, once they know each other.
+"""A connection between two gateways: an asyncio protocol around a `Channel`.
 
 Rules that hold here:
-- What is sent in one step of the loop goes out together.
-- A connection that breaks a rule, or does not greet in time, is closed; who uses it is told
-  once that it is over, and hears nothing from it afterwards.
+- Messages that are sent in one step of the loop go out in one write.
+- A connection that violates the protocol, or does not greet in time, is closed. `ended` is called
+  once, and `heard` never after it.
 """
 
 from __future__ import annotations
@@ -20,19 +20,21 @@ from penstock.gateway.replication.messages import Message, decode, encode
 GREETING_SECONDS: Final = 5.0
 BUFFER_LIMIT: Final = 256 << 20
 """The most that may wait for a gateway that does not read."""
+CHECKS_PER_LEASE: Final = 4
+"""Pings of a follower, and the leader's checks for silent followers, per lease."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicationTerms:
-    """On what terms gateways share detection."""
+    """What gateways that share detection agree on."""
 
     secret: bytes
     largest: int
     """The longest message between them, in bytes."""
     lease: float
-    """How long others go by what this gateway tells them after they last asked, in seconds."""
+    """How long followers rely on replicated state after a ping, in seconds."""
     patience: float
-    """How long messages wait for a gateway that detects, in seconds."""
+    """How long messages wait for a leader, in seconds."""
 
 
 class Link(asyncio.Protocol):

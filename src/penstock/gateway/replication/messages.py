@@ -1,13 +1,13 @@
-"""What gateways tell each other about detection, as bytes.
+"""The replication protocol between gateways: its messages, and their encoding.
 
-    neighbour ──▶ detector:  Join, Ping, Ack, Submit, Leave
-    detector ──▶ neighbour:  Pong, StateUpdate, NextDeadline, PublishResponse, Durable
+    follower ──▶ leader:  Join, Ping, Ack, Submit, Leave
+    leader ──▶ follower:  Pong, StateUpdate, NextDeadline, PublishResponse, Durable
 
 Rules that hold here:
-- A message is its kind, the length of its head, its head as JSON, and a payload as it is.
-- What cannot be read raises `ChannelError`: the connection is over.
-- Moments are those of the detector's `boot_clock`, in seconds (`ClockBound` translates them).
-- Both ends run the same version of what is said (`VERSION`); another is refused.
+- A message is its kind, the length of its head, its head as JSON, and a raw payload.
+- What cannot be decoded raises `ChannelError`: the connection is over.
+- Moments are those of the leader's `boot_clock`, in seconds (`ClockBound` translates them).
+- Both ends run the same version of the protocol (`VERSION`); another is refused.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SituationRow = tuple[str, str, str | None]
 
 
 class PublishRequest(NamedTuple):
-    """A message that somebody wants to publish, as decisions see it."""
+    """A message that a client wants to publish, as decisions see it."""
 
     user: str | None
     client: str
@@ -41,30 +41,30 @@ class PublishRequest(NamedTuple):
 
 
 class Join(NamedTuple):
-    """A gateway wants to know what is detected, and to have its messages looked at."""
+    """A gateway wants to follow: to get the situations, and to submit messages."""
 
-    neighbour: str
+    follower: str
     """Names the process, not the connection."""
     version: int = VERSION
 
 
 class Ping(NamedTuple):
-    """A gateway is there, and wants to be told that the other detects."""
+    """A follower is alive, and asks whether the leader still is."""
 
     number: int
 
 
 class Pong(NamedTuple):
-    """The answer to a ping: whoever sent it detects."""
+    """The answer to a ping: its sender is the leader."""
 
     number: int
     now: float
     due: float | None
     """When time alone may change a situation; None: never."""
     situations: list[SituationRow] | None = None
-    """All that hold, where the neighbour is told for the first time."""
+    """All that hold, in the first answer to a follower."""
     lease: float = 0.0
-    """For how long it goes by that, and by what it is told later; said with the situations."""
+    """How long replicated state is valid after a ping; set together with the situations."""
 
 
 class StateUpdate(NamedTuple):
@@ -74,34 +74,34 @@ class StateUpdate(NamedTuple):
     rows: list[SituationRow]
     due: float | None
     whole: bool = False
-    """Whether nothing else holds."""
+    """Whether the rows are all situations that hold."""
 
 
 class NextDeadline(NamedTuple):
-    """Time has changed nothing but what was told, and will not before this moment."""
+    """Time alone changes no situation before this moment."""
 
     due: float | None
 
 
 class Ack(NamedTuple):
-    """All moves up to a number hold at a neighbour, too."""
+    """A follower has applied all updates up to a number."""
 
     number: int
 
 
 class Leave(NamedTuple):
-    """A neighbour no longer goes by what it was told."""
+    """A follower no longer relies on replicated state."""
 
 
 class Submit(NamedTuple):
-    """A message of a neighbour's client is to be detected and decided on."""
+    """A follower submits a message of its client, to be detected and decided on."""
 
     number: int
     oldest: int
-    """No number below it will be sent again."""
+    """No number below it will be submitted again."""
     epoch: int
-    """Of the definitions that the neighbour knows: who decides must know them, too."""
-    asked: PublishRequest
+    """Of the definitions that the follower knows: the leader must know them, too."""
+    request: PublishRequest
 
 
 class PublishResponse(NamedTuple):
@@ -115,7 +115,7 @@ class PublishResponse(NamedTuple):
 
 
 class Durable(NamedTuple):
-    """The events of submitted messages would survive a crash."""
+    """The events of submitted messages are in the journal."""
 
     numbers: list[int]
 
@@ -144,7 +144,7 @@ def encode(message: Message) -> bytes:
     fields: list[Any] = list(message)
     payload = b""
     if type(message) is Submit:
-        user, client, topic, payload, rest, place, fingerprint = message.asked
+        user, client, topic, payload, rest, place, fingerprint = message.request
         fields[-1] = [user, client, topic, rest, place, fingerprint]
     head = json.dumps(fields, separators=(",", ":")).encode()
     return _NUMBERS[type(message)] + len(head).to_bytes(_HEAD, "big") + head + payload
@@ -169,7 +169,7 @@ def decode(data: bytes) -> Message:
 
 
 def check_version(join: Join) -> None:
-    """Refuse a gateway that says things differently."""
+    """Refuse a gateway with another version of the protocol."""
     if join.version != VERSION:
         raise ChannelError(
             "the other gateway shares detection in another way",

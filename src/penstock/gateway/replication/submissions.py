@@ -1,16 +1,16 @@
-"""What the gateway that detects is asked about messages, and what it answered.
+"""Messages that a follower has submitted to the leader, until their events are durable.
 
     submit ──▶ Submit ──▶ PublishResponse ──▶ the message passes, or not ──▶ Durable ──▶ confirmed
-                 ▲           └── the other is gone first: asked again, whoever detects then
+                 ▲           └── the leader is lost first: resubmitted to the next one
                  └───────────────┘
 
 Rules that hold here:
-- Messages have numbers and are asked in their order. One whose event is not known to be
-  durable is asked again under its number at the next gateway that detects, be it this one:
-  there it takes effect once (`AppliedSubmissions`). Its publisher's acknowledgement waits for it.
-- Nobody waits for longer than `patience`. A message that nobody was asked about is refused
-  then; for one that was asked about and not answered the publisher's connection ends, so that
-  it sends it again.
+- Submissions have numbers and go out in order. One whose event is not known to be durable is
+  resubmitted under its number to the next leader, be it this gateway: there it takes effect once
+  (`AppliedSubmissions`). The publisher's acknowledgement waits for it.
+- Nobody waits for longer than `patience`. A message that no leader has got is refused then. For
+  one that a leader has got and not answered the publisher's connection ends, so that the client
+  resends it.
 """
 
 from __future__ import annotations
@@ -19,55 +19,66 @@ import asyncio
 import secrets
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from penstock.clock import boot_clock
-from penstock.gateway.publish_result import NO_LEADER, Journal, PublishOutcome, PublishResult
+from penstock.gateway.publish_result import NO_LEADER, PublishOutcome, PublishResult
 from penstock.gateway.replication.deduplication import SubmissionId
 from penstock.gateway.replication.messages import PublishRequest, PublishResponse, Submit
 from penstock.telemetry import get_logger, metrics
 
-OPEN: Final = 100_000
-"""The most messages that wait for another gateway."""
+MAX_OPEN: Final = 100_000
+"""The most messages that wait for the leader."""
 
-_ASKED = metrics.counter(
+_SUBMITTED = metrics.counter(
     "penstock_gateway_asked",
     "Messages that another gateway was to look at, by what became of them.",
     outcome=("passed", "refused", "unreached", "untold"),
 )
-_AGAIN = metrics.counter(
+_RESUBMITTED = metrics.counter(
     "penstock_gateway_asked_again",
     "Messages that were asked about once more, because the gateway that detected was gone.",
 ).plain
 _log = get_logger("gateway")
 
 
+class PublicationDecider(Protocol):
+    """Decides on publications where events are detected: at the leader."""
+
+    @property
+    def epoch(self) -> int:
+        """The definitions that are known here."""
+
+    def decide(self, request: PublishRequest, submission: SubmissionId) -> PublishResult:
+        """Decide on a message of another gateway's client, and let its event take effect."""
+
+
 class Submission:
-    """A message that another gateway looks at; keeps its acknowledgement until it is durable."""
+    """A submitted message; it is the journal that its acknowledgement waits for."""
 
     __slots__ = (
         "_settled",
-        "answer",
-        "asked",
         "deadline",
         "durable",
         "finished",
         "number",
         "passed",
+        "request",
+        "response",
         "sent",
     )
 
-    def __init__(self, number: int, asked: PublishRequest, deadline: float) -> None:
+    def __init__(self, number: int, request: PublishRequest, deadline: float) -> None:
         self.number = number
-        self.asked = asked
+        self.request = request
         self.deadline = deadline
         self.durable = 0
         self.sent = False
         self.passed = False
         loop = asyncio.get_running_loop()
-        self.answer: asyncio.Future[PublishResult] = loop.create_future()
+        self.response: asyncio.Future[PublishResult] = loop.create_future()
         self.finished: asyncio.Future[None] = loop.create_future()
-        """Done when nothing is left to hear about it."""
+        """Done when nothing about it is open any more."""
         self._settled: list[Callable[[bool], None]] = []
 
     def wait(self, ticket: int, settled: Callable[[bool], None]) -> None:
@@ -78,15 +89,15 @@ class Submission:
             self._settled.append(settled)
 
     def resolve(self, result: PublishResult) -> None:
-        """Say what became of it, to whoever still waits for that."""
+        """Set the result, for whoever still waits for it."""
         self.passed = result.accepted
-        if not self.answer.done():
-            self.answer.set_result(result)
+        if not self.response.done():
+            self.response.set_result(result)
         if not result.accepted:
             self._finish()
 
     def settle(self, durable: bool) -> None:  # noqa: FBT001
-        """Take note whether its event is durable."""
+        """Note whether its event is durable."""
         self.durable = int(durable)
         settled, self._settled = self._settled, []
         for call in settled:
@@ -99,115 +110,108 @@ class Submission:
 
 
 class Submissions:
-    """The messages that wait for an answer, or for their events to be durable."""
+    """The messages that wait for a response, or for their events to be durable."""
 
-    def __init__(self) -> None:
+    def __init__(self, decider: PublicationDecider) -> None:
         self.name = secrets.token_hex(8)
-        """Names this process to the others."""
-        self.epoch: Callable[[], int] = int
-        """Tells which definitions are known here."""
-        self.send: Callable[[Submit], None] | None = None
-        """Asks the gateway that detects, while there is one."""
+        """Names this process to leaders."""
+        self._decider = decider
+        self._send: Callable[[Submit], None] | None = None
+        """Sends to the leader, while there is a connection to it."""
         self._number = 0
         self._open: dict[int, Submission] = {}
 
     def __bool__(self) -> bool:
         return bool(self._open)
 
-    def submit(self, asked: PublishRequest, patience: float) -> asyncio.Future[PublishResult]:
-        """Ask about a message, now or as soon as somebody can be asked."""
-        self._number += 1
-        submission = Submission(self._number, asked, boot_clock() + patience)
-        if len(self._open) >= OPEN:
-            _ASKED["unreached"].inc()
-            submission.resolve(NO_LEADER)
-            return submission.answer
-        self._open[self._number] = submission
-        self._ask(submission)
-        return submission.answer
-
-    def ask_again(self) -> None:
-        """Ask about everything that waits: there is somebody to ask."""
+    def connect(self, send: Callable[[Submit], None]) -> None:
+        """Submit to a leader from now on, and resubmit everything that waits."""
+        self._send = send
         for submission in list(self._open.values()):
             if submission.sent:
-                _AGAIN.inc()
-            self._ask(submission)
+                _RESUBMITTED.inc()
+            self._submit(submission)
 
-    def decide_locally(
-        self,
-        decide: Callable[[PublishRequest, SubmissionId], PublishResult],
-        when_replicated: Callable[[Callable[[bool], None]], None],
-        journal: Journal,
-    ) -> None:
-        """Decide on everything that waits: events are detected here now."""
+    def disconnect(self) -> None:
+        """Let submissions wait for the next leader."""
+        self._send = None
+
+    def submit(self, request: PublishRequest, patience: float) -> asyncio.Future[PublishResult]:
+        """Submit a message, now or as soon as there is a leader."""
+        self._number += 1
+        submission = Submission(self._number, request, boot_clock() + patience)
+        if len(self._open) >= MAX_OPEN:
+            _SUBMITTED["unreached"].inc()
+            submission.resolve(NO_LEADER)
+            return submission.response
+        self._open[self._number] = submission
+        self._submit(submission)
+        return submission.response
+
+    def decide_locally(self, when_replicated: Callable[[Callable[[bool], None]], None]) -> None:
+        """Decide on everything that waits: this gateway is the leader now."""
         for submission in list(self._open.values()):
-            receipt = SubmissionId(self.name, submission.number, self._oldest())
-            result = decide(submission.asked, receipt)
-            when_replicated(partial(self._take_own, submission, result, journal))
+            own = SubmissionId(self.name, submission.number, self._oldest())
+            result = self._decider.decide(submission.request, own)
+            when_replicated(partial(self._take_own, submission, result))
 
-    def hear(self, answer: PublishResponse) -> None:
-        """Take note of what became of a message."""
-        submission = self._open.get(answer.number)
+    def take_response(self, response: PublishResponse) -> None:
+        """Note the leader's decision on a message."""
+        submission = self._open.get(response.number)
         if submission is not None:
-            self._take_answer(
-                submission, PublishResult(answer.outcome, answer.rule), event=answer.event
-            )
+            result = PublishResult(response.outcome, response.rule)
+            self._take_result(submission, result, event=response.event)
 
-    def hear_durable(self, numbers: list[int]) -> None:
-        """Take note that events are durable."""
+    def take_durable(self, numbers: list[int]) -> None:
+        """Note that events are durable."""
         for number in numbers:
             submission = self._open.pop(number, None)
             if submission is not None:
                 submission.settle(True)  # noqa: FBT003
 
-    def look(self, *, patient: bool) -> None:
-        """Give up what has taken too long; what has passed only where nobody is patient."""
+    def expire(self, *, patient: bool) -> None:
+        """Fail what has waited too long; what has passed only where there is no patience left."""
         now = boot_clock()
         for submission in list(self._open.values()):
-            # What has passed waits for the other's store as it would for our own.
+            # What has passed waits for the leader's store as it would for our own.
             if now > submission.deadline and not (submission.passed and patient):
-                self._give_up(submission)
+                self._fail(submission)
 
-    def give_up(self) -> None:
-        """Wait for nobody any more."""
+    def fail_all(self) -> None:
+        """Wait for no leader any more."""
         for submission in list(self._open.values()):
-            self._give_up(submission)
+            self._fail(submission)
 
     async def finish(self) -> None:
-        """Wait until nothing is asked about any more."""
+        """Wait until nothing is open any more."""
         open_now = list(self._open.values())
         if open_now:
             await asyncio.wait([it.finished for it in open_now])
 
-    def _take_own(
-        self,
-        submission: Submission,
-        result: PublishResult,
-        journal: Journal,
-        known: bool,  # noqa: FBT001
-    ) -> None:
-        if not known or submission.number not in self._open:
-            return  # It waits for whoever detects next, or has been given up.
-        event = result.ticket > journal.durable
-        self._take_answer(submission, result, event=event)
+    def _take_own(self, submission: Submission, result: PublishResult, acked: bool) -> None:  # noqa: FBT001
+        if not acked or submission.number not in self._open:
+            return  # It waits for the next leader, or has failed.
+        event = result.awaits_journal
+        self._take_result(submission, result, event=event)
         if event:
             self._open.pop(submission.number, None)
-            journal.wait(result.ticket, submission.settle)
+            result.when_durable(submission.settle)
 
     def _oldest(self) -> int:
         return next(iter(self._open), self._number)
 
-    def _ask(self, submission: Submission) -> None:
-        if self.send is not None:
+    def _submit(self, submission: Submission) -> None:
+        if self._send is not None:
             submission.sent = True
-            self.send(Submit(submission.number, self._oldest(), self.epoch(), submission.asked))
+            epoch = self._decider.epoch
+            self._send(Submit(submission.number, self._oldest(), epoch, submission.request))
 
-    def _take_answer(self, submission: Submission, result: PublishResult, *, event: bool) -> None:
-        """Take note of what became of a message, for the first time or once more."""
+    def _take_result(self, submission: Submission, result: PublishResult, *, event: bool) -> None:
+        """Take over a decision, the first one or that of a later leader."""
         if not submission.passed:
-            _ASKED["passed" if result.accepted else "refused"].inc()
+            _SUBMITTED["passed" if result.accepted else "refused"].inc()
         elif not result.accepted:
-            # It was passed on, and now its event will never be: its publisher sends it again.
+            # It was passed on, and now its event will never be: its publisher resends it.
             self._open.pop(submission.number, None)
             submission.settle(False)  # noqa: FBT003
             return
@@ -218,13 +222,13 @@ class Submissions:
             submission.resolve(result._replace(ticket=0, journal=None))
             submission.settle(True)  # noqa: FBT003
 
-    def _give_up(self, submission: Submission) -> None:
+    def _fail(self, submission: Submission) -> None:
         self._open.pop(submission.number, None)
         if submission.passed:
             submission.settle(False)  # noqa: FBT003
             return
         why = "untold" if submission.sent else "unreached"
-        _ASKED[why].inc()
+        _SUBMITTED[why].inc()
         _log.error("a message was not looked at by the gateway that detects", reason=why)
         no_answer = PublishResult(PublishOutcome.NO_ANSWER)
         submission.resolve(no_answer if submission.sent else NO_LEADER)

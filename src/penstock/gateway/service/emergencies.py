@@ -10,8 +10,8 @@
 
 Rules that hold here:
 - Who detects is one question with one answer (`EngineHost.is_alive`): of several gateways on
-  one store the one that holds the claim. The others ask it about what could be an event, and
-  know the situations from it (`sharing`).
+  one store the one that holds the leader lease. The others submit possible events to it, and
+  replicate its situations (`replication`).
 - Every transition and everything set by hand is in the audit log.
 """
 
@@ -22,16 +22,15 @@ import contextlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from penstock.clock import boot_clock, utc_now
+from penstock.clock import boot_clock
 from penstock.config.sections.gateway import EmergencySettings
-from penstock.errors import UnavailableError
 from penstock.gateway.authorization.guard import Guard
 from penstock.gateway.clock import Clock
 from penstock.gateway.detection.engine_host import EngineHost
 from penstock.gateway.detection.leader_election import LeaderElection
+from penstock.gateway.detection.situation_requests import SituationRequests
 from penstock.gateway.publish_result import NO_LEADER, PublishResult
 from penstock.gateway.publishing.actions import Actions
 from penstock.gateway.publishing.publisher import Publisher
@@ -47,8 +46,6 @@ if TYPE_CHECKING:
     from penstock.gateway.service.gateway import Gateway
 
 _START_SECONDS = 30.0
-_LOOK_SECONDS = 0.5
-_SWEEP_LOOKS = 7_200
 _THREADS = 2
 _LEASE_SHARE = 10
 _SHORTEST_LEASE = 1.0
@@ -81,7 +78,6 @@ class Emergencies:
         self._sharing = sharing
         self._gateway = gateway
         self._settings = settings
-        self._situations = situations
         # Detection waits behind nobody: it fails closed where the store answers too late.
         self._threads = ThreadPoolExecutor(_THREADS, "penstock-detection")
         clock = Clock()
@@ -90,10 +86,19 @@ class Emergencies:
             clock,
             lease=settings.lease,
             snapshot_bytes=settings.snapshot,
+            replication=self._replication_terms(),
+            decider=self,
+            listener=self,
             run_in_thread=self._run_in_thread,
-            tell=self._record,
         )
-        self.election = LeaderElection(self.detection, store)
+        self.election = LeaderElection(self.detection, store, self._run_in_thread)
+        self.requests = SituationRequests(
+            self.detection,
+            situations,
+            self._run_in_thread,
+            two_persons=settings.two_persons,
+            history=settings.history,
+        )
         self.guard = Guard(
             gateway.rules.policies, self.detection, clock, gateway.denials, gateway.stands_at
         )
@@ -106,20 +111,16 @@ class Emergencies:
             depth=settings.action_depth,
             rate=settings.action_rate,
         )
-        self.detection.act = self.actions.carry_out
-        self.detection.resume = self.actions.resume
-        self.detection.leader.decide = self._decide_for
-        self.detection.leader.epoch = self._tell_epoch
-        self.detection.follower.submissions.epoch = self._tell_epoch
-        self.detection.follower.certain = gateway.decide_again
 
     async def start(self) -> None:
         """Begin to detect, where there is something to detect."""
         if self._sharing is not None:
-            await self._share(self._sharing)
+            host, port = self._sharing.host, self._sharing.port
+            port = await self.detection.leader.listen(host, port)
+            self._store.address = f"{host}:{port}"
         self._gateway.start_task(self.publisher.run())
         self._gateway.start_task(self.election.run())
-        self._gateway.start_task(self._follow_requests())
+        self._gateway.start_task(self.requests.run())
         await self.election.wait_started(_START_SECONDS)
 
     async def finish(self, seconds: float) -> None:
@@ -135,57 +136,52 @@ class Emergencies:
         await self.election.stop()
         self._threads.shutdown(wait=False)
 
-    async def _share(self, sharing: Sharing) -> None:
-        """Let other gateways come, and be told by them."""
+    def _replication_terms(self) -> ReplicationTerms | None:
+        """Return what gateways that share detection agree on; None where this one is alone."""
+        if self._sharing is None:
+            return None
         lease = self._settings.lease
-        terms = ReplicationTerms(
-            sharing.secret,
+        return ReplicationTerms(
+            self._sharing.secret,
             largest=max(self._gateway.limits.packet + _HEAD_BYTES, _LARGEST),
             lease=max(lease / _LEASE_SHARE, _SHORTEST_LEASE),
             patience=_PATIENCE * lease,
         )
-        port = await self.detection.leader.listen(terms, sharing.host, sharing.port)
-        self.detection.follower.terms = terms
-        self._store.address = f"{sharing.host}:{port}"
 
-    def _tell_epoch(self) -> int:
+    # --- what detection asks of the gateway ---
+
+    @property
+    def epoch(self) -> int:
+        """The definitions that are known here."""
         return self._gateway.rules.epoch
 
-    def _decide_for(self, asked: PublishRequest, receipt: SubmissionId) -> PublishResult:
+    def decide(self, request: PublishRequest, submission: SubmissionId) -> PublishResult:
         """Decide on a message of another gateway's client, while the definitions are known."""
         rules = self._gateway.rules
         if boot_clock() > rules.fresh_until or not rules.enforceable:
             return NO_LEADER
-        return self.guard.publish_for(asked, receipt)
+        return self.guard.publish_for(request, submission)
 
-    async def _run_in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        return await self._gateway.loop.run_in_executor(self._threads, function, *arguments)
+    def carry_out_actions(self) -> None:
+        """Carry out what is new in the outbox."""
+        self.actions.carry_out()
 
-    async def _follow_requests(self) -> None:
-        """Carry out what people ask for, and keep the history short."""
-        gateway = self._gateway
-        looks = 0
-        while True:
-            await asyncio.sleep(_LOOK_SECONDS)
-            if self.detection.engine is None or self.detection.reload.busy:
-                continue
-            try:
-                for request in await self._run_in_thread(self._situations.ready):
-                    self.detection.set(request, two_persons=self._settings.two_persons)
-                # Only then the store tells which are still to be carried out.
-                await self.detection.journal.reach(self.detection.journal.added)
-                looks += 1
-                if not looks % _SWEEP_LOOKS:
-                    before = utc_now() - timedelta(seconds=self._settings.history)
-                    await self._run_in_thread(self._situations.forget, before)
-            except UnavailableError as error:
-                gateway.log.warning("requests for situations cannot be read", error=error)
+    def resume_actions(self) -> None:
+        """Go on with what was in the outbox before a restart."""
+        self.actions.resume()
 
-    def _record(self, step: Step, request: Request | None) -> None:
-        """Write down a transition in the audit log."""
+    def retry_deliveries(self) -> None:
+        """Decide on the deliveries that waited for replicated state."""
+        self._gateway.decide_again()
+
+    def record_transition(self, step: Step, request: Request | None) -> None:
+        """Record a transition in the audit log."""
         self._gateway.denials.record(
             lambda people: _entry(step, request, people, self._gateway.rules.epoch)
         )
+
+    async def _run_in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return await self._gateway.loop.run_in_executor(self._threads, function, *arguments)
 
 
 def _entry(step: Step, request: Request | None, people: Pseudonyms, epoch: int) -> Entry:

@@ -17,16 +17,16 @@ def test_what_is_new_is_counted_and_told_once_a_minute(monkeypatch: pytest.Monke
     before = series._value.get()
     now = 1000.0
     it = IgnoredEvents(lambda: now)
-    it.begin({"late": 5})
-    it.tell({"late": 5, "duplicates": 3})
+    it.reset({"late": 5})
+    it.report({"late": 5, "duplicates": 3})
     assert told == []
-    it.tell({"late": 7, "incomplete": 1})
+    it.report({"late": 7, "incomplete": 1})
     assert told == [("late", 2), ("incomplete", 1)]
     now += 59
-    it.tell({"late": 8, "incomplete": 1})
-    it.tell({"late": 11, "incomplete": 1})
+    it.report({"late": 8, "incomplete": 1})
+    it.report({"late": 11, "incomplete": 1})
     assert len(told) == 2
     now += 1
-    it.tell({"late": 11, "incomplete": 1})
+    it.report({"late": 11, "incomplete": 1})
     assert told[2:] == [("late", 4)]
     assert series._value.get() - before == 6

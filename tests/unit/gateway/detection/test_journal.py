@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 
 from penstock.errors import UnavailableError
 from penstock.gateway.detection.journal import Journal, Snapshot
@@ -10,14 +11,14 @@ STEP = Step(0, "s", "p", None, "A", "E")
 
 
 class Desk:
-    """A keeper that notes what is written, and fails when told to."""
+    """A backend that notes what is written, and fails when told to."""
 
     def __init__(self) -> None:
         self.batches: list[tuple[int, bytes, int]] = []
         self.snapshots: list[int] = []
-        self.beside: list[tuple[int, int]] = []
+        self.forked: list[tuple[int, Awaitable[bool]]] = []
         self.failures: list[Exception] = []
-        self.told: list[str] = []
+        self.handled: list[str] = []
 
     async def write(self, batch: Batch, snapshot: Snapshot | None) -> None:
         await asyncio.sleep(0)
@@ -30,14 +31,11 @@ class Desk:
     def snapshot(self) -> Snapshot | None:
         return Snapshot(b"state", [])
 
-    def fork_snapshot(self, number: int, ticket: int) -> None:
-        self.beside.append((number, ticket))
+    def fork_snapshot(self, number: int, durable: Awaitable[bool]) -> None:
+        self.forked.append((number, durable))
 
-    def written(self) -> None:
-        self.told.append("written")
-
-    def failed(self, error: Exception) -> None:
-        self.told.append(type(error).__name__)
+    def handle_failure(self, error: Exception) -> None:
+        self.handled.append(type(error).__name__)
 
 
 def test_what_is_added_in_one_step_is_written_together_and_in_order() -> None:
@@ -67,7 +65,7 @@ def test_a_store_that_fails_is_tried_again() -> None:
         journal = Journal(desk, 1_000_000)
         assert await journal.reach(journal.add(b"kept"))
         assert desk.batches == [(1, b"kept", 0)]
-        assert desk.told == ["UnavailableError", "written"]
+        assert desk.handled == ["UnavailableError"]
 
     asyncio.run(run())
 
@@ -91,7 +89,8 @@ def test_a_snapshot_is_taken_when_enough_was_written() -> None:
         journal = Journal(desk, 10)
         for number in range(1, 7):
             await journal.reach(journal.add(b"12345"))
-            assert desk.beside == [(it, it) for it in (2, 4, 6) if it <= number]
+            assert [it for it, _ in desk.forked] == [it for it in (2, 4, 6) if it <= number]
+            assert all([await durable for _, durable in desk.forked])
         assert desk.snapshots == []
         journal.snapshot_due = True
         await journal.reach(journal.add())

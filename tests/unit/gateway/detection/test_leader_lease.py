@@ -57,17 +57,17 @@ def test_who_is_gone_keeps_nobody_waiting(tmp_path: Path, shared: bool) -> None:
         store = DetectionStore(database, "here", seconds=600)
         store.address = "127.0.0.1:4711"
         mine = LeaderLease(store, 600, call)
-        assert await mine.take() is None
+        assert await mine.acquire() is None
         assert mine.is_held
         other = LeaderLease(DetectionStore(database, "there", seconds=600), 600, call)
-        held = await other.take()
+        held = await other.acquire()
         assert held is not None
         assert (held.place, held.address) == ("here", "127.0.0.1:4711")
         assert not other.is_held
         # Somebody may go by what it told, if it told anybody anything.
         assert (mine.others_until > 0) == shared
         await mine.release()
-        assert await other.take() is None
+        assert await other.acquire() is None
 
     with Database.open(f"sqlite:///{tmp_path}/penstock.db") as database:
         asyncio.run(run(database))
@@ -99,7 +99,7 @@ def test_who_had_it_long_ago_told_nobody_anything_that_still_holds(tmp_path: Pat
         past.claim()
         past.announce(60)
         claim = LeaderLease(DetectionStore(database, "here", seconds=600), 600, call)
-        assert await claim.take() is None
+        assert await claim.acquire() is None
         assert not claim.others_until
 
     with Database.open(f"sqlite:///{tmp_path}/penstock.db") as database:

@@ -2,15 +2,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.cep.step_result import Publication
-from penstock.errors import PenstockError
 from penstock.gateway.detection.outbox import Outbox
-from penstock.gateway.detection.snapshots import pack_state, unpack_state
-from penstock.gateway.replication.deduplication import AppliedSubmissions, Qos2Duplicates
 
 
 def publication(number: int) -> Publication:
@@ -26,22 +22,6 @@ def test_what_is_repeated_gets_the_same_numbers() -> None:
     assert second.replay(line)
     assert second.waiting == first.waiting == {1: publication(0), 3: publication(2)}
     assert second.last == 3
-
-
-def test_it_is_saved_beside_the_engine() -> None:
-    outbox = Outbox()
-    outbox.put(map(publication, range(3)))
-    outbox.settle([1])
-    receipts = AppliedSubmissions({"neighbour": [3, 5]})
-    repeats = Qos2Duplicates({"place": "content"})
-    packed = pack_state(b"engine", outbox, receipts, repeats)
-    engine, loaded, known, again = unpack_state(packed)
-    assert again.known == repeats.known
-    assert engine == b"engine"
-    assert known.as_data() == {"neighbour": [3, 5]}
-    assert (loaded.waiting, loaded.last) == (outbox.waiting, 3)
-    with pytest.raises(PenstockError, match="damaged"):
-        unpack_state(b"\0\0\0\5nonsense")
 
 
 def test_what_was_detected_is_known_after_a_restart() -> None:

@@ -50,15 +50,17 @@ def test_nothing_is_known_beyond_what_was_foretold() -> None:
         detector.steps.append(("p", "high"))
         detector.ends["p"] = boot_clock() + 0.3
         await detector.start()
-        follower, board = await join(detector)
+        certain: list[str | None] = []
+        follower, board, _ = make_follower(
+            on_current=lambda: certain.append(look(follower, board, "p"))
+        )
+        assert await follower.join(f"127.0.0.1:{detector.port}", LONG) == ""
         known = 0
         while boot_clock() < detector.ends["p"]:
             known += look(follower, board, "p") == "high"
             await asyncio.sleep(0.001)
         assert known
         # The timer has not fired yet: nobody may go by the situation any more, or by its end.
-        certain: list[str | None] = []
-        follower.certain = lambda: certain.append(look(follower, board, "p"))
         assert look(follower, board, "p") == "unknown"
         assert follower.awaiting_leader
         waiting = asyncio.ensure_future(follower.wait_current())
@@ -81,10 +83,10 @@ def test_a_doubt_ends_with_the_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     terms = ReplicationTerms(TERMS.secret, TERMS.largest, lease=0.5, patience=60.0)
 
     async def work() -> None:
-        detector = Detector(Record())
+        detector = Detector(Record(), terms)
         detector.steps.append(("p", "high"))
         detector.ends["p"] = boot_clock() + 0.1
-        await detector.start(terms)
+        await detector.start()
         follower, board = await join(detector, terms)
         monkeypatch.setattr(ReplicationLeader, "_answer_ping", lambda *_: None)
         await until(lambda: look(follower, board, "p") == "unknown" and follower.awaiting_leader)
@@ -161,18 +163,17 @@ class Stage:
 
     def __init__(self, seed: int, terms: ReplicationTerms) -> None:
         self.draw = random.Random(seed)
-        self.detector = Detector(Record())
+        self.detector = Detector(Record(), terms)
         self.ends: dict[str, float] = {}
         """When each situation ends: known before it begins."""
         self.ready, self.over = threading.Event(), threading.Event()
-        self._terms = terms
 
     def run(self) -> None:
         asyncio.run(self._run())
 
     async def _run(self) -> None:
         detector, draw = self.detector, self.draw
-        await detector.start(self._terms)
+        await detector.start()
         self.ready.set()
         number = 0
         while not self.over.is_set():
@@ -193,7 +194,7 @@ class Stage:
         detector = self.detector
         detector.steps.append((who, "high"))
         detector.ends[who] = self.ends[who] = boot_clock() + seconds
-        detector.leader.tell([("s", who, "high")], detector.deadline)
+        detector.leader.replicate([("s", who, "high")], detector.deadline)
 
 
 @pytest.mark.parametrize("seed", range(scaled(3)))

@@ -107,14 +107,14 @@ def test_who_breaks_off_may_go_by_what_it_knew_for_a_lease() -> None:
     terms = ReplicationTerms(TERMS.secret, TERMS.largest, lease=1.0, patience=60.0)
 
     async def work() -> None:
-        detector = Detector(Record())
-        await detector.start(terms)
+        detector = Detector(Record(), terms)
+        await detector.start()
         follower, board, lost = make_follower(terms)
         assert await follower.join(f"127.0.0.1:{detector.port}", LONG) == ""
-        for link in list(detector.leader._neighbours):
+        for link in list(detector.leader._peers):
             assert link._transport is not None
             link._transport.abort()
-        await until(lambda: not detector.leader._neighbours)
+        await until(lambda: not detector.leader._peers)
         detector.decide(ask("p", "high"), SubmissionId("x", 1, 1))
         assert detector.leader.pending
         assert await detector.leader.wait_replicated()
@@ -123,7 +123,7 @@ def test_who_breaks_off_may_go_by_what_it_knew_for_a_lease() -> None:
             board.current("s", "p")
         # Who takes over from another waits as long: it does not know whom that one told.
         moment = boot_clock() + 1.0
-        detector.leader.begin(None, moment)
+        detector.leader.lead(None, moment)
         detector.decide(ask("p", "none"), SubmissionId("x", 2, 2))
         assert detector.leader.pending
         assert await detector.leader.wait_replicated()
@@ -137,8 +137,8 @@ def test_what_is_not_heard_again_runs_out(monkeypatch: pytest.MonkeyPatch) -> No
     terms = ReplicationTerms(TERMS.secret, TERMS.largest, lease=0.4, patience=60.0)
 
     async def work() -> None:
-        detector = Detector(Record())
-        await detector.start(terms)
+        detector = Detector(Record(), terms)
+        await detector.start()
         follower, board, lost = make_follower(terms)
         assert await follower.join(f"127.0.0.1:{detector.port}", LONG) == ""
         # It stands still: it hears, and does not answer any more.
@@ -156,21 +156,15 @@ def test_who_detects_says_how_long_it_holds() -> None:
     short = ReplicationTerms(TERMS.secret, TERMS.largest, lease=0.4, patience=60.0)
 
     async def work() -> None:
-        detector = Detector(Record())
-        announced: list[float] = []
-
-        async def announce(seconds: float) -> None:
-            announced.append(seconds)
-
-        detector.leader.announce = announce
-        await detector.start(short)
+        detector = Detector(Record(), short)
+        await detector.start()
         # A neighbour with settings of its own that say: thirty seconds.
         follower, _, lost = make_follower(TERMS)
         assert await follower.join(f"127.0.0.1:{detector.port}", LONG) == ""
         assert follower._valid_until <= boot_clock() + short.lease
         # On record before it was told anything, and not for less time.
-        assert len(announced) == 1
-        assert announced[0] >= short.lease
+        assert len(detector.announced) == 1
+        assert detector.announced[0] >= short.lease
         detector.kill()
         await until(lambda: lost)
 
@@ -181,8 +175,8 @@ def test_nobody_waits_for_ever() -> None:
     terms = ReplicationTerms(TERMS.secret, TERMS.largest, lease=0.4, patience=0.5)
 
     async def work() -> None:
-        detector = Detector(Record())
-        await detector.start(terms)
+        detector = Detector(Record(), terms)
+        await detector.start()
         follower, _, lost = make_follower(terms)
         assert await follower.join(f"127.0.0.1:{detector.port}", LONG) == ""
         assert follower.asks
@@ -191,10 +185,10 @@ def test_nobody_waits_for_ever() -> None:
         waiting = follower.submit(ask("p", "high"))
         assert (await waiting).outcome is PublishOutcome.NO_LEADER
         await until(lambda: not follower.asks)
-        again = Detector(Record())
-        await again.start(terms)
+        again = Detector(Record(), terms)
+        await again.start()
         assert await follower.join(f"127.0.0.1:{again.port}", LONG) == ""
-        again.leader.epoch = lambda: -1  # it will never know the definitions
+        again.epoch = -1  # it will never know the definitions
         assert (await follower.submit(ask("p", "high"))).outcome is PublishOutcome.NO_ANSWER
         assert again.steps == []
         again.kill()
@@ -274,7 +268,7 @@ def test_each_message_counts_once_in_order_across_hand_overs(seed: int) -> None:
         assert home.sent == home.confirmed
         for who, topics in home.sent.items():
             assert [topic for client, topic in home.record.steps if client == who] == topics
-        expected = {(who, what) for _, who, what in home.detector.rows()}
+        expected = {(who, what) for _, who, what in home.detector.situations()}
         for follower, board, _ in home.others:
             held = {(who, board.current("s", who)) for who in home.sent}
             assert {it for it in held if it[1] is not None} == expected

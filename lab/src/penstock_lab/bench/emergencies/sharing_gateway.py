@@ -31,21 +31,21 @@ def main(configuration: Path, report: Path) -> None:
     """Run the gateway until it is told to end."""
     noted: dict[str, list[float]] = {"asked": [], "known": [], "doubt": []}
     clock = time.perf_counter
-    submit, tell, check_deadline = (
+    submit, replicate, check_deadline = (
         ReplicationFollower.submit,
-        ReplicationLeader.tell,
+        ReplicationLeader.replicate,
         ReplicationFollower.check_deadline,
     )
 
-    def submit_timed(self: ReplicationFollower, asked: Any) -> Any:
+    def submit_timed(self: ReplicationFollower, request: Any) -> Any:
         began = clock()
-        answer = submit(self, asked)
+        answer = submit(self, request)
         answer.add_done_callback(lambda _: noted["asked"].append(clock() - began))
         return answer
 
-    def tell_timed(self: ReplicationLeader, *given: Any, **named: Any) -> None:
+    def replicate_timed(self: ReplicationLeader, *given: Any, **named: Any) -> None:
         began = clock()
-        tell(self, *given, **named)
+        replicate(self, *given, **named)
         rows = given[0]
         if rows:
             self.when_replicated(lambda _: noted["known"].append(clock() - began))
@@ -60,7 +60,7 @@ def main(configuration: Path, report: Path) -> None:
 
     ReplicationFollower.submit = submit_timed  # type: ignore[method-assign]
     ReplicationFollower.check_deadline = keep_current_timed  # type: ignore[method-assign]
-    ReplicationLeader.tell = tell_timed  # type: ignore[method-assign]
+    ReplicationLeader.replicate = replicate_timed  # type: ignore[method-assign]
 
     def forget() -> None:
         for times in noted.values():
