@@ -23,6 +23,11 @@ from tests.support import progress, scale
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# A JVM of a test ends before the optimizing compiler has earned what it costs. Spark and Kafka
+# read these variables, also in the processes that tests start.
+_JVM_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+_JVM_VARIABLES = ("SPARK_SUBMIT_OPTS", "KAFKA_JVM_PERFORMANCE_OPTS")
+
 _found: dict[str, Component] = {}
 
 
@@ -41,6 +46,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("long"):
         os.environ[scale.VARIABLE] = "long"
+    for name in _JVM_VARIABLES:
+        os.environ.setdefault(name, _JVM_OPTIONS)
     settings.register_profile(
         "penstock",
         deadline=None,

@@ -12,6 +12,8 @@ Rules that hold here:
   password of their own. What no rule allows is denied; the administrator and the nodes
   alone are above the rules. Topics are made on purpose, never by asking for them.
 - Passwords stand in files of mode 0600, never on a command line.
+- KAFKA_JVM_PERFORMANCE_OPTS chooses garbage collector and compiler of the nodes, as it does
+  for Kafka's own scripts.
 - Every process is ended by the id that we started. What is in a temporary folder goes with
   the cluster.
 """
@@ -22,6 +24,7 @@ import base64
 import json
 import os
 import secrets
+import shlex
 import shutil
 import signal
 import socket
@@ -46,6 +49,8 @@ FORMAT_SECONDS = 60.0
 _MAIN = "kafka.Kafka"
 _FORMAT = "kafka.tools.StorageTool"
 _API_VERSIONS = 18
+# A program that ends after a moment never earns what the optimizing compiler costs.
+_SHORT_LIVED = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +155,8 @@ class KafkaCluster:
     def tool_command(self, main: str, *arguments: str) -> list[str]:
         """Return the command that runs one of Kafka's own programs, by its class."""
         logging = f"-Dlog4j2.configurationFile={self.folder / 'tools-log4j2.properties'}"
-        return [str(self._java), "-Xmx128m", logging, "-cp", f"{self._jars}/*", main, *arguments]
+        classes = ("-cp", f"{self._jars}/*")
+        return [str(self._java), *_SHORT_LIVED, logging, *classes, main, *arguments]
 
     def _take_up(self, brokers: int) -> None:
         """Read what the folder holds of a cluster, or make a new one there."""
@@ -211,7 +217,7 @@ class KafkaCluster:
             scram = f"{MECHANISM}=[name={ADMIN},password={self.passwords.admin}]"
             # In a file, so that no password is seen in the list of processes.
             words = [
-                "-Xmx128m", "-cp", f"{self._jars}/*", _FORMAT, "format",
+                *_SHORT_LIVED, "-cp", f"{self._jars}/*", _FORMAT, "format",
                 "--cluster-id", self.cluster_id, "--config", str(properties),
                 "--add-scram", scram,
             ]  # fmt: skip
@@ -240,7 +246,7 @@ class KafkaCluster:
             str(self._java),
             f"-Xms{self.heap}",
             f"-Xmx{self.heap}",
-            "-XX:+UseSerialGC",
+            *shlex.split(os.environ.get("KAFKA_JVM_PERFORMANCE_OPTS", "-XX:+UseSerialGC")),
             "-Djava.awt.headless=true",
             f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}",
             "-cp",

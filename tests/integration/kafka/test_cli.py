@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import stat
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from penstock.components import KafkaCluster
 from penstock.config import load
 from penstock.kafka import Acl, Cluster
 from penstock.kafka.broker_connection import BrokerConnection
+from tests.support.commands import run_command
 
 pytestmark = pytest.mark.needs("java", "jars")
 
@@ -48,16 +47,8 @@ def folder(kafka: KafkaCluster, tmp_path: Path) -> Iterator[Path]:
 def run(
     folder: Path, *words: str, text: str = "", code: int | None = 0
 ) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "penstock", *words],
-        cwd=folder,
-        env={**os.environ, "NO_COLOR": "1", "PENSTOCK_ACTOR": "officer"},
-        input=text,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    told = {"NO_COLOR": "1", "PENSTOCK_ACTOR": "officer"}
+    done = run_command(folder, *words, text=text, env=told)
     assert code is None or done.returncode == code, done.stdout + done.stderr
     return done
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from penstock.eventlog.files import MarkedTopic
 from penstock.eventlog.kafka import KafkaLog
 from penstock.model.kinds import Stream
 from penstock.pipeline.ingest.connector import ChunkWriter, Connector
+from tests.support.commands import run_command
 from tests.support.kafka.clusters import settings_of
 from tests.support.scale import scaled
 
@@ -139,24 +139,13 @@ source: kafka
 """
 
 
-def penstock(folder: Path, *words: str, **more: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "penstock", *words],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        **more,
-    )
-
-
 def install(folder: Path, kafka: KafkaCluster) -> None:
     (folder / "penstock.yaml").write_text(
         f"kafka: {{bootstrap: '{kafka.bootstrap}', security: sasl_plaintext, timeout: 20s, "
         f"password: {{file: '{kafka.admin_password_file}'}}}}\n"
     )
     (folder / "d.yaml").write_text(DEFINITIONS)
-    made = penstock(folder, "apply", "-f", "d.yaml")
+    made = run_command(folder, "apply", "-f", "d.yaml")
     assert made.returncode == 0, made.stderr
 
 
@@ -183,14 +172,14 @@ def test_a_killed_connector_goes_on_where_it_was(kafka: KafkaCluster, tmp_path: 
         time.sleep(1 + draw.random() * 4)
         process.kill()
         process.wait()
-    done = penstock(tmp_path, *words)
+    done = run_command(tmp_path, *words)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert [(it["fed_in_all"], it["bad_in_all"]) for it in told["files"]] == [(rows, 1)] * 2
     log = KafkaLog(settings_of(kafka))
     found = sorted(json.loads(record.value)["pid"] for record in log.topic("fed").read())
     assert found == list(range(2 * rows))
-    again = json.loads(penstock(tmp_path, *words).stdout)
+    again = json.loads(run_command(tmp_path, *words).stdout)
     assert (again["fed"], again["bad"]) == (0, 0)
 
 
@@ -201,21 +190,21 @@ def test_readers_get_tables_and_others_a_reason(kafka: KafkaCluster, tmp_path: P
     log.make_topic("fed-all")
     log.topic("fed-all").append([json.dumps({"pid": 1, "name": "Anna\x1b[2J"}).encode()])
     for user, role in (("rita", ["--role", "reader"]), ("nobody", [])):
-        made = penstock(tmp_path, "user", "add", user, "--generate", *role)
+        made = run_command(tmp_path, "user", "add", user, "--generate", *role)
         assert made.returncode == 0, made.stderr
-    told = penstock(tmp_path, "consume", "all", "--user", "rita")
+    told = run_command(tmp_path, "consume", "all", "--user", "rita")
     assert told.returncode == 0, told.stderr
     assert "pid" in told.stdout
     assert "Anna" in told.stdout
     assert "\x1b[2J" not in told.stdout
-    lines = penstock(tmp_path, "consume", "all", "--user", "rita", "--json").stdout.splitlines()
+    lines = run_command(tmp_path, "consume", "all", "--user", "rita", "--json").stdout.splitlines()
     assert [json.loads(line)["pid"] for line in lines] == [1]
-    denied = penstock(tmp_path, "consume", "all", "--user", "nobody")
+    denied = run_command(tmp_path, "consume", "all", "--user", "nobody")
     assert denied.returncode == 1
     assert "does not let 'nobody' read 'fed-all'" in denied.stderr
-    environment = {**os.environ, "PENSTOCK_READER_PASSWORD": "wrong"}
-    wrong = penstock(tmp_path, "consume", "all", "--user", "rita", env=environment)
+    environment = {"PENSTOCK_READER_PASSWORD": "wrong"}
+    wrong = run_command(tmp_path, "consume", "all", "--user", "rita", env=environment)
     assert wrong.returncode == 1
     assert "wrong user or password" in wrong.stderr
-    missing = penstock(tmp_path, "consume", "none", "--user", "rita")
+    missing = run_command(tmp_path, "consume", "none", "--user", "rita")
     assert missing.returncode == 2
