@@ -1,6 +1,9 @@
-"""The context of a running engine: clock, timers, counters, limits.
+"""What the operators of one engine share: rows, limits, the clock and timers.
 
 Rules that hold here:
+- A row never changes, but for `alive`: a row of a relation dies when it no longer holds. Every
+  row has a number of its own, in the order of creation; snapshots refer to rows by it.
+- A row that lacks part of its group's key belongs to no group.
 - Timers that may cause a transition are kept apart from all others, so that `next_deadline`
   says until when the situations are certain.
 - A limit that is reached makes room by dropping the oldest, and is counted.
@@ -9,19 +12,42 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from operator import itemgetter
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from penstock.cep.rows import Key, Row, Values
+from penstock.cep.algebra import Assignment
+from penstock.lang import Expression
+from penstock.lang.tree import find_path
 
+Values: TypeAlias = dict[str, Any]
+Key: TypeAlias = Any
+"""What tells groups apart: the value of one attribute, or a tuple of several."""
+
+FIELD_OF_ROOT: Final = 2
 Timer: TypeAlias = tuple[int, int, str, Key]
 """Time, operator, the group as text (which has an order whatever it is made of), the group."""
 
 NEVER: Final = 1 << 62
 HOLDS: Final = -1
 """Stands for the operator of timers of holds: of one moment they come first."""
+
+
+class Row:
+    """Something that happened (`at`, in milliseconds since 1970) or that holds since then."""
+
+    __slots__ = ("alive", "at", "uid", "values")
+
+    def __init__(self, uid: int, at: int, values: Values) -> None:
+        self.uid = uid
+        self.at = at
+        self.values = values
+        self.alive = True
+
+    def __repr__(self) -> str:
+        return f"Row({self.uid}, {self.at}, {self.values})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,3 +137,45 @@ class EngineContext:
 
 def _first(timers: list[Timer]) -> int:
     return timers[0][0] if timers else NEVER
+
+
+def key_reader(by: tuple[str, ...]) -> Callable[[Values], Key]:
+    """Return what reads the group of a row; None where part of it is missing."""
+    if len(by) == 1:
+        (name,) = by
+        return lambda values: values[name]
+
+    def read(values: Values) -> Key:
+        key = tuple([values[name] for name in by])
+        return None if None in key else key
+
+    return read
+
+
+def evaluator(expression: Expression) -> Callable[..., Any]:
+    """Return the fast form of an expression over rows.
+
+    The attributes of rows were checked when the rows were made, so that a plain attribute
+    of a single row needs no further look.
+    """
+    path = find_path(expression.tree)
+    if path is not None and len(path) == FIELD_OF_ROOT and len(expression.scope.names) == 1:
+        name = path[1]
+        return lambda values: values.get(name)
+    return expression.function
+
+
+def shaper(assignments: Sequence[Assignment]) -> Callable[..., Values]:
+    """Return what makes the values of a row from rows."""
+    names = [assignment.name for assignment in assignments]
+    paths = [find_path(assignment.value.tree) for assignment in assignments]
+    plain = [path[1] for path in paths if path is not None and len(path) == FIELD_OF_ROOT]
+    single = all(len(assignment.value.scope.names) == 1 for assignment in assignments)
+    if single and 1 < len(plain) == len(names):
+        take = itemgetter(*plain)
+        return lambda values: dict(zip(names, take(values), strict=True))
+    parts = [(assignment.name, evaluator(assignment.value)) for assignment in assignments]
+    if len(parts) == 1:
+        ((only, function),) = parts
+        return lambda *rows: {only: function(*rows)}
+    return lambda *rows: {name: function(*rows) for name, function in parts}

@@ -21,10 +21,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from penstock.cep import state_codec, step_log
+from penstock.cep import state_codec, steps
 from penstock.cep.algebra import PacketEvents, RequestEvents
 from penstock.cep.contact_tracing.presence import Presence
-from penstock.cep.context import HOLDS, NEVER, EngineContext, EngineLimits
+from penstock.cep.context import HOLDS, NEVER, EngineContext, EngineLimits, Row, Values
 from penstock.cep.event_binding import (
     INCOMPLETE,
     BoundEvent,
@@ -37,10 +37,9 @@ from penstock.cep.network import Network
 from penstock.cep.operators.aggregates import AggregateNode
 from penstock.cep.operators.nodes import NO_ROWS, SourceNode
 from penstock.cep.program import Program
-from penstock.cep.rows import Row, Values
 from penstock.cep.scenarios.instances import ScenarioInstances
 from penstock.cep.scenarios.transitions import ScenarioRunner
-from penstock.cep.step_result import DetectedEvent, StepResult, Transition, TransitionCause
+from penstock.cep.steps import DetectedEvent, StepResult, Transition, TransitionCause
 from penstock.errors import UsageError
 
 VERSION: Final = 2
@@ -67,7 +66,7 @@ class PreparedStep:
 
     def record(self) -> bytes:
         """Return what the log keeps of the step, so that it can be repeated."""
-        return step_log.write_packet(self.packet, self.at, self.bound)
+        return steps.record_packet(self.packet, self.at, self.bound)
 
 
 class Engine:
@@ -314,12 +313,12 @@ class Engine:
 
     def replay(self, record: bytes) -> StepResult:
         """Repeat a step from its record; the outcome is the one that it had."""
-        match step_log.read(record, self._binder.types):
-            case step_log.PacketStep(packet, at, bound):
+        match steps.read_record(record, self._binder.types):
+            case steps.PacketStep(packet, at, bound):
                 return self.apply(packet, bound, at)
-            case step_log.SetStep(scenario, subject, situation, at, hold):
+            case steps.SetStep(scenario, subject, situation, at, hold):
                 return self.set_situation(scenario, subject, situation, at, hold)
-            case step_log.TimeStep(at):
+            case steps.TimeStep(at):
                 return self.advance(at)
 
     def save(self) -> bytes:

@@ -18,9 +18,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias
 
 from penstock.cep.algebra import Assignment, PacketEvents, RequestEvents
-from penstock.cep.context import EngineContext
+from penstock.cep.context import EngineContext, Values
 from penstock.cep.operators.nodes import Feed, OperatorNode, SourceNode
-from penstock.cep.rows import Values
 from penstock.cep.topic_index import TopicIndex
 from penstock.lang import BOOL, DOUBLE, INT, STRING, TIMESTAMP, Type
 from penstock.lang.scalars import EPOCH, MICROSECOND

@@ -48,7 +48,7 @@ from penstock.cep.operators.nodes import (
     UnionNode,
 )
 from penstock.cep.program import Program
-from penstock.cep.step_result import DetectedEvent
+from penstock.cep.steps import DetectedEvent
 
 
 class Network:

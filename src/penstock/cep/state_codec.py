@@ -13,7 +13,7 @@ import zlib
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from penstock.cep.rows import Key, Row
+from penstock.cep.context import Key, Row
 from penstock.errors import PenstockError
 from penstock.lang.scalars import EPOCH, MICROSECOND
 

@@ -16,7 +16,7 @@ import pytest
 import penstock_lab.demo
 from penstock.cep.engine import Engine
 from penstock.cep.event_binding import Packet
-from penstock.cep.step_result import StepResult
+from penstock.cep.steps import StepResult
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.access import AccessDefinitions
 from penstock.definitions.events.program import compile_program

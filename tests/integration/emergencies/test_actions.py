@@ -14,7 +14,7 @@ import pytest
 import penstock_lab.demo
 from penstock.cep.engine import Engine
 from penstock.cep.event_binding import Packet
-from penstock.cep.step_result import StepResult
+from penstock.cep.steps import StepResult
 from penstock.components import MosquittoServer
 from penstock.gateway.publishing import actions
 from penstock.mqtt.codes import FAILURE

@@ -25,7 +25,7 @@ import pytest
 from penstock.cep.algebra import PacketEvents, RequestEvents
 from penstock.cep.engine import Engine
 from penstock.cep.event_binding import Packet
-from penstock.cep.step_result import Publication, StepResult
+from penstock.cep.steps import Publication, StepResult
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.events.program import compile_program
 from penstock.eventlog import Topic

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from penstock.cep.engine import Engine
 from penstock.cep.event_binding import Packet
 from penstock.cep.program import CompiledEvolution, CompiledPlan, CompiledScenario, Program
-from penstock.cep.step_result import StepResult
+from penstock.cep.steps import StepResult
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.events.program import compile_program
 from tests.support.scale import scaled

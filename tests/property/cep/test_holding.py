@@ -5,11 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cep import step_log
 from penstock.cep.context import EngineLimits
 from penstock.cep.engine import Engine
 from penstock.cep.event_binding import Packet
-from penstock.cep.step_result import StepResult, TransitionCause
+from penstock.cep.steps import StepResult, TransitionCause, record_set, record_time
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.events.program import compile_program
 
@@ -66,10 +65,10 @@ class House:
     def step(self, at: int, kind: str, who: str, situation: str | None, hold: int) -> StepResult:
         """Take a step, and put it on record."""
         if kind == "time":
-            outcome, record = self.engine.advance(at), step_log.write_time(at)
+            outcome, record = self.engine.advance(at), record_time(at)
         elif kind == "set":
             outcome = self.engine.set_situation("s", who, situation, at, hold)
-            record = step_log.write_set("s", who, situation, at, hold)
+            record = record_set("s", who, situation, at, hold)
         else:
             packet = Packet(kind, {"topic": kind, "payload": {}}, {}, {"k": who})
             prepared = self.engine.prepare(packet, at)

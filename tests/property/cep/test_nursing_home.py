@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from penstock.cep.engine import Engine
-from penstock.cep.step_result import StepResult
+from penstock.cep.steps import StepResult
 from tests.support.nursing_home.program import (
     COVID,
     DAY,

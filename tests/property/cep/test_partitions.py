@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from penstock.cep.engine import Engine
 from penstock.cep.event_binding import INCOMPLETE, Packet
 from penstock.cep.spark import PartitionEngine, PartitionStep, partition_program
-from penstock.cep.step_result import StepResult
+from penstock.cep.steps import StepResult
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.events.program import compile_program
 from penstock.lang.scalars import EPOCH

@@ -5,9 +5,8 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.cep.context import EngineContext
+from penstock.cep.context import EngineContext, Row
 from penstock.cep.program import CompiledEvolution, CompiledPlan, CompiledScenario, Program
-from penstock.cep.rows import Row
 from penstock.cep.scenarios.instances import ScenarioInstances
 
 EVENTS = ("A", "B", "C")

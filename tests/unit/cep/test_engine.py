@@ -5,12 +5,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from penstock.cep import state_codec, step_log
+from penstock.cep import state_codec, steps
 from penstock.cep.context import EngineLimits
 from penstock.cep.engine import Engine
 from penstock.cep.event_binding import Packet
 from penstock.cep.state_codec import StateError
-from penstock.cep.step_result import TransitionCause
+from penstock.cep.steps import TransitionCause
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.events.program import compile_program
 from penstock.errors import UsageError
@@ -126,10 +126,10 @@ def test_a_snapshot_and_the_records_since_give_the_state_that_was_lost() -> None
             saved, log = engine.save(), []
         if number % 7 == 6:
             engine.advance(at)
-            log.append(step_log.write_time(at))
+            log.append(steps.record_time(at))
         if number % 100 == 50:
             engine.set_situation("covid", "patient-1", "Severe", at)
-            log.append(step_log.write_set("covid", "patient-1", "Severe", at))
+            log.append(steps.record_set("covid", "patient-1", "Severe", at))
         prepared = engine.prepare(make_packet(*draw_message(draw, [at - HOUR]), at), at)
         prepared.commit()
         log.append(prepared.record())

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from penstock.cep.engine import Engine
 from penstock.cep.event_binding import Packet
-from penstock.cep.step_result import Publication, StepResult, Transition
+from penstock.cep.steps import Publication, StepResult, Transition
 from penstock.definitions import DefinitionSet
 from penstock.definitions.access import AccessDefinitions
 from penstock.definitions.events.program import compile_program

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
-from penstock.cep.step_result import Publication, Transition
+from penstock.cep.steps import Publication, Transition
 from penstock.errors import DeniedError
 from penstock_lab.generate.nursing_home import HOUR, House, Sending
 from penstock_lab.simulation.in_process import InProcess

@@ -34,8 +34,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from penstock.cep.contact_tracing.pair_durations import PairDurations
 from penstock.cep.contact_tracing.stays import (
+    PairDurations,
     Spells,
     Ticks,
     count_common,

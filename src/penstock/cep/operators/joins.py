@@ -17,9 +17,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from penstock.cep.algebra import Join
-from penstock.cep.context import NEVER, EngineContext
+from penstock.cep.context import NEVER, EngineContext, Key, Row, Values, key_reader, shaper
 from penstock.cep.operators.nodes import NO_ROWS, Detections, OperatorNode, Rows
-from penstock.cep.rows import Key, Row, Values, key_reader, shaper
 from penstock.cep.state_codec import pack_key, pack_row, unpack_key, unpack_row
 
 Match = tuple[Row, ...]

@@ -16,8 +16,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from penstock.cep.algebra import Iterate, Latest, Refine
-from penstock.cep.context import EngineContext
-from penstock.cep.rows import Key, Row, Values, evaluator, key_reader, shaper
+from penstock.cep.context import EngineContext, Key, Row, Values, evaluator, key_reader, shaper
 from penstock.cep.state_codec import pack_key, pack_row, unpack_key, unpack_row
 
 Rows: TypeAlias = list[Row]

@@ -20,10 +20,9 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
-from penstock.cep.context import EngineContext
+from penstock.cep.context import EngineContext, Row
 from penstock.cep.program import CompiledEvolution, CompiledPlan, CompiledScenario, Program
-from penstock.cep.rows import Row
-from penstock.cep.step_result import DetectedEvent, Transition, TransitionCause
+from penstock.cep.steps import DetectedEvent, Transition, TransitionCause
 from penstock.errors import UsageError, quote
 
 LONGEST_HOLD: Final = 7 * 86_400_000

@@ -28,7 +28,7 @@ from penstock.cep.event_binding import BoundEvent, Packet
 from penstock.cep.program import Program
 from penstock.cep.spark.binding import HAPPENED, OWN, field_name
 from penstock.cep.spark.partitioned_program import list_packets
-from penstock.cep.step_result import StepResult, Transition
+from penstock.cep.steps import StepResult, Transition
 from penstock.lang import DURATION, TIMESTAMP, Type
 from penstock.lang.scalars import EPOCH, MICROSECOND
 

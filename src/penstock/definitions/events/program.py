@@ -13,7 +13,7 @@ from typing import Final
 
 from penstock.cep import program as cep
 from penstock.cep.algebra import Assignment, PacketEvents, RequestEvents
-from penstock.cep.scenarios.actions import PLACE
+from penstock.cep.scenarios.transitions import PLACE
 from penstock.definitions.checks.expressions import scope_of
 from penstock.definitions.events.operator_table import InvalidOperatorError, OperatorTable
 from penstock.definitions.events.patterns import IT, PatternCompiler

@@ -24,10 +24,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from penstock.cep import step_log
 from penstock.cep.engine import Engine, PreparedStep
 from penstock.cep.program import Program
-from penstock.cep.step_result import StepResult, TransitionCause
+from penstock.cep.steps import StepResult, TransitionCause, record_time
 from penstock.cep.topic_index import WatchedTopics
 from penstock.clock import boot_clock
 from penstock.errors import UnavailableError
@@ -236,7 +235,7 @@ class EngineHost:
         except Exception as error:  # noqa: BLE001 - whatever it is, the engine is discarded
             self.crash(error)
             return
-        self.apply(result, step_log.write_time(now))
+        self.apply(result, record_time(now))
 
     def apply(self, result: StepResult, record: bytes, request: Request | None = None) -> int:
         """Apply the result of a step: to the board, the followers, the outbox and the journal."""

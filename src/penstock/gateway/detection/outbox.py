@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from penstock.cep.step_result import Publication
+from penstock.cep.steps import Publication
 
 _DONE: Final = b"#done "
 _DETECTED: Final = b"#detected "

@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from penstock.cep.engine import Engine
 from penstock.cep.program import Program
-from penstock.cep.step_result import Publication
+from penstock.cep.steps import Publication
 from penstock.clock import boot_clock
 from penstock.errors import PenstockError, UnavailableError
 from penstock.gateway.detection.journal import Snapshot

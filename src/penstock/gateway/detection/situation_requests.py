@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any, Final
 
-from penstock.cep import step_log
 from penstock.cep.engine import Engine
+from penstock.cep.steps import record_set
 from penstock.clock import utc_now
 from penstock.errors import PenstockError, UnavailableError, UsageError, quote
 from penstock.gateway.detection.engine_host import EngineHost
@@ -83,7 +83,7 @@ class SituationRequests:
         except Exception as error:  # noqa: BLE001 - whatever it is, the engine is discarded
             host.crash(error)
             return
-        record = step_log.write_set(request.scenario, subject, request.situation, now, request.hold)
+        record = record_set(request.scenario, subject, request.situation, now, request.hold)
         host.apply(result, record, request)
 
     def _find_subject(self, engine: Engine, request: Request) -> str:

@@ -30,7 +30,7 @@ from penstock.gateway.publishing.dispatch import OUTCOMES, Dispatch, encode_payl
 from penstock.telemetry import get_logger
 
 if TYPE_CHECKING:
-    from penstock.cep.step_result import Publication
+    from penstock.cep.steps import Publication
     from penstock.gateway.authorization.guard import Guard
     from penstock.gateway.detection.outbox import Outbox
     from penstock.gateway.limits import Limits

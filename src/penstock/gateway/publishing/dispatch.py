@@ -22,7 +22,7 @@ from penstock.mqtt import encode_user_properties
 from penstock.telemetry import metrics
 
 if TYPE_CHECKING:
-    from penstock.cep.step_result import Publication
+    from penstock.cep.steps import Publication
     from penstock.gateway.detection.engine_host import EngineHost
     from penstock.gateway.detection.outbox import Outbox
     from penstock.gateway.publishing.publisher import Publisher

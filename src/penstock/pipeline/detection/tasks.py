@@ -30,7 +30,7 @@ from penstock.cep.spark import (
     read_steps,
 )
 from penstock.cep.state_codec import StateError
-from penstock.cep.step_result import Transition
+from penstock.cep.steps import Transition
 from penstock.pipeline.detection.plan import load_separation
 from penstock.pipeline.session import freeze_loaded
 

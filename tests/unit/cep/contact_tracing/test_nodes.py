@@ -10,7 +10,7 @@ from penstock.cep.algebra import Aggregate
 from penstock.cep.contact_tracing.nodes import find_daily_sums
 from penstock.cep.engine import Engine
 from penstock.cep.program import Program
-from penstock.cep.step_result import StepResult
+from penstock.cep.steps import StepResult
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.events.program import compile_program
 from tests.support.nursing_home.program import FOLDER, START, make_packet

@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cep.step_result import Publication
+from penstock.cep.steps import Publication
 from penstock.gateway.detection.outbox import Outbox
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.cep.engine import Engine
 from penstock.cep.program import Program
-from penstock.cep.step_result import Publication
+from penstock.cep.steps import Publication
 from penstock.errors import PenstockError, UnavailableError
 from penstock.gateway.detection.outbox import Outbox
 from penstock.gateway.detection.persistence import DetectionState, fork_snapshot, unpack_state

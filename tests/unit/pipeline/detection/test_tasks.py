@@ -6,7 +6,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet  # type: ignore[import-untyped]
 
 from penstock.cep.spark import ResultTable, list_packets, partition_program
-from penstock.cep.step_result import StepResult, Transition, TransitionCause
+from penstock.cep.steps import StepResult, Transition, TransitionCause
 from penstock.pipeline.detection.tasks import JointEngine
 from tests.support.nursing_home.program import START, load_program
 
