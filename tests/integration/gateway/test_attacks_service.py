@@ -9,10 +9,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from penstock.components import MosquittoServer, find, processes
+from penstock.gateway.connection.downstream import Downstream
+from penstock.gateway.connection.upstream import Upstream
 from penstock.mqtt import V3, Publish, RequestedSubscription, Suback, Subscribe
 from tests.support.gateway.certificates import Authority
 from tests.support.gateway.clients import Make, make_clients
@@ -81,7 +84,7 @@ def test_large_properties_are_not_remembered(
     for number in range(40):
         writer.publish(topic, b"x", qos=1, user=((str(number), "x" * 60_000),) * 2)
     reader.messages(40)
-    upstream = gateway.gateway.clients[f"r-{topic[2:]}"].broker()
+    upstream = cast("Upstream", gateway.gateway.clients[f"r-{topic[2:]}"].upstream)
     assert sum(len(raw) for _, raw in upstream.verdicts.known) < 1_000_000
 
 
@@ -197,7 +200,7 @@ def test_a_session_that_moved_outlives_its_old_connection(
 
     async def keep_busy() -> None:
         for _ in range(8):
-            one.gateway.start_task(one.gateway.run_in_thread(time.sleep, 0.3))
+            one.gateway.background.start(one.gateway.background.run_in_thread(time.sleep, 0.3))
 
     one.call(keep_busy)
     assert new.connect(name, clean=False, expiry=600).session_present
@@ -281,7 +284,8 @@ def test_what_waits_for_room_is_not_delivered_while_definitions_are_stale(
     (first,) = reader.messages(1)
 
     def acknowledge_stale() -> int:
-        rules, client = gateway.gateway.rules, gateway.gateway.clients[name]
+        rules = gateway.gateway.rules
+        client = cast("Downstream", gateway.gateway.clients[name])
         counters = gateway.gateway.counters
         before = counters.messages_out
         known, rules.fresh_until = rules.fresh_until, 0.0
@@ -305,7 +309,7 @@ def test_what_waits_for_room_is_bounded_though_it_is_empty(
         writer.send_bytes(flood)
     writer.publish("end", qos=1)
     client = gateway.gateway.clients.get(name)
-    window = client.broker().window if client is not None else None
+    window = cast("Upstream", client.upstream).window if client is not None else None
     assert window is None or len(window._kept) < 15_000
 
 

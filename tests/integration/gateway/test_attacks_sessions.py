@@ -57,7 +57,9 @@ def test_of_two_users_that_come_at_once_one_has_the_identifier(closed: GatewayTh
 
     async def keep_busy() -> None:
         for _ in range(8):
-            closed.gateway.start_task(closed.gateway.run_in_thread(time.sleep, 0.2))
+            closed.gateway.background.start(
+                closed.gateway.background.run_in_thread(time.sleep, 0.2)
+            )
 
     closed.call(keep_busy)
     clients = [RawClient(closed.port), RawClient(closed.port)]

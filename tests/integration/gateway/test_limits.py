@@ -13,7 +13,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect as connect_websocket
 
 from penstock.components import MosquittoServer
-from penstock.gateway.connection.downstream import Downstream
+from penstock.gateway.connection.client_connection import ClientConnection
 from penstock.mqtt import (
     V3,
     V5,
@@ -70,7 +70,7 @@ def counted(name: str, **labels: str) -> float:
     return float(metrics.REGISTRY.get_sample_value(name, labels) or 0)
 
 
-def _waits(client: Downstream | None) -> bool:
+def _waits(client: ClientConnection | None) -> bool:
     """Whether nothing is read from the broker because this client does not read."""
     return (
         client is not None
@@ -134,13 +134,13 @@ def test_too_many_subscriptions(make: Make, topic: str) -> None:
 
 
 def test_too_many_connections_from_one_address(gateway: GatewayThread, make: Make) -> None:
-    before = gateway.do(lambda: len(gateway.gateway.connections))
+    before = gateway.do(lambda: len(gateway.gateway.clients.connections))
     held = [make() for _ in range(30 - before)]
     extra = RawClient(gateway.port)
     extra.wait_closed()
     held.pop().close()
     for _ in range(50):
-        if gateway.do(lambda: len(gateway.gateway.connections)) < 30:
+        if gateway.do(lambda: len(gateway.gateway.clients.connections)) < 30:
             break
         time.sleep(0.02)
     make()
@@ -180,7 +180,7 @@ def test_a_stuck_subscriber_is_closed_and_others_are_served(
     received = 0
     waits = False
     deadline = time.monotonic() + 15
-    while "stuck" in gateway.do(lambda: set(gateway.gateway.clients)):
+    while gateway.do(lambda: "stuck" in gateway.gateway.clients):
         assert time.monotonic() < deadline
         for _ in range(20):
             writer.publish(topic, payload)
@@ -283,8 +283,8 @@ def test_a_flood_of_topics_is_forgotten(gateway: GatewayThread, make: Make, topi
     client.publish(topic, b"", qos=1)
 
     def sizes() -> list[int]:
-        connections = [len(it.writes) for it in gateway.gateway.clients.values()]
-        return [len(gateway.gateway.topics), *connections]
+        connections = [len(it.writes) for it in gateway.gateway.clients.connections]
+        return [len(gateway.gateway.context.topics), *connections]
 
     assert max(gateway.do(sizes)) <= 8_192
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from penstock.components import MosquittoServer
-from penstock.gateway.connection.downstream import Downstream
+from penstock.gateway.connection.client_connection import ClientConnection
 from penstock.mqtt import Connack, Connect, Properties
 from tests.support.gateway.harness import GatewayThread, run_gateway, share
 from tests.support.gateway.raw import ClosedError, RawClient
@@ -34,13 +34,13 @@ def pair(mosquitto: MosquittoServer, tmp_path: Path) -> Iterator[list[GatewayThr
         yield [one, two]
 
 
-def holders(pair: list[GatewayThread]) -> list[tuple[GatewayThread, Downstream]]:
+def holders(pair: list[GatewayThread]) -> list[tuple[GatewayThread, ClientConnection]]:
     """Return the open connections of the client."""
     found = [(it, it.do(lambda it=it: it.gateway.clients.get(NAME))) for it in pair]  # type: ignore[misc]
     return [(it, client) for it, client in found if client is not None and client.open]
 
 
-def settle(pair: list[GatewayThread]) -> tuple[GatewayThread, Downstream]:
+def settle(pair: list[GatewayThread]) -> tuple[GatewayThread, ClientConnection]:
     """Wait until one connection has the session, here and in the store."""
     deadline = time.monotonic() + SOON
     while True:
@@ -115,7 +115,9 @@ def keep_busy(gateway: GatewayThread, seconds: float) -> None:
 
     async def block() -> None:
         for _ in range(4):
-            gateway.gateway.start_task(gateway.gateway.run_in_thread(time.sleep, seconds))
+            gateway.gateway.background.start(
+                gateway.gateway.background.run_in_thread(time.sleep, seconds)
+            )
 
     gateway.call(block)
 

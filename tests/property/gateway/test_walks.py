@@ -72,7 +72,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         ) as running,
     ):
         # What runs as long as the gateway does: the clock, the lease, detection and more.
-        lasting = running.do(lambda: frozenset(running.gateway._tasks))
+        lasting = running.do(lambda: running.gateway.background.tasks)
         yield running, lasting
 
 
@@ -111,7 +111,9 @@ class Walk:
 
         def idle() -> bool:
             gateway = self.gateway.gateway
-            return gateway._tasks <= self.lasting and gateway.session_writer._running is None
+            return (
+                gateway.background.tasks <= self.lasting and gateway.session_writer._running is None
+            )
 
         deadline = time.monotonic() + 10
         while not self.gateway.do(idle):
@@ -235,7 +237,7 @@ class Walk:
 
     def gone(self, kind: str) -> None:
         deadline = time.monotonic() + 10
-        while self.id(kind) in self.gateway.do(lambda: set(self.gateway.gateway.clients)):
+        while self.gateway.do(lambda: self.id(kind) in self.gateway.gateway.clients):
             assert time.monotonic() < deadline, self.trace
         self.quiesce()
         time.sleep(0.01)  # the broker reads the end of the connection after the gateway's

@@ -18,22 +18,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections.abc import Callable, Mapping
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from penstock.definitions.authorizer import settings_in_force
-from penstock.errors import PenstockError, UnavailableError, UsageError
+from penstock.errors import PenstockError, UnavailableError
+from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.authorization.rules import (
     PRESUBSCRIPTION,
     RESERVATION,
     SETTINGS,
+    Rules,
+    Turn,
 )
-from penstock.gateway.connection.replies import confirm, deny
+from penstock.gateway.counters import Counters
+from penstock.gateway.session import Session
 from penstock.model.document import Document, Key
 from penstock.model.purposes import PurposeSet
-from penstock.mqtt import Properties, Publish, ReasonCode
+from penstock.mqtt import Publish, ReasonCode
 from penstock.policy.purposes.commands import (
     Clear,
     Command,
@@ -50,120 +52,146 @@ from penstock.policy.purposes.commands import (
 from penstock.policy.purposes.settings import PurposeSettings
 from penstock.store.audit.errors import TamperedError
 from penstock.store.snapshots import Snapshot
-
-if TYPE_CHECKING:
-    from penstock.gateway.connection.downstream import Downstream
+from penstock.telemetry import get_logger
 
 _SETTINGS = Key(SETTINGS, "default")
 _AFFECTED_LIMIT = 1_000
 _NAME_LIMIT = 256
 
+_log = get_logger("gateway")
+
 Wanted = dict[Key, Document | None]
 
 
-async def run(client: Downstream, packet: Publish, command: Command) -> None:
-    """Carry out a command and answer it."""
-    gateway = client.gateway
-    session = client.session
-    decision = gateway.rules.rights(session).may(command)
-    if not decision.allowed:
-        gateway.denials.command(session, decision.rule)
-        _refuse(client, packet, "right", decision.reason, ReasonCode.NOT_AUTHORIZED)
-        return
-    if not _within_rate(client):
-        _refuse(client, packet, "rate", "too many commands", ReasonCode.QUOTA_EXCEEDED)
-        return
-    try:
-        await _carry_out(client, packet, command)
-    except UnavailableError as error:
-        _refuse(client, packet, "stale", error.message, ReasonCode.UNSPECIFIED_ERROR)
-    except TamperedError as error:
-        gateway.log.exception("a change cannot be recorded, so it is refused", error=error)
-        text = "the change cannot be recorded"
-        _refuse(client, packet, "stale", text, ReasonCode.UNSPECIFIED_ERROR)
-    except PenstockError as error:
-        _refuse(client, packet, "malformed", str(error), ReasonCode.TOPIC_NAME_INVALID)
-    else:
-        gateway.counters.command("done")
-        client.unacked.discard(packet.packet_id)
-        confirm(client, packet)
+class CommandSender(Protocol):
+    """The client that gave a command."""
+
+    session: Session
+
+    def may_command(self) -> bool:
+        """Say whether it has not given too many commands."""
+        ...
+
+    def answer(self, packet: Publish, payload: bytes) -> None:
+        """Answer a question, to the asker alone."""
+
+    def confirm(self, packet: Publish) -> None:
+        """Acknowledge a command that was carried out."""
+
+    def deny(self, packet: Publish, why: str, text: str, reason: ReasonCode) -> None:
+        """Tell why a command was not carried out."""
 
 
-def _refuse(client: Downstream, packet: Publish, why: str, text: str, reason: ReasonCode) -> None:
-    client.gateway.counters.command("refused")
-    client.unacked.discard(packet.packet_id)
-    deny(client, packet, why, text, reason)
+class DefinitionChanges(Protocol):
+    """Where commands change the rules."""
+
+    async def edit(
+        self, work_out: Callable[[Snapshot], Wanted], *, actor: str, reason: str
+    ) -> None:
+        """Change what is stored, and take it over here."""
+
+    async def check(self, wanted: Wanted) -> None:
+        """Raise what is wrong with the definitions that would result."""
+
+    def turn(self, turn: Turn) -> None:
+        """Let clients and broker know what a change of the rules means."""
 
 
-def _within_rate(client: Downstream) -> bool:
-    """Take one from the client's bucket of commands, which fills up within a second."""
-    limit = client.gateway.limits.commands
-    now = time.monotonic()
-    due = max(client.budget, now - 1.0) + 1.0 / limit
-    if due > now:
-        return False
-    client.budget = due
-    return True
+class PurposeCommands:
+    """Carries out the commands of clients."""
 
+    def __init__(
+        self, rules: Rules, denials: Denials, counters: Counters, definitions: DefinitionChanges
+    ) -> None:
+        self._rules = rules
+        self._denials = denials
+        self._counters = counters
+        self._definitions = definitions
 
-async def _carry_out(client: Downstream, packet: Publish, command: Command) -> None:
-    gateway = client.gateway
-    rules = gateway.rules
-    match command:
-        case ShowTree():
-            _answer(client, packet, rules.engine.tree().encode())
-        case ShowCombined(topic=topic):
-            purposes = rules.engine.effective(topic)
-            _answer(client, packet, _as_json(topic=topic, purposes=_shown(purposes)))
-        case ShowAffected(filter=asked):
-            found = rules.engine.affected(asked)
-            listed = {there: _shown(it) for there, it in _first(found, _AFFECTED_LIMIT)}
-            _answer(client, packet, _as_json(filter=asked, reservations=listed))
-        case Persist():
-            unsaved = rules.unsaved()
-            await _store(client, lambda _: unsaved, "stored what was tried out")
-        case Reload():
-            gateway.definition_feed.turn(rules.reload())
-        case _:
-            tried = rules.unsaved()
+    async def run(self, sender: CommandSender, packet: Publish, command: Command) -> None:
+        """Carry out a command and answer it."""
+        decision = self._rules.rights(sender.session).may(command)
+        if not decision.allowed:
+            self._denials.command(sender.session, decision.rule)
+            self._refuse(sender, packet, "right", decision.reason, ReasonCode.NOT_AUTHORIZED)
+            return
+        if not sender.may_command():
+            self._refuse(sender, packet, "rate", "too many commands", ReasonCode.QUOTA_EXCEEDED)
+            return
+        try:
+            await self._carry_out(sender, packet, command)
+        except UnavailableError as error:
+            self._refuse(sender, packet, "stale", error.message, ReasonCode.UNSPECIFIED_ERROR)
+        except TamperedError as error:
+            _log.exception("a change cannot be recorded, so it is refused", error=error)
+            text = "the change cannot be recorded"
+            self._refuse(sender, packet, "stale", text, ReasonCode.UNSPECIFIED_ERROR)
+        except PenstockError as error:
+            self._refuse(sender, packet, "malformed", str(error), ReasonCode.TOPIC_NAME_INVALID)
+        else:
+            self._counters.command("done")
+            sender.confirm(packet)
 
-            def want(stored: Mapping[Key, Document]) -> Wanted:
-                return _wanted(command, stored, tried, rules.initial)
+    def _refuse(
+        self, sender: CommandSender, packet: Publish, why: str, text: str, reason: ReasonCode
+    ) -> None:
+        self._counters.command("refused")
+        sender.deny(packet, why, text, reason)
 
-            persists = rules.engine.settings.auto_persist
-            if isinstance(command, SetSetting) and command.name == "auto_persist":
-                persists = persists or command.value
-            if persists:
-                await _store(client, want, _history(command))
-            else:
-                wanted = want(rules.snapshot.documents if rules.snapshot else {})
-                await gateway.run_in_thread(gateway.definition_feed.check, wanted)
-                gateway.definition_feed.turn(rules.try_out(wanted))
+    async def _carry_out(self, sender: CommandSender, packet: Publish, command: Command) -> None:
+        rules = self._rules
+        match command:
+            case ShowTree():
+                sender.answer(packet, rules.engine.tree().encode())
+            case ShowCombined(topic=topic):
+                purposes = rules.engine.effective(topic)
+                sender.answer(packet, _as_json(topic=topic, purposes=_shown(purposes)))
+            case ShowAffected(filter=asked):
+                found = rules.engine.affected(asked)
+                listed = {there: _shown(it) for there, it in _first(found, _AFFECTED_LIMIT)}
+                sender.answer(packet, _as_json(filter=asked, reservations=listed))
+            case Persist():
+                unsaved = rules.unsaved()
+                await self._store(sender, lambda _: unsaved, "stored what was tried out")
+            case Reload():
+                self._definitions.turn(rules.reload())
+            case _:
+                await self._change(sender, command)
 
+    async def _change(self, sender: CommandSender, command: Command) -> None:
+        rules = self._rules
+        tried = rules.unsaved()
 
-async def _store(
-    client: Downstream, want: Callable[[Mapping[Key, Document]], Wanted], done: str
-) -> None:
-    """Change what is stored, and let it hold here."""
-    gateway = client.gateway
-    rules = gateway.rules
-    tried = rules.unsaved()
-    wanted: Wanted = {}
+        def want(stored: Mapping[Key, Document]) -> Wanted:
+            return _wanted(command, stored, tried, rules.initial)
 
-    def work_out(now: Snapshot) -> Wanted:
-        wanted.update(want(now.documents))
-        return wanted
+        persists = rules.engine.settings.auto_persist
+        if isinstance(command, SetSetting) and command.name == "auto_persist":
+            persists = persists or command.value
+        if persists:
+            await self._store(sender, want, _history(command))
+        else:
+            wanted = want(rules.snapshot.documents if rules.snapshot else {})
+            await self._definitions.check(wanted)
+            self._definitions.turn(rules.try_out(wanted))
 
-    change = await gateway.run_in_thread(
-        partial(
-            gateway.definition_feed.definitions.edit,
-            work_out,
-            actor=client.session.principal,
-            reason=f"{done} by MQTT command",
-        )
-    )
-    gateway.definition_feed.take(change)
-    gateway.definition_feed.turn(rules.settle(wanted, tried))
+    async def _store(
+        self,
+        sender: CommandSender,
+        want: Callable[[Mapping[Key, Document]], Wanted],
+        done: str,
+    ) -> None:
+        """Change what is stored, and let it hold here."""
+        tried = self._rules.unsaved()
+        wanted: Wanted = {}
+
+        def work_out(now: Snapshot) -> Wanted:
+            wanted.update(want(now.documents))
+            return wanted
+
+        actor = sender.session.principal
+        await self._definitions.edit(work_out, actor=actor, reason=f"{done} by MQTT command")
+        self._definitions.turn(self._rules.settle(wanted, tried))
 
 
 def _wanted(
@@ -235,20 +263,6 @@ def _reservation(purposes: PurposeSet | None) -> Mapping[str, Any] | None:
 
 def _document(kind: str, name: str, body: Mapping[str, Any] | None) -> Document | None:
     return None if body is None else Document(kind, name, body)
-
-
-def _answer(client: Downstream, packet: Publish, payload: bytes) -> None:
-    asked = packet.properties
-    topic = asked.response_topic or packet.topic
-    properties = Properties(correlation_data=asked.correlation_data)
-    data = Publish.of(topic, payload, properties=properties).encode(client.version)
-    most = min(client.takes.maximum_packet_size, client.gateway.limits.packet)
-    if len(data) > most:
-        raise UsageError(
-            f"the answer has {len(data)} bytes, more than fit into a packet of {most}",
-            fix="ask for less, or raise the largest packet",
-        )
-    client.send(data)
 
 
 def _as_json(**data: Any) -> bytes:

@@ -1,4 +1,4 @@
-"""Whether a client's message goes to the broker: what is not known yet about a topic.
+"""Whether a client's message or will goes to the broker: what is not known yet about a topic.
 
 Rules that hold here:
 - The answer is the stamp to send the message with, None where it was dealt with here, or
@@ -13,28 +13,31 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
 
 from penstock.clock import boot_clock
 from penstock.errors import PenstockError, UsageError
+from penstock.gateway.authorization.guard import Guard
 from penstock.gateway.authorization.message_purposes import as_properties, narrow, read_purposes
-from penstock.gateway.commands import purpose_commands
-from penstock.gateway.connection.disconnect import Cause, end
-from penstock.gateway.connection.replies import deny
+from penstock.gateway.broker import are_acceptable
+from penstock.gateway.commands.purpose_commands import PurposeCommands
+from penstock.gateway.connection.authentication import RefusedError
+from penstock.gateway.connection.client_connection import ClientConnection
+from penstock.gateway.connection.context import ConnectionContext
+from penstock.gateway.connection.disconnect import Cause
 from penstock.gateway.publish_result import PendingResult, PublishOutcome, PublishResult
+from penstock.gateway.session import Session
+from penstock.gateway.translation import EPOCH, PUBLISHER, strip
 from penstock.model.purposes import PurposeSet
-from penstock.mqtt import Publish, ReasonCode, encode_user_properties
-from penstock.policy.purposes.commands import SendFor, parse_publish
+from penstock.mqtt import Connect, Publish, ReasonCode, Will, encode_user_properties
+from penstock.policy.purposes.commands import Command, SendFor, parse_publish
+from penstock.policy.purposes.notation import Notation
 
-if TYPE_CHECKING:
-    from penstock.gateway.connection.downstream import Downstream
-
-_KNOWN_LIMIT = 2_048
 _LATER = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
 _NO_TOPIC = ReasonCode.TOPIC_NAME_INVALID
 _NOT_ALLOWED = ReasonCode.NOT_AUTHORIZED
 _QOS = 0x06
-_EXACTLY_ONCE = 0x04
 _REFUSALS = {
     PublishOutcome.DENIED: ("not allowed to write here", _NOT_ALLOWED),
     PublishOutcome.NO_LEADER: ("events are not detected now", _LATER),
@@ -47,104 +50,164 @@ _REFUSALS = {
 Outcome = bytes | None | Coroutine[Any, Any, None]
 
 
-def admit(client: Downstream, packet: Publish) -> Outcome:  # noqa: PLR0911 (one per answer)
-    """Decide on a message to a new topic, or one with purposes or a response topic."""
-    gateway = client.gateway
-    rules = gateway.rules
-    if boot_clock() > rules.fresh_until:
-        deny(client, packet, "stale", "the definitions are stale", _LATER)
-        return None
-    limits = gateway.limits
-    if (
-        len(packet.topic_field) - 2 > limits.topic_bytes
-        or packet.topic.count("/") >= limits.topic_levels
-    ):
-        deny(client, packet, "topic", "the topic is too long", _NO_TOPIC)
-        return None
-    try:
-        purposes = read_purposes(packet.properties.reserved)
-        if gateway.notation.is_command(packet.properties.response_topic or ""):
-            # Who answers would give the command in the asker's place.
-            raise UsageError("a response topic cannot be a command", fix="name an ordinary topic")
-        if gateway.notation.is_command(packet.topic):
-            command = parse_publish(packet.topic, packet.payload, gateway.notation)
-            if not isinstance(command, SendFor):
-                return purpose_commands.run(client, packet, command)
-            packet.rename(command.topic)
-            purposes = narrow(purposes, command.purposes)
-    except PenstockError as error:
-        gateway.denials.refused(client.session, "malformed")
-        deny(client, packet, "malformed", str(error), _NO_TOPIC)
-        return None
-    if not rules.enforceable:
-        gateway.denials.publication(client.session, "right")
-        deny(client, packet, "right", "not allowed to write here", _NOT_ALLOWED)
-        return None
-    result = gateway.guard.publish(client.session, packet)
-    if isinstance(result, PublishResult):
-        return _settle(client, packet, result, purposes)
-    return _admit_later(client, packet, result, purposes)
+class Admission:
+    """Decides on what clients publish, and answers what does not go to the broker."""
+
+    def __init__(
+        self,
+        context: ConnectionContext,
+        guard: Guard,
+        notation: Notation,
+        commands: PurposeCommands,
+    ) -> None:
+        self._context = context
+        self._guard = guard
+        self._notation = notation
+        self._commands = commands
+
+    def admit(  # noqa: PLR0911 (one per answer)
+        self, client: ClientConnection, packet: Publish
+    ) -> Outcome:
+        """Decide on a message to a new topic, or one with purposes or a response topic."""
+        context = self._context
+        rules = context.rules
+        if boot_clock() > rules.fresh_until:
+            client.deny(packet, "stale", "the definitions are stale", _LATER)
+            return None
+        limits = context.limits
+        if (
+            len(packet.topic_field) - 2 > limits.topic_bytes
+            or packet.topic.count("/") >= limits.topic_levels
+        ):
+            client.deny(packet, "topic", "the topic is too long", _NO_TOPIC)
+            return None
+        try:
+            purposes = read_purposes(packet.properties.reserved)
+            if self._notation.is_command(packet.properties.response_topic or ""):
+                # Who answers would give the command in the asker's place.
+                text = "a response topic cannot be a command"
+                raise UsageError(text, fix="name an ordinary topic")
+            if self._notation.is_command(packet.topic):
+                command = parse_publish(packet.topic, packet.payload, self._notation)
+                if not isinstance(command, SendFor):
+                    return self._command(client, packet, command)
+                packet.rename(command.topic)
+                purposes = narrow(purposes, command.purposes)
+        except PenstockError as error:
+            context.denials.refused(client.session, "malformed")
+            client.deny(packet, "malformed", str(error), _NO_TOPIC)
+            return None
+        if not rules.enforceable:
+            context.denials.publication(client.session, "right")
+            client.deny(packet, "right", "not allowed to write here", _NOT_ALLOWED)
+            return None
+        result = self._guard.publish(client.session, packet)
+        if isinstance(result, PublishResult):
+            return self._settle(client, packet, result, purposes)
+        return self._admit_later(client, packet, result, purposes)
+
+    def _settle(
+        self,
+        client: ClientConnection,
+        packet: Publish,
+        result: PublishResult,
+        purposes: PurposeSet | None,
+    ) -> bytes | None:
+        """Return the stamp of a message that may pass, or refuse it."""
+        if not self._authorise(client, packet, result):
+            return None
+        if purposes is not None:
+            return client.stamp + encode_user_properties(as_properties(purposes))
+        if result.lasting:
+            client.remember_write(packet.topic)
+        return client.stamp
+
+    async def _command(self, client: ClientConnection, packet: Publish, command: Command) -> None:
+        try:
+            await self._commands.run(client, packet, command)
+        finally:
+            client.unacked.discard(packet.packet_id)
+
+    async def _admit_later(
+        self,
+        client: ClientConnection,
+        packet: Publish,
+        pending: PendingResult,
+        purposes: PurposeSet | None,
+    ) -> None:
+        """Pass a message on when other gateways have said what they have to say."""
+        result = await pending
+        if client.ended:
+            return
+        context = self._context
+        if client.generation != context.rules.generation:
+            client.renew()
+        stamp = self._settle(client, packet, result, purposes)
+        if stamp is None:
+            client.unacked.discard(packet.packet_id)
+            return
+        client.broker().write([packet.to_v5(packet.properties.kept + stamp)])
+        context.counters.messages_in += 1
+        recorded = context.recorder.record(
+            packet, client.session.principal, client.deferred_acks, restricted=purposes is not None
+        )
+        if recorded is not None:
+            await recorded
+
+    def _authorise(self, client: ClientConnection, packet: Publish, result: PublishResult) -> bool:
+        """Carry out what was decided on a message; False where it is denied."""
+        context = self._context
+        if result.outcome is PublishOutcome.NO_ANSWER:
+            # It may have taken effect: who sends it again will know.
+            client.end(Cause.BROKER)
+            return False
+        if not result.accepted:
+            context.denials.publication(client.session, result.outcome, result.rule)
+            text, reason = _REFUSALS[result.outcome]
+            client.deny(packet, result.outcome, text, reason)
+            return False
+        if result.journal is not None and packet.first & _QOS:
+            client.deferred_acks.expect(result.journal, packet.packet_id, result.ticket)
+        return True
+
+    def admit_will(self, connect: Connect, session: Session) -> Will | None:
+        """Return the will that the broker is to publish, if it is, or refuse it."""
+        will = connect.will
+        if will is None:
+            return None
+        rules, limits = self._context.rules, self._context.limits
+        topic = will.topic
+        answer = will.properties.response_topic
+        own: list[tuple[str, str]] = [(PUBLISHER, session.principal), (EPOCH, str(rules.epoch))]
+        try:
+            purposes = read_purposes(will.properties.user)
+            if self._notation.is_command(topic):
+                meant = parse_publish(topic, will.payload, self._notation)
+                topic = ""
+                if isinstance(meant, SendFor):
+                    topic, purposes = meant.topic, narrow(purposes, meant.purposes)
+        except PenstockError as error:
+            raise RefusedError(error.message, _NO_TOPIC, "will") from None
+        if len(topic.encode()) > limits.topic_bytes or topic.count("/") >= limits.topic_levels:
+            raise RefusedError("the will's topic is too long", _NO_TOPIC, "will")
+        if not topic or (answer is not None and self._notation.is_command(answer)):
+            raise RefusedError("a will cannot be a command", _NOT_ALLOWED, "will")
+        if not are_acceptable(_texts(topic, will)):
+            # It may go out on the connection that all wills have in common.
+            text = "the will has control characters in its topic or properties"
+            raise RefusedError(text, _NO_TOPIC, "will")
+        if boot_clock() > rules.fresh_until or not rules.enforceable:
+            raise RefusedError("not allowed to write the will", _NOT_ALLOWED, "will")
+        own += self._guard.stamp_of(session)
+        if purposes is not None:
+            own += as_properties(purposes)
+        properties = replace(will.properties, user=(*strip(will.properties.user), *own))
+        kept = replace(will, topic=topic, properties=properties)
+        return self._context.wills.keep(session, kept)
 
 
-def _settle(
-    client: Downstream, packet: Publish, result: PublishResult, purposes: PurposeSet | None
-) -> bytes | None:
-    """Return the stamp of a message that may pass, or refuse it."""
-    if not _authorise(client, packet, result):
-        return None
-    if purposes is not None:
-        return client.stamp + encode_user_properties(as_properties(purposes))
-    if result.lasting:
-        if len(client.writes) >= _KNOWN_LIMIT:
-            client.writes.clear()
-        client.writes.add(packet.topic)
-    return client.stamp
-
-
-async def _admit_later(
-    client: Downstream,
-    packet: Publish,
-    pending: PendingResult,
-    purposes: PurposeSet | None,
-) -> None:
-    """Pass a message on when other gateways have said what they have to say."""
-    result = await pending
-    if client.ended:
-        return
-    gateway = client.gateway
-    if client.generation != gateway.rules.generation:
-        client.renew()
-    stamp = _settle(client, packet, result, purposes)
-    if stamp is None:
-        client.unacked.discard(packet.packet_id)
-        return
-    client.broker().write([packet.to_v5(packet.properties.kept + stamp)])
-    gateway.counters.messages_in += 1
-    recorded = gateway.recorder.record(
-        packet, client.session.principal, client.deferred_acks, restricted=purposes is not None
-    )
-    if recorded is not None:
-        await recorded
-
-
-def refuse_long(client: Downstream, packet: Publish) -> None:
-    """Refuse a message that is to be recorded and that no event log would take."""
-    text = "the payload is too long for the event log"
-    deny(client, packet, "size", text, ReasonCode.QUOTA_EXCEEDED)
-
-
-def _authorise(client: Downstream, packet: Publish, result: PublishResult) -> bool:
-    """Carry out what was decided on a message; False where it is denied."""
-    gateway = client.gateway
-    if result.outcome is PublishOutcome.NO_ANSWER:
-        # It may have taken effect: who sends it again will know.
-        end(client, Cause.BROKER)
-        return False
-    if not result.accepted:
-        gateway.denials.publication(client.session, result.outcome, result.rule)
-        text, reason = _REFUSALS[result.outcome]
-        deny(client, packet, result.outcome, text, reason)
-        return False
-    if result.journal is not None and packet.first & _QOS:
-        client.deferred_acks.expect(result.journal, packet.packet_id, result.ticket)
-    return True
+def _texts(topic: str, will: Will) -> list[str]:
+    """Return all texts of a will but its payload."""
+    properties = will.properties
+    named = [topic, properties.content_type or "", properties.response_topic or ""]
+    return [*named, *(text for pair in properties.user for text in pair)]

@@ -6,8 +6,9 @@
 Rules that hold here:
 - Whatever must wait suspends its own client and nobody else. What comes after it is kept in
   order, and the socket is not read until it is done.
-- While a client waits for the broker's quota it is still read; its acknowledgements pass, for
-  they free the quota. What is kept meanwhile is bounded: beyond that the client is closed.
+- While a client waits for the broker's quota (MQTT5 4.9) it is still read; its acknowledgements
+  pass, for they free the quota. What is kept meanwhile is bounded: beyond that the client is
+  closed.
 - A client that leaves too many answers unread is not served until it reads.
 """
 
@@ -16,29 +17,42 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Coroutine, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
-from penstock.gateway.connection.disconnect import Cause, end
+from penstock.gateway.connection.disconnect import Cause
 from penstock.gateway.connection.receive_window import cost
-from penstock.mqtt import (
-    V5,
-    MqttError,
-    Packet,
-    Puback,
-    Pubcomp,
-    Publish,
-    Pubrec,
-    Pubrel,
-    ReceiveMaximumError,
-)
+from penstock.mqtt import MqttError, Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from penstock.store.sessions import TakenError
-
-if TYPE_CHECKING:
-    from penstock.gateway.connection.downstream import Downstream
+from penstock.telemetry import get_logger
 
 _EXCHANGE = (Puback, Pubrec, Pubrel, Pubcomp)
 _REQUEST_BYTES = 256
-_QUEUES = 2
+_log = get_logger("gateway")
+
+
+class SuspendedClient(Protocol):
+    """The client that waits."""
+
+    ended: bool
+
+    def forward(self, packets: Iterator[Packet]) -> None:
+        """Deal with packets of the client."""
+
+    def leaves_unread(self) -> bool:
+        """Say whether the client leaves too many answers unread."""
+        ...
+
+    def hold_reading(self, reason: str) -> None:
+        """Stop reading from the client."""
+
+    def release_reading(self, reason: str) -> None:
+        """Read again where no other reason is left."""
+
+    def fail(self, error: MqttError) -> None:
+        """End the connection because the client broke a rule."""
+
+    def end(self, cause: Cause) -> None:
+        """End the connection."""
 
 
 class Backlog:
@@ -48,6 +62,8 @@ class Backlog:
         "_client",
         "_kept",
         "_kept_bytes",
+        "_loop",
+        "_most",
         "_over_quota",
         "_quota_freed",
         "_task",
@@ -55,10 +71,12 @@ class Backlog:
         "busy",
     )
 
-    def __init__(self, client: Downstream) -> None:
+    def __init__(self, client: SuspendedClient, loop: asyncio.AbstractEventLoop, most: int) -> None:
         self.busy = False
         """Whether packets must be kept now."""
         self._client = client
+        self._loop = loop
+        self._most = most
         self._over_quota = False
         self._kept: deque[Packet | MqttError] | None = None
         self._kept_bytes = 0
@@ -74,16 +92,8 @@ class Backlog:
         self._start(waits)
 
     def wait_for_quota(self, packet: Publish, rest: Iterator[Packet]) -> None:
-        """Hold a message that the broker would not take now.
-
-        A client of MQTT 5 was told how many it may send; one of 3.1.1 knows no such limit.
-        """
-        client = self._client
-        if len(client.unacked) >= client.quota and client.version == V5:
-            raise ReceiveMaximumError(
-                f"PUBLISH: more than {client.quota} messages are not acknowledged"
-            )
-        freed = self._quota_freed = client.gateway.loop.create_future()
+        """Hold a message that the broker would not take now."""
+        freed = self._quota_freed = self._loop.create_future()
         self.busy = self._over_quota = True
         self._kept_bytes = 0
         self._kept = deque([packet])
@@ -103,7 +113,7 @@ class Backlog:
 
     def is_unheard(self, rest: Iterator[Packet]) -> bool:
         """Say whether the client leaves too many answers unread; then wait until it reads."""
-        if self.busy or not self._leaves_unread():
+        if self.busy or not self._client.leaves_unread():
             return False
         self.suspend(self._until_read(), rest)
         return True
@@ -124,30 +134,23 @@ class Backlog:
                 self._kept_bytes += cost(item) if isinstance(item, Publish) else _REQUEST_BYTES
         if passing:
             self._client.forward(iter(passing))
-        if self._kept_bytes > self._client.gateway.limits.queue:
-            end(self._client, Cause.SLOW)
+        if self._kept_bytes > self._most:
+            self._client.end(Cause.SLOW)
 
     def cancel(self) -> None:
         """Stop what the client waits for, unless that is what ends it."""
         task = self._task
-        if task is not None and task is not asyncio.current_task(self._client.gateway.loop):
+        if task is not None and task is not asyncio.current_task(self._loop):
             task.cancel()
 
     def _start(self, waits: Coroutine[Any, Any, None]) -> None:
-        task = self._task = self._client.gateway.loop.create_task(self._finish(waits))
+        task = self._task = self._loop.create_task(self._finish(waits))
         # A task that is cancelled before its first step never comes to its coroutine.
         task.add_done_callback(lambda _: waits.close())
 
-    def _leaves_unread(self) -> bool:
-        client = self._client
-        most = _QUEUES * client.gateway.limits.queue
-        return (
-            client.blocked and not client.ended and client.transport.get_write_buffer_size() > most
-        )
-
     async def _until_read(self) -> None:
-        while self._leaves_unread():
-            self._was_read = self._client.gateway.loop.create_future()
+        while self._client.leaves_unread():
+            self._was_read = self._loop.create_future()
             await self._was_read
 
     async def _finish(self, waits: Coroutine[Any, Any, None]) -> None:
@@ -159,10 +162,10 @@ class Backlog:
             client.fail(error)
         except TakenError:
             # The store knows before the broker's DISCONNECT is here.
-            end(client, Cause.TAKEOVER)
-        except Exception as error:
-            client.gateway.log.exception("a request failed and its client was closed", error=error)
-            end(client, Cause.BROKER)
+            client.end(Cause.TAKEOVER)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it ends this client alone
+            _log.exception("a request failed and its client was closed", error=error)
+            client.end(Cause.BROKER)
         self._task = None
         self.busy = self._over_quota = False
         if client.ended:

@@ -3,20 +3,28 @@
 Rules that hold here:
 - A client hears that its message has arrived when the step that it led to as an event, and
   its record in the event log where that was asked for, would survive a crash of this gateway.
-- Acknowledgements keep their order: what comes after one that waits, waits.
-- Where something will not be durable the connection ends, so that the client sends again.
+- Acknowledgements keep their order (MQTT5 4.6): what comes after one that waits, waits.
+- Where something will not be durable the connection ends, so that the client sends again
+  (MQTT5 4.4).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from penstock.gateway.connection.disconnect import Cause, end
+from penstock.gateway.connection.disconnect import Cause
 from penstock.gateway.publish_result import Journal
 
-if TYPE_CHECKING:
-    from penstock.gateway.connection.downstream import Downstream
+
+class AckReceiver(Protocol):
+    """The client that acknowledgements are for."""
+
+    def send(self, data: bytes) -> None:
+        """Write to the client."""
+
+    def end(self, cause: Cause) -> None:
+        """End its connection."""
 
 
 class DeferredAcks:
@@ -24,7 +32,7 @@ class DeferredAcks:
 
     __slots__ = ("_client", "_waiting", "open")
 
-    def __init__(self, client: Downstream) -> None:
+    def __init__(self, client: AckReceiver) -> None:
         self._client = client
         self.open: dict[int, int] = {}
         """For how many things the answer to a packet waits; empty: nothing is held."""
@@ -40,8 +48,8 @@ class DeferredAcks:
             self.open[packet_id] -= 1
             if not self.open[packet_id]:
                 del self.open[packet_id]
-            if not durable and not self._client.ended:
-                end(self._client, Cause.BROKER)
+            if not durable:
+                self._client.end(Cause.BROKER)
             self._release()
 
         journal.wait(ticket, settle)

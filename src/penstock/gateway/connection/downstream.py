@@ -3,7 +3,7 @@
     client ──▶ data_received ──▶ forward ─┬─ known write ──▶ header and stamp ──▶ broker
                                           ├─ new topic, command, purpose ──▶ `admission`
                                           ├─ acknowledgement ──▶ broker
-                                          └─ anything else ──▶ `control_packets`
+                                          └─ anything else ──▶ `_handle` ──▶ handlers
 
 Rules that hold here:
 - Packets of one client are dealt with in their order. What must wait (for the broker, the
@@ -18,117 +18,69 @@ Rules that hold here:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, cast
+from collections.abc import Coroutine, Iterator
+from typing import Any, NamedTuple, cast
 
 from penstock.clock import boot_clock
-from penstock.gateway.connection import admission, control_packets, handshake
-from penstock.gateway.connection.backlog import Backlog
-from penstock.gateway.connection.deferred_acks import DeferredAcks
-from penstock.gateway.connection.disconnect import Cause, end
+from penstock.gateway.connection.admission import Admission
+from penstock.gateway.connection.client_connection import ClientConnection, Registry
+from penstock.gateway.connection.context import ConnectionContext
+from penstock.gateway.connection.disconnect import Cause
+from penstock.gateway.connection.handshake import Handshake
+from penstock.gateway.connection.subscription_requests import SubscriptionRequests
+from penstock.gateway.connection.upstream import Upstream
 from penstock.gateway.recording.topic_mapping import MAX_VALUE
+from penstock.gateway.translation import strip
 from penstock.mqtt import (
     NO_PROPERTIES,
     NO_PUBLISH_PROPERTIES,
     PINGRESP,
     V5,
     Connect,
-    Connection,
+    Disconnect,
     MqttError,
     Packet,
-    PeerLimits,
     Pingreq,
+    Properties,
+    ProtocolError,
     Puback,
     Pubcomp,
     Publish,
     Pubrec,
-    Reader,
+    Pubrel,
+    ReasonCode,
+    ReceiveMaximumError,
     Sender,
+    Subscribe,
+    Unsubscribe,
     encode_puback,
+    encode_pubcomp,
 )
-from penstock.mqtt.connection import TopicAliases
-
-if TYPE_CHECKING:
-    from penstock.gateway.connection.upstream import Upstream
-    from penstock.gateway.service.gateway import Gateway
-    from penstock.gateway.session import Session
 
 _PINGRESP = PINGRESP.encode(V5)
 _ACKS = (Puback, Pubrec, Pubcomp)
 _NOTHING_KNOWN: frozenset[str] = frozenset()
+_TOO_LONG = "the payload is too long for the event log"
 
 
-class Downstream(asyncio.Protocol):
-    """One client's network connection."""
+class Handlers(NamedTuple):
+    """What deals with packets that are not just passed on."""
 
-    __slots__ = (
-        "_holds",
-        "aliases",
-        "backlog",
-        "blocked",
-        "budget",
-        "connect",
-        "connection",
-        "deferred_acks",
-        "ended",
-        "gateway",
-        "generation",
-        "heard",
-        "idle",
-        "idle_limit",
-        "open",
-        "peer",
-        "problems",
-        "quota",
-        "reader",
-        "refused",
-        "session",
-        "stalled",
-        "stamp",
-        "takes",
-        "transport",
-        "unacked",
-        "upstream",
-        "version",
-        "writes",
-    )
+    admission: Admission
+    handshake: Handshake
+    subscriptions: SubscriptionRequests
 
-    transport: asyncio.Transport
-    session: Session
-    connect: Connect
-    takes: PeerLimits
 
-    def __init__(self, gateway: Gateway) -> None:
-        self.gateway = gateway
-        self.reader = Reader(
-            Sender.CLIENT,
-            maximum_packet_size=gateway.limits.packet,
-            topics=gateway.topics,
-            properties=gateway.client_properties,
-        )
-        self.connection = Connection()
-        self.upstream: Upstream | None = None
-        self.version = 0
-        self.peer = ""
-        self.open = False
-        self.ended = False
-        self.heard = True
-        self.idle = 0
-        self.idle_limit = gateway.limits.connect_ticks
-        self.stalled = 0
-        self.blocked = False
-        self.problems = True
-        self.generation = -1
-        self.stamp = b""
-        self.aliases = TopicAliases(0)
-        self.writes: set[str] = set()
-        self.unacked: set[int] = set()
-        self.refused: set[int] = set()
-        self.quota = 0
-        self.budget = 0.0
-        self._holds: set[str] = set()
-        self.backlog = Backlog(self)
-        self.deferred_acks = DeferredAcks(self)
+class Downstream(ClientConnection, asyncio.Protocol):
+    """What one client sends."""
+
+    __slots__ = ("_handlers",)
+
+    upstream: Upstream | None
+
+    def __init__(self, context: ConnectionContext, registry: Registry, handlers: Handlers) -> None:
+        super().__init__(context, registry)
+        self._handlers = handlers
 
     # --- the network ---
 
@@ -137,14 +89,15 @@ class Downstream(asyncio.Protocol):
         self.transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
         self.peer = str(peer[0]) if peer else ""
-        self.transport.set_write_buffer_limits(high=self.gateway.limits.queue)
-        self.gateway.arrive(self)
+        self.transport.set_write_buffer_limits(high=self.context.limits.queue)
+        if not self.registry.arrive(self):
+            self.ended = True
+            self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Deal with what the client sent."""
         self.heard = True
-        counters = self.gateway.counters
-        counters.bytes_in += len(data)
+        self.context.counters.bytes_in += len(data)
         reader = self.reader
         backlog = self.backlog
         reader.feed(data)
@@ -163,41 +116,39 @@ class Downstream(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Take note that the client reads too slowly, and let the broker wait for it."""
         self.blocked = True
-        if self.upstream is not None and self.gateway.limits.pause_broker:
+        if self.upstream is not None and self.context.limits.pause_broker:
             self.upstream.pause("client")
 
     def resume_writing(self) -> None:
         """Take note that the client has caught up."""
-        self.blocked = False
-        self.stalled = 0
-        self.backlog.read()
+        self.catch_up()
         if self.upstream is not None:
             self.upstream.resume("client")
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the connection to the broker as the client ended this one: without a word."""
         del exc
-        self.gateway.leave(self)
-        end(self, Cause.LOST)
+        self.registry.leave(self)
+        self.end(Cause.LOST)
 
     # --- the way of a publication ---
 
     # One loop on purpose: on the way of every message a call would cost more than it tidies.
     def forward(self, packets: Iterator[Packet]) -> None:  # noqa: C901, PLR0911, PLR0912, PLR0915
         """Pass packets on to the broker, in one step up to the first that must wait."""
-        if not self.open:
+        upstream = self.upstream
+        if upstream is None or not self.open:
             self._open(next(packets), packets)
             return
-        gateway = self.gateway
-        rules = gateway.rules
+        context = self.context
+        rules = context.rules
         if self.generation != rules.generation:
             self.renew()
         known: set[str] | frozenset[str] = self.writes
         if boot_clock() > rules.fresh_until:
             known = _NOTHING_KNOWN
-        upstream = self.broker()
         stamp = self.stamp
-        recorder = gateway.recorder
+        recorder = context.recorder
         fed = recorder.mappings.known
         unacked = self.unacked
         out: list[bytes] = []
@@ -218,17 +169,17 @@ class Downstream(asyncio.Protocol):
                         and len(packet.payload) > MAX_VALUE
                         and recorder.mappings.of(packet.topic)
                     ):
-                        admission.refuse_long(self, packet)
+                        self.deny(packet, "size", _TOO_LONG, ReasonCode.QUOTA_EXCEEDED)
                         if self.ended or self.backlog.is_unheard(packets):
                             return
                         continue
                     if packet.first & 6 and packet.packet_id not in unacked:
                         if len(unacked) >= self.quota or packet.packet_id in upstream.requests:
-                            self.backlog.wait_for_quota(packet, packets)
+                            self._wait_for_quota(packet, packets)
                             return
                         unacked.add(packet.packet_id)
                     if packet.topic not in known or not plain:
-                        outcome = admission.admit(self, packet)
+                        outcome = self._handlers.admission.admit(self, packet)
                         if outcome is None:
                             unacked.discard(packet.packet_id)
                             if self.ended or self.backlog.is_unheard(packets):
@@ -271,7 +222,7 @@ class Downstream(asyncio.Protocol):
                 else:
                     upstream.write(out)
                     out.clear()
-                    waits = control_packets.handle(self, packet)
+                    waits = self._handle(packet)
                     if waits is not None:
                         self.backlog.suspend(waits, packets)
                         return
@@ -279,56 +230,57 @@ class Downstream(asyncio.Protocol):
                         return
         finally:
             # Whatever stopped the loop: what came before it goes to the broker first.
-            gateway.counters.messages_in += passed
+            context.counters.messages_in += passed
             upstream.write(out)
 
-    def renew(self) -> None:
-        """Forget what was decided under rules that have changed."""
-        rules = self.gateway.rules
-        self.generation = rules.generation
-        self.writes.clear()
-        self.stamp = rules.stamp(self.session)
-        self.forget_verdicts()
+    def _wait_for_quota(self, packet: Publish, rest: Iterator[Packet]) -> None:
+        """Hold a message that the broker would not take now."""
+        if len(self.unacked) >= self.quota and self.version == V5:
+            # MQTT5 3.3.4: the client was told how many it may send; 3.1.1 knows no such limit.
+            raise ReceiveMaximumError(
+                f"PUBLISH: more than {self.quota} messages are not acknowledged"
+            )
+        self.backlog.wait_for_quota(packet, rest)
 
-    def forget_verdicts(self) -> None:
-        """Forget what was decided for subscriptions that have changed."""
-        if self.upstream is not None:
-            self.upstream.forget_verdicts()
-
-    def broker(self) -> Upstream:
-        """Return the connection to the broker, which every open client has."""
-        return cast("Upstream", self.upstream)
-
-    def hold_reading(self, reason: str) -> None:
-        """Stop reading from the client, for one of several reasons."""
-        if not self._holds and not self.ended:
-            self.transport.pause_reading()
-        self._holds.add(reason)
-
-    def release_reading(self, reason: str) -> None:
-        """Read again where no other reason is left."""
-        self._holds.discard(reason)
-        if not self._holds and not self.ended:
-            self.transport.resume_reading()
-
-    def acknowledged(self, packet_id: int) -> None:
-        """Take note that the broker has finished with a message of this client."""
-        self.unacked.discard(packet_id)
-        self.backlog.free_quota()
-
-    def send(self, data: bytes) -> None:
-        """Write to the client."""
-        if not self.transport.is_closing():
-            self.transport.write(data)
-
-    def fail(self, error: MqttError) -> None:
-        """End the connection because the client broke a rule."""
-        end(self, Cause.PROTOCOL, error=error)
+    # --- what clients send beside messages and their acknowledgements ---
 
     def _open(self, packet: Packet, rest: Iterator[Packet]) -> None:
+        # MQTT5 3.1.0: the first packet is a CONNECT, or it is refused; what follows is kept.
         self.connection.see(Sender.CLIENT, packet)
-        # The first packet is a CONNECT, or would have been refused; what follows it is kept.
-        self.connect = cast("Connect", packet)
-        self.version = self.connect.version
-        self.takes = PeerLimits.said_in(self.connect.properties)
-        self.backlog.suspend(handshake.open_connection(self), rest)
+        self.take_connect(cast("Connect", packet))
+        self.backlog.suspend(self._handlers.handshake.open(self), rest)
+
+    def _handle(self, packet: Packet) -> Coroutine[Any, Any, None] | None:
+        """Deal with a request; return what must be awaited before the next packet."""
+        self.connection.see(Sender.CLIENT, packet)
+        requests = self._handlers.subscriptions
+        match packet:
+            case Pubrel():
+                if packet.packet_id in self.refused:
+                    self.refused.discard(packet.packet_id)
+                    self.send(encode_pubcomp(packet.packet_id))
+                else:
+                    self.broker().write([packet.encode(V5)])
+            case Subscribe():
+                requests.check_count(self, len(packet.subscriptions))
+                return requests.subscribe(self, packet)
+            case Unsubscribe():
+                requests.check_count(self, len(packet.filters))
+                return requests.unsubscribe(self, packet)
+            case Disconnect():
+                self._leave(packet)
+        return None
+
+    def _leave(self, packet: Disconnect) -> None:
+        """Tell the broker in the client's words that it leaves."""
+        said = packet.properties
+        if said.session_expiry and not self.session.expiry:
+            # MQTT5 3.14.2.2.2
+            text = "DISCONNECT: a session that ends with its connection cannot be kept"
+            raise ProtocolError(text)
+        if said.session_expiry is not None:
+            self.session.expiry = said.session_expiry
+        farewell = Disconnect(
+            packet.reason, Properties(session_expiry=said.session_expiry, user=strip(said.user))
+        )
+        self.end(Cause.CLIENT, farewell=farewell)

@@ -11,8 +11,8 @@ Rules that hold here:
   would accept it as it was made.
 - A shared subscription goes to the broker under a group name with its purpose and its user in
   it: a group whose members have one purpose and are one user, wherever they are connected.
-  The broker gives each message to any member; one who may not have it would take it from those
-  who may.
+  The broker gives each message to any one member (MQTT5 4.8.2); one who may not have it would
+  take it from those who may.
 """
 
 from __future__ import annotations
@@ -20,105 +20,155 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from penstock.gateway.background import Background
+from penstock.gateway.connection.broker_connection import BrokerConnection
+from penstock.gateway.connection.client_connection import ClientConnection
+from penstock.gateway.connection.context import ConnectionContext
 from penstock.gateway.session import ANONYMOUS, Session
+from penstock.gateway.session_writer import SessionWriter
 from penstock.model.topics import overlaps, parse_subscribed
 from penstock.mqtt import Properties, RequestedSubscription, Subscribe, Unsubscribe
 from penstock.mqtt.codes import FAILURE
 from penstock.policy.purposes.declared_purposes import RULE as UNDECLARED
 from penstock.policy.purposes.subscriptions import Subscription
-from penstock.store.sessions import Keep, StoredSubscription
-
-if TYPE_CHECKING:
-    from penstock.gateway.connection.downstream import Downstream
-    from penstock.gateway.connection.upstream import Upstream
+from penstock.store.sessions import Keep, SessionChange, StoredSubscription
+from penstock.telemetry import get_logger
 
 PAUSED = 0x100
 """Beside the options of a stored subscription: the broker was told to end it for now."""
 
 _NO_RETAINED = 2
 _REPLAY = 0
+_log = get_logger("gateway")
 
 
-def drop(client: Downstream, text: str) -> None:
-    """Forget a subscription."""
-    session = client.session
-    client.gateway.rules.engine.unsubscribe(session.client_id, text)
-    session.drop(text)
-    client.forget_verdicts()
+class SubscriptionLifecycle:
+    """Follows the subscriptions of all clients, from the store to the broker."""
 
+    def __init__(
+        self,
+        context: ConnectionContext,
+        session_writer: SessionWriter[SessionChange],
+        background: Background,
+        *,
+        replay_retained: bool,
+    ) -> None:
+        self._rules = context.rules
+        self._denials = context.denials
+        self._session_writer = session_writer
+        self._background = background
+        # MQTT5 3.8.3.1: retain handling
+        self._handling = _REPLAY if replay_retained else _NO_RETAINED
 
-async def keep(
-    client: Downstream, put: Iterable[StoredSubscription], dropped: Iterable[str]
-) -> None:
-    """Make the subscriptions of a session that outlives its connection durable."""
-    session = client.session
-    if not session.stored:
-        return
-    change = Keep(
-        session.client_id, session.holder, tuple(put), tuple(dropped), session.last_number
-    )
-    if change.put or change.drop:
-        await client.gateway.session_writer.save(change)
-
-
-def restore(client: Downstream, stored: Iterable[StoredSubscription]) -> list[Subscription]:
-    """Take up the subscriptions of a session that the broker has kept.
-
-    One that the rules of now would refuse sleeps until they change. Returned are those that
-    the broker does not have, because they were paused when the session was left.
-    """
-    session = client.session
-    rules = client.gateway.rules
-    missing: list[Subscription] = []
-    for it in stored:
-        session.numbers[it.filter] = it.number
-        subscription = rules.restore(session, it, it.options & ~PAUSED)
-        if subscription is None:
-            session.dormant[it.filter] = it
-            continue
-        session.hold(subscription)
-        if it.options & PAUSED:
-            missing.append(subscription)
-    return missing
-
-
-def rest(client: Downstream) -> None:
-    """Put to sleep the subscriptions whose purpose is no longer a declared one."""
-    gateway = client.gateway
-    session = client.session
-    declared = gateway.rules.declared
-    for subscription in [it for it in session.by_number.values() if not declared.admits(it.ap)]:
-        asleep = session.put_to_sleep(subscription)
-        gateway.rules.engine.unsubscribe(session.client_id, asleep.filter)
-        gateway.denials.subscription(session, UNDECLARED)
+    def drop(self, client: ClientConnection, text: str) -> None:
+        """Forget a subscription."""
+        session = client.session
+        self._rules.engine.unsubscribe(session.client_id, text)
+        session.drop(text)
         client.forget_verdicts()
-        gateway.start_task(_rest(client, asleep))
 
+    async def keep(
+        self, session: Session, put: Iterable[StoredSubscription], dropped: Iterable[str]
+    ) -> None:
+        """Make the subscriptions of a session that outlives its connection durable."""
+        if not session.stored:
+            return
+        change = Keep(
+            session.client_id, session.holder, tuple(put), tuple(dropped), session.last_number
+        )
+        if change.put or change.drop:
+            await self._session_writer.save(change)
 
-async def _rest(client: Downstream, asleep: StoredSubscription) -> None:
-    """End at the broker what is asleep, unless it has woken up meanwhile."""
-    paused = replace(asleep, options=asleep.options | PAUSED)
-    await keep(client, [paused], [])
-    dormant = client.session.dormant
-    if not client.ended and dormant.get(asleep.filter) is asleep:
-        dormant[asleep.filter] = paused
-        filters = (broker_filter(asleep.filter, asleep.purpose, client.session.principal),)
-        await client.broker().requests.unsubscribe(Unsubscribe(1, filters))
+    def restore(self, session: Session, stored: Iterable[StoredSubscription]) -> list[Subscription]:
+        """Take up the subscriptions of a session that the broker has kept.
 
+        One that the rules of now would refuse sleeps until they change. Returned are those
+        that the broker does not have, because they were paused when the session was left.
+        """
+        missing: list[Subscription] = []
+        for it in stored:
+            session.numbers[it.filter] = it.number
+            subscription = self._rules.restore(session, it, it.options & ~PAUSED)
+            if subscription is None:
+                session.dormant[it.filter] = it
+                continue
+            session.hold(subscription)
+            if it.options & PAUSED:
+                missing.append(subscription)
+        return missing
 
-def wake(client: Downstream, concerned: Iterable[str] | None) -> None:
-    """Try again the subscriptions that could not be taken up when the session was.
+    # --- asleep and awake ---
 
-    All of them, or those that have topics in common with some of these filters.
-    """
-    dormant = client.session.dormant
-    waiting = [it for it in dormant.values() if concerned is None or _meets(it, concerned)]
-    for it in waiting:
-        del dormant[it.filter]
-    for subscription in restore(client, waiting):
-        resume(client, subscription)
+    def rest(self, client: ClientConnection) -> None:
+        """Put to sleep the subscriptions whose purpose is no longer a declared one."""
+        session = client.session
+        declared = self._rules.declared
+        for subscription in [it for it in session.by_number.values() if not declared.admits(it.ap)]:
+            asleep = session.put_to_sleep(subscription)
+            self._rules.engine.unsubscribe(session.client_id, asleep.filter)
+            self._denials.subscription(session, UNDECLARED)
+            client.forget_verdicts()
+            self._background.start(self._rest(client, asleep))
+
+    async def _rest(self, client: ClientConnection, asleep: StoredSubscription) -> None:
+        """End at the broker what is asleep, unless it has woken up meanwhile."""
+        paused = replace(asleep, options=asleep.options | PAUSED)
+        await self.keep(client.session, [paused], [])
+        dormant = client.session.dormant
+        if not client.ended and dormant.get(asleep.filter) is asleep:
+            dormant[asleep.filter] = paused
+            filters = (broker_filter(asleep.filter, asleep.purpose, client.session.principal),)
+            await client.broker().requests.unsubscribe(Unsubscribe(1, filters))
+
+    def wake(self, client: ClientConnection, concerned: Iterable[str] | None) -> None:
+        """Try again the subscriptions that could not be taken up when the session was.
+
+        All of them, or those that have topics in common with some of these filters.
+        """
+        dormant = client.session.dormant
+        waiting = [it for it in dormant.values() if concerned is None or _meets(it, concerned)]
+        for it in waiting:
+            del dormant[it.filter]
+        for subscription in self.restore(client.session, waiting):
+            self.resume(client, subscription)
+
+    # --- paused and resumed ---
+
+    def pause(self, client: ClientConnection, subscription: Subscription) -> None:
+        """End at the broker a subscription that is forbidden for now."""
+        self._background.start(self._pause(client, subscription))
+
+    def resume(self, client: ClientConnection, subscription: Subscription) -> None:
+        """Make at the broker, once more, a subscription that is allowed again."""
+        self._background.start(self._resume(client, subscription))
+
+    async def _pause(self, client: ClientConnection, subscription: Subscription) -> None:
+        held = _held(client, subscription)
+        if held is None:
+            return
+        # Stored first: who takes the session up must know that the broker has it no longer.
+        await self.keep(client.session, [replace(held, options=held.options | PAUSED)], [])
+        if not subscription.active and _held(client, subscription) is not None:
+            principal = client.session.principal
+            filters = (broker_filter(subscription.text, subscription.ap, principal),)
+            await client.broker().requests.unsubscribe(Unsubscribe(1, filters))
+
+    async def _resume(self, client: ClientConnection, subscription: Subscription) -> None:
+        held = _held(client, subscription)
+        if held is None or not subscription.active:
+            return
+        principal = client.session.principal
+        reason = await ask_broker(
+            client.broker(), subscription, held.number, principal, self._handling
+        )
+        if reason >= FAILURE:
+            # It stays marked as paused: who takes the session up tries again.
+            _log.warning("the broker refused to resume", code=f"0x{reason:02x}")
+            return
+        # It may have been paused again meanwhile, and marked so.
+        if _flows(client, subscription):
+            await self.keep(client.session, [held], [])
 
 
 def _meets(stored: StoredSubscription, filters: Iterable[str]) -> bool:
@@ -126,50 +176,11 @@ def _meets(stored: StoredSubscription, filters: Iterable[str]) -> bool:
     return any(overlaps(mine, it) for it in filters)
 
 
-def pause(client: Downstream, subscription: Subscription) -> None:
-    """End at the broker a subscription that is forbidden for now."""
-    client.gateway.start_task(_pause(client, subscription))
-
-
-def resume(client: Downstream, subscription: Subscription) -> None:
-    """Make at the broker, once more, a subscription that is allowed again."""
-    client.gateway.start_task(_resume(client, subscription))
-
-
-async def _pause(client: Downstream, subscription: Subscription) -> None:
-    held = _held(client, subscription)
-    if held is None:
-        return
-    # Stored first: who takes the session up must know that the broker has it no longer.
-    await keep(client, [replace(held, options=held.options | PAUSED)], [])
-    if not subscription.active and _held(client, subscription) is not None:
-        await client.broker().requests.unsubscribe(
-            Unsubscribe(
-                1, (broker_filter(subscription.text, subscription.ap, client.session.principal),)
-            )
-        )
-
-
-async def _resume(client: Downstream, subscription: Subscription) -> None:
-    held = _held(client, subscription)
-    if held is None or not subscription.active:
-        return
-    handling = _REPLAY if client.gateway.replay_retained else _NO_RETAINED
-    reason = await ask_broker(client.broker(), subscription, held.number, handling)
-    if reason >= FAILURE:
-        # It stays marked as paused: who takes the session up tries again.
-        client.gateway.log.warning("the broker refused to resume", code=f"0x{reason:02x}")
-        return
-    # It may have been paused again meanwhile, and marked so.
-    if _flows(client, subscription):
-        await keep(client, [held], [])
-
-
-def _flows(client: Downstream, subscription: Subscription) -> bool:
+def _flows(client: ClientConnection, subscription: Subscription) -> bool:
     return subscription.active and _held(client, subscription) is not None
 
 
-def _held(client: Downstream, subscription: Subscription) -> StoredSubscription | None:
+def _held(client: ClientConnection, subscription: Subscription) -> StoredSubscription | None:
     """Return what a session holds of a subscription, unless both have gone separate ways."""
     session = client.session
     number = session.numbers.get(subscription.text)
@@ -179,19 +190,19 @@ def _held(client: Downstream, subscription: Subscription) -> StoredSubscription 
 
 
 async def ask_broker(
-    upstream: Upstream, subscription: Subscription, number: int, handling: int
+    broker: BrokerConnection, subscription: Subscription, number: int, principal: str, handling: int
 ) -> int:
     """Subscribe at the broker under the gateway's number; return its reason code."""
     options = subscription.options
     wanted = RequestedSubscription(
-        broker_filter(subscription.text, subscription.ap, upstream.client.session.principal),
+        broker_filter(subscription.text, subscription.ap, principal),
         options & 3,
         bool(options & 4),
         bool(options & 8),
         handling,
     )
     properties = Properties(subscription_identifiers=(number,))
-    answer = await upstream.requests.subscribe(Subscribe(1, (wanted,), properties))
+    answer = await broker.requests.subscribe(Subscribe(1, (wanted,), properties))
     return answer.reasons[0]
 
 

@@ -10,13 +10,14 @@ Rules that hold here:
 - A delivery is decided when it is written to the client, under the rules of that moment,
   by the subscriptions that the broker names with the gateway's own identifiers. One that
   names none, or one that the gateway does not know, is denied.
-- A denied delivery is acknowledged in the client's place: QoS 1 with PUBACK, QoS 2 with
-  PUBREC and later PUBCOMP. Of one that is sent again the client may have the first half:
-  it is released, or the client would take the next message of that number for a copy.
+- A denied delivery is acknowledged in the client's place: QoS 1 with PUBACK (MQTT5 4.3.2),
+  QoS 2 with PUBREC and later PUBCOMP (MQTT5 4.3.3). Of one that is sent again the client may
+  have the first half: it is released, or the client would take the next message of that
+  number for a copy.
 - While the definitions are stale, or the client is being opened, nothing is read (`Intake`):
   the broker keeps what it has, so that nothing is lost and nothing is shown.
-- A delivery that depends on situations that are in doubt waits, and all behind it, until they
-  are known or lost.
+- A delivery that depends on situations that are in doubt waits, and all behind it (MQTT5 4.6),
+  until they are known or lost.
 - A message of QoS 0 for which the client's queue has no room is dropped, unless the broker
   is to wait. Those of QoS 1 and 2 are not: where they fill several queues, nothing more is
   read until the client has caught up.
@@ -26,16 +27,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 from penstock.clock import boot_clock
 from penstock.gateway.authorization.decision_cache import UNDECIDED, Verdicts
-from penstock.gateway.connection.disconnect import FAREWELL_SECONDS, Cause, end
+from penstock.gateway.connection.broker_connection import QUEUES, WINDOW, BrokerConnection
+from penstock.gateway.connection.client_connection import ClientConnection
+from penstock.gateway.connection.disconnect import Cause
 from penstock.gateway.connection.duplicate_filter import DuplicateFilter
-from penstock.gateway.connection.intake import AWAITING_LEADER, STALE, Intake
-from penstock.gateway.connection.pending_requests import PendingRequests
+from penstock.gateway.connection.intake import AWAITING_LEADER, STALE
 from penstock.gateway.connection.receive_window import ReceiveWindow
-from penstock.gateway.connection.replies import within
 from penstock.mqtt import (
     NO_PROPERTIES,
     V3,
@@ -59,68 +60,44 @@ from penstock.mqtt import (
     encode_pubcomp,
     encode_pubrec,
 )
-from penstock.mqtt.control import PINGREQ
 from penstock.mqtt.data_types import FIELD_LIMIT
-
-if TYPE_CHECKING:
-    from penstock.gateway.connection.downstream import Downstream
+from penstock.telemetry import get_logger
 
 _QOS: Final = 0x06
 _EXACTLY_ONCE: Final = 0x04
 _DUPLICATE: Final = 0x08
-_PINGREQ = PINGREQ.encode(V5)
-_PING_SHARE: Final = 2
-_QUEUES: Final = 4
 _UNDECIDABLE: Final = frozenset({STALE, AWAITING_LEADER})
+_log = get_logger("gateway")
 
 
-class Upstream(asyncio.Protocol):
-    """The connection to the broker that belongs to one client."""
+class Upstream(BrokerConnection):
+    """What the broker sends for one client."""
 
     __slots__ = (
+        "_context",
         "_duplicates",
-        "_pinged",
-        "_quiet",
-        "_waits",
         "client",
         "denied",
-        "ended",
-        "intake",
-        "keep_alive",
         "packet_limit",
-        "reader",
-        "requests",
-        "spoke",
-        "transport",
         "verdicts",
         "version",
         "window",
     )
 
-    transport: asyncio.Transport
-
-    def __init__(self, client: Downstream) -> None:
+    def __init__(self, client: ClientConnection) -> None:
+        context = self._context = client.context
+        reader = Reader(
+            Sender.SERVER, version=V5, topics=context.topics, properties=context.broker_properties
+        )
+        super().__init__(context.loop, reader, context.limits.queue, client.unacked)
         self.client = client
         self.version = client.version
-        gateway = client.gateway
-        self.reader = Reader(
-            Sender.SERVER, version=V5, topics=gateway.topics, properties=gateway.broker_properties
-        )
-        self.intake = Intake(
-            self.reader, gateway.loop.create_future(), _QUEUES * gateway.limits.queue
-        )
-        self._waits = self.intake.reasons
-        self.ended = False
-        self.keep_alive = 0
         most = client.takes.receive_maximum
         self.window = ReceiveWindow(most) if most < FIELD_LIMIT else None
         self.packet_limit = client.takes.maximum_packet_size
-        self.verdicts = Verdicts(gateway.rules)
+        self.verdicts = Verdicts(context.rules)
         self.denied: set[int] = set()
-        self.requests = PendingRequests(client.unacked, self.write)
-        self.spoke = True
-        self._quiet = 0
-        self._pinged = 0
+        """Deliveries of QoS 2 that were denied: their PUBREL is answered here."""
         self._duplicates = DuplicateFilter()
 
     # --- the network ---
@@ -128,40 +105,37 @@ class Upstream(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
         self.transport = self.intake.transport = cast("asyncio.Transport", transport)
-        self.transport.set_write_buffer_limits(high=self.client.gateway.limits.queue)
+        self.transport.set_write_buffer_limits(high=self._context.limits.queue)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the client's connection: its broker is gone."""
-        self._end(exc)
+        self.mark_ended(exc)
         self.requests.give_up()
         # While it opens, whoever opens it notices and tells the client.
         if self.client.open and not self.client.ended:
-            self.client.gateway.counters.broker_lost()
-            end(self.client, Cause.BROKER)
+            self._context.counters.broker_lost()
+            self.client.end(Cause.BROKER)
 
     def pause_writing(self) -> None:
         """Stop reading from the client while the broker does not keep up."""
-        if not self.client.ended:
-            self.client.hold_reading("broker")
+        self.client.hold_reading("broker")
 
     def resume_writing(self) -> None:
         """Read from the client again."""
-        if not self.client.ended:
-            self.client.release_reading("broker")
+        self.client.release_reading("broker")
 
     def data_received(self, data: bytes) -> None:
         """Deal with what the broker sent."""
-        gateway = self.client.gateway
-        gateway.counters.bytes_out += len(data)
+        context = self._context
+        context.counters.bytes_out += len(data)
         self._pinged = 0
-        if self._waits or self._is_stale():
-            self._keep(data)
+        if self._waits or (boot_clock() > context.rules.fresh_until and self._is_stale()):
+            try:
+                self.intake.keep(data)
+            except MqttError as error:
+                self._fail(error)
         else:
             self._read(data)
-
-    def pause(self, reason: str) -> None:
-        """Stop reading from the broker, for one of several reasons."""
-        self.intake.wait(reason)
 
     def resume(self, reason: str) -> None:
         """Read again where no other reason is left."""
@@ -175,60 +149,12 @@ class Upstream(asyncio.Protocol):
             # The client may have acknowledged all it had: nothing else would set these free.
             self._release(self.window)
             if not self.window.kept_bytes:
-                waits.discard("window")
+                waits.discard(WINDOW)
         for packet in self.intake.packets():
             self.deliver([packet])
         for data in self.intake.chunks():
             self._read(data)
         self.intake.go_on()
-
-    @property
-    def waits_for_client(self) -> bool:
-        """Whether nothing is read because the client leaves too much unacknowledged."""
-        return "window" in self._waits
-
-    def _is_stale(self) -> bool:
-        """Say whether nothing may be decided now; then wait until that has changed."""
-        gateway = self.client.gateway
-        if boot_clock() <= gateway.rules.fresh_until or not self.client.open:
-            return False
-        gateway.waiting.add(self)
-        self.pause(STALE)
-        return True
-
-    def write(self, packets: list[bytes]) -> None:
-        """Write packets to the broker at once."""
-        if packets and not self.ended:
-            self.spoke = True
-            self.transport.write(packets[0] if len(packets) == 1 else b"".join(packets))
-
-    def close(self, farewell: Disconnect | None) -> None:
-        """Close with these last words, or without any."""
-        if self.ended:
-            return
-        self._end(None)
-        if farewell is not None:
-            self.transport.write(farewell.encode(V5))
-        self.transport.close()
-        self.client.gateway.loop.call_later(FAREWELL_SECONDS, self.transport.abort)
-
-    def tick(self, seconds: int) -> bool:
-        """Keep the connection alive; False says that the broker is silent for too long."""
-        if not self.keep_alive:
-            return True
-        self._quiet = 0 if self.spoke else self._quiet + seconds
-        self.spoke = False
-        if self._waits:
-            # Its answers are not read, so that its silence says nothing; ours would end all.
-            self._pinged = 0
-        elif self._pinged:
-            self._pinged += seconds
-            return self._pinged <= self.keep_alive
-        if self._quiet >= self.keep_alive // _PING_SHARE:
-            self._quiet = 0
-            self._pinged = seconds
-            self.transport.write(_PINGREQ)
-        return True
 
     def forget_verdicts(self) -> None:
         """Forget what was decided."""
@@ -236,21 +162,19 @@ class Upstream(asyncio.Protocol):
         # Through other subscriptions than before an equal message is no copy.
         self._duplicates = DuplicateFilter()
 
-    # --- the way of a delivery ---
-
-    def _end(self, error: Exception | None) -> None:
-        self.ended = True
-        self.intake.end(error)
-
-    def _keep(self, data: bytes) -> None:
-        try:
-            self.intake.keep(data)
-        except MqttError as error:
-            self._fail(error)
+    def _is_stale(self) -> bool:
+        """Say whether nothing may be decided now; then wait until that has changed."""
+        if boot_clock() <= self._context.rules.fresh_until or not self.client.open:
+            return False
+        self.client.registry.await_definitions(self.client)
+        self.pause(STALE)
+        return True
 
     def _fail(self, error: MqttError) -> None:
-        self.client.gateway.log.error("the broker broke a rule of MQTT", error=error)
-        end(self.client, Cause.BROKER)
+        _log.error("the broker broke a rule of MQTT", error=error)
+        self.client.end(Cause.BROKER)
+
+    # --- the way of a delivery ---
 
     def _read(self, data: bytes) -> None:
         reader = self.reader
@@ -258,7 +182,7 @@ class Upstream(asyncio.Protocol):
         reader.feed(data)
         # What may be too much for the client goes one by one: each shows whether there is room
         # for the next. At once is faster, but only the next batch would see that it was.
-        room = client.gateway.limits.queue - client.transport.get_write_buffer_size()
+        room = self._context.limits.queue - client.transport.get_write_buffer_size()
         crowded = len(data) > room
         try:
             while batch := reader.packets():
@@ -277,8 +201,8 @@ class Upstream(asyncio.Protocol):
             self.intake.put_behind(batch)
             return
         client = self.client
-        gateway = client.gateway
-        if client.generation != gateway.rules.generation:
+        context = self._context
+        if client.generation != context.rules.generation:
             client.renew()
         session = client.session
         verdicts = self.verdicts.known
@@ -292,8 +216,8 @@ class Upstream(asyncio.Protocol):
         for packet in packets:
             if type(packet) is Publish:
                 if window is not None and not window.admits(packet):
-                    if window.kept_bytes > gateway.limits.queue:
-                        self.pause("window")
+                    if window.kept_bytes > context.limits.queue:
+                        self.pause(WINDOW)
                     continue
                 key = (packet.topic, packet.properties.raw)
                 listed = verdicts.get(key, UNDECIDED)
@@ -314,11 +238,11 @@ class Upstream(asyncio.Protocol):
                     duplicates.delivered = True
                 data = packet.to_v3() if old else packet.to_v5(listed)
                 if len(data) > self.packet_limit:
-                    gateway.counters.denied("delivery", "size")
+                    context.counters.denied("delivery", "size")
                     self._deny(packet, back)
                     continue
                 if client.blocked and not packet.first & _QOS:
-                    gateway.counters.denied("delivery", "slow")
+                    context.counters.denied("delivery", "slow")
                     continue
                 if window is not None:
                     window.send(packet)
@@ -337,7 +261,7 @@ class Upstream(asyncio.Protocol):
                 self._pass_on(packet, out, back)
         if client.ended:
             return
-        gateway.counters.messages_out += passed
+        context.counters.messages_out += passed
         if out:
             client.transport.write(out[0] if len(out) == 1 else b"".join(out))
             if client.blocked:
@@ -351,7 +275,7 @@ class Upstream(asyncio.Protocol):
         if window.kept_bytes and not self._is_stale():
             self._release(window)
         if not window.kept_bytes:
-            self.resume("window")
+            self.resume(WINDOW)
 
     def _release(self, window: ReceiveWindow) -> None:
         while AWAITING_LEADER not in self._waits and (message := window.release()) is not None:
@@ -359,7 +283,7 @@ class Upstream(asyncio.Protocol):
 
     def _doubt(self, packet: Publish, behind: Iterator[Packet]) -> None:
         """Wait until the situations are known that a delivery depends on."""
-        self.client.gateway.awaiting_leader.add(self)
+        self.client.registry.await_leader(self.client)
         self.pause(AWAITING_LEADER)
         if self.window is None or not self.window.takes_back(packet):
             self.intake.put_back([packet, *behind])
@@ -367,16 +291,16 @@ class Upstream(asyncio.Protocol):
     def _hold_back(self) -> None:
         """Leave to the broker what a slow client has no room for, QoS 1 and 2 included."""
         waiting = self.client.transport.get_write_buffer_size()
-        if waiting > _QUEUES * self.client.gateway.limits.queue:
+        if waiting > QUEUES * self._context.limits.queue:
             self.pause("client")
 
     def _refuse(self, packet: Publish, key: tuple[str, bytes], back: list[bytes]) -> None:
         """Record a delivery that the rules forbid, and acknowledge it in the client's place."""
-        gateway = self.client.gateway
+        context = self._context
         session = self.client.session
         why, rule = self.verdicts.name_rule(session, packet, key)
-        gateway.counters.denied("delivery", why)
-        gateway.denials.delivery(session, rule, "purpose" if why != "policy" else why)
+        context.counters.denied("delivery", why)
+        context.denials.delivery(session, rule, "purpose" if why != "policy" else why)
         self._deny(packet, back)
 
     def _deny(self, packet: Publish, back: list[bytes]) -> None:
@@ -391,7 +315,7 @@ class Upstream(asyncio.Protocol):
 
     def _fit(self, packet: Puback | Pubrec | Pubrel | Pubcomp) -> bytes:
         """Encode the broker's answer, without its words where the client has no room for them."""
-        return within(self.client, packet, type(packet)(packet.packet_id, packet.reason))
+        return self.client.fit(packet, type(packet)(packet.packet_id, packet.reason))
 
     def _answer(self, packet: Puback | Pubrec | Pubcomp, out: list[bytes]) -> None:
         """Pass on the broker's answer, or keep it until what it is about is durable."""
@@ -411,7 +335,7 @@ class Upstream(asyncio.Protocol):
                 if packet.failed:
                     client.acknowledged(packet.packet_id)
                     if self.version == V3:
-                        # 3.1.1 cannot be told: it will release what the broker has dropped.
+                        # MQTT3 3.5: 3.1.1 cannot be told; it will release what was dropped.
                         client.refused.add(packet.packet_id)
                 self._answer(packet, out)
             case Pubrel():
@@ -429,10 +353,10 @@ class Upstream(asyncio.Protocol):
                     if packet.reason == ReasonCode.SESSION_TAKEN_OVER
                     else Cause.BROKER
                 )
-                self._end(None)
+                self.mark_ended(None)
                 self.transport.close()
                 fits = len(packet.encode(V5)) <= self.packet_limit
-                end(client, cause, farewell=packet if fits else Disconnect(packet.reason))
+                client.end(cause, farewell=packet if fits else Disconnect(packet.reason))
             case Pingresp():
                 pass
             case _:

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import http
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable
+from typing import Any, cast
 
 from websockets.exceptions import InvalidHandshake
 from websockets.frames import CloseCode, Frame, Opcode
@@ -24,9 +25,7 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
-if TYPE_CHECKING:
-    from penstock.gateway.connection.downstream import Downstream
-    from penstock.gateway.service.gateway import Gateway
+from penstock.gateway.connection.downstream import Downstream
 
 SUBPROTOCOL = Subprotocol("mqtt")
 _FRAME_HEADROOM = 1024
@@ -35,13 +34,13 @@ _FRAME_HEADROOM = 1024
 class WebSocketServer(asyncio.Protocol):
     """One WebSocket, with a client connection inside."""
 
-    def __init__(self, gateway: Gateway, make_client: Any, path: str) -> None:
-        self._gateway = gateway
-        self._client: Downstream = make_client()
+    def __init__(self, make_client: Callable[[], Downstream], path: str) -> None:
+        self._client = make_client()
         self._path = path
         self._open = False
         self._protocol = ServerProtocol(
-            subprotocols=[SUBPROTOCOL], max_size=gateway.limits.packet + _FRAME_HEADROOM
+            subprotocols=[SUBPROTOCOL],
+            max_size=self._client.context.limits.packet + _FRAME_HEADROOM,
         )
         self._transport: asyncio.Transport
 
@@ -112,7 +111,7 @@ class WebSocketServer(asyncio.Protocol):
             else:
                 self._transport.close()
         if self._protocol.close_expected():
-            self._gateway.loop.call_later(1.0, self._transport.close)
+            self._client.context.loop.call_later(1.0, self._transport.close)
 
 
 class FrameTransport(asyncio.Transport):

@@ -52,6 +52,10 @@ _SENT = metrics.counter(
 )
 
 
+Record = Callable[[str, bytes, bool], None]
+"""Takes the topic and payload of a message that is sent; True: it has purposes of its own."""
+
+
 @dataclass(slots=True)
 class Sending:
     """A message of the gateway's own."""
@@ -65,14 +69,13 @@ class Sending:
 class Publisher:
     """Publishes in the gateway's own name."""
 
-    def __init__(self, broker: BrokerAddress) -> None:
+    def __init__(self, broker: BrokerAddress, record: Record | None = None) -> None:
         self._broker = broker
+        self._record = record
         self._waiting: deque[Sending] = deque()
         self._sent: dict[int, Sending] = {}
         self._number = 0
         self._news = asyncio.Event()
-        self.record: Callable[[str, bytes, bool], None] | None = None
-        """Called with each message that is taken, and whether it has purposes of its own."""
         self._emptied = asyncio.Event()
         self._accepted = False
         self._largest = PACKET_SIZE_LIMIT
@@ -94,8 +97,8 @@ class Publisher:
         message = Publish.of(topic, payload, qos=1, retain=retain, packet_id=1)
         self._waiting.append(Sending(message, properties, done))
         self._news.set()
-        if self.record is not None:
-            self.record(topic, payload, restricted)
+        if self._record is not None:
+            self._record(topic, payload, restricted)
         return True
 
     async def run(self) -> None:

@@ -11,7 +11,8 @@ Rules that hold here:
   has, its client is asked to connect again; should it leave before that, the will is taken back
   and judged here.
 - A will that waits (its delay, definitions that are not fresh, detection that is not at work) is
-  sent unless the client is back by then. A client whose session is gone is not back.
+  sent unless the client is back by then (MQTT5 3.1.3.2.2). A client whose session is gone is not
+  back.
 - A will that is kept here is in the store before its client is told that it is connected, until
   the broker has it or nobody wants it any more. Where this gateway is killed, the next one to
   run sends it before it lets clients in; where others run, one of them does.
@@ -23,29 +24,47 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from penstock.clock import boot_clock
 from penstock.errors import PenstockError
-from penstock.gateway.connection.disconnect import Cause, end
+from penstock.gateway.authorization.denials import Denials
+from penstock.gateway.authorization.guard import Guard
+from penstock.gateway.authorization.rules import Rules
+from penstock.gateway.background import Background
+from penstock.gateway.counters import Counters
 from penstock.gateway.detection.leader_lease import is_gone
 from penstock.gateway.publish_result import PendingResult, PublishOutcome, PublishResult
+from penstock.gateway.publishing.publisher import Publisher, Record
 from penstock.gateway.session import Session
 from penstock.gateway.session_writer import SessionWriter
 from penstock.gateway.translation import MESSAGE_AIP, MESSAGE_PIP
-from penstock.mqtt import Connect, Disconnect, Publish, Reader, Sender, Will
+from penstock.mqtt import Connect, Publish, Reader, Sender, Will
 from penstock.store.detection import Detector
 from penstock.store.wills import DroppedWill, KeptWill, WillChange, WillStore, make_number
-
-if TYPE_CHECKING:
-    from penstock.gateway.service.gateway import Gateway
+from penstock.telemetry import get_logger
 
 LOOK_SECONDS: Final = 5.0
 _AGAIN_SECONDS: Final = 0.5
 _START_SECONDS: Final = 5.0
 _RETRIED: Final = frozenset({PublishOutcome.NO_LEADER, PublishOutcome.NO_ANSWER})
+_log = get_logger("gateway")
+
+
+class ConnectedClients(Protocol):
+    """Who is connected to this gateway."""
+
+    def __contains__(self, client_id: object) -> bool: ...
+
+    def sessions(self) -> Iterator[Session]:
+        """Walk over the sessions of the clients that are let in."""
+        ...
+
+    def ask_to_reconnect(self, client_id: str) -> None:
+        """Let a client connect again; its will is not sent."""
 
 
 @dataclass(eq=False, slots=True)
@@ -62,9 +81,30 @@ class _Leaving:
 class Wills:
     """The wills that this gateway keeps."""
 
-    def __init__(self, gateway: Gateway, store: WillStore) -> None:
-        self._gateway = gateway
+    def __init__(
+        self,
+        store: WillStore,
+        clients: ConnectedClients,
+        *,
+        rules: Rules,
+        guard: Guard,
+        publisher: Publisher,
+        feeds: Callable[[str], bool],
+        record: Record,
+        denials: Denials,
+        counters: Counters,
+        background: Background,
+    ) -> None:
         self._store = store
+        self._clients = clients
+        self._rules = rules
+        self._guard = guard
+        self._publisher = publisher
+        self._feeds = feeds
+        self._record = record
+        self._denials = denials
+        self._counters = counters
+        self._background = background
         self._writer: SessionWriter[WillChange] = SessionWriter(self._save)
         self._kept: dict[Session, str] = {}
         """The numbers of the wills of connected clients."""
@@ -112,7 +152,7 @@ class Wills:
         if will is None:
             return False
         if session.will_given and not self._is_ours(will):
-            self._gateway.recorder.note(will.topic, will.payload, _is_restricted(will))
+            self._record(will.topic, will.payload, _is_restricted(will))
             return False
         session.will = None
         self._depart(_Leaving(session, will, self._kept.pop(session, "") or make_number()))
@@ -128,7 +168,7 @@ class Wills:
         """Let another gateway have those that were not sent."""
         await self._writer.finish()
         if self._leaving:
-            await self._gateway.run_in_thread(self._store.leave)
+            await self._background.run_in_thread(self._store.leave)
 
     # --- those of gateways that are gone ---
 
@@ -141,12 +181,12 @@ class Wills:
                 while any(self._is_due(it) for it in self._leaving.values()):
                     self._sent.clear()
                     await self._sent.wait()
-        self._gateway.start_task(self._look())
+        self._background.start(self._look())
 
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            if self._reviewed != self._gateway.rules.generation:
+            if self._reviewed != self._rules.generation:
                 self._review()
             if self._kept or self._leaving:
                 await self._renew()
@@ -157,48 +197,42 @@ class Wills:
 
         The broker is told that they left in order: such a will is not sent.
         """
-        self._reviewed = self._gateway.rules.generation
-        for client in list(self._gateway.clients.values()):
-            session = client.session
+        self._reviewed = self._rules.generation
+        for session in list(self._clients.sessions()):
             will = session.will
-            if client.open and will and session.will_given and self._is_ours(will):
-                session.will = None
-                client.broker().close(Disconnect())
-                end(client, Cause.BROKER)
+            if will and session.will_given and self._is_ours(will):
+                self._clients.ask_to_reconnect(session.client_id)
 
     async def _renew(self) -> None:
         """Say that this gateway is there; store its wills anew where it was taken for dead."""
         try:
-            if not await self._gateway.run_in_thread(self._store.renew):
+            if not await self._background.run_in_thread(self._store.renew):
                 for session in list(self._kept):
                     if session.will is not None:
                         self._writer.later(self._row(session, session.will))
         except PenstockError as error:
-            self._gateway.log.warning("the store does not answer for wills", error=error)
+            _log.warning("the store does not answer for wills", error=error)
 
     async def _take(self) -> None:
         try:
-            found = await self._gateway.run_in_thread(self._store.take, _is_gone)
+            found = await self._background.run_in_thread(self._store.take, _is_gone)
         except PenstockError as error:
-            self._gateway.log.warning("wills of other gateways cannot be read", error=error)
+            _log.warning("wills of other gateways cannot be read", error=error)
             return
         for row in found:
             leaving = _read(row)
-            if leaving is None or leaving.session.client_id in self._gateway.clients:
+            if leaving is None or leaving.session.client_id in self._clients:
                 self._writer.later(DroppedWill(row.number))
             else:
                 self._depart(leaving)
         if found:
-            self._gateway.log.info("wills of a gateway that is gone are sent", count=len(found))
+            _log.info("wills of a gateway that is gone are sent", count=len(found))
 
     # --- inside ---
 
     def _is_ours(self, will: Will) -> bool:
-        gateway = self._gateway
         delayed = bool(will.properties.will_delay)
-        return gateway.guard.concerns(will.topic) or (
-            delayed and bool(gateway.recorder.mappings.of(will.topic))
-        )
+        return self._guard.concerns(will.topic) or (delayed and self._feeds(will.topic))
 
     def _row(self, session: Session, will: Will) -> KeptWill:
         packet = Connect(session.client_id, will=will).encode()
@@ -218,10 +252,10 @@ class Wills:
             self._send(it)
 
     def _wait(self, it: _Leaving, seconds: float) -> None:
-        it.timer = self._gateway.loop.call_later(seconds, self._fire, it)
+        it.timer = asyncio.get_running_loop().call_later(seconds, self._fire, it)
 
     def _fire(self, it: _Leaving) -> None:
-        if it.session.client_id in self._gateway.clients:
+        if it.session.client_id in self._clients:
             self._drop(it)
         else:
             self._send(it)
@@ -243,33 +277,32 @@ class Wills:
         if it.timer is not None:
             it.timer.cancel()
             it.timer = None
-        gateway = self._gateway
-        if boot_clock() > gateway.rules.fresh_until or not gateway.rules.enforceable:
+        if boot_clock() > self._rules.fresh_until or not self._rules.enforceable:
             self._wait(it, _AGAIN_SECONDS)
             return
-        result = gateway.guard.publish(it.session, _message(it.will))
+        result = self._guard.publish(it.session, _message(it.will))
         if isinstance(result, PublishResult):
             self._conclude(it, result)
         else:
-            gateway.start_task(self._send_later(it, result))
+            self._background.start(self._send_later(it, result))
 
     async def _send_later(self, it: _Leaving, pending: PendingResult) -> None:
         self._conclude(it, await pending)
 
     def _conclude(self, it: _Leaving, result: PublishResult) -> None:
         """Hand a will to the broker that was decided on, or be done with it."""
-        gateway, will = self._gateway, it.will
+        will = it.will
         if result.outcome in _RETRIED:
             self._wait(it, _AGAIN_SECONDS)
             return
         if not result.accepted:
-            gateway.counters.denied("publish", result.outcome)
-            gateway.denials.will(it.session, result.outcome, result.rule)
+            self._counters.denied("publish", result.outcome)
+            self._denials.will(it.session, result.outcome, result.rule)
             self._drop(it)
             return
 
         def hand_over(durable: bool) -> None:  # noqa: FBT001
-            if not durable or not gateway.publisher.send(
+            if not durable or not self._publisher.send(
                 will.topic,
                 will.payload,
                 _message(will).properties.raw,
@@ -282,7 +315,7 @@ class Wills:
         result.when_durable(hand_over)
 
     async def _save(self, changes: list[WillChange]) -> None:
-        await self._gateway.run_in_thread(self._store.apply, changes)
+        await self._background.run_in_thread(self._store.apply, changes)
 
 
 def _message(will: Will) -> Publish:

@@ -136,6 +136,10 @@ class Recorder:
         else:
             self._put(mappings, topic, payload)
 
+    def feeds(self, topic: str) -> bool:
+        """Say whether messages on a topic are recorded."""
+        return bool(self.mappings.of(topic))
+
     def wait(self, ticket: int, settled: Settled) -> None:
         """Call back when the log has a message, or when that has taken too long."""
         if ticket <= self.durable:

@@ -14,37 +14,49 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from functools import partial
 
 from penstock.clock import boot_clock
 from penstock.gateway.authorization.definition_changes import concerned_filters, differing
-from penstock.gateway.authorization.rules import PURPOSE, Turn
-from penstock.gateway.connection import subscription_lifecycle
-from penstock.gateway.connection.intake import STALE
+from penstock.gateway.authorization.rules import PURPOSE, Rules, Turn
+from penstock.gateway.background import Background
+from penstock.gateway.connection.client_registry import ClientRegistry
+from penstock.gateway.connection.subscription_lifecycle import SubscriptionLifecycle
+from penstock.gateway.recording.topic_mapping import TopicMappings
 from penstock.model.document import Document, Key
 from penstock.store.checked import CheckedDefinitions
 from penstock.store.definitions import Change
 from penstock.store.follower import Follower
 from penstock.store.snapshots import Snapshot, Update
-
-if TYPE_CHECKING:
-    from penstock.gateway.service.gateway import Gateway
+from penstock.telemetry import get_logger
 
 _TAKE_SECONDS = 10.0
 _LOOKS_PER_LEASE = 20
+_log = get_logger("gateway")
 
 
 class DefinitionFeed:
     """What one gateway knows of the definitions, and how it came to know it."""
 
     def __init__(
-        self, gateway: Gateway, definitions: CheckedDefinitions, follower: Follower
+        self,
+        definitions: CheckedDefinitions,
+        follower: Follower,
+        *,
+        rules: Rules,
+        mappings: TopicMappings,
+        clients: ClientRegistry,
+        lifecycle: SubscriptionLifecycle,
+        background: Background,
     ) -> None:
-        self.definitions = definitions
-        """Where commands change the rules; other threads use it."""
-        self._gateway = gateway
-        self._rules = gateway.rules
+        self._definitions = definitions
         self._follower = follower
+        self._rules = rules
+        self._mappings = mappings
+        self._clients = clients
+        self._lifecycle = lifecycle
+        self._background = background
+        self._loop = asyncio.get_running_loop()
         self._unfollow: Callable[[], None] | None = None
         self._tried: frozenset[Key] = frozenset()
         self._was_fresh = False
@@ -52,7 +64,7 @@ class DefinitionFeed:
 
     async def start(self) -> None:
         """Follow the definitions, and wait until they are known."""
-        in_thread = self._gateway.run_in_thread
+        in_thread = self._background.run_in_thread
         self._unfollow = await in_thread(self._follower.subscribe, self._hear)
         await in_thread(self._follower.wait_for, 0, _TAKE_SECONDS)
         self._look_at_lease()
@@ -60,9 +72,24 @@ class DefinitionFeed:
     async def stop(self) -> None:
         """Follow no longer."""
         if self._unfollow is not None:
-            await self._gateway.run_in_thread(self._unfollow)
+            await self._background.run_in_thread(self._unfollow)
 
-    def take(self, change: Change) -> None:
+    async def edit(
+        self,
+        work_out: Callable[[Snapshot], dict[Key, Document | None]],
+        *,
+        actor: str,
+        reason: str,
+    ) -> None:
+        """Change what is stored, and take it over here."""
+        edit = partial(self._definitions.edit, work_out, actor=actor, reason=reason)
+        self._take_change(await self._background.run_in_thread(edit))
+
+    async def check(self, wanted: dict[Key, Document | None]) -> None:
+        """Raise what is wrong with the definitions that would result."""
+        await self._background.run_in_thread(self._check, wanted)
+
+    def _take_change(self, change: Change) -> None:
         """Take over a change that was made here, unless the follower was faster."""
         held = self._rules.snapshot
         if held is None or change.after.epoch <= held.epoch:
@@ -80,31 +107,30 @@ class DefinitionFeed:
         given, what was or is tried out at this gateway alone.
         """
         for subscription in turn.paused:
-            client = self._gateway.clients.get(subscription.client)
+            client = self._clients.get(subscription.client)
             if client is not None and client.open:
-                subscription_lifecycle.pause(client, subscription)
+                self._lifecycle.pause(client, subscription)
         for subscription in turn.resumed:
-            client = self._gateway.clients.get(subscription.client)
+            client = self._clients.get(subscription.client)
             if client is not None and client.open:
-                subscription_lifecycle.resume(client, subscription)
+                self._lifecycle.resume(client, subscription)
         tried = frozenset(self._rules.unsaved())
         concerned = concerned_filters(self._tried | tried if changed is None else changed)
         self._tried = tried
         if concerned == ():
             return
-        for client in self._gateway.clients.values():
-            if client.open and client.session.dormant:
-                subscription_lifecycle.wake(client, concerned)
+        for client in self._clients.opened():
+            if client.session.dormant:
+                self._lifecycle.wake(client, concerned)
 
-    def check(self, wanted: dict[Key, Document | None]) -> None:
-        """Raise what is wrong with the definitions that would result. Runs in a thread."""
-        _, meaning = self.definitions.current()
+    def _check(self, wanted: dict[Key, Document | None]) -> None:
+        _, meaning = self._definitions.current()
         put = [document for document in wanted.values() if document is not None]
         meaning.change(put, [key for key, document in wanted.items() if document is None])
 
     def _hear(self, update: Update) -> None:
         """Take an update from the follower's thread; return when the loop has it."""
-        taken = asyncio.run_coroutine_threadsafe(self._take(update), self._gateway.loop)
+        taken = asyncio.run_coroutine_threadsafe(self._take(update), self._loop)
         taken.result(_TAKE_SECONDS)
 
     async def _take(self, update: Update) -> None:
@@ -117,11 +143,10 @@ class DefinitionFeed:
     def _take_set(self, snapshot: Snapshot, changed: Iterable[Key]) -> None:
         keys = tuple(changed)
         turn = self._rules.take(snapshot, keys)
-        self._gateway.recorder.mappings.take(snapshot.documents, keys)
+        self._mappings.take(snapshot.documents, keys)
         if any(key.kind == PURPOSE for key in keys):
-            for client in self._gateway.clients.values():
-                if client.open:
-                    subscription_lifecycle.rest(client)
+            for client in self._clients.opened():
+                self._lifecycle.rest(client)
         self.turn(turn, keys)
 
     def _look_at_lease(self) -> None:
@@ -131,11 +156,9 @@ class DefinitionFeed:
         self._rules.fresh_until = boot_clock() + self._follower.lease - age if fresh else 0.0
         if fresh:
             self._look_for_another_history()
-            waiting, self._gateway.waiting = self._gateway.waiting, set()
-            for upstream in waiting:
-                upstream.resume(STALE)
+            self._clients.tell_fresh()
         if self._was_fresh and not fresh:
-            self._gateway.log.error("the definitions are stale: everything is denied")
+            _log.error("the definitions are stale: everything is denied")
         self._was_fresh = fresh
 
     def _look_for_another_history(self) -> None:
@@ -148,9 +171,7 @@ class DefinitionFeed:
         self._behind += 1
         if self._behind > _LOOKS_PER_LEASE:
             self._behind = 0
-            self._gateway.log.warning(
-                "the store was set back to an earlier epoch", epoch=known.epoch
-            )
+            _log.warning("the store was set back to an earlier epoch", epoch=known.epoch)
             self._take_set(known, differing(held, known))
 
     async def watch_lease(self) -> None:

@@ -20,30 +20,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from penstock.clock import boot_clock
 from penstock.config.sections.gateway import EmergencySettings
+from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.authorization.guard import Guard
+from penstock.gateway.authorization.rules import Rules
+from penstock.gateway.background import Background
 from penstock.gateway.clock import Clock
 from penstock.gateway.detection.engine_host import EngineHost
 from penstock.gateway.detection.leader_election import LeaderElection
 from penstock.gateway.detection.situation_requests import SituationRequests
+from penstock.gateway.limits import Limits
 from penstock.gateway.publish_result import NO_LEADER, PublishResult
 from penstock.gateway.publishing.actions import Actions
 from penstock.gateway.publishing.publisher import Publisher
 from penstock.gateway.replication.deduplication import SubmissionId
 from penstock.gateway.replication.link import ReplicationTerms
 from penstock.gateway.replication.messages import PublishRequest
+from penstock.policy.purposes.notation import Notation
 from penstock.store.audit.entry import Entry, Outcome
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.detection import DetectionStore, Step
 from penstock.store.situations import Request, Situations, name_details
-
-if TYPE_CHECKING:
-    from penstock.gateway.service.gateway import Gateway
 
 _START_SECONDS = 30.0
 _THREADS = 2
@@ -68,18 +68,30 @@ class Emergencies:
 
     def __init__(
         self,
-        gateway: Gateway,
         settings: EmergencySettings,
         situations: Situations,
         store: DetectionStore,
-        sharing: Sharing | None = None,
+        *,
+        sharing: Sharing | None,
+        rules: Rules,
+        denials: Denials,
+        limits: Limits,
+        notation: Notation,
+        publisher: Publisher,
+        place: str | None,
+        retry_deliveries: Callable[[], None],
     ) -> None:
         self._store = store
         self._sharing = sharing
-        self._gateway = gateway
         self._settings = settings
+        self._rules = rules
+        self._denials = denials
+        self._limits = limits
+        self._publisher = publisher
+        self._retry_deliveries = retry_deliveries
         # Detection waits behind nobody: it fails closed where the store answers too late.
-        self._threads = ThreadPoolExecutor(_THREADS, "penstock-detection")
+        self._background = Background(_THREADS, "penstock-detection")
+        in_thread = self._background.run_in_thread
         clock = Clock()
         self.detection = EngineHost(
             store,
@@ -89,25 +101,22 @@ class Emergencies:
             replication=self._replication_terms(),
             decider=self,
             listener=self,
-            run_in_thread=self._run_in_thread,
+            run_in_thread=in_thread,
         )
-        self.election = LeaderElection(self.detection, store, self._run_in_thread)
+        self.election = LeaderElection(self.detection, store, in_thread)
         self.requests = SituationRequests(
             self.detection,
             situations,
-            self._run_in_thread,
+            in_thread,
             two_persons=settings.two_persons,
             history=settings.history,
         )
-        self.guard = Guard(
-            gateway.rules.policies, self.detection, clock, gateway.denials, gateway.stands_at
-        )
-        self.publisher = Publisher(gateway.broker)
+        self.guard = Guard(rules.policies, self.detection, clock, denials, place)
         self.actions = Actions(
             self.guard,
-            self.publisher,
-            gateway.notation,
-            gateway.limits,
+            publisher,
+            notation,
+            limits,
             depth=settings.action_depth,
             rate=settings.action_rate,
         )
@@ -118,9 +127,9 @@ class Emergencies:
             host, port = self._sharing.host, self._sharing.port
             port = await self.detection.leader.listen(host, port)
             self._store.address = f"{host}:{port}"
-        self._gateway.start_task(self.publisher.run())
-        self._gateway.start_task(self.election.run())
-        self._gateway.start_task(self.requests.run())
+        self._background.start(self._publisher.run())
+        self._background.start(self.election.run())
+        self._background.start(self.requests.run())
         await self.election.wait_started(_START_SECONDS)
 
     async def finish(self, seconds: float) -> None:
@@ -129,12 +138,13 @@ class Emergencies:
             async with asyncio.timeout(seconds):
                 await self.detection.follower.submissions.finish()
                 await self.detection.journal.finish()
-                await self.publisher.finish(seconds)
+                await self._publisher.finish(seconds)
 
     async def stop(self) -> None:
         """Save the state, and let another gateway detect."""
         await self.election.stop()
-        self._threads.shutdown(wait=False)
+        await self._background.cancel()
+        self._background.close()
 
     def _replication_terms(self) -> ReplicationTerms | None:
         """Return what gateways that share detection agree on; None where this one is alone."""
@@ -143,7 +153,7 @@ class Emergencies:
         lease = self._settings.lease
         return ReplicationTerms(
             self._sharing.secret,
-            largest=max(self._gateway.limits.packet + _HEAD_BYTES, _LARGEST),
+            largest=max(self._limits.packet + _HEAD_BYTES, _LARGEST),
             lease=max(lease / _LEASE_SHARE, _SHORTEST_LEASE),
             patience=_PATIENCE * lease,
         )
@@ -153,11 +163,11 @@ class Emergencies:
     @property
     def epoch(self) -> int:
         """The definitions that are known here."""
-        return self._gateway.rules.epoch
+        return self._rules.epoch
 
     def decide(self, request: PublishRequest, submission: SubmissionId) -> PublishResult:
         """Decide on a message of another gateway's client, while the definitions are known."""
-        rules = self._gateway.rules
+        rules = self._rules
         if boot_clock() > rules.fresh_until or not rules.enforceable:
             return NO_LEADER
         return self.guard.publish_for(request, submission)
@@ -172,16 +182,11 @@ class Emergencies:
 
     def retry_deliveries(self) -> None:
         """Decide on the deliveries that waited for replicated state."""
-        self._gateway.decide_again()
+        self._retry_deliveries()
 
     def record_transition(self, step: Step, request: Request | None) -> None:
         """Record a transition in the audit log."""
-        self._gateway.denials.record(
-            lambda people: _entry(step, request, people, self._gateway.rules.epoch)
-        )
-
-    async def _run_in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        return await self._gateway.loop.run_in_executor(self._threads, function, *arguments)
+        self._denials.record(lambda people: _entry(step, request, people, self._rules.epoch))
 
 
 def _entry(step: Step, request: Request | None, people: Pseudonyms, epoch: int) -> Entry:

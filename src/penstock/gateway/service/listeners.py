@@ -12,16 +12,12 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from penstock.config.sections.gateway import ListenerSettings
 from penstock.errors import UnavailableError, quote
 from penstock.gateway.connection.downstream import Downstream
 from penstock.gateway.connection.websocket import WebSocketServer
-from penstock.gateway.limits import TICK_SECONDS
-
-if TYPE_CHECKING:
-    from penstock.gateway.service.gateway import Gateway
+from penstock.gateway.limits import TICK_SECONDS, Limits
 
 BACKLOG = 1024
 
@@ -40,25 +36,26 @@ class Listener:
 
 
 async def open_listener(
-    gateway: Gateway, name: str, settings: ListenerSettings, *, shared: bool
+    make_client: Callable[[], Downstream],
+    name: str,
+    settings: ListenerSettings,
+    limits: Limits,
+    *,
+    shared: bool,
 ) -> Listener:
     """Listen as the settings say."""
     context = make_context(settings) if settings.encrypted else None
     # A TLS handshake comes before everything that has a limit of ours.
-    handshake = float(gateway.limits.connect_ticks - 1) * TICK_SECONDS if context else None
-
-    def make_client() -> Downstream:
-        return Downstream(gateway)
-
+    handshake = float(limits.connect_ticks - 1) * TICK_SECONDS if context else None
     factory: Callable[[], asyncio.Protocol] = make_client
     if settings.transport in {"websocket", "websocket-tls"}:
 
         def make_websocket() -> WebSocketServer:
-            return WebSocketServer(gateway, make_client, settings.path)
+            return WebSocketServer(make_client, settings.path)
 
         factory = make_websocket
     try:
-        server = await gateway.loop.create_server(
+        server = await asyncio.get_running_loop().create_server(
             factory,
             settings.host,
             settings.port,

@@ -26,6 +26,7 @@ from penstock.definitions.authorizer import configured_settings
 from penstock.errors import UnavailableError
 from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.authorization.rules import Rules
+from penstock.gateway.background import Background
 from penstock.gateway.broker import BrokerAddress
 from penstock.gateway.connection.authentication import Authenticator, PasswordFile
 from penstock.gateway.detection.leader_lease import make_holder, make_place
@@ -87,11 +88,12 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
         follower = stack.enter_context(Follower(database, lease=config.store.lease))
         definitions = CheckedDefinitions(Definitions(database), recorder(log, pseudonyms))
         place, holder = make_place(), make_holder()
+        broker, limits = BrokerAddress.of(config.broker), Limits.of(settings)
         gateway = Gateway(
             rules=Rules(configured_settings(settings.filtering), open_mode=settings.open_mode),
-            limits=Limits.of(settings),
+            limits=limits,
             notation=Notation(**dict(word.split("=", 1) for word in settings.notation)),
-            broker=BrokerAddress.of(config.broker),
+            broker=broker,
             authenticator=make_authenticator(config),
             definitions=definitions,
             sessions=Sessions(database),
@@ -117,11 +119,11 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
         stack.push_async_callback(gateway.drain, DRAIN_SECONDS)
         listeners: list[Listener] = []
         for name, listener in settings.listeners.items():
-            opened = await open_listener(gateway, name, listener, shared=shared)
+            opened = await open_listener(gateway.make_client, name, listener, limits, shared=shared)
             stack.callback(opened.close)
             listeners.append(opened)
             _log.info("listening", kind=listener.transport, host=listener.host, port=opened.port)
-        health = make_health(gateway, follower, writer)
+        health = make_health(gateway, follower, writer, broker)
         yield Running(gateway, tuple(listeners), health)
 
 
@@ -167,17 +169,19 @@ def make_authenticator(config: Config) -> Authenticator:
     )
 
 
-def make_health(gateway: Gateway, follower: Follower, writer: AuditWriter) -> Health:
+def make_health(
+    gateway: Gateway, follower: Follower, writer: AuditWriter, broker: BrokerAddress
+) -> Health:
     """Make the checks of a gateway."""
     health = Health()
-    beat = _Heartbeat(gateway)
+    beat = _Heartbeat(gateway.background)
 
     def check_lease() -> str | None:
         status = follower.status()
         return None if status.is_fresh else "the definitions are stale"
 
     def check_broker() -> str | None:
-        address = (gateway.broker.host, gateway.broker.port)
+        address = (broker.host, broker.port)
         try:
             with socket.create_connection(address, timeout=_PROBE_SECONDS):
                 return None
@@ -196,9 +200,9 @@ def make_health(gateway: Gateway, follower: Follower, writer: AuditWriter) -> He
 class _Heartbeat:
     """Tells whether the loop still turns."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, background: Background) -> None:
         self._last = time.monotonic()
-        gateway.start_task(self._beat())
+        background.start(self._beat())
 
     def check(self) -> str | None:
         """Say how long the loop has been stuck, if it is."""

@@ -8,18 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.gateway.connection.deferred_acks import DeferredAcks
-from penstock.gateway.connection.downstream import Downstream
+from penstock.gateway.connection.disconnect import Cause
 
 
 class Client:
     """The part of a client that answers are sent to."""
 
     def __init__(self) -> None:
-        self.ended = False
         self.sent: list[int] = []
+        self.ended: list[Cause] = []
 
     def send(self, data: bytes) -> None:
         self.sent += data
+
+    def end(self, cause: Cause) -> None:
+        self.ended.append(cause)
 
 
 class Journal:
@@ -57,7 +60,7 @@ def test_answers_keep_their_order_and_wait_for_all_they_acknowledge(
     taken: list[tuple[str, object]],
 ) -> None:
     client = Client()
-    held = DeferredAcks(cast("Downstream", client))
+    held = DeferredAcks(client)
     keepers = [Journal(), Journal()]
     tickets: list[list[tuple[Journal, int]]] = []
     answered = 0
@@ -78,3 +81,4 @@ def test_answers_keep_their_order_and_wait_for_all_they_acknowledge(
         while due < answered and all(ticket <= it.durable for it, ticket in tickets[due]):
             due += 1
         assert client.sent == list(range(due))
+    assert client.ended == []

@@ -11,27 +11,32 @@ Rules that hold here:
   outlives its connection it is stored before the broker is asked.
 - A refused re-subscription ends the old subscription.
 - Of a filter that a packet names several times, the last word counts.
+- A packet names at most as many filters as a client may have, or `FILTERS` where these are
+  fewer: each costs a decision, a row and a question to the broker, and one client must not
+  keep the loop from the others. A longer packet ends the connection before any of them is
+  looked at.
+- So does one whose answer, a byte for each filter, would be larger than the client takes.
 """
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from penstock.clock import boot_clock
 from penstock.errors import PenstockError
-from penstock.gateway.connection.replies import within
+from penstock.gateway.connection.client_connection import ClientConnection
+from penstock.gateway.connection.context import ConnectionContext
 from penstock.gateway.connection.subscription_lifecycle import (
+    SubscriptionLifecycle,
     ask_broker,
     broker_filter,
     broker_filter_of,
-    drop,
-    keep,
 )
 from penstock.mqtt import (
     NO_PROPERTIES,
     V5,
+    MqttError,
     Properties,
     ReasonCode,
     RequestedSubscription,
@@ -43,34 +48,90 @@ from penstock.mqtt import (
 from penstock.mqtt.codes import FAILURE
 from penstock.policy.purposes.commands import PurposedFilter, parse_subscribe
 from penstock.policy.purposes.declared_purposes import RULE as UNDECLARED
+from penstock.policy.purposes.notation import Notation
 from penstock.policy.purposes.subscriptions import Subscription
 from penstock.store.sessions import StoredSubscription
-
-if TYPE_CHECKING:
-    from penstock.gateway.connection.downstream import Downstream
 
 AP_PROPERTY = "purpose-ap"
 _AT_ONCE = 100
 _BREATH = 256
 _ENDED = 0
+FILTERS = 1_000
+"""How many filters a SUBSCRIBE or UNSUBSCRIBE may have in any case."""
 
 
-async def subscribe(client: Downstream, packet: Subscribe) -> None:
-    """Carry out a SUBSCRIBE."""
-    request = _Request(client, packet)
-    # The last word on a text counts; what is said thousands of times is decided once.
-    last = {wanted.filter: place for place, wanted in enumerate(packet.subscriptions)}
-    for count, place in enumerate(sorted(last.values()), 1):
-        request.decide(place, packet.subscriptions[place])
-        if not count % _BREATH:
-            await asyncio.sleep(0)
-    await request.carry_out()
-    reasons = tuple(request.reasons[last[wanted.filter]] for wanted in packet.subscriptions)
-    properties = NO_PROPERTIES
-    if request.text and client.problems:
-        properties = Properties(reason_string=request.text)
-    told = Suback(packet.packet_id, reasons, properties)
-    client.send(within(client, told, Suback(packet.packet_id, reasons)))
+class SubscriptionRequests:
+    """Carries out what clients ask for: SUBSCRIBE and UNSUBSCRIBE."""
+
+    def __init__(
+        self, context: ConnectionContext, notation: Notation, lifecycle: SubscriptionLifecycle
+    ) -> None:
+        self.context = context
+        self.notation = notation
+        self.lifecycle = lifecycle
+
+    def check_count(self, client: ClientConnection, filters: int) -> None:
+        """Refuse a packet that names too many filters, or whose answer would be too long."""
+        most = max(FILTERS, self.context.limits.subscriptions)
+        if filters > most:
+            raise MqttError(
+                f"one packet names {filters} filters; at most {most} are taken",
+                reason=ReasonCode.QUOTA_EXCEEDED,
+                fix="send several packets",
+            )
+        room = client.takes.maximum_packet_size
+        needed = len(Unsuback(1, (0,) * filters).encode(client.version))
+        if needed > room:
+            raise MqttError(
+                f"the answer for {filters} filters has {needed} bytes; the client takes {room}",
+                reason=ReasonCode.PACKET_TOO_LARGE,
+                fix="send several packets, or connect with a larger maximum packet size",
+            )
+
+    async def subscribe(self, client: ClientConnection, packet: Subscribe) -> None:
+        """Carry out a SUBSCRIBE."""
+        request = _Request(self, client, packet)
+        # The last word on a text counts; what is said thousands of times is decided once.
+        last = {wanted.filter: place for place, wanted in enumerate(packet.subscriptions)}
+        for count, place in enumerate(sorted(last.values()), 1):
+            request.decide(place, packet.subscriptions[place])
+            if not count % _BREATH:
+                await asyncio.sleep(0)
+        await request.carry_out()
+        # MQTT5 3.9.3: a reason for each filter, in their order.
+        reasons = tuple(request.reasons[last[wanted.filter]] for wanted in packet.subscriptions)
+        properties = NO_PROPERTIES
+        if request.text and client.problems:
+            properties = Properties(reason_string=request.text)
+        told = Suback(packet.packet_id, reasons, properties)
+        client.send(client.fit(told, Suback(packet.packet_id, reasons)))
+
+    async def unsubscribe(self, client: ClientConnection, packet: Unsubscribe) -> None:
+        """Carry out an UNSUBSCRIBE."""
+        session = client.session
+        reasons = [0] * len(packet.filters)
+        asked: list[tuple[int, str, str]] = []
+        for place, text in enumerate(packet.filters):
+            try:
+                named = parse_subscribe(text, self.notation).subscribed
+            except PenstockError:
+                reasons[place] = int(ReasonCode.TOPIC_FILTER_INVALID)
+                continue
+            there = broker_filter_of(session, named.text)
+            there = there or broker_filter(named.text, None, session.principal)
+            asked.append((place, named.text, there))
+        if asked:
+            request = Unsubscribe(1, tuple(filter_ for _, _, filter_ in asked))
+            answer = await client.broker().requests.unsubscribe(request)
+            ended: list[str] = []
+            for (place, text, _), reason in zip(asked, answer.reasons, strict=True):
+                known = text in session.numbers or text in session.dormant
+                reasons[place] = _ENDED if known and reason < FAILURE else reason
+                if reason < FAILURE:
+                    self.lifecycle.drop(client, text)
+                    ended.append(text)
+            await self.lifecycle.keep(session, [], ended)
+        client.send(Unsuback(packet.packet_id, tuple(reasons)).encode(client.version))
 
 
 @dataclass(slots=True)
@@ -86,8 +147,13 @@ class _Grant:
 class _Request:
     """One SUBSCRIBE on its way."""
 
-    def __init__(self, client: Downstream, packet: Subscribe) -> None:
+    def __init__(
+        self, handler: SubscriptionRequests, client: ClientConnection, packet: Subscribe
+    ) -> None:
         self.client = client
+        self._context = handler.context
+        self._notation = handler.notation
+        self._lifecycle = handler.lifecycle
         self.reasons = [0] * len(packet.subscriptions)
         self.text = ""
         self._identifier = (packet.properties.subscription_identifiers or (0,))[0]
@@ -97,13 +163,13 @@ class _Request:
 
     def decide(self, place: int, wanted: RequestedSubscription) -> None:
         """Decide on one filter."""
-        gateway = self.client.gateway
+        context = self._context
         session = self.client.session
-        rules = gateway.rules
+        rules = context.rules
         try:
             asked = self._read(wanted.filter)
         except PenstockError as error:
-            gateway.denials.refused(session, "malformed")
+            context.denials.refused(session, "malformed")
             self._refuse(place, ReasonCode.TOPIC_FILTER_INVALID, "malformed", str(error))
             return
         text = asked.subscribed.text
@@ -111,7 +177,7 @@ class _Request:
             stale = "the definitions are stale"
             self._refuse(place, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "stale", stale)
             return
-        limits = gateway.limits
+        limits = context.limits
         if len(text.encode()) > limits.topic_bytes or text.count("/") >= limits.topic_levels:
             self._refuse(place, ReasonCode.TOPIC_FILTER_INVALID, "topic", "the filter is too long")
             return
@@ -132,7 +198,7 @@ class _Request:
                 for before in earlier.places:
                     self.reasons[before] = earlier.wanted.qos
             session.drop(text)
-            gateway.denials.subscription(session, rule)
+            context.denials.subscription(session, rule)
             self._refuse(place, ReasonCode.NOT_AUTHORIZED, "purpose", reason)
             return
         places = [*(earlier.places if earlier else ()), place]
@@ -142,14 +208,14 @@ class _Request:
         self, asked: PurposedFilter, wanted: RequestedSubscription
     ) -> tuple[Subscription | None, str, str]:
         """Ask the rules: the subscription, or None, the rule that refuses it, and why."""
-        gateway = self.client.gateway
+        context = self._context
         client_id = self.client.session.client_id
-        engine = gateway.rules.engine
+        engine = context.rules.engine
         purpose = asked.ap
         if purpose is None:
             found = engine.presubscriptions.find(client_id, asked.subscribed)
             purpose = found.ap if found else None
-        objection = gateway.rules.declared.object_to(purpose)
+        objection = context.rules.declared.object_to(purpose)
         if objection:
             engine.unsubscribe(client_id, asked.subscribed.text)
             return None, UNDECLARED, objection
@@ -169,16 +235,22 @@ class _Request:
         client = self.client
         granted = list(self._granted.values())
         gone = [text for text, _ in self._ended if text not in self._granted]
-        await keep(client, [grant.held for grant in granted], gone)
-        upstream = client.broker()
+        await self._lifecycle.keep(client.session, [grant.held for grant in granted], gone)
+        broker, principal = client.broker(), client.session.principal
         for _, filter_ in self._ended:
-            await upstream.requests.unsubscribe(Unsubscribe(1, (filter_,)))
+            await broker.requests.unsubscribe(Unsubscribe(1, (filter_,)))
         lost: list[str] = []
         for start in range(0, len(granted), _AT_ONCE):
             some = granted[start : start + _AT_ONCE]
             answers = await asyncio.gather(
                 *(
-                    ask_broker(upstream, it.subscription, it.held.number, it.wanted.retain_handling)
+                    ask_broker(
+                        broker,
+                        it.subscription,
+                        it.held.number,
+                        principal,
+                        it.wanted.retain_handling,
+                    )
                     for it in some
                 )
             )
@@ -186,49 +258,21 @@ class _Request:
                 for place in grant.places:
                     self.reasons[place] = reason
                 if reason >= FAILURE:
-                    drop(client, grant.subscription.text)
+                    self._lifecycle.drop(client, grant.subscription.text)
                     lost.append(grant.subscription.text)
-        await keep(client, [], lost)
+        await self._lifecycle.keep(client.session, [], lost)
 
     def _read(self, text: str) -> PurposedFilter:
-        asked = parse_subscribe(text, self.client.gateway.notation)
+        asked = parse_subscribe(text, self._notation)
         if not self._purposes:
             return asked
         if len(self._purposes) > 1 or asked.ap is not None:
             raise PenstockError(
                 "more than one purpose is given", fix="subscribe for exactly one purpose"
             )
-        return replace(asked, ap=self.client.gateway.notation.read_purpose(self._purposes[0]))
+        return replace(asked, ap=self._notation.read_purpose(self._purposes[0]))
 
     def _refuse(self, place: int, reason: ReasonCode, why: str, text: str) -> None:
-        self.client.gateway.counters.denied("subscription", why)
+        self._context.counters.denied("subscription", why)
         self.reasons[place] = int(reason)
         self.text = self.text or text
-
-
-async def unsubscribe(client: Downstream, packet: Unsubscribe) -> None:
-    """Carry out an UNSUBSCRIBE."""
-    session = client.session
-    reasons = [0] * len(packet.filters)
-    asked: list[tuple[int, str, str]] = []
-    for place, text in enumerate(packet.filters):
-        try:
-            named = parse_subscribe(text, client.gateway.notation).subscribed
-        except PenstockError:
-            reasons[place] = int(ReasonCode.TOPIC_FILTER_INVALID)
-            continue
-        there = broker_filter_of(session, named.text)
-        there = there or broker_filter(named.text, None, session.principal)
-        asked.append((place, named.text, there))
-    if asked:
-        request = Unsubscribe(1, tuple(filter_ for _, _, filter_ in asked))
-        answer = await client.broker().requests.unsubscribe(request)
-        ended: list[str] = []
-        for (place, text, _), reason in zip(asked, answer.reasons, strict=True):
-            known = text in session.numbers or text in session.dormant
-            reasons[place] = _ENDED if known and reason < FAILURE else reason
-            if reason < FAILURE:
-                drop(client, text)
-                ended.append(text)
-        await keep(client, [], ended)
-    client.send(Unsuback(packet.packet_id, tuple(reasons)).encode(client.version))

@@ -1,0 +1,410 @@
+"""One client's connection: its state, and what the handlers of its packets can do to it.
+
+    Downstream (what the client sends) ─┐                      ┌─▶ the client's transport
+    handlers (CONNECT, SUBSCRIBE, …) ───┼─▶ ClientConnection ──┼─▶ BrokerConnection
+    Upstream (what the broker sends) ───┘                      └─▶ Registry: who is connected
+
+Rules that hold here:
+- A connection ends once; the first cause counts.
+- A will is the broker's to publish, unless policies or detection look at its topic: then
+  it is judged and sent from here (`Wills`). Where the broker has it, it is told an ordinary
+  DISCONNECT, which deletes the will (MQTT5 3.1.2.5, 3.14.4).
+- What was already handed to a transport is still sent, but a client that does not read
+  cannot keep its connection open: after a grace the transport is cut off.
+- A message that does not go to the broker is answered here. MQTT 5 is told the reason, 0x87
+  or what fits better, with a text where the client wants texts (MQTT5 3.1.2.11.7); 3.1.1 gets
+  an ordinary acknowledgement or the end of its connection, as configured (MQTT3 3.3.5).
+  With QoS 0 there is no answer.
+- No answer is larger than the largest packet that the client takes (MQTT5 3.1.2.11.4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import Protocol, cast
+
+from penstock.errors import UsageError
+from penstock.gateway.connection.backlog import Backlog
+from penstock.gateway.connection.broker_connection import BrokerConnection
+from penstock.gateway.connection.context import ConnectionContext
+from penstock.gateway.connection.deferred_acks import DeferredAcks
+from penstock.gateway.connection.disconnect import (
+    FAREWELL_SECONDS,
+    Cause,
+    encode_refusal,
+    make_disconnect,
+)
+from penstock.gateway.limits import TICK_SECONDS
+from penstock.gateway.session import Session
+from penstock.gateway.translation import Offer
+from penstock.mqtt import (
+    NO_PROPERTIES,
+    V5,
+    Connack,
+    Connect,
+    Connection,
+    ConnectionState,
+    Disconnect,
+    MqttError,
+    Packet,
+    PeerLimits,
+    Properties,
+    Puback,
+    Publish,
+    Pubrec,
+    Reader,
+    ReasonCode,
+    Sender,
+    encode_puback,
+    encode_pubrec,
+)
+from penstock.mqtt.connection import TopicAliases
+
+_QOS = 0x06
+_AT_LEAST_ONCE = 0x02
+_WRITES_LIMIT = 2_048
+_UNREAD_QUEUES = 2
+
+
+class Answer(Protocol):
+    """A packet that can be encoded."""
+
+    def encode(self, version: int, /) -> bytes:
+        """Encode for a protocol version."""
+        ...
+
+
+class Registry(Protocol):
+    """Where connections are known, and what they tell it."""
+
+    def arrive(self, client: ClientConnection) -> bool:
+        """Count a new connection; False where there are too many."""
+        ...
+
+    def leave(self, client: ClientConnection) -> None:
+        """Take a connection off the count."""
+
+    def release(self, client: ClientConnection) -> None:
+        """Take note that a connection has ended and has no identifier any more."""
+
+    def await_definitions(self, client: ClientConnection) -> None:
+        """Go on with what the broker sends as soon as the definitions are fresh."""
+
+    def await_leader(self, client: ClientConnection) -> None:
+        """Go on with what the broker sends as soon as the situations are known."""
+
+
+class ClientConnection:
+    """One client: who it is, what it may, and what it waits for."""
+
+    __slots__ = (
+        "_budget",
+        "_holds",
+        "_idle",
+        "_idle_limit",
+        "_stalled",
+        "aliases",
+        "backlog",
+        "blocked",
+        "connect",
+        "connection",
+        "context",
+        "deferred_acks",
+        "ended",
+        "generation",
+        "heard",
+        "open",
+        "peer",
+        "problems",
+        "quota",
+        "reader",
+        "refused",
+        "registry",
+        "session",
+        "stamp",
+        "takes",
+        "transport",
+        "unacked",
+        "upstream",
+        "version",
+        "writes",
+    )
+
+    transport: asyncio.Transport
+    session: Session
+    connect: Connect
+    takes: PeerLimits
+
+    def __init__(self, context: ConnectionContext, registry: Registry) -> None:
+        self.context = context
+        self.registry = registry
+        self.reader = Reader(
+            Sender.CLIENT,
+            maximum_packet_size=context.limits.packet,
+            topics=context.topics,
+            properties=context.client_properties,
+        )
+        self.connection = Connection()
+        self.upstream: BrokerConnection | None = None
+        self.version = 0
+        self.peer = ""
+        self.open = False
+        self.ended = False
+        self.heard = True
+        self.blocked = False
+        """Whether the client reads too slowly."""
+        self.problems = True
+        """Whether the client wants texts."""
+        self.generation = -1
+        """The generation of the rules that `writes` and `stamp` are of."""
+        self.stamp = b""
+        self.aliases = TopicAliases(0)
+        self.writes: set[str] = set()
+        """The topics that this client may write to, whatever the message."""
+        self.unacked: set[int] = set()
+        """The messages of this client that the broker has not finished with."""
+        self.refused: set[int] = set()
+        """Messages of QoS 2 that were answered here: so is their PUBREL."""
+        self.quota = 0
+        self._budget = 0.0
+        self._idle = 0
+        self._idle_limit = context.limits.connect_ticks
+        self._stalled = 0
+        self._holds: set[str] = set()
+        self.backlog = Backlog(self, context.loop, context.limits.queue)
+        self.deferred_acks = DeferredAcks(self)
+
+    @abstractmethod
+    def forward(self, packets: Iterator[Packet]) -> None:
+        """Deal with packets of the client, in one step up to the first that must wait."""
+
+    # --- opening ---
+
+    def take_connect(self, connect: Connect) -> None:
+        """Take what the client said of itself."""
+        self.connect = connect
+        self.version = connect.version
+        self.takes = PeerLimits.said_in(connect.properties)
+        self.problems = connect.properties.request_problem_information != 0
+
+    def let_in(self, told: Connack, data: bytes, offer: Offer, receive_maximum: int) -> None:
+        """Let the client in: from this step on it is open, and told so."""
+        self.quota = min(receive_maximum, offer.receive_maximum)
+        self.aliases = TopicAliases(offer.topic_aliases)
+        self._idle_limit = self.context.limits.idle_ticks(offer.keep_alive)
+        self.open = self.connection.see(Sender.SERVER, told) is ConnectionState.CONNECTED
+        counters = self.context.counters
+        counters.connections += 1
+        self.renew()
+        self.send(data)
+        counters.opened("accepted")
+
+    # --- the rules ---
+
+    def renew(self) -> None:
+        """Forget what was decided under rules that have changed."""
+        rules = self.context.rules
+        self.generation = rules.generation
+        self.writes.clear()
+        self.stamp = rules.stamp(self.session)
+        self.forget_verdicts()
+
+    def remember_write(self, topic: str) -> None:
+        """Remember that every message to a topic may pass."""
+        if len(self.writes) >= _WRITES_LIMIT:
+            self.writes.clear()
+        self.writes.add(topic)
+
+    def forget_verdicts(self) -> None:
+        """Forget what was decided for subscriptions that have changed."""
+        if self.upstream is not None:
+            self.upstream.forget_verdicts()
+
+    def may_command(self) -> bool:
+        """Take one from the client's bucket of commands, which fills up within a second."""
+        now = time.monotonic()
+        due = max(self._budget, now - 1.0) + 1.0 / self.context.limits.commands
+        if due > now:
+            return False
+        self._budget = due
+        return True
+
+    # --- reading and writing ---
+
+    def broker(self) -> BrokerConnection:
+        """Return the connection to the broker, which every open client has."""
+        return cast("BrokerConnection", self.upstream)
+
+    def hold_reading(self, reason: str) -> None:
+        """Stop reading from the client, for one of several reasons."""
+        if not self._holds and not self.ended:
+            self.transport.pause_reading()
+        self._holds.add(reason)
+
+    def release_reading(self, reason: str) -> None:
+        """Read again where no other reason is left."""
+        self._holds.discard(reason)
+        if not self._holds and not self.ended:
+            self.transport.resume_reading()
+
+    def catch_up(self) -> None:
+        """Take note that the client has read what waited for it."""
+        self.blocked = False
+        self._stalled = 0
+        self.backlog.read()
+
+    def leaves_unread(self) -> bool:
+        """Say whether the client leaves too many answers unread."""
+        most = _UNREAD_QUEUES * self.context.limits.queue
+        return self.blocked and not self.ended and self.transport.get_write_buffer_size() > most
+
+    def acknowledged(self, packet_id: int) -> None:
+        """Take note that the broker has finished with a message of this client."""
+        self.unacked.discard(packet_id)
+        self.backlog.free_quota()
+
+    def send(self, data: bytes) -> None:
+        """Write to the client."""
+        if not self.transport.is_closing():
+            self.transport.write(data)
+
+    # --- answers ---
+
+    def fit(self, told: Answer, short: Answer) -> bytes:
+        """Encode an answer, or its short form where the client takes no packet of that size."""
+        data = told.encode(self.version)
+        return data if len(data) <= self.takes.maximum_packet_size else short.encode(self.version)
+
+    def deny(self, packet: Publish, why: str, text: str, reason: ReasonCode) -> None:
+        """Answer a message that does not go to the broker."""
+        self.context.counters.denied("publish", why)
+        qos = packet.first & _QOS
+        if self.version == V5:
+            if qos:
+                kind = Puback if qos == _AT_LEAST_ONCE else Pubrec
+                properties = Properties(reason_string=text) if self.problems else NO_PROPERTIES
+                told = kind(packet.packet_id, int(reason), properties)
+                self.send(self.fit(told, kind(packet.packet_id, int(reason))))
+        elif self.context.close_denied:
+            self.end(Cause.DENIED)
+        else:
+            self.confirm(packet)
+
+    def confirm(self, packet: Publish) -> None:
+        """Acknowledge a message that was dealt with here."""
+        qos = packet.first & _QOS
+        if qos == _AT_LEAST_ONCE:
+            self.send(encode_puback(packet.packet_id))
+        elif qos:
+            self.refused.add(packet.packet_id)
+            self.send(encode_pubrec(packet.packet_id))
+
+    def answer(self, packet: Publish, payload: bytes) -> None:
+        """Answer a question, on the topic that the client named for that."""
+        asked = packet.properties
+        topic = asked.response_topic or packet.topic
+        properties = Properties(correlation_data=asked.correlation_data)
+        data = Publish.of(topic, payload, properties=properties).encode(self.version)
+        most = min(self.takes.maximum_packet_size, self.context.limits.packet)
+        if len(data) > most:
+            raise UsageError(
+                f"the answer has {len(data)} bytes, more than fit into a packet of {most}",
+                fix="ask for less, or raise the largest packet",
+            )
+        self.send(data)
+
+    # --- the clock ---
+
+    def tick(self) -> None:
+        """Look after the connection, once a second: end it where a side is silent or stuck."""
+        if self.ended:
+            return
+        if self.open:
+            self._idle = 0 if self.heard else self._idle + 1
+            self.heard = False
+        elif not self.version:
+            # Until its CONNECT is whole, a client buys no time by sending byte after byte.
+            self._idle += 1
+        if self._idle >= self._idle_limit:
+            if not self.open:
+                self.context.counters.opened("timeout")
+            self.end(Cause.KEEP_ALIVE)
+            return
+        upstream = self.upstream
+        if self.blocked or (upstream is not None and upstream.waits_for_client):
+            self._stalled += 1
+            if self._stalled >= self.context.limits.stall_ticks:
+                self.end(Cause.SLOW)
+                self.transport.abort()
+                return
+        else:
+            self._stalled = 0
+        if self.open and upstream is not None and not upstream.tick(TICK_SECONDS):
+            self.context.counters.broker_lost()
+            self.end(Cause.BROKER)
+
+    # --- the end ---
+
+    def fail(self, error: MqttError) -> None:
+        """End the connection because the client broke a rule."""
+        self.end(Cause.PROTOCOL, error=error)
+
+    def end(
+        self, cause: Cause, *, error: MqttError | None = None, farewell: Disconnect | None = None
+    ) -> None:
+        """End the client's connection and the one to the broker.
+
+        `farewell` is the DISCONNECT of the side that ended it: to be passed on.
+        """
+        if self.ended:
+            return
+        self.ended = True
+        self.backlog.cancel()
+        if cause is not Cause.LOST:
+            self._take_leave(cause, error, farewell)
+        self.connection.close()
+        if self.open:
+            self.context.counters.ended(cause)
+            self.context.counters.connections -= 1
+        said = (farewell or Disconnect()) if cause is Cause.CLIENT else None
+        instead = None
+        if said is None or said.reason == ReasonCode.DISCONNECT_WITH_WILL:
+            instead = self._instead_of_will()
+        if self.upstream is not None:
+            self.upstream.close(instead or said)
+        if hasattr(self, "session"):
+            self.context.wills.forget(self.session)
+        self.registry.release(self)
+
+    def _take_leave(
+        self, cause: Cause, error: MqttError | None, farewell: Disconnect | None
+    ) -> None:
+        words = b""
+        if self.open:
+            if cause is not Cause.CLIENT and self.version == V5:
+                largest = self.takes.maximum_packet_size
+                told = farewell or make_disconnect(
+                    cause, error, texts=self.problems, largest=largest
+                )
+                words = told.encode(V5)
+        elif error is not None:
+            self.context.counters.opened("malformed")
+            words = encode_refusal(self.reader.version, error)
+        if words:
+            self.send(words)
+        self.transport.close()
+        self.context.loop.call_later(FAREWELL_SECONDS, self.transport.abort)
+
+    def _instead_of_will(self) -> Disconnect | None:
+        """Return the DISCONNECT that deletes a will at the broker, where it is judged here."""
+        if not self.open or self.session.will is None:
+            return None
+        session, context = self.session, self.context
+        if not context.rules.enforceable:
+            context.denials.will(session)
+            return Disconnect()
+        given = session.will_given
+        return Disconnect() if context.wills.leave(session) and given else None

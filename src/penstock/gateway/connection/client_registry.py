@@ -1,0 +1,180 @@
+"""Who is connected: connections, the identifiers that they have, and what some wait for.
+
+Rules that hold here:
+- A client identifier has at most one connection here: who takes it over ends the one that had
+  it (MQTT5 3.1.4).
+- There are at most so many connections, and at most so many from one address.
+- A session that outlives its connection is left in the store by whoever had it last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+
+from penstock.gateway.authorization.rules import Rules
+from penstock.gateway.connection.authentication import RefusedError
+from penstock.gateway.connection.client_connection import ClientConnection
+from penstock.gateway.connection.disconnect import Cause
+from penstock.gateway.connection.intake import AWAITING_LEADER, STALE
+from penstock.gateway.counters import Counters
+from penstock.gateway.limits import Limits
+from penstock.gateway.session import Session
+from penstock.gateway.session_writer import SessionWriter
+from penstock.mqtt import Disconnect, ReasonCode
+from penstock.store.sessions import Leave, SessionChange
+
+
+class ClientRegistry:
+    """The clients of one gateway."""
+
+    def __init__(
+        self,
+        rules: Rules,
+        limits: Limits,
+        counters: Counters,
+        session_writer: SessionWriter[SessionChange],
+    ) -> None:
+        self.connections: set[ClientConnection] = set()
+        self._rules = rules
+        self._limits = limits
+        self._counters = counters
+        self._session_writer = session_writer
+        self._by_id: dict[str, ClientConnection] = {}
+        self._addresses: dict[str, int] = {}
+        self._await_definitions: set[ClientConnection] = set()
+        self._await_leader: set[ClientConnection] = set()
+        self._draining = False
+        self._emptied = asyncio.Event()
+
+    # --- connections ---
+
+    def arrive(self, client: ClientConnection) -> bool:
+        """Count a new connection; False where there are too many."""
+        here = self._addresses.get(client.peer, 0)
+        limits = self._limits
+        if (
+            self._draining
+            or len(self.connections) >= limits.connections
+            or here >= limits.connections_per_address
+        ):
+            self._counters.opened("limit")
+            return False
+        self._addresses[client.peer] = here + 1
+        self.connections.add(client)
+        return True
+
+    def leave(self, client: ClientConnection) -> None:
+        """Take a connection off the count."""
+        if client not in self.connections:
+            return
+        self.connections.discard(client)
+        left = self._addresses[client.peer] - 1
+        if left:
+            self._addresses[client.peer] = left
+        else:
+            del self._addresses[client.peer]
+        if not self.connections:
+            self._emptied.set()
+
+    def tick(self) -> None:
+        """Look after all connections, once a second."""
+        for client in list(self.connections):
+            client.tick()
+
+    async def drain(self, seconds: float) -> None:
+        """End all connections in order, and cut off those that take too long."""
+        self._draining = True
+        self._emptied.clear()
+        for client in list(self.connections):
+            client.end(Cause.DRAIN)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                if self.connections:
+                    await self._emptied.wait()
+        for client in list(self.connections):
+            client.transport.abort()
+
+    # --- client identifiers ---
+
+    def get(self, client_id: str) -> ClientConnection | None:
+        """Return the connection that has a client identifier."""
+        return self._by_id.get(client_id)
+
+    def __getitem__(self, client_id: str) -> ClientConnection:
+        return self._by_id[client_id]
+
+    def __contains__(self, client_id: object) -> bool:
+        return client_id in self._by_id
+
+    def opened(self) -> Iterator[ClientConnection]:
+        """Walk over the clients that are let in."""
+        return (client for client in list(self._by_id.values()) if client.open)
+
+    def sessions(self) -> Iterator[Session]:
+        """Walk over the sessions of the clients that are let in."""
+        return (client.session for client in self.opened())
+
+    def take_over(self, client: ClientConnection) -> None:
+        """Let a client have its identifier; another connection that has it ends.
+
+        Who has it is looked at here, in one step: somebody else may have come meanwhile.
+        """
+        session = client.session
+        other = self._by_id.get(session.client_id)
+        if other is not None and other.session.principal != session.principal:
+            raise RefusedError(
+                "this client identifier is in use by somebody else",
+                ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
+                "client_id",
+            )
+        self._by_id[session.client_id] = client
+        if other is not None:
+            other.end(Cause.TAKEOVER)
+            # Should the new one never open, the session ends in the time of the old one.
+            self._leave_session(other.session)
+
+    def release(self, client: ClientConnection) -> None:
+        """Take note that a connection has ended and has no identifier any more."""
+        self._await_definitions.discard(client)
+        self._await_leader.discard(client)
+        session = getattr(client, "session", None)
+        if session is None or self._by_id.get(session.client_id) is not client:
+            return
+        del self._by_id[session.client_id]
+        self._rules.engine.end_session(session.client_id)
+        self._leave_session(session)
+
+    def ask_to_reconnect(self, client_id: str) -> None:
+        """Let a client connect again; to the broker it left in order: no will is sent."""
+        client = self._by_id[client_id]
+        client.session.will = None
+        client.broker().close(Disconnect())
+        client.end(Cause.BROKER)
+
+    def _leave_session(self, session: Session) -> None:
+        if session.stored:
+            self._session_writer.later(Leave(session.client_id, session.holder, session.expiry))
+
+    # --- what deliveries wait for ---
+
+    def await_definitions(self, client: ClientConnection) -> None:
+        """Go on with what the broker sends as soon as the definitions are fresh."""
+        self._await_definitions.add(client)
+
+    def await_leader(self, client: ClientConnection) -> None:
+        """Go on with what the broker sends as soon as the situations are known."""
+        self._await_leader.add(client)
+
+    def tell_fresh(self) -> None:
+        """Go on with the deliveries that waited for fresh definitions."""
+        waiting, self._await_definitions = self._await_definitions, set()
+        for client in waiting:
+            client.broker().resume(STALE)
+
+    def retry_deliveries(self) -> None:
+        """Decide on the deliveries that waited for replicated state."""
+        waiting, self._await_leader = self._await_leader, set()
+        for client in waiting:
+            client.broker().resume(AWAITING_LEADER)

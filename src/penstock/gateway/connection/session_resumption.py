@@ -1,0 +1,134 @@
+"""How a client's session is taken up: from the store, where the broker has it, too.
+
+    owner in the store ──▶ broker: CONNACK ──▶ still that owner? ── yes ──▶ subscriptions held
+                                                     └── no ──▶ broker: is it this connection's?
+
+Rules that hold here:
+- Of all gateways the broker knows best who has a session: who connected last. So the
+  session's holder is looked up before the broker is asked, and the store lets a session be
+  taken from that holder only, just as it was read after the broker's CONNACK. Where it was
+  taken by somebody else meanwhile, the broker tells whether that one came later (then this
+  connection is over) or is only slower (then it is taken up once more).
+- The broker's word on whether there is a session counts (MQTT5 3.2.2.1.1).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+
+from penstock.gateway.authorization.rules import Rules
+from penstock.gateway.background import Background
+from penstock.gateway.connection.authentication import Authenticator, RefusedError
+from penstock.gateway.connection.client_connection import ClientConnection
+from penstock.gateway.connection.client_registry import ClientRegistry
+from penstock.gateway.connection.intake import Intake
+from penstock.gateway.connection.subscription_lifecycle import SubscriptionLifecycle
+from penstock.gateway.session import Session
+from penstock.gateway.session_writer import SessionWriter
+from penstock.mqtt import Connack, Connect, ReasonCode
+from penstock.store.sessions import Begin, Forget, Return, SessionChange, Sessions, TakenError
+
+_UNKNOWN_NUMBERS = 1 << 27
+_TRIES = 8
+
+
+class SessionResumption:
+    """Takes sessions up for the clients that come back to them."""
+
+    def __init__(
+        self,
+        rules: Rules,
+        registry: ClientRegistry,
+        lifecycle: SubscriptionLifecycle,
+        *,
+        authenticator: Authenticator,
+        sessions: Sessions,
+        session_writer: SessionWriter[SessionChange],
+        background: Background,
+        broker_timeout: float,
+    ) -> None:
+        self._rules = rules
+        self._registry = registry
+        self._lifecycle = lifecycle
+        self._authenticator = authenticator
+        self._sessions = sessions
+        self._session_writer = session_writer
+        self._background = background
+        self._broker_timeout = broker_timeout
+
+    async def look_up(self, connect: Connect, session: Session) -> str | None:
+        """Return the holder of a session; refuse a client identifier of another principal."""
+        if not connect.client_id:
+            return None
+        known = await self._background.run_in_thread(self._sessions.owner, session.client_id)
+        other = self._registry.get(session.client_id)
+        owner = other.session.principal if other is not None else None
+        # What begins with the user's own name is theirs, whoever had a session of that name.
+        own = self._authenticator.is_own(session.principal, session.client_id)
+        if owner is None and not own:
+            owner = known.principal if known is not None else None
+        if owner is not None and owner != session.principal:
+            raise RefusedError(
+                "this client identifier is in use by somebody else",
+                ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
+                "client_id",
+            )
+        return known.holder if known is not None else None
+
+    async def take_up(
+        self, client: ClientConnection, intake: Intake, answer: Connack, seen: str | None
+    ) -> None:
+        """Restore what the session's subscriptions stand for, or begin it in the store."""
+        if answer.properties.subscription_identifiers_available == 0:
+            raise OSError("the broker knows no subscription identifiers")
+        session = client.session
+        self._rules.engine.end_session(session.client_id)
+        for _ in range(_TRIES):
+            try:
+                await self._inherit(session, answer, seen)
+            except TakenError:
+                # First looked up, then asked: whoever is found then came before this connection.
+                seen = await self.look_up(client.connect, session)
+                async with asyncio.timeout(self._broker_timeout):
+                    current = await intake.is_current()
+                if not current:
+                    raise RefusedError(
+                        "another connection has taken the session over",
+                        ReasonCode.SERVER_BUSY,
+                        "busy",
+                    ) from None
+            else:
+                return
+        raise RefusedError("too many connections want this session", ReasonCode.SERVER_BUSY, "busy")
+
+    def resume_missing(self, client: ClientConnection) -> None:
+        """Make again at the broker what was paused when the session was left."""
+        missing, client.session.missing = client.session.missing, []
+        for subscription in missing:
+            self._lifecycle.resume(client, subscription)
+
+    async def _inherit(self, session: Session, answer: Connack, seen: str | None) -> None:
+        """Take a session up from the holder that was seen, as one step of the store."""
+        stored = None
+        if answer.session_present and seen is not None:
+            stored = await self._background.run_in_thread(self._sessions.load, session.client_id)
+            if stored is None or stored.holder != seen:
+                raise TakenError
+        if stored is not None and stored.principal == session.principal:
+            session.stored = True
+            await self._session_writer.save(Return(session.client_id, session.holder, stored))
+            session.last_number = stored.last_number
+            session.missing = self._lifecycle.restore(session, stored.subscriptions)
+            return
+        if answer.session_present:
+            # The broker has subscriptions that nobody knows here: their numbers must not be ours.
+            session.last_number = secrets.randbelow(_UNKNOWN_NUMBERS)
+        if session.resumable:
+            session.stored = True
+            await self._session_writer.save(
+                Begin(session.client_id, session.principal, session.holder, seen)
+            )
+        elif seen is not None:
+            # The broker has ended an earlier session that was to be kept.
+            await self._session_writer.save(Forget(session.client_id, seen))
