@@ -20,62 +20,83 @@ except ImportError:
 class Verb(NamedTuple):
     """Where the command of a verb is, below this package, and what `penstock --help` says.
 
-    Without a module the command is a plug-in: of `penstock-lab`.
+    A place is written `MODULE:FUNCTION`. Without one the command is a plug-in: of `penstock-lab`.
     """
 
-    module: str | None
+    place: str | None
     about: str
 
 
 # The order is the reader's: first steps, definitions, questions, running, the rest.
 VERBS: dict[str, Verb] = {
-    "init": Verb("service.init", "Write a commented penstock.yaml and the keys it names."),
+    "init": Verb("service.init:command", "Write a commented penstock.yaml and the keys it names."),
     "doctor": Verb(
-        "service.doctor", "Report what is installed, what is missing, and how to fix it."
+        "service.doctor:command", "Report what is installed, what is missing, and how to fix it."
     ),
     "demo": Verb(None, "Run a demonstration on this machine."),
-    "apply": Verb("definitions.apply", "Apply definitions from files or folders, all or nothing."),
-    "get": Verb("definitions.get", "Show definitions."),
-    "delete": Verb("definitions.delete", "Delete definitions."),
-    "diff": Verb("definitions.diff", "Show what applying files would change."),
-    "history": Verb("definitions.history", "Show the changes of a definition, or of all."),
-    "rollback": Verb("definitions.rollback", "Return definitions to what an earlier epoch held."),
-    "schema": Verb("definitions.schema", "Print the JSON Schema of a kind."),
-    "check": Verb("access.check", "Ask whether a subject may read or write a topic, and why."),
+    "apply": Verb(
+        "definitions.changes:apply", "Apply definitions from files or folders, all or nothing."
+    ),
+    "get": Verb("definitions.queries:get", "Show definitions."),
+    "delete": Verb("definitions.changes:delete", "Delete definitions."),
+    "diff": Verb("definitions.changes:diff", "Show what applying files would change."),
+    "history": Verb("definitions.queries:history", "Show the changes of a definition, or of all."),
+    "rollback": Verb(
+        "definitions.changes:rollback", "Return definitions to what an earlier epoch held."
+    ),
+    "schema": Verb("definitions.queries:schema", "Print the JSON Schema of a kind."),
+    "check": Verb(
+        "access.check:command", "Ask whether a subject may read or write a topic, and why."
+    ),
     "situation": Verb(
-        "access.situation",
-        "See which emergencies hold, why, and what they open; start and end them.",
+        "access.situation:command",
+        "Show which emergencies hold, why, and what they open; start and end them.",
     ),
-    "explain": Verb("access.explain", "Say who can see a topic, for which purposes, and why."),
+    "explain": Verb(
+        "access.explain:command", "Say who can see a topic, for which purposes, and why."
+    ),
     "tail": Verb(
-        "streams.tail", "Subscribe through the gateway for a purpose, and print what comes."
+        "streams.tail:command", "Subscribe through the gateway for a purpose, and print what comes."
     ),
-    "views": Verb("streams.views", "Make anonymized versions of streams, each for its audience."),
+    "views": Verb(
+        "streams.views:command", "Make anonymized versions of streams, each for its audience."
+    ),
     "pipeline": Verb(
-        "streams.pipeline", "Detect events in streams, at scale and over long windows."
+        "streams.pipeline:command", "Detect events in streams, at scale and over long windows."
     ),
-    "consent": Verb("privacy.consent", "Take people's opt-outs of purposes, and show what holds."),
+    "consent": Verb(
+        "privacy.consent:command", "Record people's opt-outs of purposes, and show what holds."
+    ),
     "detokenize": Verb(
-        "privacy.detokenize", "Turn tokens back into originals, for those with the right."
+        "privacy.detokenize:command", "Turn tokens back into originals, for those with the right."
     ),
-    "connect": Verb("streams.connect", "Feed streams from files of a folder, each row once."),
-    "consume": Verb("streams.consume", "Read a view at Kafka as one of its readers, as tables."),
-    "generate": Verb(None, "Make up data for trials, in any volume."),
+    "connect": Verb(
+        "streams.connect:command", "Ingest files of a folder into streams, each row once."
+    ),
+    "consume": Verb(
+        "streams.consume:command", "Read a view at Kafka as one of its readers, as tables."
+    ),
+    "generate": Verb(None, "Generate synthetic data, in any volume."),
     "forecast": Verb(
-        "streams.forecast", "Foresee a worsening of vital signs; advice that opens nothing."
+        "streams.forecast:command",
+        "Forecast a deterioration of vital signs; advice that opens nothing.",
     ),
-    "simulate": Verb(None, "Let made-up days pass, in process or through a gateway."),
-    "role": Verb("kafka.role", "Say what roles may read and write at Kafka."),
-    "user": Verb("kafka.user", "Say who is at Kafka, with which roles and password."),
-    "rbac": Verb("kafka.rbac", "Hold Kafka's users and rules to the roles; a prompt for them."),
-    "audit": Verb("privacy.audit", "Read, verify and prove the audit log."),
-    "up": Verb("service.up", "Run the parts named in penstock.yaml."),
-    "down": Verb("service.down", "Stop them again, in order."),
-    "gateway": Verb("service.gateway", "Run the MQTT gateway in the foreground."),
-    "status": Verb("service.status", "Show the parts that run."),
-    "password": Verb("service.password", "Add, change or remove a user in the file of passwords."),
-    "dev": Verb("service.dev", "Run servers for development on this machine."),
-    "bench": Verb(None, "Measure a part and print figures."),
+    "simulate": Verb(None, "Simulate days of made-up people, in process or through a gateway."),
+    "role": Verb("kafka.role:command", "Manage roles: what they may read and write at Kafka."),
+    "user": Verb("kafka.user:command", "Manage users at Kafka: their roles and passwords."),
+    "rbac": Verb(
+        "kafka.rbac:command", "Reconcile Kafka's users and ACLs with the roles; a prompt for them."
+    ),
+    "audit": Verb("privacy.audit:command", "Read, verify and prove the audit log."),
+    "up": Verb("service.supervisor:up", "Run the parts named in penstock.yaml."),
+    "down": Verb("service.supervisor:down", "Stop them again, in order."),
+    "gateway": Verb("service.gateway:command", "Run the MQTT gateway in the foreground."),
+    "status": Verb("service.supervisor:status", "Show the parts that run."),
+    "password": Verb(
+        "service.password:command", "Add, change or remove a user in the file of passwords."
+    ),
+    "dev": Verb("service.dev:command", "Run servers for development on this machine."),
+    "bench": Verb(None, "Run a benchmark and print figures."),
 }
 
 
@@ -85,15 +106,16 @@ class LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """Return the verbs in the reader's order, then those of other plug-ins."""
         plugins = _list_plugins()
-        known = [name for name, verb in VERBS.items() if verb.module or name in plugins]
+        known = [name for name, verb in VERBS.items() if verb.place or name in plugins]
         return [*known, *(name for name in sorted(plugins) if name not in VERBS)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """Import the module of the verb."""
         verb = VERBS.get(cmd_name)
-        if verb is not None and verb.module is not None:
-            module = importlib.import_module(f"penstock.cli.{verb.module}")
-            command: click.Command = module.command
+        if verb is not None and verb.place is not None:
+            module, _, function = verb.place.partition(":")
+            found = importlib.import_module(f"penstock.cli.{module}")
+            command: click.Command = getattr(found, function)
             return command
         if verb is None and cmd_name not in _list_plugins():
             return None
@@ -176,22 +198,22 @@ def _run(given: list[str]) -> int:
         return 2
     except click.UsageError as error:
         usage = error.ctx.command_path if error.ctx else "penstock"
-        _tell(error.format_message(), f"see `{usage} --help`", given)
+        _print_error(error.format_message(), f"see `{usage} --help`", given)
         return 2
     except click.ClickException as error:
-        _tell(error.format_message(), None, given)
+        _print_error(error.format_message(), None, given)
         return 2
     except (click.Abort, KeyboardInterrupt):
         return 130
     except PenstockError as error:
         if os.environ.get("PENSTOCK_DEBUG"):
             raise
-        _tell(error.message, error.fix, given, error)
+        _print_error(error.message, error.fix, given, error)
         return error.exit_code
     return code if isinstance(code, int) else 0
 
 
-def _tell(
+def _print_error(
     message: str, fix: str | None, given: list[str], error: PenstockError | None = None
 ) -> None:
     # Imported here: what draws tables takes longer to load than all of `penstock --help`.

@@ -2,7 +2,7 @@
 
 Rules that hold here:
 - Nothing is imported before it is used: `penstock --help` reads metadata alone.
-- A plug-in that is missing or broken is told of when it is asked for, with the way to mend it;
+- A plug-in that is missing or broken is an error when it is asked for, with the fix;
   everything else goes on working.
 - A verb of Penstock's own is never replaced (`entry` asks here for the others only).
 """

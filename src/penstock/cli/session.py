@@ -1,13 +1,17 @@
 """What a command works with: the configuration, the store, a gateway, and who is asking.
 
-Store and client library are imported when they are opened: `penstock status` must answer at
-once.
+Rules that hold here:
+- Store and client library are imported when they are opened: `penstock status` must answer
+  at once.
+- The login name of the machine proves nothing; where it matters who somebody is, commands
+  take `--as USER` and check the password that the gateway knows the user by.
 """
 
 from __future__ import annotations
 
 import getpass
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -82,7 +86,7 @@ def change_definitions() -> Iterator[CheckedDefinitions]:
     from penstock.telemetry import configure
 
     settings = configuration()
-    # Keys that are made at the first use are told of in words, not as JSON.
+    # Keys that are made at the first use are reported in words, not as JSON.
     configure(level=settings.log.level, style="console")
     with open_database(settings) as database:
         log = AuditLog.open(database, settings.audit.signing_key)
@@ -132,7 +136,7 @@ def connect(
     if password is not None:
         client.username_pw_set(user, password)
     answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    client.on_connect = lambda *told: answers.put(told[3])
+    client.on_connect = lambda *arguments: answers.put(arguments[3])
     client.connect(*address)
     client.loop_start()
     try:
@@ -152,3 +156,30 @@ def disconnect(client: PurposeClient) -> None:
     """Say goodbye to the gateway, and end the client's thread."""
     client.disconnect()
     client.loop_stop()
+
+
+def authenticate(config: Config, user: str, password_file: Path | None) -> bool:
+    """Check a user's password, read from a file or asked for; return whether it is right."""
+    from penstock.config.secrets import SecretFile
+    from penstock.gateway.connection.authentication import PASSWORD_LIMIT, PasswordFile, check_name
+
+    check_name(user)
+    passwords = config.gateway.authentication.passwords
+    if passwords is None:
+        raise UnavailableError(
+            "no file of passwords is named, so that nobody can prove who they are",
+            fix="set gateway.authentication.passwords in penstock.yaml",
+        )
+    if password_file is not None:
+        password = SecretFile(password_file).read_text()
+    elif sys.stdin.isatty():
+        password = str(click.prompt(f"Password of {user}", hide_input=True, err=True))
+    else:
+        raise UsageError(
+            f"the password of {quote(user)} cannot be asked for without a terminal",
+            fix="give --password-file",
+        )
+    file = PasswordFile(passwords)
+    file.load()
+    given = password.encode()
+    return len(given) <= PASSWORD_LIMIT and file.verify(user, given)

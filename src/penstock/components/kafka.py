@@ -9,8 +9,8 @@ One to some nodes, each broker and controller at once (KRaft), in one folder:
 
 Rules that hold here:
 - Only who logs in gets in: clients with SCRAM-SHA-512, the nodes among themselves with a
-  password of their own. What no rule allows is denied; the administrator and the nodes
-  alone are above the rules. Topics are made on purpose, never by asking for them.
+  password of their own. What no ACL allows is denied; the administrator and the nodes
+  alone are above the ACLs. Topics are made on purpose, never by asking for them.
 - Passwords stand in files of mode 0600, never on a command line.
 - KAFKA_JVM_PERFORMANCE_OPTS chooses garbage collector and compiler of the nodes, as it does
   for Kafka's own scripts.
@@ -305,7 +305,7 @@ class KafkaCluster:
 def answers(port: int) -> bool:
     """Whether a Kafka broker on loopback answers requests at `port`.
 
-    A broker listens before it knows the cluster's users and rules; it answers only after.
+    A broker listens before it knows the cluster's users and ACLs; it answers only after.
     """
     client = b"penstock"
     header = struct.pack(f">hhih{len(client)}s", _API_VERSIONS, 0, 1, len(client), client)

@@ -156,7 +156,7 @@ class BrokerConnection(ExitStack):
         body = write_list(write_acl(principal, acl) for principal, acl in acls)
         response = self._ask_flexible(_CREATE_ACLS, body)
         for _ in range(response.count()):
-            self._allow(response, "did not take a rule")
+            self._allow(response, "did not take an ACL")
             response.skip_tags()
 
     def delete_acls(self, acls: Iterable[tuple[str | None, Acl]]) -> int:
@@ -165,9 +165,9 @@ class BrokerConnection(ExitStack):
         response = self._ask_flexible(_DELETE_ACLS, body)
         removed = 0
         for _ in range(response.count()):
-            self._allow(response, "did not remove a rule")
+            self._allow(response, "did not remove an ACL")
             for _ in range(response.count()):
-                self._allow(response, "did not remove a rule")
+                self._allow(response, "did not remove an ACL")
                 read_entry(response, read_resource(response))
                 removed += 1
             response.skip_tags()

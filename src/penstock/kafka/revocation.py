@@ -75,14 +75,14 @@ def _look(
         if lost is not None:
             lost.close()
         return UnavailableError(
-            f"the broker {broker} does not say whether rules are gone: {error.message}",
+            f"the broker {broker} does not say whether ACLs are gone: {error.message}",
             fix="start it, or take it out of the cluster; every broker must be within reach",
         )
     if not excess:
         return None
     user, acl = min(excess)
     return UnavailableError(
-        f"the broker {broker} still has {len(excess)} rules that were removed, such as "
+        f"the broker {broker} still has {len(excess)} ACLs that were removed, such as "
         f"{acl} for {user}",
         fix="check that brokers and controllers see each other",
     )

@@ -30,7 +30,7 @@ FAILURES: Final = counter(
     "penstock_kafka_failures", "Attempts to bring Kafka up to date that failed."
 ).plain
 RULES: Final = counter(
-    "penstock_kafka_rules", "Rules of users changed at Kafka.", change=("put", "removed")
+    "penstock_kafka_rules", "ACLs of users changed at Kafka.", change=("put", "removed")
 )
 USERS: Final = counter(
     "penstock_kafka_users", "Logins of users changed at Kafka.", change=("put", "removed")

@@ -101,7 +101,7 @@ def test_the_lab_names_what_it_has() -> None:
         for name, value in named.items()
     }
     assert set(points[plugins.COMMANDS]) == {
-        name for name, verb in entry.VERBS.items() if verb.module is None
+        name for name, verb in entry.VERBS.items() if verb.place is None
     }
     assert all(isinstance(found[name], click.Command) for name in points[plugins.COMMANDS])
     assert set(points[plugins.SIMULATIONS]) == {"nursing-home"}

@@ -85,8 +85,8 @@ def test_a_broker_that_has_left_the_cluster_is_not_waited_for() -> None:
 @pytest.mark.parametrize(
     ("broker", "told"),
     [
-        (LateBroker(10**9), "the broker b still has 1 rules that were removed, such as allow read"),
-        (LateBroker(0, silent=10**9), "the broker b does not say whether rules are gone: it broke"),
+        (LateBroker(10**9), "the broker b still has 1 ACLs that were removed, such as allow read"),
+        (LateBroker(0, silent=10**9), "the broker b does not say whether ACLs are gone: it broke"),
     ],
 )
 def test_what_is_not_confirmed_in_time_is_told(

@@ -171,7 +171,7 @@ def approve(
 ) -> int:
     """Approve what somebody else asked for."""
     with open_desk() as desk:
-        actor = desk.prove(user, password_file)
+        actor = desk.authenticate(user, password_file)
         held = desk.situations.find(request)
         for person in (actor, held.actor):
             desk.check_right(person, held.scenario, held.subject, held.situation)
@@ -186,7 +186,7 @@ def approve(
 def withdraw(*, request: str, user: str | None, password_file: Path | None, as_json: bool) -> None:
     """Take back a request that was not carried out yet."""
     with open_desk() as desk:
-        actor = desk.prove(user, password_file)
+        actor = desk.authenticate(user, password_file)
         held = desk.situations.find(request)
         if actor != held.actor:
             desk.check_right(actor, held.scenario, held.subject, held.situation)
@@ -224,7 +224,7 @@ def requests(everything: bool, limit: int, as_json: bool) -> None:
 
 def _ask(wish: _Wish, who: tuple[str | None, Path | None], wait: float, *, as_json: bool) -> int:
     with open_desk() as desk:
-        actor = desk.prove(*who)
+        actor = desk.authenticate(*who)
         desk.scenario(wish.scenario)
         # First the right: who has none learns nothing about anybody's situation.
         desk.check_right(actor, wish.scenario, wish.subject, wish.situation)

@@ -14,8 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.cli.proof import prove
-from penstock.cli.session import actor, configuration, open_database, refuse_missing_store
+from penstock.cli.session import (
+    actor,
+    authenticate,
+    configuration,
+    open_database,
+    refuse_missing_store,
+)
 from penstock.errors import DeniedError, UsageError, quote
 
 if TYPE_CHECKING:
@@ -40,7 +45,7 @@ class Desk:
     log: AuditLog
     people: Pseudonyms
 
-    def prove(self, user: str | None, password_file: Path | None) -> str:
+    def authenticate(self, user: str | None, password_file: Path | None) -> str:
         """Return who asks, proved by the password; in open mode a login name will do."""
         if user is None:
             gateway = self.config.gateway
@@ -50,7 +55,7 @@ class Desk:
                     fix="say who you are with --as USER, and give your password",
                 )
             return actor()
-        if not prove(self.config, user, password_file):
+        if not authenticate(self.config, user, password_file):
             self._refuse(user, "password")
             raise DeniedError("wrong user name or password", fix="`penstock password` sets one")
         return user

@@ -1,17 +1,150 @@
-"""How commands show a change of definitions."""
+"""`penstock apply`, `delete`, `rollback` and `diff`: changes of definitions, all or nothing."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import click
 from rich.console import Console
 from rich.text import Text
 
-from penstock.definitions import Difference
+from penstock.cli.definitions.queries import parse_key, parse_kind
+from penstock.cli.output import json_option, show
+from penstock.cli.session import actor, change_definitions, open_definitions
+from penstock.definitions import Difference, after_applying, differences, read_paths
+from penstock.errors import InvalidError, UsageError
 from penstock.store.definitions import Change
 
 COLOURS = {"create": "green", "update": "yellow", "delete": "red"}
 LIST_LIMIT = 50
+
+
+@click.command("apply")
+@click.option(
+    "-f",
+    "--file",
+    "paths",
+    multiple=True,
+    required=True,
+    metavar="FILE|DIR",
+    help="A file or a folder of definitions; - is standard input. May be repeated.",
+)
+@click.option("-m", "--message", "reason", default="", help="Why; kept in the history.")
+@click.option(
+    "--prune",
+    multiple=True,
+    metavar="KIND",
+    help="Delete definitions of this kind that the files do not hold.",
+)
+@json_option
+def apply(paths: tuple[str, ...], reason: str, prune: tuple[str, ...], as_json: bool) -> None:
+    """Apply definitions from files or folders.
+
+    The set that would result is checked as a whole; it is stored completely, as one new
+    epoch, or not at all.
+    """
+    kinds = [parse_kind(kind) for kind in prune]
+    reading = read_paths(paths)
+    with change_definitions() as definitions:
+        change = definitions.apply(
+            reading.documents,
+            actor=actor(),
+            reason=reason,
+            prune=kinds,
+            locate=reading.locate,
+            problems=reading.problems,
+        )
+
+    def render(console: Console) -> None:
+        unchanged = len(reading.documents) - len(change.created) - len(change.updated)
+        render_change(console, change, unchanged=unchanged)
+
+    show(as_json, change_data(change), render)
+
+
+@click.command("delete")
+@click.argument("keys", nargs=-1, metavar="[KIND/NAME]...")
+@click.option(
+    "-f", "--file", "paths", multiple=True, metavar="FILE|DIR", help="Delete what a file defines."
+)
+@click.option("-m", "--message", "reason", default="", help="Why; kept in the history.")
+@json_option
+def delete(keys: tuple[str, ...], paths: tuple[str, ...], reason: str, as_json: bool) -> None:
+    """Delete definitions, all or nothing. What others refer to cannot be deleted."""
+    wanted = [parse_key(text) for text in keys]
+    if paths:
+        reading = read_paths(paths)
+        if reading.problems:
+            raise InvalidError("definitions", reading.problems)
+        wanted += [document.key for document in reading.documents]
+    if not wanted:
+        raise UsageError("nothing to delete was named", fix="name KIND/NAME, or -f FILE")
+    with change_definitions() as definitions:
+        change = definitions.delete(list(dict.fromkeys(wanted)), actor=actor(), reason=reason)
+    show(as_json, change_data(change), lambda console: render_change(console, change))
+
+
+@click.command("rollback")
+@click.argument("epoch", type=int)
+@click.argument("keys", nargs=-1, metavar="[KIND/NAME]...")
+@click.option("-m", "--message", "reason", default="", help="Why; kept in the history.")
+@json_option
+def rollback(epoch: int, keys: tuple[str, ...], reason: str, as_json: bool) -> None:
+    """Return all definitions, or those named, to what EPOCH held.
+
+    The return is a change of its own, with a new epoch: history is never rewritten.
+    """
+    wanted = [parse_key(text) for text in keys] or None
+    with change_definitions() as definitions:
+        change = definitions.rollback(
+            epoch, keys=wanted, actor=actor(), reason=reason or f"back to epoch {epoch}"
+        )
+    show(as_json, change_data(change), lambda console: render_change(console, change))
+
+
+@click.command("diff")
+@click.option(
+    "-f", "--file", "paths", multiple=True, metavar="FILE|DIR", help="Files or folders to compare."
+)
+@click.option("--from", "start", type=int, help="Compare from this epoch.")
+@click.option("--to", "end", type=int, help="Compare to this epoch; else the current one.")
+@click.option("--prune", multiple=True, metavar="KIND", help="As `apply --prune` would.")
+@json_option
+def diff(
+    paths: tuple[str, ...],
+    start: int | None,
+    end: int | None,
+    prune: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Show what applying files would change, or what changed between two epochs.
+
+    Files are checked as `apply` would check them; nothing is stored.
+    """
+    if bool(paths) == (start is not None):
+        raise UsageError(
+            "there is nothing to compare" if not paths else "files and epochs do not go together",
+            fix="use `-f FILE`, or `--from EPOCH [--to EPOCH]`",
+        )
+    with open_definitions() as checked:
+        store = checked.definitions
+        if start is not None:
+            then = store.snapshot() if end is None else store.snapshot_at(end)
+            found = differences(store.snapshot_at(start).documents, then.documents)
+        else:
+            reading = read_paths(paths)
+            snapshot, meaning = checked.current()
+            after = after_applying(
+                snapshot.documents, reading.documents, prune=map(parse_kind, prune)
+            )
+            meaning.change(
+                reading.documents,
+                [key for key in snapshot.documents if key not in after],
+                locate=reading.locate,
+                problems=reading.problems,
+            )
+            found = differences(snapshot.documents, after)
+    show(as_json, difference_data(found), lambda console: render_differences(console, found))
 
 
 def change_data(change: Change) -> dict[str, Any]:

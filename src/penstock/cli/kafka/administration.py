@@ -109,7 +109,7 @@ def show_done(
     def render(target: Console) -> None:
         target.print(said, highlight=False)
         target.print(
-            f"epoch {done.epoch}, also at Kafka: {done.put} rules put, {done.removed} removed",
+            f"epoch {done.epoch}, also at Kafka: {done.put} ACLs put, {done.removed} removed",
             style="dim",
         )
         for name, value in (more or {}).items():

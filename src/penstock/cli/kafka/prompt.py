@@ -116,7 +116,7 @@ class Prompt:
     def run(self, source: TextIO) -> int:
         """Carry out commands until the end, and return the exit code.
 
-        A person can mend a mistake; a script ends at the first one.
+        A person can correct a mistake; a script ends at the first one.
         """
         interactive = source.isatty()
         while True:
@@ -170,7 +170,7 @@ class Prompt:
 
     def _done(self, done: ReconcileResult) -> None:
         self._out.print(
-            f"done: epoch {done.epoch}, at Kafka {done.put} rules put, {done.removed} removed"
+            f"done: epoch {done.epoch}, at Kafka {done.put} ACLs put, {done.removed} removed"
         )
 
     def _help(self, verb: str) -> None:

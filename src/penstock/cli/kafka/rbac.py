@@ -1,4 +1,4 @@
-"""`penstock rbac`: hold Kafka's users and rules to the roles; a prompt for all of it."""
+"""`penstock rbac`: reconcile Kafka's users and ACLs with the roles; a prompt for all of it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIST_LIMIT = 200
 @click.group("rbac", invoke_without_command=True)
 @click.pass_context
 def command(ctx: click.Context) -> None:
-    """Hold Kafka's users and rules to the roles.
+    """Reconcile Kafka's users and ACLs with the roles.
 
     Without a command: a prompt for users, roles and permissions; `help` lists what it
     takes. It also reads commands from standard input, one a line.
@@ -63,10 +63,10 @@ def diff(ctx: click.Context, as_json: bool) -> None:
 
 
 @command.command("repair")
-@click.option("--prune", is_flag=True, help="Remove rules that nobody declared, too.")
+@click.option("--prune", is_flag=True, help="Remove ACLs that nobody declared, too.")
 @json_option
 def repair(prune: bool, as_json: bool) -> None:
-    """Give Kafka the users and rules that the roles say, and no others."""
+    """Bring Kafka's users and ACLs to what the roles say."""
     with open_officer() as officer:
         done = officer.reconciler.repair(prune=prune or configuration().kafka.prune)
     show_done(as_json, done, "Kafka has what the roles say")
@@ -82,16 +82,16 @@ def watch(as_json: bool) -> None:
     """
     from penstock.kafka import run_watch
 
-    told = threading.Event()
+    stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: told.set())
+        signal.signal(number, lambda *_: stop.set())
 
-    def tell(done: ReconcileResult) -> None:
+    def report(done: ReconcileResult) -> None:
         show_done(as_json, done, "Kafka has what the roles say")
         sys.stdout.flush()
 
     with open_officer(service="rbac") as officer:
-        run_watch(configuration(), officer.reconciler, told, tell)
+        run_watch(configuration(), officer.reconciler, stop, report)
 
 
 def _render(target: Console, found: Drift) -> None:
@@ -116,4 +116,4 @@ def _render(target: Console, found: Drift) -> None:
     if found.is_empty:
         target.print("Kafka has what the roles say")
     else:
-        target.print("`penstock rbac repair` mends it", style="dim")
+        target.print("`penstock rbac repair` removes the differences", style="dim")

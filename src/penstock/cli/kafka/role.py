@@ -12,7 +12,7 @@ write_option = click.option("--write", is_flag=True, help="To write; else to rea
 
 @click.group("role")
 def command() -> None:
-    """Say what roles may read and write at Kafka.
+    """Manage roles: what they may read and write at Kafka.
 
     A PERMISSION is view:NAME, stream:NAME, topic:NAME, prefix:TEXT, or just the name of a
     view, of a stream, or of the topic of one.

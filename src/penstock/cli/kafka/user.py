@@ -15,13 +15,13 @@ from penstock.cli.kafka.administration import (
 from penstock.cli.output import json_option, show
 
 generate_option = click.option(
-    "--generate", is_flag=True, help="Make up a password, and write it to a file of its own."
+    "--generate", is_flag=True, help="Generate a password, and write it to a file of its own."
 )
 
 
 @click.group("user")
 def command() -> None:
-    """Say who is at Kafka, with which roles and password."""
+    """Manage users at Kafka: their roles and passwords."""
 
 
 @command.command("add")
@@ -47,7 +47,7 @@ def add(name: str, roles: tuple[str, ...], generate: bool, as_json: bool) -> Non
 @generate_option
 @json_option
 def set_password(name: str, generate: bool, as_json: bool) -> None:
-    """Give a user another password."""
+    """Set a new password for a user."""
     with open_officer() as officer:
         if generate:
             with made_password(name) as (password, file):

@@ -1,7 +1,7 @@
 """`penstock audit`: read, verify and prove the audit log.
 
 Rules that hold here:
-- Nothing here needs the private key; the public keys beside it, or given ones, suffice.
+- Nothing here needs the private key; the public keys next to it, or given ones, suffice.
 - Which keys to believe never comes from what is checked.
 - Exit codes: 0 fine, 1 not as it was signed, 2 wrong usage, 3 something is unavailable.
 """
@@ -49,7 +49,7 @@ public_keys_option = click.option(
     "keys_file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="The keys to believe; else those beside the signing key of this installation.",
+    help="The public keys to trust; else those next to the signing key of this installation.",
 )
 
 

@@ -19,8 +19,7 @@ from rich.console import Console
 from rich.text import Text
 
 from penstock.cli.output import json_option, show, table
-from penstock.cli.proof import prove
-from penstock.cli.session import configuration, open_database, refuse_missing_store
+from penstock.cli.session import authenticate, configuration, open_database, refuse_missing_store
 from penstock.errors import UsageError
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ def _make_verb(name: str, about: str) -> None:
 
         people = _read_people() if subject == LINES else [subject]
         with _open_desk() as desk:
-            _prove(desk, user, password_file)
+            _authenticate(desk, user, password_file)
             changed = desk.enter(user, Choice(name), people, purpose)
             views, unable = desk.views_of(purpose)
         data = {
@@ -100,7 +99,7 @@ def show_subject(subject: str, user: str, password_file: Path | None, as_json: b
     from penstock.store.consent import Choice
 
     with _open_desk() as desk:
-        _prove(desk, user, password_file)
+        _authenticate(desk, user, password_file)
         rows: list[dict[str, Any]] = [
             {
                 "purpose": it.purpose,
@@ -167,7 +166,7 @@ def _open_desk() -> Iterator[ConsentDesk]:
 
     config = configuration()
     refuse_missing_store(config)
-    # Keys that are made at the first use are told of in words, not as JSON.
+    # Keys that are made at the first use are reported in words, not as JSON.
     configure(level=config.log.level, style="console")
     with open_database(config) as database:
         snapshot, definitions = CheckedDefinitions(Definitions(database)).current()
@@ -180,8 +179,8 @@ def _open_desk() -> Iterator[ConsentDesk]:
             log.close()
 
 
-def _prove(desk: ConsentDesk, user: str, password_file: Path | None) -> None:
-    if not prove(configuration(), user, password_file):
+def _authenticate(desk: ConsentDesk, user: str, password_file: Path | None) -> None:
+    if not authenticate(configuration(), user, password_file):
         message = "wrong user name or password"
         raise desk.deny(user, "password", message, "`penstock password` sets one")
 

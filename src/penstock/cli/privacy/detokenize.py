@@ -17,8 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from penstock.cli.output import json_option, show, table
-from penstock.cli.proof import prove
-from penstock.cli.session import configuration, open_database, refuse_missing_store
+from penstock.cli.session import authenticate, configuration, open_database, refuse_missing_store
 from penstock.errors import UsageError
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def command(
     config = configuration()
     refuse_missing_store(config)
     asked = Request(user, view, field, tokens or _read_tokens(), reason)
-    known = prove(config, user, password_file)
+    known = authenticate(config, user, password_file)
     with open_database(config) as database:
         from penstock.store.audit.log import AuditLog
         from penstock.store.audit.pseudonyms import Pseudonyms

@@ -32,7 +32,7 @@ def command() -> None:
 
 @command.group("kafka")
 def kafka() -> None:
-    """Run a Kafka cluster with users and rules, on loopback."""
+    """Run a Kafka cluster with users and ACLs, on loopback."""
 
 
 @kafka.command("start")

@@ -55,6 +55,6 @@ def _render(console: Console, findings: list[Finding]) -> None:
     bad = sum(finding.stops for finding in findings)
     warnings = sum(finding.verdict is Verdict.WARNING for finding in findings)
     if bad:
-        console.print(Text(f"{bad} to mend before the parts can run", "bold red"))
+        console.print(Text(f"{bad} to fix before the parts can run", "bold red"))
     else:
         console.print(Text(f"ready to run; warnings: {warnings}", "green"))

@@ -38,7 +38,7 @@ def feed_csv(folder: Path, name: str, as_json: bool) -> None:
     """Feed the CSV files of FOLDER to a stream, each row once.
 
     Files have a first line of names. What was fed already is passed over, also after a crash
-    in the middle; files that grew are fed on. Rows that are no records are told with their
+    in the middle; files that grew are read on. Rows that are no records are reported with their
     place and the reason, and left out.
     """
     from penstock.model.kinds import Stream

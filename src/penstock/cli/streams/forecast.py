@@ -47,7 +47,7 @@ SEED_STEP = 1_000_003
 
 @click.group("forecast")
 def command() -> None:
-    """Foresee a worsening of vital signs; advice to the staff that opens nothing."""
+    """Forecast a deterioration of vital signs; advice to the staff that opens nothing."""
 
 
 @command.command()
@@ -87,7 +87,7 @@ def train(
     from penstock.pipeline.forecasting.vital_signs import split_people
 
     if stream is None:
-        _load_house()  # where no simulation is installed, that is told before Spark is started
+        _load_house()  # where no simulation is installed, that is an error before Spark is started
     with _open_spark() as spark:
         if stream is not None:
             learned, unseen = split_people(_read_stream(spark, stream).cache())
@@ -151,8 +151,10 @@ def _render_quality(out: Console, path: Path, found: Found) -> None:
         shown.add_row(about, *(f"{getattr(it, name):.1%}" for it in sides))
     out.print(shown)
     for name, it in found.each.items():
-        told = f"precision {it.precision:.1%}, recall {it.recall:.1%}, foresight {it.foresight:.1%}"
-        out.print(f"{name}: {told}", style="dim")
+        figures = (
+            f"precision {it.precision:.1%}, recall {it.recall:.1%}, foresight {it.foresight:.1%}"
+        )
+        out.print(f"{name}: {figures}", style="dim")
     unknown = "; its quality for real patients is unknown" if found.simulated else ""
     out.print(f"the model is in {path}{unknown}", style="dim")
 
@@ -183,7 +185,7 @@ def run(
     password_file: Path | None,
     as_json: bool,
 ) -> None:
-    """Tell who may be worse within 12 hours of the last hour known, and publish it."""
+    """Forecast who may deteriorate within 12 hours of the last hour known, and publish it."""
     from penstock.config.secrets import SecretFile
     from penstock.pipeline.forecasting import model as forecasting
     from penstock.pipeline.forecasting.vital_signs import read_lines

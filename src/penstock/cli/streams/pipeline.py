@@ -1,4 +1,4 @@
-"""`penstock pipeline`: what Spark does beside views: detect events in streams."""
+"""`penstock pipeline`: event detection by Spark, over streams."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def detect(stream: str, once: bool, as_json: bool) -> None:
     config = configuration()
     configure(level=config.log.level, style=config.log.format)
     install_hooks()
-    told = threading.Event()
+    stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: told.set())
+        signal.signal(number, lambda *_: stop.set())
     with open_definitions() as store:
         definitions = store.current()[1]
     spark = open_session(config.pipeline)
@@ -52,7 +52,7 @@ def detect(stream: str, once: bool, as_json: bool) -> None:
             if once:
                 runner.catch_up()
             else:
-                run_detection(runner, config.pipeline.interval, told)
+                run_detection(runner, config.pipeline.interval, stop)
         finally:
             runner.close()
     finally:

@@ -1,4 +1,4 @@
-"""`penstock views risk`: how much a view tells about persons, measured on what it published."""
+"""`penstock views risk`: the risk of re-identification of a view, measured on what it published."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 THRESHOLD = 0.2
 BAR = 30
-# A budget beyond this promises nothing that a number could tell.
+# A budget beyond this promises nothing that a number could show.
 HOPELESS = 20
 
 
@@ -65,7 +65,7 @@ def command(
     plot: Path | None,
     as_json: bool,
 ) -> None:
-    """Measure how much VIEW tells about persons, on what it has published.
+    """Measure the risk of re-identification in what VIEW has published.
 
     k, l and t, the risk of being re-identified, what generalization lost, and the share of
     records that was suppressed. Persons are counted where that is possible; it is said from
@@ -94,8 +94,8 @@ def command(
     blueprint, last = read_newest(folder)
     promise = Promise.find(blueprint, last)
     if promise is not None and not (quasi or sensitive or plot):
-        told = {"view": name, "stream": blueprint.stream.name, **promise.to_json()}
-        show(as_json, told, lambda target: _render_promise(target, name, promise))
+        data = {"view": name, "stream": blueprint.stream.name, **promise.to_json()}
+        show(as_json, data, lambda target: _render_promise(target, name, promise))
         return
     log = EventLog(config.pipeline.event_log)
     meter, risk = measure_view(folder, quasi, sensitive, threshold, log)
@@ -151,8 +151,8 @@ def _render_promise(target: Console, name: str, promise: Promise) -> None:
     target.print()
     made = table("figure", "value", "meaning")
     period = "ever" if promise.renew is None else f"in {_say_period(promise.renew)}"
-    made.add_row("epsilon", f"{promise.epsilon:g}", "what a window tells of a person at most")
-    made.add_row("budget", f"{promise.budget:g}", f"what all windows tell of a person {period}")
+    made.add_row("epsilon", f"{promise.epsilon:g}", "what a window reveals of a person at most")
+    made.add_row("budget", f"{promise.budget:g}", f"what all windows reveal of a person {period}")
     factor = f"{promise.factor:,.1f}" if promise.budget < HOPELESS else "huge"
     made.add_row("", factor, "times as likely is any outcome with a person as without: e^budget")
     made.add_row(

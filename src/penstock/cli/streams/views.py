@@ -33,7 +33,7 @@ COLOURS = {"running": "green", "paused": "yellow", "waiting": "yellow", "failed"
 COLUMNS = (
     "view", "stream", "state", "rate", "lag", "read", "published", "rejected", "held", "loss",
 )  # fmt: skip
-# On narrow terminals less is shown: columns that cannot be read tell nothing.
+# On narrow terminals less is shown: columns that cannot be read show nothing.
 NARROW = 100
 SPARED = {"stream", "read"}
 MOST_ROWS = 10_000
@@ -160,9 +160,9 @@ def run(once: bool) -> None:
     refuse_missing_store(config)
     configure(level=config.log.level, style=config.log.format)
     install_hooks()
-    told = threading.Event()
+    stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: told.set())
+        signal.signal(number, lambda *_: stop.set())
     spark = open_session(config.pipeline)
     try:
         with open_database(config) as database:
@@ -175,7 +175,7 @@ def run(once: bool) -> None:
                 manager.run_once()
             else:
                 confirmed = store.definitions.confirmed
-                run_until_told(config, spark, manager, definitions, told, confirmed)
+                run_until_told(config, spark, manager, definitions, stop, confirmed)
     finally:
         spark.stop()
 

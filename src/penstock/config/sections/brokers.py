@@ -150,7 +150,7 @@ class KafkaSettings(Settings):
         "SCRAM-SHA-512", "How users log in."
     )
     user: Annotated[str, Field(min_length=1, max_length=256)] = setting(
-        "admin", "The user that Penstock is; a super user, who may change users and rules."
+        "admin", "The user that Penstock is; a super user, who may change users and ACLs."
     )
     password: Secret | None = setting(
         None,
@@ -183,8 +183,8 @@ class KafkaSettings(Settings):
     )
     prune: bool = setting(
         default=False,
-        description="Whether rules at the cluster for users that Penstock does not keep are "
-        "removed; else they are shown.",
+        description="Whether ACLs at the cluster for users that Penstock does not manage are "
+        "removed; else they are reported.",
     )
     monitor_port: Port = setting(
         9467,
