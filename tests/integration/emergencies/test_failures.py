@@ -340,7 +340,6 @@ def test_a_gateway_that_slept_grants_nothing_of_what_it_knew(
     define(first.config, WARD.replace("WINDOW", "1h"))
     chosen = settings(tmp_path / "second")
     with first, run_gateway(tmp_path / "second", broker.port, chosen, **shared) as second:
-        assert first._process is not None
         doctor = login(first.port, "doctor")
         nurse = login(first.port, "nurse")
         for reader in (doctor, nurse):
@@ -348,7 +347,7 @@ def test_a_gateway_that_slept_grants_nothing_of_what_it_knew(
         with login(first.port, "sensor") as sensor:
             sensor.publish("ward/asleep/pulse", reading(120), qos=1)
         doctor.messages(2)
-        first._process.send_signal(signal.SIGSTOP)
+        first.send_signal(signal.SIGSTOP)
         try:
             wait_until(lambda: second.do(second.gateway.guard.detection.is_alive))
             assert current(second, "asleep") == "Alert"
@@ -356,7 +355,7 @@ def test_a_gateway_that_slept_grants_nothing_of_what_it_knew(
                 sensor.publish("ward/asleep/off", b"{}", qos=1)
                 sensor.publish("ward/asleep/note", b"{}", qos=1)
         finally:
-            first._process.send_signal(signal.SIGCONT)
+            first.send_signal(signal.SIGCONT)
         seen = [topic.rpartition("/")[2] for topic, _ in nurse.texts(4)]
         assert sorted(seen) == ["calls", "note", "off", "pulse"]
         assert doctor.texts() == []

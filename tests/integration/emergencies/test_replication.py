@@ -272,8 +272,7 @@ def test_who_cannot_be_heard_is_not_gone_by(broker: MosquittoServer, tmp_path: P
         publish(sensor, "ward/still/pulse", reading(120))
         reach(sensor, doctor, "ward/still/note")
         assert set(nurse.texts(1)) == {("ward/still/note", b"{}")}
-        assert first._process is not None
-        first._process.send_signal(signal.SIGSTOP)
+        first.send_signal(signal.SIGSTOP)
         try:
             wait_until(lambda: not joined(second))
             if not detects(second):
@@ -286,7 +285,7 @@ def test_who_cannot_be_heard_is_not_gone_by(broker: MosquittoServer, tmp_path: P
             assert nurse.texts(1) == [("ward/still/note", b"{}")]
             assert doctor.texts() == []
         finally:
-            first._process.send_signal(signal.SIGCONT)
+            first.send_signal(signal.SIGCONT)
         # The first one finds that it was overtaken, and asks the second one from now on.
         with login(first.port, "sensor") as there:
             wait_until(lambda: _passes(there, "ward/still/pulse", reading(120)))
@@ -313,13 +312,12 @@ def test_a_neighbour_that_stood_still_grants_nothing_of_what_it_knew(
             publish(sensor, "ward/stood/pulse", reading(120))
             reach(sensor, doctor, "ward/stood/note")
             assert set(nurse.texts(1)) == {("ward/stood/note", b"{}")}
-            assert second._process is not None
-            second._process.send_signal(signal.SIGSTOP)
+            second.send_signal(signal.SIGSTOP)
             try:
                 publish(sensor, "ward/stood/off")
                 publish(sensor, "ward/stood/note", reading(2))
             finally:
-                second._process.send_signal(signal.SIGCONT)
+                second.send_signal(signal.SIGCONT)
         assert nurse.texts(1) == [("ward/stood/note", reading(2))]
         assert doctor.texts() == []
         for reader in (doctor, nurse):

@@ -83,9 +83,7 @@ def test_nobody_reads_on_while_who_detects_stands_still(
         note(sensor, "brief", began)
         (seen,) = doctor.messages(1)
         assert sent_at(seen) == began
-        process = first._process
-        assert process is not None
-        process.send_signal(signal.SIGSTOP)
+        first.send_signal(signal.SIGSTOP)
         try:
             wait_until(lambda: doubts(second))
             passed = [now()]
@@ -99,7 +97,7 @@ def test_nobody_reads_on_while_who_detects_stands_still(
             assert len(nurse.messages(2 * len(passed) - 1)) == 2 * len(passed) - 1
             held = [sent_at(it) for it in doctor.messages() if it.topic == "ward/brief/note"]
         finally:
-            process.send_signal(signal.SIGCONT)
+            first.send_signal(signal.SIGCONT)
         assert second.gateway.guard.detection.follower.joined
         expected = passed[1:]
         lasting: list[int] = []
@@ -128,9 +126,7 @@ def test_a_write_waits_for_what_time_has_changed(broker: MosquittoServer, tmp_pa
         wait_until(lambda: lasting.publish("ward/lasting/order", qos=1).reason < FAILURE)
         publish(sensor, "ward/brief/warmth", reading(120))
         publish(sensor, "ward/brief/warmth", reading(50))
-        process = first._process
-        assert process is not None
-        process.send_signal(signal.SIGSTOP)
+        first.send_signal(signal.SIGSTOP)
         try:
             wait_until(lambda: doubts(second))
             for name, doctor in doctors.items():
@@ -140,7 +136,7 @@ def test_a_write_waits_for_what_time_has_changed(broker: MosquittoServer, tmp_pa
                 doctor.messages(quiet=0.1)
                 assert not [it for it in doctor.packets if getattr(it, "packet_id", 0) == 500]
         finally:
-            process.send_signal(signal.SIGCONT)
+            first.send_signal(signal.SIGCONT)
         answers = {name: it.expect_answer(500, LONG).reason for name, it in doctors.items()}
         assert answers["lasting"] < FAILURE
         assert answers["brief"] == ReasonCode.NOT_AUTHORIZED

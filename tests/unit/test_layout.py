@@ -1,0 +1,46 @@
+"""Tests are where their sources are, and what they share is in one place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = ROOT / "src" / "penstock"
+LAB = ROOT / "lab" / "src" / "penstock_lab"
+HELPERS = {"support", "fuzz"}
+"""The folders of `tests` with modules that are no tests."""
+
+
+def folders_of(tests: Path) -> list[Path]:
+    return sorted({path.parent for path in tests.rglob("*.py")} - {tests})
+
+
+def package_of(folder: Path) -> Path:
+    """Return the package that the tests in a folder are about; those of the lab are in `lab`."""
+    first, *rest = folder.parts
+    return LAB.joinpath(*rest) if first == "lab" else SOURCES / folder
+
+
+@pytest.mark.parametrize("kind", ["unit", "property"])
+def test_each_folder_mirrors_a_package(kind: str) -> None:
+    tests = ROOT / "tests" / kind
+    astray = [
+        f"{folder.relative_to(ROOT)}: no package {package.relative_to(ROOT)}"
+        for folder in folders_of(tests)
+        if not (package := package_of(folder.relative_to(tests))).joinpath("__init__.py").exists()
+    ]
+    assert not astray, "\n".join(astray)
+
+
+def test_helpers_live_in_one_place() -> None:
+    tests = ROOT / "tests"
+    astray = [
+        f"{path.relative_to(ROOT)}: move it to tests/support, or name it test_*.py"
+        for path in sorted(tests.rglob("*.py"))
+        if not path.name.startswith("test_")
+        and path.name != "conftest.py"
+        and path.relative_to(tests).parts[0] not in HELPERS
+    ]
+    assert not astray, "\n".join(astray)
