@@ -64,19 +64,22 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     progress.register(session.config)
 
 
-# Before xdist looks at the groups, or it sees none.
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # One JVM of each is enough: all tests that use Spark, and all that use Kafka, run in
-    # the same worker process. xdist begins with the largest groups.
-    for item in items:
-        for name in ("spark", "kafka"):
-            if name in getattr(item, "fixturenames", ()):
-                item.add_marker(pytest.mark.xdist_group(name))
-                break
-        if scale.is_long():
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    from tests.support.schedule import FileScheduling  # noqa: PLC0415 - where xdist is in use
+
+    return FileScheduling(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if hasattr(config, "workerinput"):
+        from tests.support.schedule import order  # noqa: PLC0415 - where xdist is in use
+
+        items.sort(key=order)
+    if scale.is_long():
+        for item in items:
             mark = item.get_closest_marker("timeout")
-            seconds = mark.args[0] if mark and mark.args else int(item.config.getini("timeout"))
+            seconds = mark.args[0] if mark and mark.args else int(config.getini("timeout"))
             item.add_marker(pytest.mark.timeout(scale.scaled(seconds)), append=False)
 
 

@@ -89,7 +89,7 @@ def test_what_happens_at_one_holds_at_the_other(broker: MosquittoServer, tmp_pat
 @pytest.mark.needs("postgresql")
 def test_with_postgresql_as_well(broker: MosquittoServer, tmp_path: Path) -> None:
     with (
-        PostgresServer(tmp_path / "postgresql") as server,
+        PostgresServer() as server,
         pair(tmp_path, broker, lease="100s", store={"url": server.url}) as (first, second),
     ):
         check_sharing(first, second)

@@ -163,7 +163,7 @@ def test_a_subscription_that_nobody_knows_delivers_nothing(
 def test_while_definitions_are_stale_nothing_passes_and_nothing_is_lost(
     mosquitto: MosquittoServer, tmp_path: Path
 ) -> None:
-    with PostgresServer(tmp_path / "pg") as postgres:
+    with PostgresServer() as postgres:
         store = {"url": postgres.url.replace("+psycopg", ""), "lease": "500ms"}
         with run_gateway(tmp_path / "g", mosquitto.port, store=store) as gateway:
             reader, writer = RawClient(gateway.port), RawClient(gateway.port)

@@ -124,8 +124,8 @@ def test_killed_processes_leave_whole_batches_and_a_good_log(url: str, key: Path
 
 
 @pytest.mark.needs("postgresql")
-def test_a_database_that_goes_down_is_waited_for(tmp_path: Path) -> None:
-    server = PostgresServer(tmp_path / "server")
+def test_a_database_that_goes_down_is_waited_for() -> None:
+    server = PostgresServer()
     server.start()
     try:
         with Database.open(server.url) as database:
