@@ -25,8 +25,8 @@ from penstock.errors import DeniedError, UnavailableError, UsageError, quote
 
 if TYPE_CHECKING:
     from penstock.client import PurposeClient
-    from penstock.store.checked import CheckedDefinitions
     from penstock.store.database import Database
+    from penstock.store.definitions.checked import CheckedDefinitions
 
 ANSWER_SECONDS = 15.0
 """How long a gateway has to answer a CONNECT."""
@@ -66,8 +66,8 @@ def refuse_missing_store(config: Config) -> None:
 @contextmanager
 def open_definitions() -> Iterator[CheckedDefinitions]:
     """Open the definitions of this installation, to read them."""
-    from penstock.store.checked import CheckedDefinitions
-    from penstock.store.definitions import Definitions
+    from penstock.store.definitions.checked import CheckedDefinitions
+    from penstock.store.definitions.history import Definitions
 
     settings = configuration()
     refuse_missing_store(settings)
@@ -80,9 +80,8 @@ def change_definitions() -> Iterator[CheckedDefinitions]:
     """Open the definitions to change them; every change is recorded in the audit log."""
     from penstock.store.audit.log import AuditLog
     from penstock.store.audit.pseudonyms import Pseudonyms
-    from penstock.store.change_records import recorder
-    from penstock.store.checked import CheckedDefinitions
-    from penstock.store.definitions import Definitions
+    from penstock.store.definitions.checked import CheckedDefinitions, recorder
+    from penstock.store.definitions.history import Definitions
     from penstock.telemetry import configure
 
     settings = configuration()

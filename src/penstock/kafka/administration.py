@@ -24,11 +24,11 @@ from penstock.kafka.credentials import CredentialVault, derive
 from penstock.kafka.reconciler import Reconciler, ReconcileResult, open_reconciler
 from penstock.model.document import Document, Key
 from penstock.model.kinds.roles import TARGETS, Permission
-from penstock.store.checked import CheckedDefinitions, Wanted
 from penstock.store.database import Database
-from penstock.store.definitions import Change
+from penstock.store.definitions.checked import CheckedDefinitions, Wanted
+from penstock.store.definitions.history import Change
+from penstock.store.definitions.snapshots import Snapshot
 from penstock.store.kafka_users import KafkaUsers
-from penstock.store.snapshots import Snapshot
 
 
 class PendingError(UnavailableError):

@@ -38,10 +38,10 @@ from penstock.kafka.drift import (
     find_undeclared,
 )
 from penstock.kafka.revocation import confirm_revoked
-from penstock.store.checked import CheckedDefinitions
 from penstock.store.database import Database
+from penstock.store.definitions.checked import CheckedDefinitions
+from penstock.store.definitions.snapshots import Snapshot
 from penstock.store.kafka_users import BusyError, Holding, KafkaUser, KafkaUsers, Progress
-from penstock.store.snapshots import Snapshot
 from penstock.telemetry import get_logger
 from penstock.telemetry.health import Figures
 

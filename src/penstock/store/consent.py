@@ -1,9 +1,9 @@
 """Consent: who opted out of which purposes, kept under keyed hashes of people.
 
-    opt out, opt in ──▶ consent_changes: one row for each change of mind, in order
-                              │ what is new since the epoch in hand
-                              ▼
-    enforcement point ──▶ opt_outs() ──▶ OptOuts
+    who asks, proved ──▶ a right to administer? ──▶ a purpose that there is? ──▶ entered, recorded
+           │no                     │no                                                │
+           └── denied, recorded ───┘                                                  ▼
+    enforcement point ◀── opt_outs() ◀── OptOuts ◀── consent_changes: one row per change of mind
 
 Rules that hold here:
 - No name is in the database: a subject is marked by HMAC-SHA-256 under a key that is not in
@@ -12,27 +12,40 @@ Rules that hold here:
 - History is never rewritten. The newest row of a subject and a purpose says what holds.
 - `opt_outs` holds every change that was committed before it was called, or it raises: who
   does not know what people want publishes nothing.
+- A choice and its entry in the audit log come in one transaction. The entry names the
+  person and who entered it by pseudonyms, and the purpose.
+- What a person chose is personal too: to look at it takes the same right, and is recorded.
+- An opt-out of a purpose that nobody has declared would change nothing and look as if it did:
+  it is refused.
 """
 
 from __future__ import annotations
 
+import difflib
+import re
 import threading
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, Connection, Index, Integer, String, Table
 
 from penstock.clock import utc_now
 from penstock.config.secrets import SecretFile, generate_key
-from penstock.errors import UnavailableError
+from penstock.definitions import DefinitionSet
+from penstock.definitions.access import find_right
+from penstock.errors import DeniedError, UnavailableError, UsageError, quote
+from penstock.model.kinds import Purpose, Stream, View
 from penstock.model.purposes import check_purpose
+from penstock.store.audit.entry import Entry, Outcome
+from penstock.store.audit.log import AuditLog
+from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.database import Database
-from penstock.store.opt_outs import DIGITS, OptOuts, SubjectMarks
+from penstock.store.opt_outs import DIGITS, OptOuts, SubjectMarks, touches
 from penstock.store.schema import MARK_LENGTH, NAME_LENGTH, Moment, metadata
 
 AREA: Final = "consent"
@@ -80,7 +93,7 @@ class Choice(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ConsentStanding:
     """What a person chose for a purpose last, and when."""
 
     purpose: str
@@ -169,7 +182,7 @@ class ConsentBook:
                 changed.append(subject)
         return changed
 
-    def standings(self, subject: str) -> list[Standing]:
+    def standings(self, subject: str) -> list[ConsentStanding]:
         """Return what a person chose, for each purpose, in the order of purposes."""
         rows = (
             sa.select(changes_table.c.purpose, changes_table.c.choice, changes_table.c.at)
@@ -179,7 +192,7 @@ class ConsentBook:
         with self._database.read() as connection:
             self._check_key(connection.scalar(sa.select(key_table.c.fingerprint)))
             found = {
-                row.purpose: Standing(row.purpose, Choice(row.choice), row.at)
+                row.purpose: ConsentStanding(row.purpose, Choice(row.choice), row.at)
                 for row in connection.execute(rows)
             }
         return [found[purpose] for purpose in sorted(found)]
@@ -236,3 +249,114 @@ class ConsentBook:
                 "the key of consent is another than the one that people were marked with",
                 fix="bring the file back that consent.key names, from where people opt out",
             )
+
+
+KIND: Final = "consent"
+MOST_PEOPLE: Final = 10_000
+# What the audit log takes for a name.
+_NAME: Final = re.compile(r"\w[\w .:/+*#-]{0,199}")
+
+
+class ConsentDesk:
+    """Takes choices under the definitions of one epoch."""
+
+    def __init__(
+        self,
+        book: ConsentBook,
+        log: AuditLog,
+        people: Pseudonyms,
+        definitions: DefinitionSet,
+        epoch: int,
+    ) -> None:
+        self.book = book
+        self._log = log
+        self._people = people
+        self._definitions = definitions
+        self._epoch = epoch
+
+    def deny(self, user: str, code: str, message: str, fix: str) -> DeniedError:
+        """Record that somebody is denied; return the error to raise."""
+        self._log.append([self._entry("refused", Outcome.DENIED, user, reason=code)])
+        return DeniedError(message, fix=fix)
+
+    def enter(self, user: str, choice: Choice, subjects: Sequence[str], purpose: str) -> list[str]:
+        """Enter what people want of a purpose; return those who wanted otherwise before."""
+        right = self._require_right(user)
+        if not 0 < len(subjects) <= MOST_PEOPLE:
+            raise UsageError(
+                f"{len(subjects)} people are named at once", fix=f"name 1 to {MOST_PEOPLE}"
+            )
+        if choice is Choice.OPT_OUT:
+            self._require_purpose(purpose)
+
+        def record(connection: Connection, changed: list[str]) -> None:
+            entries = [
+                self._entry(choice, Outcome.DONE, user, subject, right, **_name(purpose))
+                for subject in changed
+            ]
+            if entries:
+                self._log.append_within(connection, entries)
+
+        return self.book.choose(choice, subjects, purpose, then=record)
+
+    def show(self, user: str, subject: str) -> list[ConsentStanding]:
+        """Return what a person chose."""
+        right = self._require_right(user)
+        found = self.book.standings(subject)
+        self._log.append([self._entry("shown", Outcome.ALLOWED, user, subject, right)])
+        return found
+
+    def views_of(self, purpose: str) -> tuple[list[str], list[str]]:
+        """Return the views that leave people out for a purpose, and those that cannot.
+
+        A stream without a subject does not say whom its records are about.
+        """
+        able: list[str] = []
+        unable: list[str] = []
+        streams = self._definitions.of(Stream)
+        for name, view in self._definitions.of(View).items():
+            if touches(purpose, view.purposes):
+                (able if streams[view.stream].subject is not None else unable).append(name)
+        return able, unable
+
+    def _require_right(self, user: str) -> str:
+        right = find_right(self._definitions, user, lambda it: it.administer)
+        if right is not None:
+            return right
+        raise self.deny(
+            user,
+            "right",
+            f"{quote(user)} has no right to see or enter what people opted out of",
+            "ask the data officer for a `right` with `administer: true`",
+        )
+
+    def _require_purpose(self, purpose: str) -> None:
+        check_purpose(purpose)
+        known = self._definitions.of(Purpose)
+        if purpose not in known:
+            near = difflib.get_close_matches(purpose, known, n=1)
+            fix = f"did you mean {near[0]!r}?" if near else "declare it: `kind: purpose`"
+            raise UsageError(f"there is no purpose {quote(purpose)}", fix=fix)
+
+    def _entry(
+        self,
+        what: str,
+        outcome: Outcome,
+        user: str,
+        subject: str | None = None,
+        right: str | None = None,
+        **details: Any,
+    ) -> Entry:
+        return Entry.make(
+            f"{KIND}.{what}",
+            outcome,
+            actor=self._people.person(user),
+            subject=None if subject is None else self._people.person(subject),
+            rule=None if right is None else f"right/{right}",
+            epoch=self._epoch,
+            **details,
+        )
+
+
+def _name(purpose: str) -> dict[str, str]:
+    return {"purpose": purpose} if _NAME.fullmatch(purpose) else {}

@@ -30,7 +30,7 @@ from sqlalchemy.exc import (
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from penstock.errors import UnavailableError
-from penstock.store import upgrade
+from penstock.store import migrations
 from penstock.store.engines import BEGIN_WRITE, Address, create_engine
 from penstock.store.sqlite_file import FileConnection
 
@@ -63,12 +63,12 @@ class Database:
         database = cls(address, create_engine(address))
         try:
             with database.read() as connection:
-                current = upgrade.is_current(connection, address.shown)
+                current = migrations.is_current(connection, address.shown)
             if not current:
                 with database.write("upgrade") as connection:
                     # Another process may have done it while we waited for the lock.
-                    if not upgrade.is_current(connection, address.shown):
-                        upgrade.upgrade(connection)
+                    if not migrations.is_current(connection, address.shown):
+                        migrations.upgrade(connection)
         except BaseException:
             database.close()
             raise

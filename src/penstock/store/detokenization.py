@@ -29,13 +29,13 @@ from sqlalchemy import Column, String, Table
 
 from penstock.clock import utc_now
 from penstock.definitions import DefinitionSet
+from penstock.definitions.access import find_right
 from penstock.definitions.views import hierarchies_of, plan_view
 from penstock.errors import DeniedError, PenstockError, UnavailableError, UsageError, quote
 from penstock.masks import Keys, Tokenization
 from penstock.masks.fields import TEXTS, read_text
 from penstock.masks.supplies import KEY_VAULT, fingerprint
-from penstock.model.kinds import Group, Hierarchy, Right, Stream, View
-from penstock.policy.access.principals import Membership
+from penstock.model.kinds import Hierarchy, Stream, View
 from penstock.store.audit.entry import Detail, Entry, Outcome, allow_detail
 from penstock.store.audit.log import AREA, AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms
@@ -63,7 +63,7 @@ disclosures_table = Table(
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class DetokenizationRequest:
     """Who wants which tokens turned back, and why."""
 
     user: str
@@ -94,7 +94,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class DetokenizedValue:
     """What is behind a token; None where it is none of ours."""
 
     token: str
@@ -102,7 +102,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class _Reversal:
     """How tokens of one field are turned back."""
 
     turn: Callable[[str], Any]
@@ -132,14 +132,20 @@ class Detokenizer:
         self._epoch = epoch
         self._clock = clock
 
-    def deny(self, request: Request, code: str, message: str, fix: str) -> DeniedError:
+    def deny(
+        self, request: DetokenizationRequest, code: str, message: str, fix: str
+    ) -> DeniedError:
         """Record that a request is denied; return the error to raise."""
         self._record(request, Outcome.DENIED, code)
         return DeniedError(message, fix=fix)
 
-    def turn_back(self, request: Request, read_secret: Callable[[], bytes]) -> list[Answer]:
+    def turn_back(
+        self, request: DetokenizationRequest, read_secret: Callable[[], bytes]
+    ) -> list[DetokenizedValue]:
         """Return what is behind the tokens; the user's identity has been proved before."""
-        right = self._find_right(request)
+        right = find_right(
+            self._definitions, request.user, lambda it: request.view in it.detokenize
+        )
         if right is None:
             raise self.deny(
                 request,
@@ -148,26 +154,16 @@ class Detokenizer:
                 "ask the data officer for a `right` whose `detokenize` names the view",
             )
         try:
-            way = self._find_way(request, read_secret())
+            reversal = self._find_reversal(request, read_secret())
         except PenstockError as error:
             code = "key" if isinstance(error, UnavailableError) else "field"
             self._record(request, Outcome.FAILED, code, right)
             raise
-        answers = [Answer(token, way.turn(token)) for token in request.tokens]
-        self._record(request, Outcome.ALLOWED, None, right, answers, way)
+        answers = [DetokenizedValue(token, reversal.turn(token)) for token in request.tokens]
+        self._record(request, Outcome.ALLOWED, None, right, answers, reversal)
         return answers
 
-    def _find_right(self, request: Request) -> str | None:
-        """Return the name of a right that allows the request."""
-        membership = Membership(self._definitions.of(Group).values())
-        names = {f"group:{name}" for name in membership.groups_of(request.user, None)}
-        names.add(f"user:{request.user}")
-        for name, right in sorted(self._definitions.of(Right).items()):
-            if request.view in right.detokenize and not names.isdisjoint(right.subjects):
-                return name
-        return None
-
-    def _find_way(self, request: Request, secret: bytes) -> _Way:
+    def _find_reversal(self, request: DetokenizationRequest, secret: bytes) -> _Reversal:
         view = self._definitions.get(View, request.view)
         stream = None if view is None else self._definitions.get(Stream, view.stream)
         if view is None or stream is None:
@@ -204,16 +200,16 @@ class Detokenizer:
             return hmac.digest(key, token.encode("utf-8", "surrogatepass"), "sha256").hex()[:32]
 
         write = TEXTS[target.field.type] if request.field == stream.subject else None
-        return _Way(turn, mark, write)
+        return _Reversal(turn, mark, write)
 
     def _record(
         self,
-        request: Request,
+        request: DetokenizationRequest,
         outcome: Outcome,
         code: str | None,
         right: str | None = None,
-        answers: list[Answer] | None = None,
-        way: _Way | None = None,
+        answers: list[DetokenizedValue] | None = None,
+        reversal: _Reversal | None = None,
     ) -> None:
         """Write down the request and, where there are any, its answers: all or nothing."""
         number = secrets.token_hex(REQUEST_BYTES)
@@ -242,8 +238,8 @@ class Detokenizer:
         for answer in answers or ():
             found = answer.value is not None
             person = None
-            if found and way is not None and way.write is not None:
-                person = self._people.person(way.write(answer.value))
+            if found and reversal is not None and reversal.write is not None:
+                person = self._people.person(reversal.write(answer.value))
             entries.append(
                 Entry.make(
                     f"{KIND}.token",
@@ -252,7 +248,7 @@ class Detokenizer:
                     subject=person,
                     rule=rule,
                     epoch=self._epoch,
-                    digest="" if way is None else way.mark(answer.token),
+                    digest="" if reversal is None else reversal.mark(answer.token),
                     **names,
                 )
             )

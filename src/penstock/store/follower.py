@@ -34,8 +34,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from penstock.clock import boot_clock
 from penstock.errors import PenstockError, UnavailableError, UsageError
 from penstock.store.database import Database
+from penstock.store.definitions.snapshots import Snapshot, Update, describe_age, load_current
 from penstock.store.feed import Bell, Feed, open_feed
-from penstock.store.snapshots import Snapshot, Update, describe_age, load_current
 from penstock.store.sqlite_file import FileReplacedError
 from penstock.telemetry.health import Figures
 from penstock.telemetry.logs import get_logger, safe_text

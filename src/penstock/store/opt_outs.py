@@ -1,6 +1,6 @@
 """Opt-outs as enforcement points know them: people by their marks, purposes by their paths.
 
-    consent() ──▶ OptOuts ──▶ refusing(purposes) ──▶ Objectors
+    consent() ──▶ OptOuts ──▶ refusing(purposes) ──▶ OptedOut
 
 Rules that hold here:
 - People are known by marks alone, HMAC-SHA-256 of their names under a key. Who has the marks
@@ -52,7 +52,7 @@ def number_of(mark: str) -> int:
     return int(mark[: NUMBER_BITS // 4], 16)
 
 
-class Objectors(frozenset[str]):
+class OptedOut(frozenset[str]):
     """The marks of people who want no part in something, and what marks people so."""
 
     marks: SubjectMarks | None
@@ -71,9 +71,7 @@ class OptOuts:
     epoch: int = 0
     by_purpose: Mapping[str, frozenset[str]] = field(default_factory=dict)
     marks: SubjectMarks | None = None
-    _known: dict[tuple[str, ...], Objectors] = field(
-        default_factory=dict, compare=False, repr=False
-    )
+    _known: dict[tuple[str, ...], OptedOut] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, epoch: int, pairs: Iterable[tuple[str, str]], marks: SubjectMarks) -> OptOuts:
@@ -83,13 +81,13 @@ class OptOuts:
             found.setdefault(purpose, set()).add(marks.of(subject))
         return cls(epoch, {purpose: frozenset(who) for purpose, who in found.items()}, marks)
 
-    def refusing(self, purposes: Iterable[str]) -> Objectors:
+    def refusing(self, purposes: Iterable[str]) -> OptedOut:
         """Return who opted out of one of the purposes, of what it is a part of, or has."""
         served = tuple(purposes)
         known = self._known.get(served)
         if known is None:
             who = (it for refused, it in self.by_purpose.items() if touches(refused, served))
-            known = self._known[served] = Objectors(frozenset().union(*who), self.marks)
+            known = self._known[served] = OptedOut(frozenset().union(*who), self.marks)
         return known
 
 

@@ -16,8 +16,8 @@ import penstock_lab.demo
 from penstock.cli import main
 from penstock.cli.session import open_database
 from penstock.store.database import Database
-from penstock.store.detection import Batch, DetectionStore, Step
-from penstock.store.situations import Cause
+from penstock.store.detection.journal import DetectedTransition, DetectionStore, JournalBatch
+from penstock.store.detection.tables import Cause
 
 Run = Callable[..., tuple[int, str, str]]
 FOLDER = Path(penstock_lab.demo.__file__).parent / "nursing_home"
@@ -94,19 +94,23 @@ def _detect(database: Database) -> DetectionStore:
     store = DetectionStore(database, "test", seconds=300)
     store.claim()
     steps = [
-        Step(AT, "covid", "patient-1", None, "Suspected", "Symptom"),
-        Step(AT + 60_000, "covid", "patient-1", "Suspected", "Symptomatic", "PositiveWithSymptoms"),
-        Step(AT + 61_000, "pulmonary", "patient-2", None, "Dyspnea", "Breathlessness"),
+        DetectedTransition(AT, "covid", "patient-1", None, "Suspected", "Symptom"),
+        DetectedTransition(
+            AT + 60_000, "covid", "patient-1", "Suspected", "Symptomatic", "PositiveWithSymptoms"
+        ),
+        DetectedTransition(
+            AT + 61_000, "pulmonary", "patient-2", None, "Dyspnea", "Breathlessness"
+        ),
     ]
-    store.append(Batch(1, b"", steps))
+    store.append(JournalBatch(1, b"", steps))
     return store
 
 
 def _carry_out(gateway: DetectionStore, request: str, trouble: str = "") -> None:
-    step = Step(
+    step = DetectedTransition(
         AT + 70_000, "covid", "patient-1", "Symptomatic", "Severe", None, Cause.MANUAL, request
     )
-    gateway.append(Batch(2, b"", [] if trouble else [step], [(request, trouble)]))
+    gateway.append(JournalBatch(2, b"", [] if trouble else [step], [(request, trouble)]))
 
 
 def _json(run: Run, *arguments: str) -> Any:
@@ -246,8 +250,10 @@ def test_who_is_held_is_shown_with_until_when(
     told = "(held until 2026-03-01 08:31:10)"
     assert told in run("situation", "history", "--limit", "1")[1]
     assert "held until 2026-03-01 08:31:10 UTC" in run("situation", "explain", *START[2:4])[1]
-    step = Step(AT + 1_870_000, "covid", "patient-1", "Severe", None, None, Cause.TIME)
-    gateway.append(Batch(3, b"", [step]))
+    step = DetectedTransition(
+        AT + 1_870_000, "covid", "patient-1", "Severe", None, None, Cause.TIME
+    )
+    gateway.append(JournalBatch(3, b"", [step]))
     assert _json(run, "list", "--subject", "patient-1")["situations"] == []
     assert "the time is over that it was held for" in run("situation", "history")[1]
     _, out, _ = run("audit", "tail", "--json", "-n", "1000", "--kind", "situation.requested")
@@ -281,10 +287,10 @@ def test_a_name_that_nobody_knows_is_asked_about(run: Run) -> None:
 
 def test_who_had_a_case_is_known(run: Run, gateway: DetectionStore) -> None:
     steps = [
-        Step(AT, "pulmonary", "visitor", None, "Dyspnea", "Breathlessness"),
-        Step(AT + 1, "pulmonary", "visitor", "Dyspnea", None, "NormalBreathing"),
+        DetectedTransition(AT, "pulmonary", "visitor", None, "Dyspnea", "Breathlessness"),
+        DetectedTransition(AT + 1, "pulmonary", "visitor", "Dyspnea", None, "NormalBreathing"),
     ]
-    gateway.append(Batch(2, b"", steps))
+    gateway.append(JournalBatch(2, b"", steps))
     _, _, err = run("situation", "start", "covid", "visitor", "Severe", *WHY, "--wait", "0", *ANN)
     assert "no gateway has carried it out" in err
 

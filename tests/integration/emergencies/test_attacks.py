@@ -15,7 +15,7 @@ import pytest
 from penstock.components import MosquittoServer
 from penstock.mqtt import V3, V5, Publish, ReasonCode, Will
 from penstock.mqtt.codes import FAILURE
-from penstock.store.situations import State
+from penstock.store.detection.tables import State
 from tests.support.gateway.harness import GatewayThread
 from tests.support.gateway.house import (
     HOUSE,

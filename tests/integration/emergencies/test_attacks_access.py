@@ -16,7 +16,7 @@ from penstock.components import MosquittoServer
 from penstock.mqtt import ReasonCode
 from penstock.mqtt.codes import FAILURE
 from penstock.store.audit.pseudonyms import Pseudonyms
-from penstock.store.audit.reading import read_last
+from penstock.store.audit.reader import read_last
 from penstock.store.database import Database
 from tests.support.gateway.harness import GatewayThread
 from tests.support.gateway.house import (

@@ -17,11 +17,11 @@ from penstock.errors import UnavailableError
 from penstock.gateway.detection import ignored_events
 from penstock.mqtt import Publish, ReasonCode
 from penstock.mqtt.codes import FAILURE
-from penstock.store.checked import CheckedDefinitions
 from penstock.store.database import Database
-from penstock.store.definitions import Definitions
-from penstock.store.detection import Batch, DetectionStore
-from penstock.store.situations import Cause, State
+from penstock.store.definitions.checked import CheckedDefinitions
+from penstock.store.definitions.history import Definitions
+from penstock.store.detection.journal import DetectionStore, JournalBatch
+from penstock.store.detection.tables import Cause, State
 from tests.support.gateway.harness import GatewayThread, make_process, run_gateway, share
 from tests.support.gateway.pair import current, open_situations, wait_until
 from tests.support.gateway.ward import WARD, define, login, open_ward, reading, settings
@@ -262,7 +262,7 @@ def test_a_store_that_fails_holds_acknowledgements_back(
         append = DetectionStore.append
         broken = True
 
-        def fail(self: DetectionStore, batch: Batch) -> None:
+        def fail(self: DetectionStore, batch: JournalBatch) -> None:
             if broken:
                 raise UnavailableError("no room on the disk")
             append(self, batch)

@@ -15,8 +15,8 @@ from penstock.components import MosquittoServer
 from penstock.mqtt import V3, V5, Publish, ReasonCode, Will
 from penstock.mqtt.codes import FAILURE
 from penstock.store.database import Database
-from penstock.store.situations import Cause
-from penstock.store.situations import transitions_table as transitions
+from penstock.store.detection.tables import Cause
+from penstock.store.detection.tables import transitions_table as transitions
 from tests.support.gateway.harness import GatewayThread
 from tests.support.gateway.raw import RawClient
 from tests.support.gateway.ward import login, open_ward, reading

@@ -10,7 +10,8 @@ import pytest
 
 from penstock.components import MosquittoServer
 from penstock.mqtt.codes import FAILURE
-from penstock.store.situations import Cause, Situations, State
+from penstock.store.detection.situations import Situations
+from penstock.store.detection.tables import Cause, State
 from tests.support.gateway.harness import run_gateway, write_config
 from tests.support.gateway.pair import current, detects, open_situations, pair, wait_until
 from tests.support.gateway.ward import WARD, define, login, reading, settings

@@ -15,7 +15,7 @@ import penstock_lab.demo
 from penstock.components import MosquittoServer
 from penstock.mqtt import ReasonCode
 from penstock.mqtt.codes import FAILURE
-from penstock.store.audit.reading import read_last
+from penstock.store.audit.reader import read_last
 from penstock.store.database import Database
 from tests.support.gateway.harness import GatewayThread, run_gateway, write_config
 from tests.support.gateway.pair import wait_until

@@ -13,7 +13,7 @@ from penstock.errors import DeniedError
 from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.database import Database
-from penstock.store.situations import Situations
+from penstock.store.detection.situations import Situations
 from penstock_lab.cli.simulate import command
 from penstock_lab.demo.nursing_home.clients import Clients
 from penstock_lab.demo.nursing_home.definitions import make_documents, read_rules

@@ -13,9 +13,9 @@ from penstock.config import Config
 from penstock.gateway.connection.authentication import PasswordFile
 from penstock.model.document import Document, Key
 from penstock.mqtt import V3, ReasonCode
-from penstock.store.checked import CheckedDefinitions
 from penstock.store.database import Database
-from penstock.store.definitions import Definitions
+from penstock.store.definitions.checked import CheckedDefinitions
+from penstock.store.definitions.history import Definitions
 from tests.support.gateway.harness import GatewayThread, run_gateway, write_config
 from tests.support.gateway.passwords import write_passwords
 from tests.support.gateway.raw import RawClient

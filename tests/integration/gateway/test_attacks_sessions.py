@@ -19,9 +19,9 @@ from penstock.mqtt import (
     Unsubscribe,
     Will,
 )
-from penstock.store.checked import CheckedDefinitions
 from penstock.store.database import Database
-from penstock.store.definitions import Definitions
+from penstock.store.definitions.checked import CheckedDefinitions
+from penstock.store.definitions.history import Definitions
 from penstock.store.sessions import StoredSubscription
 from tests.support.gateway.clients import Make, make_clients
 from tests.support.gateway.harness import GatewayThread, run_gateway

@@ -14,10 +14,10 @@ from penstock.components import MosquittoServer
 from penstock.model.document import Document
 from penstock.mqtt import V5
 from penstock.store.audit.entry import Entry
-from penstock.store.audit.reading import read_last
-from penstock.store.checked import CheckedDefinitions
+from penstock.store.audit.reader import read_last
 from penstock.store.database import Database
-from penstock.store.definitions import Definitions
+from penstock.store.definitions.checked import CheckedDefinitions
+from penstock.store.definitions.history import Definitions
 from tests.support.gateway.clients import VERSIONS
 from tests.support.gateway.harness import GatewayThread, run_gateway
 from tests.support.gateway.raw import RawClient

@@ -17,10 +17,10 @@ from penstock.model.document import Document
 from penstock.mqtt import V3, V5, Disconnect, ReasonCode, Will
 from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms
-from penstock.store.audit.reading import Filter, read_last
-from penstock.store.checked import CheckedDefinitions
+from penstock.store.audit.reader import Filter, read_last
 from penstock.store.database import Database
-from penstock.store.definitions import Definitions
+from penstock.store.definitions.checked import CheckedDefinitions
+from penstock.store.definitions.history import Definitions
 from tests.support.gateway.certificates import Authority
 from tests.support.gateway.clients import VERSIONS
 from tests.support.gateway.harness import GatewayThread, make_process, run_gateway, share

@@ -17,9 +17,9 @@ from penstock.config import Config
 from penstock.eventlog import EventLog, Record
 from penstock.model.document import Document
 from penstock.mqtt import V5, Properties, Puback, Publish, Will
-from penstock.store.checked import CheckedDefinitions
 from penstock.store.database import Database
-from penstock.store.definitions import Definitions
+from penstock.store.definitions.checked import CheckedDefinitions
+from penstock.store.definitions.history import Definitions
 from penstock.telemetry import metrics
 from tests.support.gateway.clients import VERSIONS
 from tests.support.gateway.harness import GatewayThread, make_process, run_gateway

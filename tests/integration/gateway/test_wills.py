@@ -13,8 +13,8 @@ from penstock.config import Config
 from penstock.mqtt import Disconnect, Properties, ReasonCode, Will
 from penstock.mqtt.codes import FAILURE
 from penstock.store.database import Database
-from penstock.store.detection import find_detector
-from penstock.store.situations import situations_table
+from penstock.store.detection.journal import find_detector
+from penstock.store.detection.tables import situations_table
 from penstock.store.wills import keepers_table, wills_table
 from tests.support.gateway.harness import GatewayProcess, make_process, share
 from tests.support.gateway.raw import RawClient

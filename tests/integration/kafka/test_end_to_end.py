@@ -26,9 +26,9 @@ from penstock.kafka import Cluster, make_topics, open_administration
 from penstock.model.document import Document
 from penstock.model.kinds import Stream
 from penstock.pipeline.service.control import Control
-from penstock.store.checked import CheckedDefinitions
 from penstock.store.database import Database
-from penstock.store.definitions import Definitions
+from penstock.store.definitions.checked import CheckedDefinitions
+from penstock.store.definitions.history import Definitions
 from penstock_lab.demo.hospital import AUDIENCES, HIDDEN, QUASI, K
 from penstock_lab.demo.hospital_clients import Answers, Message, Publisher
 from penstock_lab.demo.stage import Place, set_up

@@ -27,7 +27,7 @@ from penstock.kafka import Acl, Cluster
 from penstock.kafka.broker_connection import BrokerConnection
 from penstock.kafka.credentials import CredentialVault, LoginRefusedError, derive
 from penstock.model.document import Document, Key
-from penstock.store.definitions import Change
+from penstock.store.definitions.history import Change
 from penstock.store.kafka_users import KafkaUsers
 from tests.support.kafka.officers import Officer, open_officer, stream
 from tests.support.scale import scaled

@@ -20,9 +20,9 @@ from penstock.eventlog import Record
 from penstock.eventlog.kafka import KafkaLog
 from penstock.model.document import Document
 from penstock.mqtt import Puback, Publish
-from penstock.store.checked import CheckedDefinitions
 from penstock.store.database import Database
-from penstock.store.definitions import Definitions
+from penstock.store.definitions.checked import CheckedDefinitions
+from penstock.store.definitions.history import Definitions
 from tests.support.gateway.harness import GatewayThread, make_process, run_gateway
 from tests.support.gateway.raw import RawClient
 from tests.support.gateway.resender import WINDOW, Resender

@@ -18,7 +18,7 @@ from penstock.definitions import DefinitionSet
 from penstock.errors import UnavailableError
 from penstock.eventlog import EventLog
 from penstock.model.document import Document
-from penstock.pipeline.anonymizers.stateful import find_objectors
+from penstock.pipeline.anonymizers.stateful import find_opted_out
 from penstock.pipeline.records.columns import SUBJECT
 from penstock.pipeline.records.opt_outs import REFUSED, OptOuts, mark_subjects
 from penstock.pipeline.service.control import Control
@@ -192,8 +192,8 @@ def test_records_tell_whom_they_are_about_by_marks_alone(spark: SparkSession) ->
         assert MARKS.key.hex() not in shown.lower()
         out = OptOuts.of(1, [(str(values[1]), "research")], MARKS).refusing(["research"])
         numbers = np.array([number_of(mark) for mark in out], dtype=np.int64)
-        mask = find_objectors(marked.select(SUBJECT).toArrow(), numbers)
+        mask = find_opted_out(marked.select(SUBJECT).toArrow(), numbers)
         assert mask.tolist() == [False, True, False, False, False]
-        assert not find_objectors(marked.select(SUBJECT).toArrow(), numbers[:0]).any()
+        assert not find_opted_out(marked.select(SUBJECT).toArrow(), numbers[:0]).any()
     nobody = mark_subjects(frame, Stream.model_validate({"name": "s", "fields": fields}), MARKS)
     assert {row[SUBJECT] for row in nobody.collect()} == {None}

@@ -18,7 +18,7 @@ from penstock.pipeline.sinks.published import read_published
 from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.database import Database
-from penstock.store.situations import Situations
+from penstock.store.detection.situations import Situations
 from penstock_lab.demo.nursing_home.clients import Clients
 from penstock_lab.demo.nursing_home.definitions import make_documents, read_rules
 from penstock_lab.demo.stage import Place, set_up

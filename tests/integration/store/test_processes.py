@@ -16,10 +16,10 @@ from penstock.components import PostgresServer
 from penstock.errors import UnavailableError
 from penstock.model.document import Document, Key
 from penstock.store.database import Database
-from penstock.store.definitions import Definitions
-from penstock.store.edits import Put
+from penstock.store.definitions.edits import Put
+from penstock.store.definitions.history import Definitions
+from penstock.store.definitions.snapshots import Update
 from penstock.store.follower import Follower, StaleError
-from penstock.store.snapshots import Update
 
 SOON = 60.0
 COUNTER = Key("counter", "shared")
@@ -30,8 +30,8 @@ WRITE = """
 import sys
 from penstock.model.document import Document, Key
 from penstock.store.database import Database
-from penstock.store.definitions import Definitions
-from penstock.store.edits import Put
+from penstock.store.definitions.history import Definitions
+from penstock.store.definitions.edits import Put
 
 url, me, changes = sys.argv[1], sys.argv[2], int(sys.argv[3])
 

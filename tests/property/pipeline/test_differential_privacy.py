@@ -25,7 +25,7 @@ from penstock.pipeline.anonymizers.differential_privacy import (
     DifferentialPrivacyStep,
 )
 from penstock.pipeline.anonymizers.epsilon import LaplaceNoise
-from penstock.pipeline.anonymizers.stateful import Outcome
+from penstock.pipeline.anonymizers.stateful import StepOutcome
 from penstock.pipeline.anonymizers.windows import LATE
 from penstock.pipeline.records.columns import OFFSET, PERSON, SUBJECT, TIME, arrow_schema
 
@@ -100,7 +100,7 @@ def _make(
 
 def _run(
     parameters: DifferentialPrivacy, window: Window, batches: Sequence[Sequence[Row]]
-) -> tuple[list[Outcome], DifferentialPrivacyStep]:
+) -> tuple[list[StepOutcome], DifferentialPrivacyStep]:
     """Feed batches, and save and load between them, as a restart would."""
     saved: bytes | None = None
     outcomes = []

@@ -16,13 +16,13 @@ from penstock.masks.fields import Field
 from penstock.model.kinds.views import Window
 from penstock.pipeline.anonymizers.differential_privacy import DifferentialPrivacyStep
 from penstock.pipeline.anonymizers.k_anonymity import KAnonymityStep
-from penstock.pipeline.anonymizers.stateful import Outcome, Step
+from penstock.pipeline.anonymizers.stateful import StatefulStep, StepOutcome
 from penstock.pipeline.anonymizers.windows import WindowStep
 from penstock.pipeline.records.columns import OFFSET, PERSON, SUBJECT, TIME, arrow_schema
 
 GONE = "the person opted out"
 SCHEMA = {"age": Field.of("int"), "illness": Field.of("string")}
-MakeStep = Callable[[bytes | None], Step]
+MakeStep = Callable[[bytes | None], StatefulStep]
 
 people = st.lists(st.integers(1, 9), max_size=40)
 
@@ -42,7 +42,7 @@ def _rows(persons: list[int], first: int) -> pa.Table:
 
 def _run(
     make: MakeStep, before: list[int], gone: set[int], after: list[int]
-) -> tuple[Outcome, list[Outcome]]:
+) -> tuple[StepOutcome, list[StepOutcome]]:
     """Feed, forget, and feed again; the step is saved and loaded between, as a restart would."""
     step = make(None)
     first = step.feed(_rows(before, 0), 0)
@@ -58,7 +58,7 @@ def _run(
     return first, later
 
 
-def _k_step(saved: bytes | None) -> Step:
+def _k_step(saved: bytes | None) -> StatefulStep:
     body = {
         "keys": [],
         "quasi_identifiers": [{"key": "age", "min": 0, "max": 50}],
@@ -68,7 +68,7 @@ def _k_step(saved: bytes | None) -> Step:
     return KAnonymityStep(KAnonymization.model_validate(body), SCHEMA, {}, 7, saved)
 
 
-def _close_step(saved: bytes | None) -> Step:
+def _close_step(saved: bytes | None) -> StatefulStep:
     body = {
         "keys": [],
         "quasi_identifiers": [{"key": "age", "min": 0, "max": 50}],
@@ -80,7 +80,7 @@ def _close_step(saved: bytes | None) -> Step:
     return KAnonymityStep(TCloseness.model_validate(body), SCHEMA, {}, 7, saved)
 
 
-def _window_step(saved: bytes | None) -> Step:
+def _window_step(saved: bytes | None) -> StatefulStep:
     return WindowStep(
         Window(size=12, advance=6, grace=3),
         [Shuffling(keys=("age",))],
@@ -91,7 +91,7 @@ def _window_step(saved: bytes | None) -> Step:
     )
 
 
-def _holding_step(saved: bytes | None) -> Step:
+def _holding_step(saved: bytes | None) -> StatefulStep:
     return WindowStep(
         Window(size=5),
         [UnivariateMicroaggregation(keys=("age",), k=4, shortfall="hold")],
@@ -137,7 +137,7 @@ def test_they_do_not_count_in_figures() -> None:
     # So large an epsilon that there is no noise to speak of.
     body = {"aggregates": [{"name": "n", "mode": "count"}], "epsilon": 100, "budget": 1000}
 
-    def make(saved: bytes | None) -> Step:
+    def make(saved: bytes | None) -> StatefulStep:
         return DifferentialPrivacyStep(
             DifferentialPrivacy.model_validate(body),
             Window(size=100),

@@ -21,7 +21,7 @@ from penstock.definitions.anonymizers.stateful import (
 )
 from penstock.masks.fields import Field
 from penstock.model.kinds.views import Window
-from penstock.pipeline.anonymizers.stateful import Outcome
+from penstock.pipeline.anonymizers.stateful import StepOutcome
 from penstock.pipeline.anonymizers.windows import LATE, WindowStep
 from penstock.pipeline.records.columns import OFFSET, PERSON, SUBJECT, TIME, WINDOW, arrow_schema
 
@@ -53,7 +53,7 @@ def _table(given_rows: Sequence[Row], first: int) -> pa.Table:
 
 def _run(
     window: Window, anonymizers: Sequence[StatefulAnonymizer], batches: Sequence[Sequence[Row]]
-) -> list[Outcome]:
+) -> list[StepOutcome]:
     """Feed batches, and save and load between them, as a restart would."""
     saved: bytes | None = None
     outcomes = []

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.store.audit import merkle
-from penstock.store.audit.merkle import Frontier, Node
+from penstock.store.audit.merkle import Frontier, TreeNode
 
 Leaves = list[bytes]
 
@@ -50,7 +50,7 @@ def grow(leaves: Leaves) -> tuple[Frontier, list[list[bytes]]]:
     return frontier, [frontier.append(merkle.hash_leaf(leaf)) for leaf in leaves]
 
 
-def read_nodes(kept: list[list[bytes]], nodes: list[Node]) -> dict[Node, bytes]:
+def read_nodes(kept: list[list[bytes]], nodes: list[TreeNode]) -> dict[TreeNode, bytes]:
     return {node: kept[node.leaf][node.level] for node in nodes}
 
 

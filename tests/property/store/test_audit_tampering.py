@@ -18,7 +18,16 @@ import pytest
 from hypothesis import assume, given, reject, settings
 from hypothesis import strategies as st
 
-from penstock.store.audit import AuditLog, Entry, Head, Outcome, Pseudonyms, Signer, Verdict, verify
+from penstock.store.audit import (
+    AuditLog,
+    AuditVerdict,
+    Entry,
+    Head,
+    Outcome,
+    Pseudonyms,
+    Signer,
+    verify,
+)
 from penstock.store.audit.entry import encode
 from penstock.store.audit.merkle import Frontier, hash_leaf
 from penstock.store.database import Database
@@ -110,7 +119,7 @@ class Copy:
             "UPDATE audit_tip SET frontier=?, root=?, size=?", bytes(edge), edge.root(), edge.size
         )
 
-    def verify(self, *kept: Head) -> Verdict:
+    def verify(self, *kept: Head) -> AuditVerdict:
         with Database.open(f"sqlite:///{self.path}") as database:
             return verify(database, SIGNER.public_keys, kept=kept)
 

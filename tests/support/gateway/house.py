@@ -17,7 +17,7 @@ from penstock.mqtt import Publish
 from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.database import Database
-from penstock.store.situations import Situations
+from penstock.store.detection.situations import Situations
 from tests.support.gateway.harness import GatewayThread, run_gateway, write_config
 from tests.support.gateway.raw import RawClient
 from tests.support.gateway.ward import define, login, settings

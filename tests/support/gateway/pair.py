@@ -16,7 +16,7 @@ from penstock.policy.access.emergencies import SituationsUnknownError
 from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.database import Database
-from penstock.store.situations import Situations
+from penstock.store.detection.situations import Situations
 from tests.support.gateway.harness import (
     GatewayProcess,
     GatewayThread,

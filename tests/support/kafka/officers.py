@@ -17,11 +17,10 @@ from penstock.kafka import AccessAudit, Administration, open_administration
 from penstock.model.document import Document
 from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms
-from penstock.store.audit.reading import read_after
-from penstock.store.change_records import recorder
-from penstock.store.checked import CheckedDefinitions
+from penstock.store.audit.reader import read_after
 from penstock.store.database import Database
-from penstock.store.definitions import Definitions
+from penstock.store.definitions.checked import CheckedDefinitions, recorder
+from penstock.store.definitions.history import Definitions
 
 
 class Officer:

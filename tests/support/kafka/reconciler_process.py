@@ -14,9 +14,9 @@ from penstock.config.secrets import KeyFile, SecretFile
 from penstock.config.sections.brokers import KafkaSettings
 from penstock.kafka import open_reconciler
 from penstock.store import kafka_users
-from penstock.store.checked import CheckedDefinitions
 from penstock.store.database import Database
-from penstock.store.definitions import Definitions
+from penstock.store.definitions.checked import CheckedDefinitions
+from penstock.store.definitions.history import Definitions
 
 HOLD_SECONDS = 2.0
 """How long who comes next has to wait after a kill; shorter than in earnest."""

@@ -35,10 +35,10 @@ from penstock.components import PostgresServer
 from penstock.errors import UnavailableError
 from penstock.model.document import Document, Key
 from penstock.store.database import Database
-from penstock.store.definitions import Definitions
-from penstock.store.edits import Delete, Edit, Put
+from penstock.store.definitions.edits import Delete, Edit, Put
+from penstock.store.definitions.history import Definitions
+from penstock.store.definitions.snapshots import Snapshot
 from penstock.store.schema import epochs, revisions
-from penstock.store.snapshots import Snapshot
 
 ACCOUNTS = 6
 TOTAL = 1000

@@ -14,7 +14,7 @@ from penstock.kafka.audit import SINGLE, AccessAudit
 from penstock.kafka.drift import Drift
 from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms
-from penstock.store.audit.reading import read_after
+from penstock.store.audit.reader import read_after
 from penstock.store.database import Database
 from penstock.store.kafka_users import KafkaUsers, SealedCredential
 

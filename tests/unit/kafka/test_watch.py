@@ -10,9 +10,9 @@ from penstock.components.processes import free_port
 from penstock.config import load
 from penstock.kafka import open_reconciler
 from penstock.kafka.watch import BEHIND, FAILURES, make_health, run_watch
-from penstock.store.checked import CheckedDefinitions
 from penstock.store.database import Database
-from penstock.store.definitions import Definitions
+from penstock.store.definitions.checked import CheckedDefinitions
+from penstock.store.definitions.history import Definitions
 
 PATIENCE = 120.0
 

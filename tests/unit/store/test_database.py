@@ -22,11 +22,11 @@ from sqlalchemy.exc import IntegrityError
 
 import penstock.store
 from penstock.errors import UnavailableError, UsageError
-from penstock.store import engines, upgrade
+from penstock.store import engines, migrations
 from penstock.store.database import Database
 from penstock.store.schema import epochs, metadata
 
-versions = sa.table(upgrade.VERSION_TABLE, sa.column("version_num"))
+versions = sa.table(migrations.VERSION_TABLE, sa.column("version_num"))
 
 OPEN = (
     "import sys; from penstock.store.database import Database; Database.open(sys.argv[1]).close()"
@@ -48,17 +48,17 @@ def test_the_migrations_make_exactly_the_tables_of_the_metadata(database: Databa
         if ".migrations." not in module.name:
             importlib.import_module(module.name)
     with database.read() as connection:
-        options = {"version_table": upgrade.VERSION_TABLE, "compare_type": True}
+        options = {"version_table": migrations.VERSION_TABLE, "compare_type": True}
         context = MigrationContext.configure(connection, opts=options)
         assert compare_metadata(context, metadata) == []
 
 
 def test_the_versions_are_one_line(database: Database) -> None:
-    files = sorted((upgrade.MIGRATIONS / "versions").glob("[0-9]*.py"))
+    files = sorted((migrations.MIGRATIONS / "versions").glob("[0-9]*.py"))
     numbers = [path.name[:4] for path in files]
     assert numbers == [f"{number:04}" for number in range(1, len(files) + 1)]
     with database.read() as connection:
-        assert upgrade.database_version(connection) == numbers[-1] == upgrade.code_version()
+        assert migrations.database_version(connection) == numbers[-1] == migrations.code_version()
 
 
 def test_opening_a_current_database_does_not_load_alembic(sqlite_url: str) -> None:
@@ -88,13 +88,13 @@ def test_an_older_database_is_upgraded_and_keeps_what_it_holds(store_url: str) -
     address = engines.Address.parse(store_url)
     with Database(address, engines.create_engine(address)) as old, old.write() as connection:
         config = Config()
-        config.set_main_option("script_location", str(upgrade.MIGRATIONS))
-        config.attributes.update(connection=connection, version_table=upgrade.VERSION_TABLE)
+        config.set_main_option("script_location", str(migrations.MIGRATIONS))
+        config.attributes.update(connection=connection, version_table=migrations.VERSION_TABLE)
         command.upgrade(config, "0001")
         connection.execute(epochs.insert().values(row(1)))
     with Database.open(store_url) as database:
         with database.read() as connection:
-            assert upgrade.database_version(connection) == upgrade.code_version()
+            assert migrations.database_version(connection) == migrations.code_version()
         assert newest(database) == 1
 
 

@@ -14,7 +14,7 @@ from penstock.masks.supplies import KEY_VAULT, fingerprint
 from penstock.model.kinds import Stream, View
 from penstock.store.audit import AuditLog, Pseudonyms, read_last
 from penstock.store.database import Database
-from penstock.store.detokenization import MOST_TOKENS, Detokenizer, Request
+from penstock.store.detokenization import MOST_TOKENS, DetokenizationRequest, Detokenizer
 from penstock.store.vault import StoreVault
 
 SECRET = bytes(range(32))
@@ -61,7 +61,7 @@ class Office:
         self.token: str = made["pid"]
 
     def ask(self, *tokens: str, user: str = "ann", secret: bytes = SECRET) -> list[Any]:
-        request = Request(user, "research", "pid", tokens or (self.token,), "recall")
+        request = DetokenizationRequest(user, "research", "pid", tokens or (self.token,), "recall")
         return [answer.value for answer in self.clerk.turn_back(request, lambda: secret)]
 
     def entries(self) -> list[dict[str, Any]]:
@@ -136,6 +136,6 @@ def test_the_same_token_has_the_same_digest_and_others_have_others(office: Offic
 )
 def test_limits_of_a_request(wrong: dict[str, Any]) -> None:
     right = {"user": "ann", "view": "v", "field": "f", "tokens": ("x",), "reason": "why"}
-    Request(**right)  # type: ignore[arg-type]
+    DetokenizationRequest(**right)  # type: ignore[arg-type]
     with pytest.raises(UsageError):
-        Request(**(right | wrong))
+        DetokenizationRequest(**(right | wrong))

@@ -13,12 +13,12 @@ from penstock.clock import boot_clock
 from penstock.errors import UsageError
 from penstock.model.document import Document, Key
 from penstock.store.database import Database
-from penstock.store.definitions import Definitions
-from penstock.store.edits import Delete, Edit, Put
+from penstock.store.definitions.edits import Delete, Edit, Put
+from penstock.store.definitions.history import Definitions
+from penstock.store.definitions.snapshots import Update
 from penstock.store.feed import Bell, open_feed
 from penstock.store.follower import Follower, StaleError
 from penstock.store.schema import epochs
-from penstock.store.snapshots import Update
 
 SOON = 20.0
 A, B = Key("topic", "a"), Key("topic", "b")

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from penstock.errors import UsageError
 from penstock.store.database import Database
-from penstock.store.definitions import Definitions
+from penstock.store.definitions.history import Definitions
 from penstock.store.kafka_users import (
     HOLD_SECONDS,
     BusyError,

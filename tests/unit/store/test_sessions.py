@@ -8,7 +8,7 @@ from alembic import command
 from alembic.config import Config
 
 from penstock.errors import UnavailableError
-from penstock.store import upgrade
+from penstock.store import migrations
 from penstock.store.database import Database
 from penstock.store.sessions import (
     NEVER,
@@ -152,8 +152,8 @@ def test_sessions_from_before_they_had_holders_can_be_taken_up(sqlite_url: str) 
     engine = sa.create_engine(sqlite_url)
     with engine.begin() as connection:
         config = Config()
-        config.set_main_option("script_location", str(upgrade.MIGRATIONS))
-        config.attributes.update(connection=connection, version_table=upgrade.VERSION_TABLE)
+        config.set_main_option("script_location", str(migrations.MIGRATIONS))
+        config.attributes.update(connection=connection, version_table=migrations.VERSION_TABLE)
         command.upgrade(config, "0003")
         row = {"client": digest("c"), "principal": "alice", "last_number": 3}
         columns: list[sa.ColumnClause[object]] = [sa.column(name) for name in row]

@@ -16,7 +16,7 @@ from penstock.components import COMPONENTS, Component
 from penstock.config import Config, SecretVariable, load
 from penstock.config.loader import check, read_text
 from penstock.store.database import Database
-from penstock.store.upgrade import VERSION_TABLE, code_version
+from penstock.store.migrations import VERSION_TABLE, code_version
 from penstock.supervisor.checks import Finding, Verdict, data, machine, network, run_checks
 from penstock.supervisor.checks.network import check_access
 from penstock.supervisor.part import Part

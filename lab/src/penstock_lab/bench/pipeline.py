@@ -35,7 +35,7 @@ from penstock.masks.fields import Field
 from penstock.model.kinds import Stream
 from penstock.model.kinds.views import Window
 from penstock.pipeline.anonymizers.k_anonymity import KAnonymityStep
-from penstock.pipeline.anonymizers.stateful import Step
+from penstock.pipeline.anonymizers.stateful import StatefulStep
 from penstock.pipeline.anonymizers.windows import WindowStep
 from penstock.pipeline.records.columns import OFFSET, PERSON, SUBJECT, TIME, arrow_schema
 from penstock.pipeline.session import open_session
@@ -154,13 +154,13 @@ def _measure_steps(*, quick: bool) -> dict[str, Any]:
     return figures
 
 
-def _make_window_step() -> Step:
+def _make_window_step() -> StatefulStep:
     anonymizer = Aggregation.model_validate({"keys": ["q0"], "aggregation_mode": "average"})
     schema = {name: Field.of("double") for name in SIX}
     return WindowStep(Window(size=25), [anonymizer], schema, by_arrival=False, secret=SECRET)
 
 
-def _make_k_step() -> Step:
+def _make_k_step() -> StatefulStep:
     parameters = KAnonymization.model_validate(
         {
             "quasi_identifiers": [{"key": name, "min": 0, "max": 1} for name in SIX],
@@ -171,7 +171,7 @@ def _make_k_step() -> Step:
     return KAnonymityStep(parameters, {name: Field.of("double") for name in SIX}, {}, 0)
 
 
-def _time_step(step: Step, size: int, batch: int = 50_000) -> float:
+def _time_step(step: StatefulStep, size: int, batch: int = 50_000) -> float:
     draw = np.random.default_rng(0)
     schema = arrow_schema({name: Field.of("double") for name in SIX}, OFFSET, PERSON, TIME, SUBJECT)
     seconds = 0.0

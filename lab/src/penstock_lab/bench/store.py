@@ -27,8 +27,8 @@ from penstock.components import PostgresServer
 from penstock.errors import UnavailableError
 from penstock.model.document import Document
 from penstock.store.database import Database
-from penstock.store.definitions import Change, Definitions
-from penstock.store.edits import Put
+from penstock.store.definitions.edits import Put
+from penstock.store.definitions.history import Change, Definitions
 from penstock.store.follower import Follower
 
 GOAL_MS = {"sqlite": 200.0, "postgresql": 50.0}

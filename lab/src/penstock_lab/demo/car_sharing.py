@@ -22,9 +22,9 @@ from penstock.definitions import read_text
 from penstock.definitions.authorizer import make_authorizer
 from penstock.policy.authorizer import make_request
 from penstock.policy.decision import Explanation
-from penstock.store.checked import CheckedDefinitions
 from penstock.store.database import Database
-from penstock.store.definitions import Definitions
+from penstock.store.definitions.checked import CheckedDefinitions
+from penstock.store.definitions.history import Definitions
 from penstock_lab.demo.car_sharing_clients import Cast, Service
 from penstock_lab.demo.stage import Place, set_up
 from penstock_lab.demo.story import Story

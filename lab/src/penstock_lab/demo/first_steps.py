@@ -10,9 +10,9 @@ from penstock.components import MosquittoServer
 from penstock.definitions import read_text
 from penstock.definitions.authorizer import make_authorizer
 from penstock.policy.authorizer import make_request
-from penstock.store.checked import CheckedDefinitions
 from penstock.store.database import Database
-from penstock.store.definitions import Definitions
+from penstock.store.definitions.checked import CheckedDefinitions
+from penstock.store.definitions.history import Definitions
 from penstock_lab.demo.story import Story
 
 TOPIC = "home/sensors/power/392"

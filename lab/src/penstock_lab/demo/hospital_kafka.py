@@ -37,9 +37,9 @@ from penstock.kafka import Administration, Cluster, make_topics, open_administra
 from penstock.model.document import Document
 from penstock.model.kinds import Stream
 from penstock.pipeline.service.control import Control
-from penstock.store.checked import CheckedDefinitions
 from penstock.store.database import Database
-from penstock.store.definitions import Definitions
+from penstock.store.definitions.checked import CheckedDefinitions
+from penstock.store.definitions.history import Definitions
 from penstock_lab.demo.hospital import AUDIENCES, PATIENTS, SEED, compare
 from penstock_lab.demo.hospital_clients import TAKEN, Message, Publisher
 from penstock_lab.demo.stage import Place, set_up

@@ -21,9 +21,9 @@ from argon2 import PasswordHasher
 
 from penstock.components import MosquittoServer, processes
 from penstock.model.document import Document
-from penstock.store.checked import CheckedDefinitions
 from penstock.store.database import Database
-from penstock.store.definitions import Definitions
+from penstock.store.definitions.checked import CheckedDefinitions
+from penstock.store.definitions.history import Definitions
 
 _RUN = "import sys; from penstock.cli import main; main(sys.argv[1:])"
 

@@ -90,7 +90,7 @@ def _find_applying(
 
     Where the topic does not tell whose situation counts, they are those of everybody.
     """
-    from penstock.store.situations import as_stored
+    from penstock.store.detection.tables import as_stored
 
     if emergency is None:
         return []

@@ -23,7 +23,7 @@ from penstock.errors import UnavailableError, quote
 if TYPE_CHECKING:
     from penstock.definitions.emergency_grants import Grant
     from penstock.model.kinds import Plan
-    from penstock.store.situations import Standing, Transition
+    from penstock.store.detection.tables import Standing, Transition
 
 NOTHING = "⊥"
 MOST_NAMES = 12
@@ -219,8 +219,8 @@ def diagram(plan: str, output: Path, current: bool, as_json: bool) -> None:
 def _find_trouble(desk: Desk) -> str | None:
     """Say where what is shown may be out of date: nobody detects."""
     from penstock.model.kinds import Scenario
-    from penstock.store.detection import find_detector
-    from penstock.store.live_situations import find_trouble
+    from penstock.store.detection.journal import find_detector
+    from penstock.store.detection.situations import find_trouble
 
     if not desk.definitions.of(Scenario):
         return "no scenario is defined"

@@ -26,8 +26,8 @@ from penstock.policy.access.emergencies import RecordedSituations, SituationBoar
 
 if TYPE_CHECKING:
     from penstock.definitions import DefinitionSet
-    from penstock.store.checked import CheckedDefinitions
     from penstock.store.database import Database
+    from penstock.store.definitions.checked import CheckedDefinitions
 
 NONE = "none"
 
@@ -72,8 +72,8 @@ class Known:
 @contextmanager
 def open_questions() -> Iterator[tuple[CheckedDefinitions, Database]]:
     """Open definitions and situations, to ask about them."""
-    from penstock.store.checked import CheckedDefinitions
-    from penstock.store.definitions import Definitions
+    from penstock.store.definitions.checked import CheckedDefinitions
+    from penstock.store.definitions.history import Definitions
 
     settings = configuration()
     refuse_missing_store(settings)
@@ -95,8 +95,8 @@ def situation_option(function: Function) -> Function:
 def know(given: tuple[str, ...], definitions: DefinitionSet, database: Database) -> Known:
     """Return the situations that are supposed, or else those that hold now."""
     from penstock.definitions.authorizer import suppose_situations
-    from penstock.store.live_situations import read_live
-    from penstock.store.situations import as_stored
+    from penstock.store.detection.situations import read_live
+    from penstock.store.detection.tables import as_stored
 
     supposed = parse_situations(given)
     if supposed is not None:
@@ -149,7 +149,7 @@ def render_seen(console: Console, known: Known, witness: RecordedSituations) -> 
 
 
 def _is_seen(held: Held, seen: Mapping[tuple[str, str | None], tuple[str, ...]]) -> bool:
-    from penstock.store.situations import as_stored
+    from penstock.store.detection.tables import as_stored
 
     if held.situation in seen.get((held.scenario, None), ()):
         return True

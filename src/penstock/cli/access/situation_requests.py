@@ -30,7 +30,7 @@ from penstock.cli.output import Function, json_option, show, table
 from penstock.errors import PenstockError, UsageError, quote
 
 if TYPE_CHECKING:
-    from penstock.store.situations import Request
+    from penstock.store.detection.tables import Request
 
 WAIT_SECONDS = 10.0
 _LOOK_SECONDS = 0.1
@@ -302,7 +302,7 @@ def _wait(look: Callable[[], Request], seconds: float) -> Request:
 
 
 def _find_cause(desk: Desk) -> str:
-    from penstock.store.detection import find_detector
+    from penstock.store.detection.journal import find_detector
 
     detector = find_detector(desk.database)
     if detector is None or not detector.is_alive(datetime.now(UTC)):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from penstock.store.audit.log import AuditLog
     from penstock.store.audit.pseudonyms import Pseudonyms
     from penstock.store.database import Database
-    from penstock.store.situations import Situations
+    from penstock.store.detection.situations import Situations
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Desk:
     ) -> None:
         """Put on record that somebody was refused, and over what."""
         from penstock.store.audit.entry import Entry, Outcome
-        from penstock.store.situations import name_details
+        from penstock.store.detection.situations import name_details
 
         entry = Entry.make(
             "situation.refused",
@@ -124,9 +124,9 @@ def open_desk() -> Iterator[Desk]:
     """Open the store with its audit log, for as long as the block lasts."""
     from penstock.store.audit.log import AuditLog
     from penstock.store.audit.pseudonyms import Pseudonyms
-    from penstock.store.checked import CheckedDefinitions
-    from penstock.store.definitions import Definitions
-    from penstock.store.situations import Situations
+    from penstock.store.definitions.checked import CheckedDefinitions
+    from penstock.store.definitions.history import Definitions
+    from penstock.store.detection.situations import Situations
     from penstock.telemetry import configure
 
     config = configuration()

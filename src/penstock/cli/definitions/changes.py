@@ -13,7 +13,7 @@ from penstock.cli.output import json_option, show
 from penstock.cli.session import actor, change_definitions, open_definitions
 from penstock.definitions import Difference, after_applying, differences, read_paths
 from penstock.errors import InvalidError, UsageError
-from penstock.store.definitions import Change
+from penstock.store.definitions.history import Change
 
 COLOURS = {"create": "green", "update": "yellow", "delete": "red"}
 LIST_LIMIT = 50

@@ -21,7 +21,7 @@ from penstock.model.document import Document, Key
 from penstock.model.kinds import KINDS
 
 if TYPE_CHECKING:
-    from penstock.store.definitions import Epoch, Revision
+    from penstock.store.definitions.history import Epoch, Revision
 
 SUMMARY = 120
 MOST_WORDS = 6

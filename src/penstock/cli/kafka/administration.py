@@ -31,9 +31,8 @@ def open_officer(*, service: str | None = None) -> Iterator[Administration]:
     from penstock.kafka import AccessAudit, open_administration
     from penstock.store.audit.log import AuditLog
     from penstock.store.audit.pseudonyms import Pseudonyms
-    from penstock.store.change_records import recorder
-    from penstock.store.checked import CheckedDefinitions
-    from penstock.store.definitions import Definitions
+    from penstock.store.definitions.checked import CheckedDefinitions, recorder
+    from penstock.store.definitions.history import Definitions
     from penstock.telemetry import configure
 
     settings = configuration()

@@ -25,7 +25,6 @@ from penstock.cli.output import console, json_option, print_json, show
 from penstock.cli.session import configuration, open_database
 from penstock.config import Config
 from penstock.errors import UsageError, quote
-from penstock.store.audit.anchors import anchor_path, load_head
 from penstock.store.audit.entry import CODE, Outcome
 from penstock.store.audit.errors import TamperedError
 from penstock.store.audit.proofs import (
@@ -35,9 +34,9 @@ from penstock.store.audit.proofs import (
     prove_inclusion,
 )
 from penstock.store.audit.pseudonyms import Pseudonyms
-from penstock.store.audit.reading import Filter, Recorded, newest_head, read_after, read_last
-from penstock.store.audit.signing import Head, PublicKeys, public_path
-from penstock.store.audit.verification import Verdict, verify
+from penstock.store.audit.reader import Filter, Recorded, newest_head, read_after, read_last
+from penstock.store.audit.signatures import Head, PublicKeys, anchor_path, load_head, public_path
+from penstock.store.audit.verification import AuditVerdict, verify
 from penstock.store.database import Database
 
 POLL_SECONDS = 0.25
@@ -245,7 +244,7 @@ def verify_log(
         ctx.exit(TamperedError.exit_code)
 
 
-def _draw(target: Console, verdict: Verdict) -> None:
+def _draw(target: Console, verdict: AuditVerdict) -> None:
     if verdict.ok:
         words = f"{verdict.size} entries are as they were signed ({verdict.heads} signed heads)"
         target.print(Text.assemble(("ok: ", "bold green"), words))

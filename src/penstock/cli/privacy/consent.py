@@ -23,7 +23,7 @@ from penstock.cli.session import authenticate, configuration, open_database, ref
 from penstock.errors import UsageError
 
 if TYPE_CHECKING:
-    from penstock.store.consent_desk import ConsentDesk
+    from penstock.store.consent import ConsentDesk
 
 LONGEST_INPUT = 16 * 1024 * 1024
 LINES = "-"
@@ -158,10 +158,9 @@ def _open_desk() -> Iterator[ConsentDesk]:
     """Open the choices with their audit log, for as long as the block lasts."""
     from penstock.store.audit.log import AuditLog
     from penstock.store.audit.pseudonyms import Pseudonyms
-    from penstock.store.checked import CheckedDefinitions
-    from penstock.store.consent import ConsentBook
-    from penstock.store.consent_desk import ConsentDesk
-    from penstock.store.definitions import Definitions
+    from penstock.store.consent import ConsentBook, ConsentDesk
+    from penstock.store.definitions.checked import CheckedDefinitions
+    from penstock.store.definitions.history import Definitions
     from penstock.telemetry import configure
 
     config = configuration()

@@ -21,7 +21,7 @@ from penstock.cli.session import authenticate, configuration, open_database, ref
 from penstock.errors import UsageError
 
 if TYPE_CHECKING:
-    from penstock.store.detokenization import Answer
+    from penstock.store.detokenization import DetokenizedValue
 
 LONGEST_INPUT = 8 * 1024 * 1024
 
@@ -56,17 +56,17 @@ def command(
     is recorded in the audit log first. Tokens of `method: vault` and `method: ff1` can be
     turned back; those of `method: pseudonym` nobody can turn back.
     """
-    from penstock.store.detokenization import Detokenizer, Request
+    from penstock.store.detokenization import DetokenizationRequest, Detokenizer
 
     config = configuration()
     refuse_missing_store(config)
-    asked = Request(user, view, field, tokens or _read_tokens(), reason)
+    asked = DetokenizationRequest(user, view, field, tokens or _read_tokens(), reason)
     known = authenticate(config, user, password_file)
     with open_database(config) as database:
         from penstock.store.audit.log import AuditLog
         from penstock.store.audit.pseudonyms import Pseudonyms
-        from penstock.store.checked import CheckedDefinitions
-        from penstock.store.definitions import Definitions
+        from penstock.store.definitions.checked import CheckedDefinitions
+        from penstock.store.definitions.history import Definitions
 
         snapshot, definitions = CheckedDefinitions(Definitions(database)).current()
         log = AuditLog.open(database, config.audit.signing_key)
@@ -84,7 +84,7 @@ def command(
     return 0
 
 
-def _render(target: Console, answers: list[Answer]) -> None:
+def _render(target: Console, answers: list[DetokenizedValue]) -> None:
     shown = table("token", "original")
     for answer in answers:
         value = "unknown" if answer.value is None else str(answer.value)

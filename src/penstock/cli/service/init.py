@@ -17,7 +17,7 @@ from penstock.config.reference import write_template
 from penstock.config.secrets import generate_key
 from penstock.errors import UnavailableError, UsageError, quote
 from penstock.store.audit.pseudonyms import Pseudonyms
-from penstock.store.audit.signing import Signer
+from penstock.store.audit.signatures import Signer
 from penstock.telemetry import configure
 
 READABLE = 0o644

@@ -150,9 +150,9 @@ def run(once: bool) -> None:
     from penstock.pipeline.service.manager import Manager
     from penstock.pipeline.service.process import run_until_told
     from penstock.pipeline.session import open_session
-    from penstock.store.checked import CheckedDefinitions
     from penstock.store.consent import ConsentBook
-    from penstock.store.definitions import Definitions
+    from penstock.store.definitions.checked import CheckedDefinitions
+    from penstock.store.definitions.history import Definitions
     from penstock.store.vault import VaultAddress
     from penstock.telemetry import configure, install_hooks
 

@@ -50,7 +50,7 @@ LARGEST: Final = 1e15
 Bound = Annotated[float | int, Parameter(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
 
 
-class Aggregate(Part):
+class NoisyAggregate(Part):
     """One figure that is published of each group of a window."""
 
     name: OutputName = Parameter(description="What the figure is called in the view.")
@@ -115,7 +115,7 @@ class DifferentialPrivacy(StatefulAnonymizer):
     family: ClassVar[Literal["window", "table"]] = "table"
     windowed: ClassVar[bool] = True
 
-    aggregates: tuple[Aggregate, ...] = Parameter(
+    aggregates: tuple[NoisyAggregate, ...] = Parameter(
         min_length=1,
         max_length=MAX_AGGREGATES,
         strict=False,

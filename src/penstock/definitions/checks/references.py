@@ -19,7 +19,7 @@ from penstock.model.definition import Definition, Reference, Steps, marked
 from penstock.model.document import Key
 
 
-class Link(NamedTuple):
+class ReferenceLink(NamedTuple):
     """One reference: from where, what kind of reference, to what."""
 
     source: Key
@@ -33,7 +33,7 @@ class ReferenceIndex:
 
     def __init__(
         self,
-        outgoing: dict[Key, tuple[Link, ...]] | None = None,
+        outgoing: dict[Key, tuple[ReferenceLink, ...]] | None = None,
         incoming: dict[Key, frozenset[Key]] | None = None,
         counts: dict[str, int] | None = None,
     ) -> None:
@@ -89,7 +89,7 @@ class ReferenceIndex:
                 locate(cycle[0], ()), f"refers to itself: {way}", "remove one of these steps"
             )
 
-    def _is_free(self, link: Link) -> bool:
+    def _is_free(self, link: ReferenceLink) -> bool:
         return link.marker.when_declared and not self._counts.get(link.target.kind)
 
     def _cycles(self, starts: Iterable[Key]) -> Iterator[list[Key]]:
@@ -124,14 +124,16 @@ class ReferenceIndex:
         return (link.target for link in self._outgoing.get(key, ()) if link.marker.acyclic)
 
 
-def _links(definition: Definition) -> Iterator[Link]:
+def _links(definition: Definition) -> Iterator[ReferenceLink]:
     for marker, path, text in marked(definition):
         if isinstance(marker, Reference) and text.startswith(marker.prefix):
             name = text.removeprefix(marker.prefix)
-            yield Link(definition.key, path, marker, Key(marker.kind, name))
+            yield ReferenceLink(definition.key, path, marker, Key(marker.kind, name))
 
 
-def _dangling(link: Link, known: AbstractSet[Key], locate: Locate, *, deleted: bool) -> Problem:
+def _dangling(
+    link: ReferenceLink, known: AbstractSet[Key], locate: Locate, *, deleted: bool
+) -> Problem:
     if deleted:
         return Problem(
             locate(link.source, link.path),

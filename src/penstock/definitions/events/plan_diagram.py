@@ -12,7 +12,14 @@ from collections.abc import Mapping
 from typing import Final
 from xml.sax.saxutils import escape
 
-from penstock.definitions.events.plan_layout import BOX_HEIGHT, MARGIN, Arrow, Box, Layout, lay_out
+from penstock.definitions.events.plan_layout import (
+    BOX_HEIGHT,
+    MARGIN,
+    Arrow,
+    Box,
+    PlanLayout,
+    lay_out,
+)
 from penstock.model.kinds.plans import Plan
 
 CORNER: Final = 12.0
@@ -72,7 +79,7 @@ def draw_plan(plan: Plan, occupied: Mapping[str, int] | None = None) -> str:
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _line(arrow: Arrow, layout: Layout) -> str:
+def _line(arrow: Arrow, layout: PlanLayout) -> str:
     """Draw an arrow: away from its box, along its lane, to the other box."""
     box = layout.boxes[arrow.source]
     edge = box.y if arrow.rises else box.y + BOX_HEIGHT
@@ -112,7 +119,7 @@ def _label(arrow: Arrow) -> str:
     return "".join([*lines, "</g>"])
 
 
-def _box(box: Box, layout: Layout, count: int) -> str:
+def _box(box: Box, layout: PlanLayout, count: int) -> str:
     levels = sorted({it.level for it in layout.boxes[1:]})
     middle = box.x + box.width / 2
     if box.situation is None:

@@ -93,7 +93,7 @@ class Arrow:
 
 
 @dataclass(slots=True)
-class Layout:
+class PlanLayout:
     """A diagram, before it is drawn."""
 
     boxes: list[Box]
@@ -102,13 +102,13 @@ class Layout:
     height: float = 0.0
 
 
-def lay_out(plan: Plan) -> Layout:
+def lay_out(plan: Plan) -> PlanLayout:
     """Place everything."""
     ordered = sorted(plan.situations, key=lambda it: it.level)
     boxes = [Box(None, 0), *(Box(it.id, it.level, it.description) for it in ordered)]
     places = {box.situation: number for number, box in enumerate(boxes)}
     arrows = [Arrow(it, places[it.source], places[it.target]) for it in plan.evolutions]
-    layout = Layout(boxes, arrows)
+    layout = PlanLayout(boxes, arrows)
     _place_boxes(layout)
     _place_ports(layout)
     _make_room(layout)
@@ -126,7 +126,7 @@ def _words(text: str) -> float:
     return len(text) * LABEL_WIDTH
 
 
-def _ports(layout: Layout, number: int, *, above: bool) -> list[tuple[Arrow, bool]]:
+def _ports(layout: PlanLayout, number: int, *, above: bool) -> list[tuple[Arrow, bool]]:
     """Return the arrows at one side of a box in order, and whether each leaves there."""
     left: list[tuple[Arrow, bool]] = []
     right: list[tuple[Arrow, bool]] = []
@@ -147,7 +147,7 @@ def _ports(layout: Layout, number: int, *, above: bool) -> list[tuple[Arrow, boo
     return left + right
 
 
-def _place_boxes(layout: Layout) -> None:
+def _place_boxes(layout: PlanLayout) -> None:
     x = MARGIN
     for number, box in enumerate(layout.boxes):
         ports = max(len(_ports(layout, number, above=it)) for it in (True, False))
@@ -158,7 +158,7 @@ def _place_boxes(layout: Layout) -> None:
     layout.width = x - GAP + MARGIN
 
 
-def _place_ports(layout: Layout) -> None:
+def _place_ports(layout: PlanLayout) -> None:
     for number, box in enumerate(layout.boxes):
         for above in (True, False):
             ports = _ports(layout, number, above=above)
@@ -172,7 +172,7 @@ def _place_ports(layout: Layout) -> None:
         arrow.label = (arrow.start + arrow.end) / 2
 
 
-def _make_room(layout: Layout) -> None:
+def _make_room(layout: PlanLayout) -> None:
     """Move boxes apart until the labels between neighbours fit."""
     for number in range(1, len(layout.boxes)):
         wanted = max(
@@ -204,7 +204,7 @@ def _assign_lanes(arrows: Iterable[Arrow]) -> None:
             lanes.append([(low, high)])
 
 
-def _place_rows(layout: Layout, *texts: float) -> None:
+def _place_rows(layout: PlanLayout, *texts: float) -> None:
     above = [it.lane + 1 for it in layout.arrows if it.rises]
     below = [it.lane + 1 for it in layout.arrows if not it.rises]
     top = HEADER + (FIRST_LANE + max(above) * LANE if above else MARGIN)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from penstock.gateway.authorization.rules import PRESUBSCRIPTION, RESERVATION
 from penstock.model.document import Key
 from penstock.model.kinds import Concern, kinds_of
-from penstock.store.snapshots import Snapshot
+from penstock.store.definitions.snapshots import Snapshot
 
 _DECIDING = kinds_of(Concern.PURPOSES) - {PRESUBSCRIPTION}
 

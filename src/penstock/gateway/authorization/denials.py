@@ -22,7 +22,7 @@ from penstock.gateway.session import ANONYMOUS, Session
 from penstock.policy.decision import Applied
 from penstock.store.audit.entry import Detail, Entry, Outcome, allow_detail
 from penstock.store.audit.errors import AuditFullError, AuditStoppedError
-from penstock.store.situations import name_details
+from penstock.store.detection.situations import name_details
 
 if TYPE_CHECKING:
     from penstock.store.audit.pseudonyms import Pseudonyms

@@ -43,8 +43,8 @@ from penstock.policy.purposes.declared_purposes import DeclaredPurposes
 from penstock.policy.purposes.engine import PurposeEngine, SubscriptionChanges
 from penstock.policy.purposes.settings import PurposeSettings
 from penstock.policy.purposes.subscriptions import Subscription
+from penstock.store.definitions.snapshots import Snapshot
 from penstock.store.sessions import StoredSubscription
-from penstock.store.snapshots import Snapshot
 
 RESERVATION = "reservation"
 PRESUBSCRIPTION = "presubscription"

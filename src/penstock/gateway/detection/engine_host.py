@@ -50,8 +50,8 @@ from penstock.gateway.replication.link import ReplicationTerms
 from penstock.gateway.replication.messages import SituationRow
 from penstock.gateway.replication.submissions import PublicationDecider
 from penstock.policy.access.emergencies import SituationBoard
-from penstock.store.detection import DetectionStore, Step
-from penstock.store.situations import Cause, Request
+from penstock.store.detection.journal import DetectedTransition, DetectionStore
+from penstock.store.detection.tables import Cause, Request
 from penstock.telemetry import get_logger, metrics
 
 _DETECTING = metrics.gauge(
@@ -79,7 +79,7 @@ class DetectionListener(Protocol):
     def resume_actions(self) -> None:
         """Go on with what was in the outbox before a restart."""
 
-    def record_transition(self, step: Step, request: Request | None) -> None:
+    def record_transition(self, step: DetectedTransition, request: Request | None) -> None:
         """Record a transition, and who requested it, if anybody, in the audit log."""
 
     def retry_deliveries(self) -> None:
@@ -243,7 +243,7 @@ class EngineHost:
         for it in result.transitions:
             self.board.move(it.scenario, it.subject, it.target)
             by_hand = request if it.cause is TransitionCause.HAND else None
-            step = Step(
+            step = DetectedTransition(
                 it.at,
                 it.scenario,
                 it.subject,
@@ -269,7 +269,7 @@ class EngineHost:
         self._listener.carry_out_actions()
         return ticket
 
-    def _record(self, step: Step, request: Request | None) -> None:
+    def _record(self, step: DetectedTransition, request: Request | None) -> None:
         _TRANSITIONS[step.cause].inc()
         self._listener.record_transition(step, request)
 
@@ -299,7 +299,7 @@ class EngineHost:
         now = self.clock.now()
         kept = {(name, who) for name, who, _ in rows}
         ended = [
-            Step(now, name, who, it, None, None, Cause.DEFINITIONS)
+            DetectedTransition(now, name, who, it, None, None, Cause.DEFINITIONS)
             for name, who, it in before
             if (name, who) not in kept
         ]

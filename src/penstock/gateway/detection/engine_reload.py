@@ -23,7 +23,7 @@ from penstock.cep.program import Program
 from penstock.errors import UnavailableError
 from penstock.gateway.detection.journal import Journal, Snapshot
 from penstock.gateway.detection.persistence import JournalWriter, StateOwner, fork_snapshot
-from penstock.store.detection import ClaimLostError
+from penstock.store.detection.journal import ClaimLostError
 from penstock.telemetry import get_logger
 
 _log = get_logger("gateway")

@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, NamedTuple, Protocol
 
 from penstock.errors import UnavailableError
-from penstock.store.detection import Batch, ClaimLostError, Step
+from penstock.store.detection.journal import ClaimLostError, DetectedTransition, JournalBatch
 from penstock.telemetry import get_logger
 
 PAUSE_SECONDS: Final = 0.01
@@ -42,7 +42,7 @@ class Snapshot(NamedTuple):
 class JournalBackend(Protocol):
     """Where the journal is written."""
 
-    async def write(self, batch: Batch, snapshot: Snapshot | None) -> None:
+    async def write(self, batch: JournalBatch, snapshot: Snapshot | None) -> None:
         """Write a batch durably, and after it a snapshot."""
 
     def snapshot(self) -> Snapshot | None:
@@ -69,7 +69,7 @@ class Journal:
         self._limit = snapshot_bytes
         self._size = 0
         self._records: list[bytes] = []
-        self._steps: list[Step] = []
+        self._steps: list[DetectedTransition] = []
         self._settled: list[tuple[str, str]] = []
         self._waiting: deque[tuple[int, Settled]] = deque()
         self._task: asyncio.Task[None] | None = None
@@ -78,7 +78,7 @@ class Journal:
     def add(
         self,
         record: bytes = b"",
-        steps: Iterable[Step] = (),
+        steps: Iterable[DetectedTransition] = (),
         settled: Iterable[tuple[str, str]] = (),
     ) -> int:
         """Add a step; return the ticket to `wait` with."""
@@ -130,7 +130,7 @@ class Journal:
     async def _write_all(self) -> None:
         ticket = self.added
         self.number += 1
-        batch = Batch(self.number, b"\n".join(self._records), self._steps, self._settled)
+        batch = JournalBatch(self.number, b"\n".join(self._records), self._steps, self._settled)
         self._records, self._steps, self._settled = [], [], []
         snapshot = None
         # In this very step: the state is the one after this batch.

@@ -20,7 +20,7 @@ from typing import Any, Final
 from penstock.errors import UnavailableError
 from penstock.gateway.detection.engine_host import EngineHost
 from penstock.gateway.detection.persistence import restore
-from penstock.store.detection import ClaimLostError, DetectionStore, Detector
+from penstock.store.detection.journal import ClaimLostError, DetectionStore, Detector
 from penstock.telemetry import get_logger
 
 _IDLE_SECONDS: Final = 3600.0

@@ -23,7 +23,7 @@ from typing import Any, Final
 import psutil
 
 from penstock.clock import boot_clock
-from penstock.store.detection import HOLDER_BYTES, DetectionStore, Detector
+from penstock.store.detection.journal import HOLDER_BYTES, DetectionStore, Detector
 
 _RENEWALS: Final = 3
 _MARK_LENGTH: Final = HOLDER_BYTES  # half of a holder's digits

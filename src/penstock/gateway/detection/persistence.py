@@ -32,7 +32,7 @@ from penstock.gateway.detection.journal import Snapshot
 from penstock.gateway.detection.leader_lease import LeaderLease
 from penstock.gateway.detection.outbox import Outbox
 from penstock.gateway.replication.deduplication import AppliedSubmissions, Qos2Duplicates
-from penstock.store.detection import Batch, ClaimLostError, DetectionStore
+from penstock.store.detection.journal import ClaimLostError, DetectionStore, JournalBatch
 from penstock.telemetry import get_logger
 
 _SIZE: Final = 4
@@ -191,7 +191,7 @@ class JournalWriter:
         self._run_in_thread = run_in_thread
         self._forked: asyncio.Task[None] | None = None
 
-    async def write(self, batch: Batch, snapshot: Snapshot | None) -> None:
+    async def write(self, batch: JournalBatch, snapshot: Snapshot | None) -> None:
         """Write a batch when all followers know it, and after it a snapshot."""
         await self._wait_replicated()
         sent = boot_clock()
@@ -246,7 +246,7 @@ class JournalWriter:
             self._owner.invalidate("store", "the store does not answer")
 
 
-def _write_batch(store: DetectionStore, batch: Batch, snapshot: Snapshot | None) -> None:
+def _write_batch(store: DetectionStore, batch: JournalBatch, snapshot: Snapshot | None) -> None:
     """Write a batch durably, and after it a snapshot."""
     if batch.data or batch.transitions or batch.settled:
         store.append(batch)

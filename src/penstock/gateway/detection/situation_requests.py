@@ -20,7 +20,8 @@ from penstock.cep.steps import record_set
 from penstock.clock import utc_now
 from penstock.errors import PenstockError, UnavailableError, UsageError, quote
 from penstock.gateway.detection.engine_host import EngineHost
-from penstock.store.situations import Request, Situations, as_stored
+from penstock.store.detection.situations import Situations
+from penstock.store.detection.tables import Request, as_stored
 from penstock.telemetry import get_logger
 
 _POLL_SECONDS: Final = 0.5

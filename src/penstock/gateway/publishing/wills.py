@@ -43,7 +43,7 @@ from penstock.gateway.session import Session
 from penstock.gateway.session_writer import SessionWriter
 from penstock.gateway.translation import MESSAGE_AIP, MESSAGE_PIP
 from penstock.mqtt import Connect, Publish, Reader, Sender, Will
-from penstock.store.detection import Detector
+from penstock.store.detection.journal import Detector
 from penstock.store.wills import DroppedWill, KeptWill, WillChange, WillStore, make_number
 from penstock.telemetry import get_logger
 

@@ -24,10 +24,10 @@ from penstock.gateway.connection.client_registry import ClientRegistry
 from penstock.gateway.connection.subscription_lifecycle import SubscriptionLifecycle
 from penstock.gateway.recording.topic_mapping import TopicMappings
 from penstock.model.document import Document, Key
-from penstock.store.checked import CheckedDefinitions
-from penstock.store.definitions import Change
+from penstock.store.definitions.checked import CheckedDefinitions
+from penstock.store.definitions.history import Change
+from penstock.store.definitions.snapshots import Snapshot, Update
 from penstock.store.follower import Follower
-from penstock.store.snapshots import Snapshot, Update
 from penstock.telemetry import get_logger
 
 _TAKE_SECONDS = 10.0

@@ -42,8 +42,9 @@ from penstock.gateway.replication.messages import PublishRequest
 from penstock.policy.purposes.notation import Notation
 from penstock.store.audit.entry import Entry, Outcome
 from penstock.store.audit.pseudonyms import Pseudonyms
-from penstock.store.detection import DetectionStore, Step
-from penstock.store.situations import Request, Situations, name_details
+from penstock.store.detection.journal import DetectedTransition, DetectionStore
+from penstock.store.detection.situations import Situations, name_details
+from penstock.store.detection.tables import Request
 
 _START_SECONDS = 30.0
 _THREADS = 2
@@ -184,12 +185,14 @@ class Emergencies:
         """Decide on the deliveries that waited for replicated state."""
         self._retry_deliveries()
 
-    def record_transition(self, step: Step, request: Request | None) -> None:
+    def record_transition(self, step: DetectedTransition, request: Request | None) -> None:
         """Record a transition in the audit log."""
         self._denials.record(lambda people: _entry(step, request, people, self._rules.epoch))
 
 
-def _entry(step: Step, request: Request | None, people: Pseudonyms, epoch: int) -> Entry:
+def _entry(
+    step: DetectedTransition, request: Request | None, people: Pseudonyms, epoch: int
+) -> Entry:
     details = name_details(scenario=step.scenario, situation=step.target, event=step.event)
     if request is not None:
         details["request"] = request.request

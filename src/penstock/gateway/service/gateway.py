@@ -40,11 +40,11 @@ from penstock.gateway.service.definition_feed import DefinitionFeed
 from penstock.gateway.service.emergencies import Emergencies, Sharing
 from penstock.gateway.session_writer import SessionWriter
 from penstock.policy.purposes.notation import Notation
-from penstock.store.checked import CheckedDefinitions
-from penstock.store.detection import DetectionStore
+from penstock.store.definitions.checked import CheckedDefinitions
+from penstock.store.detection.journal import DetectionStore
+from penstock.store.detection.situations import Situations
 from penstock.store.follower import Follower
 from penstock.store.sessions import SessionChange, Sessions
-from penstock.store.situations import Situations
 from penstock.store.wills import WillStore
 
 _SWEEP_TICKS = 3_600

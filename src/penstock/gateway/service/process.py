@@ -41,14 +41,13 @@ from penstock.policy.purposes.notation import Notation
 from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.audit.writer import AuditWriter
-from penstock.store.change_records import recorder
-from penstock.store.checked import CheckedDefinitions
 from penstock.store.database import Database
-from penstock.store.definitions import Definitions
-from penstock.store.detection import DetectionStore
+from penstock.store.definitions.checked import CheckedDefinitions, recorder
+from penstock.store.definitions.history import Definitions
+from penstock.store.detection.journal import DetectionStore
+from penstock.store.detection.situations import Situations
 from penstock.store.follower import Follower
 from penstock.store.sessions import Sessions
-from penstock.store.situations import Situations
 from penstock.store.wills import WillStore
 from penstock.telemetry import Endpoint, Health, get_logger
 

@@ -76,7 +76,7 @@ class RowMasks:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ChainLayout:
     """Where a chain's fields stand in a frame of several chains, and why rows are rejected."""
 
     columns: tuple[str, ...]
@@ -109,7 +109,7 @@ class JointMasks:
             _lay(chain, builder)
             reason = common if len(builder.reasons) == 1 else F.coalesce(*builder.reasons)
             fields = tuple(self._place(builder.columns[name]) for name in chain.output)
-            self.layouts.append(Layout(fields, self._place(reason)))
+            self.layouts.append(ChainLayout(fields, self._place(reason)))
 
     def _place(self, column: Column) -> str:
         """Return the name of a column, the same for the same column."""

@@ -33,15 +33,15 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from penstock.definitions.anonymizers.differential_privacy import (
     END,
     START,
-    Aggregate,
     DifferentialPrivacy,
+    NoisyAggregate,
 )
 from penstock.masks.fields import Schema
 from penstock.model.kinds.views import Window
 from penstock.pipeline.anonymizers.epsilon import LaplaceNoise, Ledger, MakeNoise, Noise
 from penstock.pipeline.anonymizers.stateful import (
     DeadLetter,
-    Outcome,
+    StepOutcome,
     offsets_of,
     read_table,
     split_off,
@@ -82,7 +82,7 @@ class Scale:
     """The greatest number, and the least with a minus."""
 
     @classmethod
-    def of(cls, aggregate: Aggregate) -> Scale:
+    def of(cls, aggregate: NoisyAggregate) -> Scale:
         """Return the grid of a sum or an average; averages are taken around the middle."""
         low, high = float(aggregate.min or 0), float(aggregate.max or 0)
         middle = (low + high) / 2 if aggregate.mode == "average" else 0.0
@@ -156,7 +156,7 @@ class DifferentialPrivacyStep:
         """Return what each person has spent in the period at hand, in units."""
         return self._ledger.spent()
 
-    def feed(self, rows: pa.Table, now: int) -> Outcome:
+    def feed(self, rows: pa.Table, now: int) -> StepOutcome:
         """Take rows in, and publish the windows that are over."""
         rows = rows.select(self._input.names).cast(self._input)
         within = pc.and_(pc.greater_equal(rows[TIME], EARLIEST), pc.less_equal(rows[TIME], LATEST))
@@ -189,12 +189,12 @@ class DifferentialPrivacyStep:
             return None
         return self._next + self._size + self._grace
 
-    def flush(self) -> Outcome:
+    def flush(self) -> StepOutcome:
         """End all windows up to that of the newest time; later ones may still come."""
         end = (self._newest // self._size + 1) * self._size
         return self._let_go(max(self._watermark, end), [])
 
-    def _let_go(self, watermark: int, dead: list[DeadLetter]) -> Outcome:
+    def _let_go(self, watermark: int, dead: list[DeadLetter]) -> StepOutcome:
         starts = _starts(self._rows, self._size)
         over = starts + self._size <= watermark
         rows = self._rows.filter(pa.array(over)).combine_chunks()
@@ -202,9 +202,9 @@ class DifferentialPrivacyStep:
         self._watermark = watermark
         windows = self._find_windows(starts[over], watermark)
         if not windows.size:
-            return Outcome(self._output.empty_table(), dead)
+            return StepOutcome(self._output.empty_table(), dead)
         cells, refused = self._choose(rows, windows)
-        return Outcome(self._publish(rows, cells, windows), dead + refused)
+        return StepOutcome(self._publish(rows, cells, windows), dead + refused)
 
     def _find_windows(self, starts: Integers, watermark: int) -> Integers:
         """Return the windows to publish, in order, whether they have rows or not."""
@@ -286,7 +286,7 @@ def _make_noises(parameters: DifferentialPrivacy, make_noise: MakeNoise) -> list
 
 
 def _aggregate(
-    aggregate: Aggregate, noises: tuple[Noise, ...], rows: pa.Table, cells: Integers, size: int
+    aggregate: NoisyAggregate, noises: tuple[Noise, ...], rows: pa.Table, cells: Integers, size: int
 ) -> pa.Array:
     counts = cells >= 0
     if aggregate.key is not None:

@@ -39,8 +39,8 @@ from penstock.masks.fields import Schema
 from penstock.masks.suppression import SYMBOL
 from penstock.pipeline.anonymizers.stateful import (
     DeadLetter,
-    Outcome,
-    find_objectors,
+    StepOutcome,
+    find_opted_out,
     offsets_of,
     read_table,
     split_off,
@@ -112,7 +112,7 @@ class KAnonymityStep:
 
     def forget(self, subjects: Integers, reason: str) -> list[DeadLetter]:
         """Let the rows of some people go unpublished; groups are made without them."""
-        self._stream.forget(find_objectors(self._rows, subjects))
+        self._stream.forget(find_opted_out(self._rows, subjects))
         self._rows, dead = split_off(self._rows, subjects, reason)
         return dead
 
@@ -121,7 +121,7 @@ class KAnonymityStep:
         """Nothing leaves by the clock."""
         return None
 
-    def feed(self, rows: pa.Table, now: int) -> Outcome:  # noqa: ARG002 - time plays no part
+    def feed(self, rows: pa.Table, now: int) -> StepOutcome:  # noqa: ARG002 - time plays no part
         """Take rows in; those outside a domain become dead letters at once."""
         rows = rows.cast(self._input)
         domains = [*self._domains, *self._mixed]
@@ -140,12 +140,14 @@ class KAnonymityStep:
         release = self._stream.feed(quasi, rows[PERSON].to_numpy(), mixed.astype(np.int64))
         return self._release(release, positions, dead)
 
-    def flush(self) -> Outcome:
+    def flush(self) -> StepOutcome:
         """Let everything go."""
         positions = self._stream.held_positions
         return self._release(self._stream.flush(), positions, [])
 
-    def _release(self, release: Release, positions: Integers, dead: list[DeadLetter]) -> Outcome:
+    def _release(
+        self, release: Release, positions: Integers, dead: list[DeadLetter]
+    ) -> StepOutcome:
         places = np.searchsorted(positions, release.positions)
         leaving = self._rows.take(pa.array(places))
         stays = np.ones(self._rows.num_rows, dtype=np.bool_)
@@ -163,7 +165,7 @@ class KAnonymityStep:
             )
         }
         rows = self._generalize(published, labels, boxes)
-        return Outcome(rows, dead, loss, self._count(published, labels, boxes, release))
+        return StepOutcome(rows, dead, loss, self._count(published, labels, boxes, release))
 
     def _count(
         self,

@@ -32,7 +32,7 @@ class DeadLetter:
 
 
 @dataclass(slots=True)
-class Outcome:
+class StepOutcome:
     """What leaves a step."""
 
     rows: pa.Table
@@ -42,20 +42,20 @@ class Outcome:
     """How many persons are behind each group, where the step counts them; see `risk_persons`."""
 
 
-class Step(Protocol):
+class StatefulStep(Protocol):
     """A stateful step, with what it holds back."""
 
     @property
     def held(self) -> int:
         """How many rows are held back."""
 
-    def feed(self, rows: pa.Table, now: int) -> Outcome:
+    def feed(self, rows: pa.Table, now: int) -> StepOutcome:
         """Take rows in, and return what leaves.
 
         All rows that arrived before `now` are here: NO_TIME, where that is not known.
         """
 
-    def flush(self) -> Outcome:
+    def flush(self) -> StepOutcome:
         """End the stream: everything leaves."""
 
     def forget(self, subjects: Integers, reason: str) -> list[DeadLetter]:
@@ -89,7 +89,7 @@ def offsets_of(table: pa.Table) -> list[int]:
     return found
 
 
-def find_objectors(rows: pa.Table, subjects: Integers) -> Booleans:
+def find_opted_out(rows: pa.Table, subjects: Integers) -> Booleans:
     """Say which rows are about some of these people; those about nobody are not."""
     known = pa.array(subjects, pa.int64())
     found = pc.is_in(rows[SUBJECT], value_set=known, skip_nulls=True)
@@ -101,6 +101,6 @@ def split_off(rows: pa.Table, subjects: Integers, reason: str) -> tuple[pa.Table
     """Return rows without those of some people, and letters for these."""
     if not subjects.size or not rows.num_rows:
         return rows, []
-    found = find_objectors(rows, subjects)
+    found = find_opted_out(rows, subjects)
     letters = [DeadLetter(offset, reason) for offset in offsets_of(rows.filter(pa.array(found)))]
     return rows.filter(pa.array(~found)).combine_chunks(), letters

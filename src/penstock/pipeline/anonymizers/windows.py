@@ -34,7 +34,7 @@ from penstock.masks.fields import Schema
 from penstock.model.kinds.views import Window
 from penstock.pipeline.anonymizers.stateful import (
     DeadLetter,
-    Outcome,
+    StepOutcome,
     offsets_of,
     read_table,
     split_off,
@@ -103,7 +103,7 @@ class WindowStep:
         watermark = self._watermark.to_bytes(8, signed=True)
         return watermark + len(rows).to_bytes(8) + rows + write_table(self._carried)
 
-    def feed(self, rows: pa.Table, now: int) -> Outcome:
+    def feed(self, rows: pa.Table, now: int) -> StepOutcome:
         """Take rows in, and let the windows go that are over."""
         rows = rows.cast(self._input)
         within = pc.and_(pc.greater_equal(rows[TIME], EARLIEST), pc.less_equal(rows[TIME], LATEST))
@@ -134,7 +134,7 @@ class WindowStep:
         ends = self._find_over(LATEST + self._size)[1] + self._size
         return int(ends.min()) + self._grace if ends.size else None
 
-    def flush(self) -> Outcome:
+    def flush(self) -> StepOutcome:
         """End all windows that have rows; later ones may still come."""
         latest = self._starts_from(self._rows)
         last = int(latest.max()) + self._size if latest.size else self._watermark
@@ -145,7 +145,9 @@ class WindowStep:
         times: Integers = rows[TIME].to_numpy()
         return times // self._advance * self._advance
 
-    def _let_go(self, watermark: int, dead: list[DeadLetter], *, ending: bool = False) -> Outcome:
+    def _let_go(
+        self, watermark: int, dead: list[DeadLetter], *, ending: bool = False
+    ) -> StepOutcome:
         places, starts = self._find_over(watermark)
         latest = self._starts_from(self._rows)
         rows = self._rows.take(pa.array(places))
@@ -159,7 +161,7 @@ class WindowStep:
         table, refused = apply_to_groups(
             rows, starts, self._anonymizers, self._schema, self._secret
         )
-        return Outcome(table, dead + refused)
+        return StepOutcome(table, dead + refused)
 
     def _find_over(self, watermark: int) -> tuple[Integers, Integers]:
         """Return rows and windows that go now, ordered by window and then by offset."""

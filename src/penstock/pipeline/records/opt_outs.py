@@ -28,7 +28,7 @@ from penstock.pipeline.records.columns import PROBLEM, SUBJECT
 from penstock.store.opt_outs import (
     NUMBER_BITS,
     Consent,
-    Objectors,
+    OptedOut,
     OptOuts,
     SubjectMarks,
     nobody_opted_out,
@@ -42,8 +42,8 @@ _KEPT: Final = 16
 __all__ = (
     "REFUSED",
     "Consent",
-    "Objectors",
     "OptOuts",
+    "OptedOut",
     "mark_refused",
     "mark_subjects",
     "nobody_opted_out",
@@ -64,8 +64,8 @@ def mark_refused(frame: DataFrame, stream: Stream, refusing: frozenset[str]) -> 
     """Return parsed records; those of people who refuse have a problem."""
     if stream.subject is None or not refusing:
         return frame
-    if not isinstance(refusing, Objectors):
-        raise TypeError("people who refuse are told as Objectors, with what marks people")
+    if not isinstance(refusing, OptedOut):
+        raise TypeError("people who refuse are told as OptedOut, with what marks people")
     people = _list_people(frame.sparkSession, refusing)
     marked = frame if SUBJECT in frame.columns else mark_subjects(frame, stream, refusing.marks)
     joined = marked.join(F.broadcast(people), _named(SUBJECT) == _named(_WHO), "left")
@@ -79,7 +79,7 @@ def _number(frame: DataFrame, marks: SubjectMarks, text: Column) -> Column:
 
 
 @lru_cache(maxsize=_KEPT)
-def _list_people(session: SparkSession, refusing: Objectors) -> DataFrame:
+def _list_people(session: SparkSession, refusing: OptedOut) -> DataFrame:
     """Return those who refuse as a frame; kept, as the next batch is likely to ask the same."""
     return session.createDataFrame(pa.table({_WHO: _numbers(refusing)}))
 

@@ -24,7 +24,7 @@ from penstock.model.kinds import Hierarchy as HierarchyKind
 from penstock.model.kinds import Stream, View
 from penstock.pipeline.anonymizers.differential_privacy import DifferentialPrivacyStep
 from penstock.pipeline.anonymizers.k_anonymity import KAnonymityStep
-from penstock.pipeline.anonymizers.stateful import Step
+from penstock.pipeline.anonymizers.stateful import StatefulStep
 from penstock.pipeline.anonymizers.windows import WindowStep
 
 
@@ -90,8 +90,8 @@ class Blueprint:
         return self.plan.make_chains(self.view.name, secret, self.hierarchies, vault)
 
     def make_step(
-        self, secret: bytes, saved: bytes | None = None, earlier: Step | None = None
-    ) -> Step | None:
+        self, secret: bytes, saved: bytes | None = None, earlier: StatefulStep | None = None
+    ) -> StatefulStep | None:
         """Return the stateful step, where there is one; `earlier` is that before a change."""
         together = self.plan.stateful
         if not together:

@@ -28,7 +28,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
 from penstock.masks import Chain
-from penstock.masks.spark import JointMasks, Layout
+from penstock.masks.spark import ChainLayout, JointMasks
 from penstock.pipeline.anonymizers.stateful import DeadLetter
 from penstock.pipeline.records.columns import ARROW_TYPES, OFFSET, PROBLEM
 from penstock.pipeline.session import freeze_loaded
@@ -96,7 +96,7 @@ class _Part:
     """What a task needs to know of a view."""
 
     target: str
-    layout: Layout
+    layout: ChainLayout
     schema: Any
 
 

@@ -23,7 +23,7 @@ from penstock.errors import UnavailableError, UsageError, quote
 from penstock.eventlog import Topic
 from penstock.masks import Chain, Vault
 from penstock.masks.spark import RowMasks, mask_frame
-from penstock.pipeline.anonymizers.stateful import DeadLetter, Outcome
+from penstock.pipeline.anonymizers.stateful import DeadLetter, StepOutcome
 from penstock.pipeline.records.columns import (
     NO_TIME,
     OFFSET,
@@ -35,7 +35,7 @@ from penstock.pipeline.records.columns import (
 )
 from penstock.pipeline.records.opt_outs import (
     Consent,
-    Objectors,
+    OptedOut,
     mark_refused,
     mark_subjects,
     nobody_opted_out,
@@ -52,7 +52,7 @@ from penstock.pipeline.views.operator.commands import (
     Command,
     Report,
     load_outcome,
-    save_objectors,
+    save_opted_out,
     stage_rows,
 )
 from penstock.pipeline.views.operator.query import StepQuery
@@ -93,7 +93,7 @@ class ViewRunner:
         self._consent = consent
         # Definitions that were kept do not tell what the view serves now.
         self._purposes = blueprint.view.purposes if purposes is None else purposes
-        self._refusing = Objectors()
+        self._refusing = OptedOut()
         self._before, self._after = blueprint.chains(secret, vault)
         self._stateful = bool(blueprint.plan.stateful)
         self._built: tuple[SparkSession, RowMasks] | None = None
@@ -155,7 +155,7 @@ class ViewRunner:
         """Let a command be obeyed that was given before; whoever calls has the view open."""
         self._resume()
         self.ask()
-        save_objectors(self._steps.command_folder.rows(command.number), self._refusing)
+        save_opted_out(self._steps.command_folder.rows(command.number), self._refusing)
         self._obey(command)
 
     def end(self) -> None:
@@ -257,7 +257,7 @@ class ViewRunner:
         files = () if rows is None else stage_rows(rows, folder)
         if self.held:
             self.ask()
-            save_objectors(folder, self._refusing)
+            save_opted_out(folder, self._refusing)
         return self._obey(Command(number, action, self.blueprint.signature, end, now, files))
 
     def _obey(self, command: Command) -> Commit:
@@ -274,7 +274,7 @@ class ViewRunner:
         totals = Totals(report.read, published, len(dead), report.loss)
         return self._commit(staged, command.next, dead, totals)
 
-    def _publish(self, outcome: Outcome, staged: Path, dead: list[DeadLetter]) -> int:
+    def _publish(self, outcome: StepOutcome, staged: Path, dead: list[DeadLetter]) -> int:
         """Write what left a stateful step, through the masks behind it."""
         dead += outcome.dead
         write_persons(self._writer.folder, self._writer.sequence, outcome.groups)

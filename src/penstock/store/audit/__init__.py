@@ -19,20 +19,21 @@ from penstock.store.audit.errors import (
 from penstock.store.audit.log import AuditLog
 from penstock.store.audit.proofs import check_proof, prove_consistency, prove_inclusion
 from penstock.store.audit.pseudonyms import Pseudonyms
-from penstock.store.audit.reading import Filter, Recorded, newest_head, read_after, read_last
-from penstock.store.audit.signing import Head, PublicKeys, Signer
-from penstock.store.audit.verification import Finding, Verdict, verify
+from penstock.store.audit.reader import Filter, Recorded, newest_head, read_after, read_last
+from penstock.store.audit.signatures import Head, PublicKeys, Signer
+from penstock.store.audit.verification import AuditFinding, AuditVerdict, verify
 from penstock.store.audit.writer import AuditWriter
 
 __all__ = [
+    "AuditFinding",
     "AuditFullError",
     "AuditLog",
     "AuditStoppedError",
+    "AuditVerdict",
     "AuditWriter",
     "Detail",
     "Entry",
     "Filter",
-    "Finding",
     "Head",
     "Outcome",
     "Pseudonyms",
@@ -41,7 +42,6 @@ __all__ = [
     "Signer",
     "TamperedError",
     "UncertainAppendError",
-    "Verdict",
     "allow_detail",
     "check_proof",
     "newest_head",

@@ -26,11 +26,10 @@ from sqlalchemy.exc import OperationalError
 from penstock.config.secrets import Secret, SecretFile
 from penstock.errors import UnavailableError, UsageError
 from penstock.store.audit import merkle
-from penstock.store.audit.anchors import anchor_path, load_head, save_head
 from penstock.store.audit.entry import Entry, Outcome, encode
 from penstock.store.audit.errors import TamperedError, UncertainAppendError
-from penstock.store.audit.reading import Tip, read_nodes, read_tip
-from penstock.store.audit.signing import Head, Signer
+from penstock.store.audit.reader import Tip, read_nodes, read_tip
+from penstock.store.audit.signatures import Head, Signer, anchor_path, load_head, save_head
 from penstock.store.audit.tables import heads as heads_table
 from penstock.store.audit.tables import tip as tip_table
 from penstock.store.database import Database

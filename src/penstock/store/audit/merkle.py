@@ -36,7 +36,7 @@ def hash_node(left: bytes, right: bytes) -> bytes:
     return sha256(b"\x01" + left + right).digest()
 
 
-class Node(NamedTuple):
+class TreeNode(NamedTuple):
     """A complete subtree: 2^level leaves, the `place`-th such group from the left."""
 
     level: int
@@ -59,13 +59,13 @@ class Range(NamedTuple):
         """Where the recursion cuts this range in two."""
         return self.start + (1 << ((self.end - self.start - 1).bit_length() - 1))
 
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[TreeNode]:
         """List the complete subtrees that make up this range, left to right."""
         found = []
         start = self.start
         while start < self.end:
             level = (self.end - start).bit_length() - 1
-            found.append(Node(level, start >> level))
+            found.append(TreeNode(level, start >> level))
             start += 1 << level
         return found
 
@@ -157,12 +157,12 @@ def consistency_ranges(first: int, second: int) -> list[Range]:
     return found[::-1]
 
 
-def needed_nodes(ranges: Sequence[Range]) -> list[Node]:
+def needed_nodes(ranges: Sequence[Range]) -> list[TreeNode]:
     """List the kept nodes that have to be read to hash these ranges: O(log n) of them."""
     return [node for part in ranges for node in part.nodes()]
 
 
-def hash_ranges(ranges: Sequence[Range], hashes: Mapping[Node, bytes]) -> list[bytes]:
+def hash_ranges(ranges: Sequence[Range], hashes: Mapping[TreeNode, bytes]) -> list[bytes]:
     """Hash each range from the kept nodes."""
     return [fold([hashes[node] for node in part.nodes()]) for part in ranges]
 

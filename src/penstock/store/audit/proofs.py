@@ -15,8 +15,8 @@ from penstock.errors import UsageError, quote
 from penstock.store.audit import merkle
 from penstock.store.audit.entry import canonical
 from penstock.store.audit.errors import TamperedError
-from penstock.store.audit.reading import read_nodes, read_one, read_tip
-from penstock.store.audit.signing import Head, PublicKeys
+from penstock.store.audit.reader import read_nodes, read_one, read_tip
+from penstock.store.audit.signatures import Head, PublicKeys
 from penstock.store.database import Database
 
 VERSION = 1

@@ -31,7 +31,7 @@ _KEPT = 65_536
 _DOMAIN = b"penstock pseudonym v1\0"
 
 
-class Role(StrEnum):
+class PseudonymRole(StrEnum):
     """What a name is the name of; the value begins the pseudonym."""
 
     PERSON = "p"
@@ -51,12 +51,12 @@ class Pseudonyms:
                 fix=f"use at least {KEY_LEAST} random characters",
             )
 
-        def compute(role: Role, name: str) -> str:
+        def compute(role: PseudonymRole, name: str) -> str:
             message = _DOMAIN + role.value.encode() + b"\0" + name.encode("utf-8", "surrogatepass")
             digest = hmac.digest(key, message, sha256)[:16]
             return f"{role.value}_{base64.b32encode(digest).decode().lower().rstrip('=')}"
 
-        self._of: Callable[[Role, str], str] = lru_cache(_KEPT)(compute)
+        self._of: Callable[[PseudonymRole, str], str] = lru_cache(_KEPT)(compute)
 
     @classmethod
     def open(cls, secret: Secret) -> Self:
@@ -75,19 +75,19 @@ class Pseudonyms:
 
     def person(self, name: str) -> str:
         """Return the pseudonym of a person: a user, or somebody the data is about."""
-        return self._of(Role.PERSON, name)
+        return self._of(PseudonymRole.PERSON, name)
 
     def client(self, name: str) -> str:
         """Return the pseudonym of a client id."""
-        return self._of(Role.CLIENT, name)
+        return self._of(PseudonymRole.CLIENT, name)
 
     def service(self, name: str) -> str:
         """Return the pseudonym of a service account."""
-        return self._of(Role.SERVICE, name)
+        return self._of(PseudonymRole.SERVICE, name)
 
     def all_of(self, name: str) -> tuple[str, ...]:
         """Return the pseudonyms of a name in every role, to search for."""
-        return tuple(self._of(role, name) for role in Role)
+        return tuple(self._of(role, name) for role in PseudonymRole)
 
 
 def generate_key() -> bytes:

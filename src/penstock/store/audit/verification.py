@@ -27,7 +27,7 @@ from penstock.store.audit import merkle
 from penstock.store.audit.entry import Entry, encode
 from penstock.store.audit.errors import TamperedError
 from penstock.store.audit.merkle import HASH_SIZE, Frontier
-from penstock.store.audit.reading import (
+from penstock.store.audit.reader import (
     PAGE,
     Recorded,
     Tip,
@@ -36,7 +36,7 @@ from penstock.store.audit.reading import (
     read_heads,
     read_tip,
 )
-from penstock.store.audit.signing import Head, PublicKeys
+from penstock.store.audit.signatures import Head, PublicKeys
 from penstock.store.audit.tables import entries
 from penstock.store.database import Database
 
@@ -48,7 +48,7 @@ _UNREADABLE = Entry(0, "", "", None, None, None, None, details="")
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class AuditFinding:
     """One thing that is not as it was signed."""
 
     message: str
@@ -57,13 +57,13 @@ class Finding:
 
 
 @dataclass(slots=True)
-class Verdict:
+class AuditVerdict:
     """What verification found."""
 
     size: int = 0
     root: bytes = merkle.EMPTY_ROOT
     heads: int = 0
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[AuditFinding] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -78,7 +78,7 @@ class Verdict:
     def add(self, message: str, entry: int | None = None, until: int | None = None) -> None:
         """Note a finding; after so many, more would not help anybody."""
         if len(self.findings) < FINDINGS_LIMIT:
-            self.findings.append(Finding(message, entry, until))
+            self.findings.append(AuditFinding(message, entry, until))
 
 
 def verify(
@@ -87,9 +87,9 @@ def verify(
     *,
     kept: Sequence[Head] = (),
     progress: Callable[[int, int], None] | None = None,
-) -> Verdict:
+) -> AuditVerdict:
     """Verify the log against its signed heads and those that were `kept` elsewhere."""
-    verdict = Verdict()
+    verdict = AuditVerdict()
     with database.read() as connection:
         try:
             end: Tip | None = read_tip(connection)
@@ -118,7 +118,9 @@ def verify(
     return verdict
 
 
-def _believed(verdict: Verdict, keys: PublicKeys, heads: Sequence[Head], which: str) -> list[Head]:
+def _believed(
+    verdict: AuditVerdict, keys: PublicKeys, heads: Sequence[Head], which: str
+) -> list[Head]:
     """Return the heads with a good signature; note the others."""
     good = []
     for head in heads:
@@ -132,7 +134,7 @@ def _believed(verdict: Verdict, keys: PublicKeys, heads: Sequence[Head], which: 
     return good
 
 
-def _check_truncation(verdict: Verdict, believed: Sequence[Head], size: int) -> None:
+def _check_truncation(verdict: AuditVerdict, believed: Sequence[Head], size: int) -> None:
     largest = max((head.size for head in believed), default=0)
     if largest > size:
         verdict.add(
@@ -177,7 +179,7 @@ def _read_page(database: Database, start: int, limit: int) -> list[Recorded]:
         return [] if found is None else [Recorded(found, _UNREADABLE, b"")]
 
 
-def _check_surplus(verdict: Verdict, connection: Connection) -> None:
+def _check_surplus(verdict: AuditVerdict, connection: Connection) -> None:
     """Look for entries outside the signed range, or twice in it."""
     size, count, first, last = read_bounds(connection)
     if count == 0:
@@ -198,7 +200,7 @@ class _Walk:
     head then tells which of the two is right.
     """
 
-    def __init__(self, verdict: Verdict, expected: dict[int, list[bytes]]) -> None:
+    def __init__(self, verdict: AuditVerdict, expected: dict[int, list[bytes]]) -> None:
         self.verdict = verdict
         self.expected = expected
         self.computed = Frontier()

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from penstock.cli import main
-from penstock.store.audit.reading import Filter, read_last
-from penstock.store.change_records import CHANGED
+from penstock.store.audit.reader import Filter, read_last
 from penstock.store.database import Database
+from penstock.store.definitions.checked import CHANGED
 
 RESERVATION = """\
 kind: purpose

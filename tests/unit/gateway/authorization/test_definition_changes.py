@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from penstock.gateway.authorization.definition_changes import COMPARED, concerned_filters, differing
 from penstock.model.document import Document, Key
-from penstock.store.snapshots import Snapshot
+from penstock.store.definitions.snapshots import Snapshot
 
 
 def snapshot(**bodies: int) -> Snapshot:

@@ -11,8 +11,8 @@ from penstock.gateway.session import Session
 from penstock.store.audit.entry import Entry
 from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms
-from penstock.store.audit.reading import read_last
-from penstock.store.audit.signing import Signer
+from penstock.store.audit.reader import read_last
+from penstock.store.audit.signatures import Signer
 from penstock.store.audit.writer import AuditWriter
 from penstock.store.database import Database
 

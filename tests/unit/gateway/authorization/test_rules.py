@@ -12,8 +12,8 @@ from penstock.model.document import Document, Key
 from penstock.mqtt import Properties, Publish
 from penstock.policy.purposes.commands import Clear, Presubscribe, Reserve
 from penstock.policy.purposes.settings import PurposeSettings
+from penstock.store.definitions.snapshots import Snapshot
 from penstock.store.sessions import StoredSubscription
-from penstock.store.snapshots import Snapshot
 
 RESERVED = Key("reservation", "a/#")
 

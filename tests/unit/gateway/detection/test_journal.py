@@ -5,9 +5,9 @@ from collections.abc import Awaitable
 
 from penstock.errors import UnavailableError
 from penstock.gateway.detection.journal import Journal, Snapshot
-from penstock.store.detection import Batch, ClaimLostError, Step
+from penstock.store.detection.journal import ClaimLostError, DetectedTransition, JournalBatch
 
-STEP = Step(0, "s", "p", None, "A", "E")
+STEP = DetectedTransition(0, "s", "p", None, "A", "E")
 
 
 class Desk:
@@ -20,7 +20,7 @@ class Desk:
         self.failures: list[Exception] = []
         self.handled: list[str] = []
 
-    async def write(self, batch: Batch, snapshot: Snapshot | None) -> None:
+    async def write(self, batch: JournalBatch, snapshot: Snapshot | None) -> None:
         await asyncio.sleep(0)
         if self.failures:
             raise self.failures.pop(0)

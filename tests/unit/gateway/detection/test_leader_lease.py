@@ -13,7 +13,7 @@ import pytest
 
 from penstock.gateway.detection.leader_lease import LeaderLease, is_gone, make_holder, make_place
 from penstock.store.database import Database
-from penstock.store.detection import DetectionStore, Detector
+from penstock.store.detection.journal import DetectionStore, Detector
 
 TELL = (
     "from penstock.gateway.detection.leader_lease import *; "

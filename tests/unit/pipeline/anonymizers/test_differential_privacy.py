@@ -8,12 +8,15 @@ import numpy.typing as npt
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
-from penstock.definitions.anonymizers.differential_privacy import Aggregate, DifferentialPrivacy
+from penstock.definitions.anonymizers.differential_privacy import (
+    DifferentialPrivacy,
+    NoisyAggregate,
+)
 from penstock.masks.fields import Field
 from penstock.model.kinds.views import Window
 from penstock.pipeline.anonymizers import differential_privacy
 from penstock.pipeline.anonymizers.differential_privacy import SPENT, DifferentialPrivacyStep, Scale
-from penstock.pipeline.anonymizers.stateful import Outcome
+from penstock.pipeline.anonymizers.stateful import StepOutcome
 from penstock.pipeline.anonymizers.windows import TIMELESS
 from penstock.pipeline.records.columns import OFFSET, PERSON, SUBJECT, TIME, arrow_schema
 
@@ -61,7 +64,7 @@ def _rows(*rows: tuple[int | None, int | None], first: int = 0) -> pa.Table:
     return pa.table(columns, schema=arrow_schema(SCHEMA, OFFSET, PERSON, TIME, SUBJECT))
 
 
-def _counts(outcome: Outcome) -> dict[int, int]:
+def _counts(outcome: StepOutcome) -> dict[int, int]:
     rows = outcome.rows.to_pylist()
     return {round(row["window_start"].timestamp() * 1000): row["n"] for row in rows}
 
@@ -159,7 +162,7 @@ def test_epsilon_is_shared_evenly_and_noise_hides_all_records_of_a_person() -> N
     [(0, 1e15, "sum"), (-1e-9, 1e-9, "average"), (99, 100, "average"), (-7, -3, "sum")],
 )
 def test_the_grid_holds_bounds_of_any_size(low: float, high: float, mode: str) -> None:
-    aggregate = Aggregate.model_validate(
+    aggregate = NoisyAggregate.model_validate(
         {"name": "x", "mode": mode, "key": "n", "min": low, "max": high}
     )
     scale = Scale.of(aggregate)

@@ -38,9 +38,9 @@ from typing import Any, Final, Self
 
 from penstock.components import MosquittoServer, processes
 from penstock.model.document import Document
-from penstock.store.checked import CheckedDefinitions
 from penstock.store.database import Database
-from penstock.store.definitions import Definitions
+from penstock.store.definitions.checked import CheckedDefinitions
+from penstock.store.definitions.history import Definitions
 from penstock_lab.bench.emergencies.crowd import Crowd, population
 from penstock_lab.bench.emergencies.goals import at_least, at_most
 from penstock_lab.bench.load.generator import raise_descriptor_limit

@@ -37,9 +37,9 @@ from typing import Any, Final
 
 from penstock.components import MosquittoServer
 from penstock.definitions import read_text
-from penstock.store.checked import CheckedDefinitions
 from penstock.store.database import Database
-from penstock.store.definitions import Definitions
+from penstock.store.definitions.checked import CheckedDefinitions
+from penstock.store.definitions.history import Definitions
 from penstock_lab.bench.emergencies.sharing_parties import RULES, Client, SharedGateway
 
 RATE: Final = 200

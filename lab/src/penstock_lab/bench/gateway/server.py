@@ -19,9 +19,9 @@ from typing import Any, Self
 from penstock.components import processes
 from penstock.errors import UnavailableError
 from penstock.model.document import Document
-from penstock.store.checked import CheckedDefinitions
 from penstock.store.database import Database
-from penstock.store.definitions import Definitions
+from penstock.store.definitions.checked import CheckedDefinitions
+from penstock.store.definitions.history import Definitions
 from penstock_lab.bench.load.generator import raise_descriptor_limit
 
 _RUN = "import sys; from penstock.cli import main; main(sys.argv[1:])"

@@ -34,9 +34,9 @@ from penstock.eventlog.connection import admin_settings
 from penstock.kafka import Administration, Cluster, consumer_settings, open_administration
 from penstock.kafka.credentials import CredentialVault, derive
 from penstock.model.document import Document
-from penstock.store.checked import CheckedDefinitions
 from penstock.store.database import Database
-from penstock.store.definitions import Definitions
+from penstock.store.definitions.checked import CheckedDefinitions
+from penstock.store.definitions.history import Definitions
 from penstock.store.kafka_users import KafkaUsers
 
 USERS, ROLES, ROLES_EACH = 10_000, 100, 3

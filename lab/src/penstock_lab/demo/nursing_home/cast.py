@@ -19,7 +19,7 @@ from penstock.config import load
 from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.database import Database
-from penstock.store.situations import Situations
+from penstock.store.detection.situations import Situations
 from penstock_lab.demo.nursing_home.clients import Clients
 from penstock_lab.demo.stage import Place
 from penstock_lab.demo.story import DemoFailedError, Story

@@ -27,7 +27,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
-from penstock.pipeline.anonymizers.stateful import DeadLetter, Outcome
+from penstock.pipeline.anonymizers.stateful import DeadLetter, StepOutcome
 from penstock.pipeline.records.columns import NO_TIME, OFFSET, SUBJECT, Integers
 from penstock.pipeline.session import freeze_loaded
 from penstock.store.opt_outs import number_of
@@ -186,7 +186,7 @@ def load_rows(folder: Path, files: Iterable[str], schema: pa.Schema) -> tuple[pa
     return fine.drop_columns(REASON), table.filter(reasons.is_valid()).select(_DEAD.names)
 
 
-def save_outcome(folder: Path, outcome: Outcome, refused: pa.Table) -> None:
+def save_outcome(folder: Path, outcome: StepOutcome, refused: pa.Table) -> None:
     """Write what left a step, together with the rows that were refused before it."""
     letters = pa.table(
         [[it.offset for it in outcome.dead], [it.reason for it in outcome.dead]], schema=_DEAD
@@ -197,7 +197,7 @@ def save_outcome(folder: Path, outcome: Outcome, refused: pa.Table) -> None:
         _write(folder / "out-groups", outcome.groups)
 
 
-def load_outcome(folder: Path, report: Report) -> Outcome:
+def load_outcome(folder: Path, report: Report) -> StepOutcome:
     """Read what left a step."""
     dead = _read(folder / "out-dead")
     letters = [
@@ -206,16 +206,16 @@ def load_outcome(folder: Path, report: Report) -> Outcome:
     ]
     groups = folder / "out-groups"
     found = _read(groups) if groups.exists() else None
-    return Outcome(_read(folder / "out-rows"), letters, report.loss, found)
+    return StepOutcome(_read(folder / "out-rows"), letters, report.loss, found)
 
 
-def save_objectors(folder: Path, refusing: frozenset[str]) -> None:
+def save_opted_out(folder: Path, refusing: frozenset[str]) -> None:
     """Write who is to be forgotten, of those that are held back."""
     numbers = sorted({number_of(mark) for mark in refusing})
     _write(folder / "forget", pa.table({SUBJECT: pa.array(numbers, pa.int64())}))
 
 
-def load_objectors(folder: Path) -> Integers:
+def load_opted_out(folder: Path) -> Integers:
     """Read who is to be forgotten."""
     path = folder / "forget"
     if not path.exists():

@@ -21,7 +21,7 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 from typing_extensions import override
 
 from penstock.errors import PenstockError
-from penstock.pipeline.anonymizers.stateful import Step, split_off
+from penstock.pipeline.anonymizers.stateful import StatefulStep, split_off
 from penstock.pipeline.records.columns import OFFSET, PERSON, SUBJECT, TIME, arrow_schema
 from penstock.pipeline.records.opt_outs import REFUSED
 from penstock.pipeline.views.blueprint import Blueprint
@@ -29,7 +29,7 @@ from penstock.pipeline.views.operator.commands import (
     FLUSH,
     Command,
     CommandFolder,
-    load_objectors,
+    load_opted_out,
     load_rows,
     save_outcome,
 )
@@ -73,18 +73,18 @@ class StepProcessor(StatefulProcessor):
         step = self._load(blueprint, command.plan)
         schema = arrow_schema(blueprint.plan.middle, OFFSET, PERSON, TIME, SUBJECT)
         rows, refused = load_rows(folder, command.files, schema)
-        objectors = load_objectors(folder)
-        forgotten = step.forget(objectors, REFUSED)
+        opted_out = load_opted_out(folder)
+        forgotten = step.forget(opted_out, REFUSED)
         read = rows.num_rows + refused.num_rows
         # Who opted out since the rows were written: a kill came between.
-        rows, late = split_off(rows, objectors, REFUSED)
+        rows, late = split_off(rows, opted_out, REFUSED)
         outcome = step.flush() if command.action == FLUSH else step.feed(rows, command.now)
         outcome.dead += forgotten + late
         save_outcome(folder, outcome, refused)
         self._state.update((command.plan, step.save()))
         return _report(command, read=read, held=step.held, due=step.due, loss=outcome.loss)
 
-    def _load(self, blueprint: Blueprint, plan: str) -> Step:
+    def _load(self, blueprint: Blueprint, plan: str) -> StatefulStep:
         saved = self._state.get() if self._state.exists() else None
         if saved is None:
             return _make(blueprint, self._secret)
@@ -102,8 +102,11 @@ def read_plan(folder: str, name: str) -> Blueprint:
 
 
 def _make(
-    blueprint: Blueprint, secret: bytes, saved: bytes | None = None, earlier: Step | None = None
-) -> Step:
+    blueprint: Blueprint,
+    secret: bytes,
+    saved: bytes | None = None,
+    earlier: StatefulStep | None = None,
+) -> StatefulStep:
     step = blueprint.make_step(secret, saved, earlier)
     if step is None:
         raise TypeError(f"{blueprint.view.name} has no stateful step")

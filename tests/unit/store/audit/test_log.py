@@ -21,9 +21,9 @@ from penstock.store.audit import (
     read_last,
     verify,
 )
-from penstock.store.audit.anchors import anchor_path, load_head
 from penstock.store.audit.log import BATCH_LIMIT
-from penstock.store.audit.reading import Recorded, read_heads, read_tip
+from penstock.store.audit.reader import Recorded, read_heads, read_tip
+from penstock.store.audit.signatures import anchor_path, load_head
 from penstock.store.audit.tables import entries, heads, tip
 from penstock.store.database import Database
 

@@ -23,15 +23,15 @@ from penstock.clock import boot_clock, utc_now
 from penstock.errors import InvalidError, Problem
 from penstock.model.document import Document, Key
 from penstock.store.database import Database
-from penstock.store.edits import Edit, Limits, check_origin, encode_edits
-from penstock.store.schema import CHANNEL, epochs, revisions
-from penstock.store.snapshots import (
+from penstock.store.definitions.edits import Edit, EditLimits, check_origin, encode_edits
+from penstock.store.definitions.snapshots import (
     Snapshot,
     describe_age,
     load_at,
     load_current,
     read_document,
 )
+from penstock.store.schema import CHANNEL, epochs, revisions
 from penstock.telemetry.health import Figures
 
 AREA = "definitions"
@@ -98,11 +98,11 @@ class Definitions:
         database: Database,
         *,
         clock: Callable[[], datetime] = utc_now,
-        limits: Limits | None = None,
+        limits: EditLimits | None = None,
     ) -> None:
         self._database = database
         self._clock = clock
-        self._limits = limits or Limits()
+        self._limits = limits or EditLimits()
         self._held: Snapshot | None = None
         self._confirmed = 0.0
 

@@ -13,10 +13,11 @@ from penstock.config.secrets import SecretFile
 from penstock.errors import UsageError
 from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms, generate_key
-from penstock.store.audit.reading import read_last
+from penstock.store.audit.reader import read_last
 from penstock.store.database import Database
-from penstock.store.detection import Batch, DetectionStore, Step
-from penstock.store.situations import Cause, Request, Situations
+from penstock.store.detection.journal import DetectedTransition, DetectionStore, JournalBatch
+from penstock.store.detection.situations import Situations
+from penstock.store.detection.tables import Cause, Request
 
 HOUR = 3_600_000
 START = datetime(2027, 1, 15, 12, tzinfo=UTC)
@@ -41,8 +42,10 @@ def ask(situations: Situations, hold: int, subject: str = "ann") -> Request:
     return situations.request("s", subject, "Low", actor="bob", reason="fell", hold=hold)
 
 
-def enter(at: int, request: Request) -> Step:
-    return Step(at, "s", request.subject, None, "Low", None, Cause.MANUAL, request.request)
+def enter(at: int, request: Request) -> DetectedTransition:
+    return DetectedTransition(
+        at, "s", request.subject, None, "Low", None, Cause.MANUAL, request.request
+    )
 
 
 def test_until_when_somebody_is_held_is_told(
@@ -50,12 +53,20 @@ def test_until_when_somebody_is_held_is_told(
 ) -> None:
     held = ask(situations, HOUR)
     assert situations.find(held.request).hold == HOUR
-    gateway.append(Batch(1, b"", [enter(AT, held), Step(AT, "s", "cid", None, "Low", "Up")]))
+    gateway.append(
+        JournalBatch(
+            1, b"", [enter(AT, held), DetectedTransition(AT, "s", "cid", None, "Low", "Up")]
+        )
+    )
     ann, cid = situations.current()
     assert (ann.subject, ann.held_until) == ("ann", START + timedelta(hours=1))
     assert (cid.subject, cid.held_until) == ("cid", None)
     assert [it.held_until for it in situations.history()] == [None, ann.held_until]
-    gateway.append(Batch(2, b"", [Step(AT + HOUR, "s", "ann", "Low", None, None, Cause.TIME)]))
+    gateway.append(
+        JournalBatch(
+            2, b"", [DetectedTransition(AT + HOUR, "s", "ann", "Low", None, None, Cause.TIME)]
+        )
+    )
     assert [it.subject for it in situations.current()] == ["cid"]
     with database.read() as connection:
         (entry,) = (it.entry for it in read_last(connection, 1))
@@ -67,7 +78,7 @@ def test_the_last_of_several_steps_of_one_moment_counts(
 ) -> None:
     requests = [ask(situations, hold) for hold in (HOUR, 2 * HOUR, 0)]
     for number in (1, 2, 3):
-        gateway.append(Batch(number, b"", [enter(AT, requests[number - 1])]))
+        gateway.append(JournalBatch(number, b"", [enter(AT, requests[number - 1])]))
         (standing,) = situations.current()
         hours = (1, 2, None)[number - 1]
         assert standing.held_until == (hours and START + timedelta(hours=hours))
@@ -77,13 +88,17 @@ def test_who_is_held_stays_so_when_history_is_forgotten(
     situations: Situations, gateway: DetectionStore
 ) -> None:
     requests = [ask(situations, hold, name) for name, hold in (("ann", HOUR), ("bob", 0))]
-    gateway.append(Batch(1, b"", [enter(AT, it) for it in requests]))
+    gateway.append(JournalBatch(1, b"", [enter(AT, it) for it in requests]))
     later = START + timedelta(minutes=5)
     assert situations.forget(later) == 1
     ann, bob = situations.current()
     assert (ann.held_until, bob.held_until) == (START + timedelta(hours=1), None)
     assert [it.request for it in situations.requests(settled=True)] == [requests[0].request]
-    gateway.append(Batch(2, b"", [Step(AT + HOUR, "s", "ann", "Low", None, None, Cause.TIME)]))
+    gateway.append(
+        JournalBatch(
+            2, b"", [DetectedTransition(AT + HOUR, "s", "ann", "Low", None, None, Cause.TIME)]
+        )
+    )
     assert situations.forget(later) == 1
     assert situations.requests(settled=True) == []
 

@@ -11,6 +11,8 @@ Rules that hold here:
   given by the auditor, are believed.
 - What is signed begins with its purpose, so that no other signature of the same key
   can pass for a head.
+- A head is also kept in a file, outside the database. Whoever holds the database alone can
+  set the log back to an older signed state; the log has to extend the head in the file.
 """
 
 from __future__ import annotations
@@ -226,3 +228,34 @@ def _remember(public: PublicKeys, path: Path) -> PublicKeys:
         beside.write_text(together.pem())
         beside.replace(path)  # whole at every moment, for others that start now
     return together
+
+
+_LIMIT = 10_000
+
+
+def anchor_path(private: Path) -> Path:
+    """Return where the newest head is kept that belongs to a private key file."""
+    return private.with_suffix(".head")
+
+
+def load_head(path: Path) -> Head:
+    """Read a head that was kept in a file; its signature is not checked yet."""
+    try:
+        with path.open() as file:
+            return Head.from_document(json.loads(file.read(_LIMIT)))
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not JSON"
+        raise UnavailableError(
+            f"the head kept in {quote(path)} cannot be read: {reason}",
+            fix="pass a file that `penstock audit head --json` wrote",
+        ) from None
+
+
+def save_head(path: Path, head: Head) -> None:
+    """Keep a head in a file; the file is whole at every moment."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    with beside.open("w") as file:
+        file.write(json.dumps(head.as_document()) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)

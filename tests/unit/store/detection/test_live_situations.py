@@ -8,8 +8,8 @@ import pytest
 
 from penstock.policy.access.emergencies import SituationsUnknownError
 from penstock.store.database import Database
-from penstock.store.detection import Batch, DetectionStore, Step
-from penstock.store.live_situations import read_live
+from penstock.store.detection.journal import DetectedTransition, DetectionStore, JournalBatch
+from penstock.store.detection.situations import read_live
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 LONG = "p" * 400
@@ -21,12 +21,12 @@ def test_what_holds_is_known_while_somebody_detects(database: Database) -> None:
     store = DetectionStore(database, "here", seconds=10, clock=lambda: NOW)
     store.claim()
     steps = [
-        Step(0, "covid", "ann", None, "Severe", "Symptom"),
-        Step(0, "covid", LONG, None, "Possible", "Contact"),
-        Step(0, "other", "ann", None, "Low", "Oxygen"),
-        Step(1, "other", "ann", "Low", None, "Normal"),
+        DetectedTransition(0, "covid", "ann", None, "Severe", "Symptom"),
+        DetectedTransition(0, "covid", LONG, None, "Possible", "Contact"),
+        DetectedTransition(0, "other", "ann", None, "Low", "Oxygen"),
+        DetectedTransition(1, "other", "ann", "Low", None, "Normal"),
     ]
-    store.append(Batch(1, b"", steps))
+    store.append(JournalBatch(1, b"", steps))
     live = read_live(database, NOW + timedelta(seconds=9))
     assert live.current("covid", "ann") == "Severe"
     assert live.current("covid", LONG) == "Possible"

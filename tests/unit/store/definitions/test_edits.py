@@ -6,10 +6,10 @@ import pytest
 
 from penstock.errors import InvalidError
 from penstock.model.document import Document, Key
-from penstock.store.edits import (
+from penstock.store.definitions.edits import (
     Delete,
     Edit,
-    Limits,
+    EditLimits,
     Put,
     check_origin,
     edits_between,
@@ -34,7 +34,7 @@ def test_edits_between_two_sets_lead_from_one_to_the_other() -> None:
 
 def test_what_is_put_is_encoded_and_what_is_deleted_is_not() -> None:
     document = Document("topic", "a", {"z": 1, "a": [None, "é\u0000"]})
-    assert encode_edits([Put(document), Delete(B)], Limits()) == {
+    assert encode_edits([Put(document), Delete(B)], EditLimits()) == {
         A: '{"a":[null,"é\\u0000"],"z":1}',
         B: None,
     }
@@ -69,14 +69,14 @@ def circular() -> list[Any]:
 )
 def test_a_body_that_cannot_be_stored_is_refused(body: dict[str, Any], match: str) -> None:
     with pytest.raises(InvalidError) as raised:
-        encode_edits([Put(Document("topic", "a", body))], Limits())
+        encode_edits([Put(Document("topic", "a", body))], EditLimits())
     assert match in str(raised.value)
     assert raised.value.problems[0].place == "'topic/a'"
 
 
 def test_a_body_at_the_limits_is_taken() -> None:
     body = {"x": nested(63), "y": "z" * (256 * 1024 - 139)}
-    [text] = encode_edits([Put(Document("topic", "a", body))], Limits()).values()
+    [text] = encode_edits([Put(Document("topic", "a", body))], EditLimits()).values()
     assert text is not None
     assert len(text) == 256 * 1024
 
@@ -95,7 +95,7 @@ def test_a_body_at_the_limits_is_taken() -> None:
 )
 def test_a_key_that_cannot_be_stored_is_refused(key: Key, match: str) -> None:
     with pytest.raises(InvalidError) as raised:
-        encode_edits([put(key)], Limits())
+        encode_edits([put(key)], EditLimits())
     assert match in str(raised.value)
 
 
@@ -107,7 +107,7 @@ def test_all_problems_are_listed_at_once() -> None:
         Put(Document("topic", "b", {"x": {1}})),
     ]
     with pytest.raises(InvalidError) as raised:
-        encode_edits(edits, Limits())
+        encode_edits(edits, EditLimits())
     assert [problem.place for problem in raised.value.problems] == [
         "'/x'",
         "'topic/a'",
@@ -118,9 +118,9 @@ def test_all_problems_are_listed_at_once() -> None:
 
 def test_a_change_of_too_many_edits_is_refused() -> None:
     edits = [put(Key("topic", str(number))) for number in range(4)]
-    assert len(encode_edits(edits[:3], Limits(edits_per_change=3))) == 3
+    assert len(encode_edits(edits[:3], EditLimits(edits_per_change=3))) == 3
     with pytest.raises(InvalidError, match="the change: 1 problem") as raised:
-        encode_edits(edits, Limits(edits_per_change=3))
+        encode_edits(edits, EditLimits(edits_per_change=3))
     assert "4 edits in one change; at most 3 are allowed → split the change" in str(raised.value)
 
 

@@ -2,7 +2,7 @@ import pytest
 
 from penstock.errors import UsageError
 from penstock.store.audit import merkle
-from penstock.store.audit.merkle import Frontier, Node, Range
+from penstock.store.audit.merkle import Frontier, Range, TreeNode
 
 # The inputs and roots that implementations of RFC 6962 commonly check themselves with.
 INPUTS = [
@@ -50,8 +50,8 @@ def test_a_leaf_brings_the_subtrees_it_completes() -> None:
     completed = [frontier.append(merkle.hash_leaf(data)) for data in INPUTS]
     assert [len(hashes) for hashes in completed] == [1, 2, 1, 3, 1, 2, 1, 4]
     assert completed[7][3] == frontier.root()
-    assert Node(level=3, place=0).leaf == 7
-    assert Node(level=1, place=2).leaf == 5
+    assert TreeNode(level=3, place=0).leaf == 7
+    assert TreeNode(level=1, place=2).leaf == 5
     assert completed[5][1] == merkle.hash_node(completed[4][0], completed[5][0])
 
 
@@ -73,8 +73,8 @@ def test_an_edge_that_does_not_fit_its_size_is_refused(size: int, data: bytes) -
 
 
 def test_ranges_name_the_nodes_they_are_made_of() -> None:
-    assert Range(0, 8).nodes() == [Node(3, 0)]
-    assert Range(8, 13).nodes() == [Node(2, 2), Node(0, 12)]
+    assert Range(0, 8).nodes() == [TreeNode(3, 0)]
+    assert Range(8, 13).nodes() == [TreeNode(2, 2), TreeNode(0, 12)]
     assert merkle.inclusion_ranges(2, 7) == [Range(3, 4), Range(0, 2), Range(4, 7)]
     assert merkle.consistency_ranges(3, 7) == [Range(2, 3), Range(3, 4), Range(0, 2), Range(4, 7)]
     assert merkle.consistency_ranges(4, 7) == [Range(4, 7)]

@@ -26,8 +26,7 @@ from sqlalchemy import BigInteger, Column, Connection, Integer, LargeBinary, Str
 from penstock.clock import utc_now
 from penstock.errors import PenstockError
 from penstock.store.database import Database
-from penstock.store.schema import Moment, metadata
-from penstock.store.situations import (
+from penstock.store.detection.tables import (
     AREA,
     TROUBLE_LENGTH,
     Cause,
@@ -37,6 +36,7 @@ from penstock.store.situations import (
     situations_table,
     transitions_table,
 )
+from penstock.store.schema import Moment, metadata
 
 NAME: Final = "default"
 HOLDER_BYTES: Final = 16
@@ -98,7 +98,7 @@ class Detector:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class DetectedTransition:
     """A transition, as detection tells it; `at` is in milliseconds since 1970."""
 
     at: int
@@ -112,13 +112,13 @@ class Step:
 
 
 @dataclass(slots=True)
-class Batch:
+class JournalBatch:
     """What is written together."""
 
     number: int
     """Counts the batches; a snapshot names the last that is in it."""
     data: bytes
-    transitions: list[Step] = field(default_factory=list)
+    transitions: list[DetectedTransition] = field(default_factory=list)
     settled: list[tuple[str, str]] = field(default_factory=list)
     """Requests that were carried out, each with its trouble, if any."""
 
@@ -199,7 +199,7 @@ class DetectionStore:
         last = steps[-1].number if steps else snapshot.through if snapshot else 0
         return snapshot.data if snapshot else None, last, [row.data for row in steps]
 
-    def append(self, batch: Batch) -> None:
+    def append(self, batch: JournalBatch) -> None:
         """Write a batch durably."""
         with self._database.write(AREA) as connection:
             self._renew(connection)
@@ -263,7 +263,7 @@ class DetectionStore:
                 fix="nothing to do: this one follows when the other ends",
             )
 
-    def _add_transitions(self, connection: Connection, steps: Sequence[Step]) -> None:
+    def _add_transitions(self, connection: Connection, steps: Sequence[DetectedTransition]) -> None:
         if not steps:
             return
         table = transitions_table

@@ -10,16 +10,17 @@ from penstock.config.secrets import SecretFile
 from penstock.errors import DeniedError, UsageError
 from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms, generate_key
-from penstock.store.audit.reading import read_last
+from penstock.store.audit.reader import read_last
 from penstock.store.database import Database
-from penstock.store.detection import (
-    Batch,
+from penstock.store.detection.journal import (
     ClaimLostError,
+    DetectedTransition,
     DetectionStore,
-    Step,
+    JournalBatch,
     find_detector,
 )
-from penstock.store.situations import REQUEST_LIFE, Cause, Situations, State, as_stored
+from penstock.store.detection.situations import REQUEST_LIFE, Situations
+from penstock.store.detection.tables import Cause, State, as_stored
 
 START = datetime(2026, 3, 1, 8, tzinfo=UTC)
 
@@ -58,8 +59,10 @@ def make_store(database: Database, watch: Watch, place: str = "here") -> Detecti
     return DetectionStore(database, place, seconds=10, clock=watch)
 
 
-def step(subject: str, target: str | None, source: str | None = None, at: int = 0) -> Step:
-    return Step(at, "covid", subject, source, target, "Symptom")
+def step(
+    subject: str, target: str | None, source: str | None = None, at: int = 0
+) -> DetectedTransition:
+    return DetectedTransition(at, "covid", subject, source, target, "Symptom")
 
 
 def test_only_one_detects_and_who_was_too_slow_writes_nothing(
@@ -69,13 +72,13 @@ def test_only_one_detects_and_who_was_too_slow_writes_nothing(
     assert first.claim().holder == first.holder
     assert second.claim().place == "a"
     watch.pass_by(9)
-    first.append(Batch(1, b"one"))  # renews the claim
+    first.append(JournalBatch(1, b"one"))  # renews the claim
     watch.pass_by(9)
     assert second.claim().holder == first.holder
     watch.pass_by(2)
     assert second.claim().holder == second.holder
     with pytest.raises(ClaimLostError):
-        first.append(Batch(2, b"lost", [step("p", "Severe")]))
+        first.append(JournalBatch(2, b"lost", [step("p", "Severe")]))
     with pytest.raises(ClaimLostError):
         first.keep(b"lost", 2, [])
     assert second.load() == (None, 1, [b"one"])
@@ -91,7 +94,7 @@ def test_a_snapshot_replaces_the_steps_before_it(database: Database, watch: Watc
     store.claim()
     assert store.load() == (None, 0, [])
     for number in range(1, 6):
-        store.append(Batch(number, b"%d" % number))
+        store.append(JournalBatch(number, b"%d" % number))
     store.keep(b"snapshot", 3, [("covid", "p", "Severe", 1000)])
     assert store.load() == (b"snapshot", 5, [b"4", b"5"])
     store.keep(b"later", 5, [])
@@ -106,9 +109,11 @@ def test_history_and_what_holds_come_with_the_steps(
 ) -> None:
     store = make_store(database, watch)
     store.claim()
-    store.append(Batch(1, b"", [step("p", "Suspected", at=1000), step("q", "Possible", at=1001)]))
+    store.append(
+        JournalBatch(1, b"", [step("p", "Suspected", at=1000), step("q", "Possible", at=1001)])
+    )
     steps = [step("p", "Severe", "Suspected", 2000), step("p", None, "Severe", 2000)]
-    store.append(Batch(2, b"", steps))
+    store.append(JournalBatch(2, b"", steps))
     assert [(it.subject, it.situation) for it in situations.current()] == [("q", "Possible")]
     assert situations.current(subject="p") == []
     past = situations.history(subject="p")
@@ -130,7 +135,7 @@ def test_any_subject_can_be_stored_and_found(
 ) -> None:
     store = make_store(database, watch)
     store.claim()
-    store.append(Batch(1, b"", [step(subject, "Severe"), step(subject + "!", "Severe")]))
+    store.append(JournalBatch(1, b"", [step(subject, "Severe"), step(subject + "!", "Severe")]))
     found = situations.current("covid", subject)
     assert [it.subject for it in found] == [as_stored(subject)]
     assert as_stored(subject) != as_stored(subject + "!")
@@ -143,8 +148,8 @@ def test_a_request_is_carried_out_and_named_in_the_history(
     assert situations.ready() == [asked]
     store = make_store(database, watch)
     store.claim()
-    made = Step(0, "covid", "p", None, "Severe", None, Cause.MANUAL, asked.request)
-    store.append(Batch(1, b"", [made], [(asked.request, "")]))
+    made = DetectedTransition(0, "covid", "p", None, "Severe", None, Cause.MANUAL, asked.request)
+    store.append(JournalBatch(1, b"", [made], [(asked.request, "")]))
     assert situations.ready() == []
     assert situations.find(asked.request).state is State.DONE
     (past,) = situations.history()

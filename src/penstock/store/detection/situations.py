@@ -5,12 +5,15 @@
        └── where one person suffices ────────────────────┘
 
 Rules that hold here:
-- History is written by who detects, together with the steps it follows from
-  (`store.detection`); here it is read. A request changes nothing by itself.
+- History is written by who detects, together with the steps it follows from (`journal`);
+  here it is read. A request changes nothing by itself.
 - Every request, approval and withdrawal is in the audit log, in the same transaction. The
   log has no place for free text: the reason is kept here, the log holds its digest.
 - Whoever made a request cannot approve it. What nobody carried out in time has expired.
 - Until when somebody is held is told by the request that put them there.
+- Where no gateway detects, no situation is known: questions get the answer that a gateway
+  would give (`SituationsUnknownError`). Who detects and what it found are read in one
+  transaction, behind the gateway by the few milliseconds that a batch of its journal waits.
 """
 
 from __future__ import annotations
@@ -18,170 +21,46 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from datetime import datetime, timedelta
-from enum import StrEnum
 from typing import Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy import BigInteger, Column, Connection, Index, String, Table
+from sqlalchemy import Connection, Table
 
 from penstock.cep.scenarios.instances import check_hold
 from penstock.clock import utc_now
 from penstock.errors import DeniedError, UsageError, quote
+from penstock.policy.access.emergencies import SituationsUnknownError
 from penstock.store.audit.entry import Detail, Entry, Outcome, allow_detail
 from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.database import Database
-from penstock.store.schema import ACTOR_LENGTH, NAME_LENGTH, REASON_LENGTH, Moment, metadata
+from penstock.store.detection.journal import Detector, read_detector
+from penstock.store.detection.tables import (
+    AREA,
+    LED_HERE,
+    REQUEST_BYTES,
+    Cause,
+    Request,
+    Standing,
+    State,
+    Transition,
+    as_stored,
+    requests_table,
+    situations_table,
+    transitions_table,
+)
+from penstock.store.schema import ACTOR_LENGTH, NAME_LENGTH, REASON_LENGTH
 
-AREA: Final = "situations"
 REQUEST_LIFE: Final = timedelta(minutes=15)
-REQUEST_BYTES: Final = 16
-STATE_LENGTH: Final = 16
-TROUBLE_LENGTH: Final = 500
 MOST: Final = 1000
-_DIGEST: Final = 16
 _NAME: Final = re.compile(r"\w[\w .:/+*#-]{0,199}")
 
 allow_detail("scenario", Detail.NAME)
 allow_detail("hold_seconds", Detail.COUNT)
-
-situations_table = Table(
-    "situations",
-    metadata,
-    Column("scenario", String(NAME_LENGTH), primary_key=True),
-    Column("subject", String(NAME_LENGTH), primary_key=True),
-    Column("situation", String(NAME_LENGTH), nullable=False),
-    Column("since", Moment, nullable=False),
-)
-
-transitions_table = Table(
-    "transitions",
-    metadata,
-    Column("number", BigInteger, primary_key=True, autoincrement=False),
-    Column("at", Moment, nullable=False),
-    Column("scenario", String(NAME_LENGTH), nullable=False),
-    Column("subject", String(NAME_LENGTH), nullable=False),
-    Column("source", String(NAME_LENGTH)),
-    Column("target", String(NAME_LENGTH)),
-    Column("event", String(NAME_LENGTH)),
-    Column("cause", String(STATE_LENGTH), nullable=False),
-    Column("request", String(2 * REQUEST_BYTES)),
-)
-Index("ix_transitions_subject", transitions_table.c.subject)
-Index("ix_transitions_at", transitions_table.c.at)
-
-requests_table = Table(
-    "situation_requests",
-    metadata,
-    Column("request", String(2 * REQUEST_BYTES), primary_key=True),
-    Column("at", Moment, nullable=False),
-    Column("scenario", String(NAME_LENGTH), nullable=False),
-    Column("subject", String(NAME_LENGTH), nullable=False),
-    Column("situation", String(NAME_LENGTH)),
-    Column("actor", String(ACTOR_LENGTH), nullable=False),
-    Column("reason", String(REASON_LENGTH), nullable=False),
-    Column("state", String(STATE_LENGTH), nullable=False),
-    Column("approver", String(ACTOR_LENGTH)),
-    Column("settled", Moment),
-    Column("trouble", String(TROUBLE_LENGTH), nullable=False),
-    # In milliseconds; 0: it is not held.
-    Column("hold", BigInteger, nullable=False, server_default="0"),
-)
-Index("ix_situation_requests_state", requests_table.c.state)
-
-
-_LED_HERE: Final = sa.and_(
-    situations_table.c.scenario == transitions_table.c.scenario,
-    situations_table.c.subject == transitions_table.c.subject,
-    situations_table.c.since == transitions_table.c.at,
-)
-"""The step by which a subject came to where it stands."""
-
-
-class Cause(StrEnum):
-    """What brought a transition about."""
-
-    DETECTED = "detected"
-    MANUAL = "manual"
-    TIME = "time"
-    """It was held by hand for a time that is over."""
-    LIMIT = "limit"
-    """Too many others are in some situation."""
-    DEFINITIONS = "definitions"
-    """The scenario, its situation or its subject is no longer defined."""
-
-
-class State(StrEnum):
-    """Where a request stands."""
-
-    OPEN = "open"
-    READY = "ready"
-    DONE = "done"
-    FAILED = "failed"
-    WITHDRAWN = "withdrawn"
-    EXPIRED = "expired"
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """A subject's current situation, since when, and until when somebody holds it by hand."""
-
-    scenario: str
-    subject: str
-    situation: str
-    since: datetime
-    held_until: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Transition:
-    """A step of the history; None as source or target is inactive.
-
-    `actor`, `approver`, `reason` and `hold` are those of the request, where one brought it about.
-    """
-
-    number: int
-    at: datetime
-    scenario: str
-    subject: str
-    source: str | None
-    target: str | None
-    event: str | None
-    cause: Cause
-    request: str | None = None
-    actor: str | None = None
-    approver: str | None = None
-    reason: str | None = None
-    hold: int | None = None
-
-    @property
-    def held_until(self) -> datetime | None:
-        """Until when no event was to move the subject on."""
-        return self.at + timedelta(milliseconds=self.hold) if self.hold else None
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """Somebody's wish to put a subject into a situation, or to end it (None).
-
-    With `hold`, in milliseconds, no event is to move the subject for that long.
-    """
-
-    request: str
-    at: datetime
-    scenario: str
-    subject: str
-    situation: str | None
-    actor: str
-    reason: str
-    state: State
-    approver: str | None
-    settled: datetime | None
-    trouble: str
-    hold: int = 0
 
 
 class Situations:
@@ -207,7 +86,7 @@ class Situations:
         table, step, asked = situations_table, transitions_table, requests_table
         query = (
             sa.select(table, asked.c.hold)
-            .outerjoin(step, _LED_HERE)
+            .outerjoin(step, LED_HERE)
             .outerjoin(asked, step.c.request == asked.c.request)
             .order_by(table.c.scenario, table.c.subject, step.c.number)
         )
@@ -354,7 +233,7 @@ class Situations:
         step, asked = transitions_table, requests_table
         holds = (
             sa.select(step.c.request)
-            .join(situations_table, _LED_HERE)
+            .join(situations_table, LED_HERE)
             .join(asked, step.c.request == asked.c.request)
             .where(asked.c.hold > 0)
         )
@@ -405,15 +284,6 @@ def name_details(**names: str | None) -> dict[str, Any]:
     return {key: it for key, it in names.items() if it is not None and _NAME.fullmatch(it)}
 
 
-def as_stored(subject: str) -> str:
-    """Return a subject as the tables have it: a text from outside, of any length."""
-    if len(subject) <= NAME_LENGTH and subject.isprintable():
-        return subject
-    digest = hashlib.sha256(subject.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
-    shown = "".join(it if it.isprintable() else "?" for it in subject[:64])
-    return f"{shown}…{digest}"
-
-
 def _narrow(
     query: sa.Select[Any], table: Table, scenario: str | None, subject: str | None
 ) -> sa.Select[Any]:
@@ -449,3 +319,51 @@ def _transition(row: sa.Row[Any]) -> Transition:
 
 def _values(request: Request) -> dict[str, Any]:
     return {name: getattr(request, name) for name in Request.__slots__}
+
+
+class LiveSituations:
+    """Answers what decisions ask about emergencies."""
+
+    def __init__(self, standing: Iterable[Standing], trouble: str = "") -> None:
+        self.standing: Sequence[Standing] = tuple(standing)
+        """What holds; of use only where there is no `trouble`."""
+        self.trouble = trouble
+        """Why situations are not known, if they are not."""
+        self._held = {(it.scenario, it.subject): it for it in self.standing}
+
+    def find(self, scenario: str, subject: str) -> Standing | None:
+        """Return what holds for a scenario's subject, and since when."""
+        if self.trouble:
+            raise SituationsUnknownError(self.trouble)
+        return self._held.get((scenario, as_stored(subject)))
+
+    def current(self, scenario: str, subject: str) -> str | None:
+        """Return the situation of a scenario's subject, None where it is inactive."""
+        found = self.find(scenario, subject)
+        return None if found is None else found.situation
+
+    def occupied(self, scenario: str) -> AbstractSet[str]:
+        """Return the situations that some subject of a scenario is in."""
+        if self.trouble:
+            raise SituationsUnknownError(self.trouble)
+        return {it.situation for it in self.standing if it.scenario == scenario}
+
+
+def read_live(database: Database, now: datetime) -> LiveSituations:
+    """Return what holds, with what a gateway says that has not lost sight of it."""
+    table = situations_table
+    with database.read() as connection:
+        detector = read_detector(connection)
+        rows = connection.execute(
+            sa.select(table).order_by(table.c.scenario, table.c.subject)
+        ).all()
+    return LiveSituations((Standing(*row) for row in rows), find_trouble(detector, now))
+
+
+def find_trouble(detector: Detector | None, now: datetime) -> str:
+    """Say why situations are not known, or nothing where they are."""
+    if detector is None:
+        return "no gateway has detected anything yet"
+    if not detector.is_alive(now):
+        return f"no gateway detects since {detector.held_until:%Y-%m-%d %H:%M:%S}"
+    return detector.trouble

@@ -4,10 +4,10 @@ import pytest
 
 from penstock.errors import InvalidError
 from penstock.model.document import Document, Key
-from penstock.store.checked import CheckedDefinitions, Wanted
 from penstock.store.database import Database
-from penstock.store.definitions import Change, Definitions
-from penstock.store.snapshots import Snapshot
+from penstock.store.definitions.checked import CheckedDefinitions, Wanted
+from penstock.store.definitions.history import Change, Definitions
+from penstock.store.definitions.snapshots import Snapshot
 
 ONE, TWO = Key("reservation", "a"), Key("reservation", "b")
 

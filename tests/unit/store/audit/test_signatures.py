@@ -9,9 +9,15 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_pri
 
 from penstock.config.secrets import SecretFile, SecretVariable
 from penstock.errors import UnavailableError, UsageError
-from penstock.store.audit.anchors import load_head, save_head
 from penstock.store.audit.errors import TamperedError
-from penstock.store.audit.signing import Head, PublicKeys, Signer, public_path
+from penstock.store.audit.signatures import (
+    Head,
+    PublicKeys,
+    Signer,
+    load_head,
+    public_path,
+    save_head,
+)
 
 SIGNER = Signer.generate()
 HEAD = SIGNER.sign(3, b"r" * 32, 5)

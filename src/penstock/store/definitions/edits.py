@@ -42,7 +42,7 @@ Edit = Put | Delete
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class EditLimits:
     """How much the store takes."""
 
     document_bytes: int = 256 * 1024
@@ -68,7 +68,7 @@ def edits_between(
     return edits
 
 
-def encode_edits(edits: Sequence[Edit], limits: Limits) -> dict[Key, str | None]:
+def encode_edits(edits: Sequence[Edit], limits: EditLimits) -> dict[Key, str | None]:
     """Return the canonical JSON of what is put, None for what is deleted; refuse bad edits."""
     if len(edits) > limits.edits_per_change:
         problem = Problem(
@@ -114,7 +114,7 @@ def _check_key(key: Key) -> None:
             raise ValueError(f"the {field} must be 1 to {limit} printable characters")
 
 
-def _encode(document: Document, limits: Limits) -> str:
+def _encode(document: Document, limits: EditLimits) -> str:
     if _is_deeper(document.body, limits.document_depth):
         raise ValueError(f"nested deeper than {limits.document_depth} levels")
     try:

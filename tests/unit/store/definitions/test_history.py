@@ -12,10 +12,10 @@ from sqlalchemy import Connection, event
 from penstock.errors import InvalidError, UnavailableError, UsageError
 from penstock.model.document import Document, Key
 from penstock.store.database import Database
-from penstock.store.definitions import Change, Definitions
-from penstock.store.edits import Delete, Edit, Limits, Put, edits_between
+from penstock.store.definitions.edits import Delete, Edit, EditLimits, Put, edits_between
+from penstock.store.definitions.history import Change, Definitions
+from penstock.store.definitions.snapshots import Snapshot
 from penstock.store.schema import CHANNEL, epochs, revisions
-from penstock.store.snapshots import Snapshot
 
 START = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 A, B, C = Key("topic", "a"), Key("topic", "b"), Key("view", "c")
@@ -137,7 +137,7 @@ def test_bad_edits_write_nothing(definitions: Definitions, database: Database) -
 
 
 def test_the_store_takes_a_limited_number_of_definitions(database: Database) -> None:
-    definitions = Definitions(database, limits=Limits(documents=2))
+    definitions = Definitions(database, limits=EditLimits(documents=2))
     apply(definitions, put(A), put(B))
     with pytest.raises(InvalidError) as raised:
         apply(definitions, put(C))

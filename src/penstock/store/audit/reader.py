@@ -21,8 +21,8 @@ from sqlalchemy import Connection
 from penstock.errors import UsageError
 from penstock.store.audit.entry import Entry, Outcome, as_document
 from penstock.store.audit.errors import TamperedError
-from penstock.store.audit.merkle import HASH_SIZE, Frontier, Node
-from penstock.store.audit.signing import Head
+from penstock.store.audit.merkle import HASH_SIZE, Frontier, TreeNode
+from penstock.store.audit.signatures import Head
 from penstock.store.audit.tables import entries, heads, tip
 from penstock.store.database import Database
 
@@ -140,7 +140,7 @@ def _recorded(result: sa.CursorResult[*tuple[Any, ...]]) -> list[Recorded]:
     return [Recorded(row[0], Entry(*row[1:9]), row[9]) for row in result.all()]
 
 
-def read_nodes(connection: Connection, nodes: Sequence[Node]) -> dict[Node, bytes]:
+def read_nodes(connection: Connection, nodes: Sequence[TreeNode]) -> dict[TreeNode, bytes]:
     """Read the kept hashes of these nodes, each with the entry that completed it."""
     asked = sa.select(*_raw(entries, "seq", "hashes")).where(
         entries.c.seq.in_({node.leaf for node in nodes})

@@ -4,7 +4,7 @@ Rules that hold here:
 - Every change of definitions goes through here: the command line, the API and the
   commands of MQTT clients. What is stored is always a valid set.
 - The check happens inside the write transaction, on the very set that is changed; so
-  does the record of the change, where one is kept: no change without its record.
+  does the entry in the audit log, where there is one: no change without its entry.
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ from penstock.definitions import DefinitionSet
 from penstock.definitions.checks import Locate, locate_by_key
 from penstock.errors import Problem, UsageError, quote
 from penstock.model.document import Document, Key
-from penstock.store.definitions import Change, Definitions
-from penstock.store.edits import Delete, Edit, Put, edits_between
-from penstock.store.snapshots import Snapshot
+from penstock.store.audit.entry import Entry, Outcome
+from penstock.store.audit.log import AuditLog
+from penstock.store.audit.pseudonyms import Pseudonyms
+from penstock.store.definitions.edits import Delete, Edit, Put, edits_between
+from penstock.store.definitions.history import Change, Definitions
+from penstock.store.definitions.snapshots import Snapshot
 
 Wanted = Mapping[Key, Document | None]
 """Documents by their keys; None where there is to be none."""
@@ -145,3 +148,24 @@ class CheckedDefinitions:
                 then(connection, change)
 
         return self.definitions.change(edit, actor=actor, reason=reason, then=finish)
+
+
+CHANGED = "definitions.changed"
+
+
+def recorder(log: AuditLog, pseudonyms: Pseudonyms) -> Record:
+    """Return what `CheckedDefinitions` calls for each change that alters something."""
+
+    def record(connection: Connection, change: Change, actor: str) -> None:
+        entry = Entry.make(
+            CHANGED,
+            Outcome.DONE,
+            actor=pseudonyms.person(actor),
+            epoch=change.epoch,
+            created=len(change.created),
+            updated=len(change.updated),
+            deleted=len(change.deleted),
+        )
+        log.append_within(connection, [entry])
+
+    return record
