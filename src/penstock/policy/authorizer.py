@@ -156,6 +156,14 @@ class Authorizer:
             more=any(it.more for it in spoken),
         )
 
+    def name_denial(self, request: AccessRequest) -> str:
+        """Name the rule that denies a request, nothing where none does.
+
+        Parts behind the one that denies are not looked at: a refusal stays cheap.
+        """
+        told = (part.explain(request) for part in self._parts[request.action])
+        return next((it.rule for it in told if it is not None and not it.allowed), "")
+
 
 class _AuthorizerPart(Protocol):
     """One kind of rule in the composition; None says that it has nothing to say."""

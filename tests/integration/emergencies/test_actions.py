@@ -40,7 +40,7 @@ def until(holds: Callable[[], object]) -> None:
 
 
 def waiting(gateway: GatewayThread) -> int:
-    return gateway.do(lambda: len(gateway.gateway.guard.detection.outbox.waiting))
+    return gateway.do(lambda: len(gateway.gateway.emergencies.detection.outbox.waiting))
 
 
 @contextmanager
@@ -70,7 +70,7 @@ def open_home(folder: Path, broker: MosquittoServer, **emergencies: Any) -> Iter
 
 def meet(gateway: GatewayThread) -> None:
     """Let patient 2 have been in one room with all contacts, yesterday at noon."""
-    detection = gateway.gateway.guard.detection
+    detection = gateway.gateway.emergencies.detection
 
     def sit_together() -> None:
         assert detection.engine is not None
@@ -90,7 +90,7 @@ def fall_ill(gateway: GatewayThread) -> None:
 
 
 def possible(gateway: GatewayThread) -> list[str]:
-    board = gateway.gateway.guard.detection.board
+    board = gateway.gateway.emergencies.detection.board
     return gateway.do(
         lambda: [who for who in CONTACTS if board.current("covid", who) == "Possible"]
     )
@@ -153,14 +153,14 @@ def test_what_was_not_detected_is_after_a_restart(
         until(lambda: possible(gateway) == CONTACTS)
         until(lambda: not waiting(gateway))
         # Each took effect once: one notice to each, one warning to each and to patient 2.
-        assert gateway.gateway.guard.detection.outbox.last == 2 * len(CONTACTS) + 1
+        assert gateway.gateway.emergencies.detection.outbox.last == 2 * len(CONTACTS) + 1
 
 
 def test_what_was_not_detected_is_known_from_the_journal_alone(
     broker: MosquittoServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with open_home(tmp_path, broker) as gateway:
-        detection = gateway.gateway.guard.detection
+        detection = gateway.gateway.emergencies.detection
         meet(gateway)
 
         def save() -> None:
@@ -195,7 +195,7 @@ def test_where_too_many_wait_the_newest_are_not_sent_but_take_effect(
         meet(gateway)
         fall_ill(gateway)
         until(lambda: possible(gateway) == CONTACTS)
-        until(lambda: not gateway.do(gateway.gateway.guard.detection.outbox.fresh))
+        until(lambda: not gateway.do(gateway.gateway.emergencies.detection.outbox.fresh))
         assert 50 < waiting(gateway) <= 130
         sent = named(reader, 1)  # one, and another for each second that has passed
         assert sent == ["patient-2", *CONTACTS][: len(sent)]
@@ -235,7 +235,7 @@ def test_a_message_that_detection_fails_on_does_not_come_again(
         login(gateway.port, "echo") as echo,
         login(gateway.port, "sensor") as sensor,
     ):
-        detection = gateway.gateway.guard.detection
+        detection = gateway.gateway.emergencies.detection
         assert echo.publish("ward/p-1/echo", b"{}", qos=1).reason < FAILURE
         until(lambda: gateway.do(detection.is_alive))
         assert sensor.publish("ward/p-1/knock", b"{}", qos=1).reason < FAILURE

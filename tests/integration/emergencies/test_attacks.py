@@ -82,7 +82,7 @@ def test_no_patients_name_harms_detection_or_opens_another(
     sensor, doctor = enter("sensor"), enter("doctor")
     doctor.subscribe("#", qos=1)
     started = sensor.publish("house/pulse", about(patient, 120, 1), qos=1)
-    assert gateway.do(gateway.gateway.guard.detection.is_alive)
+    assert gateway.do(gateway.gateway.emergencies.detection.is_alive)
     sensor.publish("house/note", about("somebody else", 0, 2), qos=1)
     sensor.publish("house/note", about(patient, 0, 3), qos=1)
     if started.reason < FAILURE:
@@ -96,11 +96,11 @@ def test_no_patients_name_harms_detection_or_opens_another(
         assert numbers(doctor) == []
     # Everybody else's emergencies go on, before and after a restart of detection.
     sensor.publish("house/pulse", about("ann", 120), qos=1)
-    detection = gateway.gateway.guard.detection
+    detection = gateway.gateway.emergencies.detection
     gateway.do(lambda: setattr(detection.engine, "apply", fail))
     assert sensor.publish("house/pulse", about("bob", 60), qos=1).reason >= FAILURE
     deadline = time.monotonic() + 60
-    while not gateway.do(gateway.gateway.guard.detection.is_alive):
+    while not gateway.do(gateway.gateway.emergencies.detection.is_alive):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert situation(gateway, "ann") == "Alert"
@@ -174,10 +174,10 @@ def test_what_is_about_nobody_opens_and_starts_nothing(
     sensor, doctor, nurse = enter("sensor"), enter("doctor"), enter("nurse")
     for reader in (doctor, nurse):
         reader.subscribe("house/#", qos=1)
-    before = gateway.do(lambda: gateway.gateway.guard.detection.board.changes)
+    before = gateway.do(lambda: gateway.gateway.emergencies.detection.board.changes)
     sensor.publish("house/pulse", payload, qos=1)
     sensor.publish("house/note", payload, qos=1)
-    assert gateway.do(lambda: gateway.gateway.guard.detection.board.changes) == before
+    assert gateway.do(lambda: gateway.gateway.emergencies.detection.board.changes) == before
     assert len(nurse.messages(1)) >= 1
     assert doctor.messages() == []
 
@@ -283,7 +283,7 @@ def test_late_repeated_and_early_messages_count_as_defined(
         open_house(tmp_path, broker.port, HOUSE + KNOCKS) as gateway,
         login(gateway.port, "sensor") as sensor,
     ):
-        board = gateway.gateway.guard.detection.board
+        board = gateway.gateway.emergencies.detection.board
 
         def knocked() -> str | None:
             return gateway.do(lambda: board.current("knocking", "ann"))
@@ -366,11 +366,11 @@ def test_no_number_is_too_large_for_detection(broker: MosquittoServer, tmp_path:
         sensor.publish("house/pulse", about("ann", 120), qos=1)
         for _ in range(3):
             assert sensor.publish("house/pulse", about("big", 1.7e308), qos=1).reason < FAILURE
-        assert gateway.do(gateway.gateway.guard.detection.is_alive)
+        assert gateway.do(gateway.gateway.emergencies.detection.is_alive)
         assert situation(gateway, "ann") == "Alert"
         for _ in range(9):
             sensor.publish("house/pulse", about("sum", 150), qos=1)
-        board = gateway.gateway.guard.detection.board
+        board = gateway.gateway.emergencies.detection.board
         assert gateway.do(lambda: board.current("heavy", "sum")) == "Heavy"
 
 

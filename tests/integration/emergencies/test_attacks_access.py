@@ -188,7 +188,7 @@ def test_an_exclusive_plan_sets_ordinary_rights_aside(
             publish("house/other", about("ann", 0, 1))
             publish("house/other", about("bob", 0, 2))
             assert numbers(nurse, 2) == [1, 2]
-        detection = gateway.gateway.guard.detection
+        detection = gateway.gateway.emergencies.detection
         with open_situations(gateway) as situations:
             asked = situations.request("alert", "ann", "Alert", actor="ann", reason="fell")
             deadline = time.monotonic() + 60

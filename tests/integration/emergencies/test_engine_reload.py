@@ -33,13 +33,13 @@ def wait_until(holds: Callable[[], object], seconds: float = LONG) -> None:
 
 
 def current(gateway: GatewayThread, patient: str) -> str | None:
-    board = gateway.gateway.guard.detection.board
+    board = gateway.gateway.emergencies.detection.board
     return gateway.do(lambda: board.current("alert", patient))
 
 
 def program_of(gateway: GatewayThread) -> Program | None:
     """Return the definitions that events are detected by."""
-    engine = gateway.do(lambda: gateway.gateway.guard.detection.engine)
+    engine = gateway.do(lambda: gateway.gateway.emergencies.detection.engine)
     return None if engine is None else engine.program
 
 
@@ -121,11 +121,13 @@ def test_what_is_no_longer_defined_ends_at_once(
         # And once more, before the first change is done.
         define(gateway.config, WARD.replace("WINDOW", "2h"))
         wait_until(
-            lambda: gateway.do(lambda: gateway.gateway.guard.detection.program) not in change.made
+            lambda: (
+                gateway.do(lambda: gateway.gateway.emergencies.detection.program) not in change.made
+            )
         )
         change.ends()
         change.begins(2)
-        detection = gateway.gateway.guard.detection
+        detection = gateway.gateway.emergencies.detection
         wait_until(lambda: not gateway.do(lambda: detection.reload.busy))
         assert program_of(gateway) is change.made[-1]
         sensor.publish("ward/ends/pulse", reading(120), qos=1)
@@ -150,7 +152,7 @@ def test_a_timer_that_is_due_meanwhile_closes_access(
             gateway.config, WARD.replace("WINDOW", "2s").replace("it.knocks >= 2", "it.knocks >= 3")
         )
         change.begins()
-        reload = gateway.gateway.guard.detection.reload
+        reload = gateway.gateway.emergencies.detection.reload
         wait_until(lambda: gateway.do(lambda: reload.blind))
         with pytest.raises(SituationsUnknownError):
             current(gateway, "due")
@@ -181,5 +183,5 @@ def test_what_was_known_under_old_definitions_survives_a_restart(
     with open_ward(tmp_path, broker.port, window="1h") as gateway:
         assert current(gateway, "kept") == "Alert"
         assert current(gateway, "new") == "Alert"
-        board = gateway.gateway.guard.detection.board
+        board = gateway.gateway.emergencies.detection.board
         assert gateway.do(lambda: board.current("knocking", "kept")) == "Knocked"

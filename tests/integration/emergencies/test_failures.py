@@ -60,7 +60,7 @@ def test_a_due_timer_comes_before_a_delivery(broker: MosquittoServer, tmp_path: 
         sensor.publish("ward/late/warmth", reading(120), qos=1)
         sensor.publish("ward/late/warmth", reading(80), qos=1)
         doctor.messages(2)
-        detection = gateway.gateway.guard.detection
+        detection = gateway.gateway.emergencies.detection
 
         gateway.do(detection.timer.cancel)
         time.sleep(2.2)
@@ -113,7 +113,7 @@ def test_a_crashed_detector_closes_and_recovers(broker: MosquittoServer, tmp_pat
         sensor.publish("ward/crash/pulse", reading(120), qos=1)
         doctor.messages(1)
         nurse.messages(1)
-        detection = gateway.gateway.guard.detection
+        detection = gateway.gateway.emergencies.detection
 
         def fail(*given: object) -> NoReturn:
             raise RuntimeError("broken on purpose")
@@ -152,13 +152,13 @@ def test_while_nothing_is_detected_emergencies_grant_nothing(
             report = gateway.running.health.readiness()
             assert "detect" in report.failing["detection"]
             usurper.release()
-        wait_until(lambda: gateway.do(gateway.gateway.guard.detection.is_alive))
+        wait_until(lambda: gateway.do(gateway.gateway.emergencies.detection.is_alive))
         sensor.publish("ward/lost/note", b"{}", qos=1)
         assert ("ward/lost/note", b"{}") in doctor.texts(1)
 
 
 def _take_over(gateway: GatewayThread, usurper: DetectionStore) -> bool:
-    detection = gateway.gateway.guard.detection
+    detection = gateway.gateway.emergencies.detection
 
     async def stop() -> None:
         await detection.journal.finish()
@@ -183,7 +183,7 @@ def test_another_gateway_takes_over_where_one_ends(broker: MosquittoServer, tmp_
     ):
         with login(first.port, "sensor") as sensor:
             sensor.publish("ward/shared/pulse", reading(120), qos=1)
-        detection = second.gateway.guard.detection
+        detection = second.gateway.emergencies.detection
         with login(second.port, "sensor") as sensor, login(second.port, "doctor") as doctor:
             doctor.subscribe("ward/shared/#", qos=1)
             assert current(second, "shared") == "Alert"
@@ -295,7 +295,7 @@ def test_events_that_are_no_longer_defined_are_no_trouble(
             kept = [it for it in read_text(WARD).documents if it.kind in KEPT]
             pruned = {"event", "action", "plan", "scenario", "emergency-policy"}
             checked.apply(kept, actor="test", reason="", prune=pruned)
-        detection = gateway.gateway.guard.detection
+        detection = gateway.gateway.emergencies.detection
         wait_until(lambda: gateway.do(lambda: detection.engine is None))
         sensor.publish("ward/gone/pulse", reading(121), qos=1)
         assert ("ward/gone/pulse", reading(121)) in nurse.texts(1)
@@ -349,7 +349,7 @@ def test_a_gateway_that_slept_grants_nothing_of_what_it_knew(
         doctor.messages(2)
         first.send_signal(signal.SIGSTOP)
         try:
-            wait_until(lambda: second.do(second.gateway.guard.detection.is_alive))
+            wait_until(lambda: second.do(second.gateway.emergencies.detection.is_alive))
             assert current(second, "asleep") == "Alert"
             with login(second.port, "sensor") as sensor:
                 sensor.publish("ward/asleep/off", b"{}", qos=1)

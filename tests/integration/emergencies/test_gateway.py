@@ -54,7 +54,9 @@ def patient() -> str:
 
 
 def situation(gateway: GatewayThread, patient: str, scenario: str = "alert") -> str | None:
-    return gateway.do(lambda: gateway.gateway.guard.detection.board.current(scenario, patient))
+    return gateway.do(
+        lambda: gateway.gateway.emergencies.detection.board.current(scenario, patient)
+    )
 
 
 def history(gateway: GatewayThread, patient: str) -> list[tuple[str | None, str | None, str]]:
@@ -103,7 +105,7 @@ def test_an_emergency_opens_nobody_elses_data(enter: Login, patient: str) -> Non
 def test_an_unauthorised_publisher_changes_nothing(
     gateway: GatewayThread, enter: Login, patient: str, user: str, version: int, qos: int
 ) -> None:
-    detection = gateway.gateway.guard.detection
+    detection = gateway.gateway.emergencies.detection
     assert detection.engine is not None
     before = gateway.do(detection.engine.save)
     client, nurse = enter(user, version=version), enter("nurse")
@@ -146,7 +148,7 @@ def test_an_action_is_published_and_detected(
     (call,) = nurse.messages(1)
     assert json.loads(call.payload) == {"pid": patient}
     assert call.properties.user == ()
-    assert not gateway.do(lambda: gateway.gateway.guard.detection.outbox.waiting)
+    assert not gateway.do(lambda: gateway.gateway.emergencies.detection.outbox.waiting)
 
 
 def test_actions_that_lead_to_each_other_come_to_an_end(
@@ -191,7 +193,7 @@ def test_no_payload_harms_detection(
     sensor.publish(f"ward/{patient}/pulse", payload, qos=1)
     sensor.publish(f"ward/{patient}/knock", payload, qos=1)
     assert sensor.publish(f"ward/{patient}/pulse", reading(101), qos=1).reason < FAILURE
-    assert gateway.do(gateway.gateway.guard.detection.is_alive)
+    assert gateway.do(gateway.gateway.emergencies.detection.is_alive)
     assert situation(gateway, patient) == "Alert"
 
 

@@ -78,7 +78,7 @@ def test_an_end_that_tells_the_true_time_counts_while_the_clock_is_ahead(
         run_gateway(tmp_path, broker.port, chosen) as gateway,
         login(gateway.port, "sensor") as sensor,
     ):
-        clock = gateway.gateway.guard.detection.clock
+        clock = gateway.gateway.emergencies.detection.clock
         gateway.do(lambda: clock.go_on_from(clock.now() + 24 * HOUR))
         assert sensor.publish("ward/true/pulse", reading(120), qos=1).reason < FAILURE
         assert current(gateway, "true") == "Alert"

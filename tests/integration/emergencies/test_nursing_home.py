@@ -101,7 +101,7 @@ def test_preferences_hold_in_an_emergency_unless_it_overrides_them(home: Gateway
             return temperatures(specialist)
 
     def put(situation: str) -> None:
-        detection = home.gateway.guard.detection
+        detection = home.gateway.emergencies.detection
         assert detection.engine is not None
         outcome = detection.engine.set_situation(
             "covid", "patient-1", situation, detection.clock.now()

@@ -254,7 +254,7 @@ def test_a_repeated_message_of_qos_2_is_one_event_at_any_gateway(
 
 
 def count_knocked(gateway: GatewayThread) -> int:
-    engine = gateway.gateway.guard.detection.engine
+    engine = gateway.gateway.emergencies.detection.engine
     assert engine is not None
     return gateway.do(lambda: sum(it[0] == "knocking" for it in engine.situations()))
 
@@ -303,7 +303,7 @@ def test_a_neighbour_that_stood_still_grants_nothing_of_what_it_knew(
     )
     second = make_process(tmp_path / "two", broker.port, settings(tmp_path / "two"), **common)
     with run_gateway(tmp_path / "one", broker.port, chosen, **common) as first, second:
-        leader = first.gateway.guard.detection.leader
+        leader = first.gateway.emergencies.detection.leader
         wait_until(lambda: first.do(lambda: [it.synced for it in leader._peers.values()]))
         doctor, nurse = (login(second.port, user) for user in ("doctor", "nurse"))
         for reader in (doctor, nurse):

@@ -55,7 +55,7 @@ def ends(config: Config) -> dict[str, list[int]]:
 
 
 def doubts(gateway: GatewayThread) -> bool:
-    detection = gateway.gateway.guard.detection
+    detection = gateway.gateway.emergencies.detection
 
     def ask() -> bool:
         detection.catch_up(detection.clock.now())
@@ -98,7 +98,7 @@ def test_nobody_reads_on_while_who_detects_stands_still(
             held = [sent_at(it) for it in doctor.messages() if it.topic == "ward/brief/note"]
         finally:
             first.send_signal(signal.SIGCONT)
-        assert second.gateway.guard.detection.follower.joined
+        assert second.gateway.emergencies.detection.follower.joined
         expected = passed[1:]
         lasting: list[int] = []
 

@@ -296,9 +296,9 @@ def test_a_pause_during_a_resume_is_remembered(
     closed = Document(RESERVATION, topic, {"allow": ["other"], "prohibit": []})
 
     async def flicker() -> None:
-        gateway.definition_feed.turn(gateway.rules.try_out({key: None}))
+        gateway.definition_feed.pass_on(gateway.rules.try_out({key: None}))
         await asyncio.sleep(0)
-        gateway.definition_feed.turn(gateway.rules.try_out({key: closed}))
+        gateway.definition_feed.pass_on(gateway.rules.try_out({key: closed}))
         await asyncio.sleep(0.3)
         gateway.rules.settle([key])
 
@@ -328,7 +328,7 @@ def test_a_stored_reservation_holds_although_the_follower_was_faster(
     def follower_first() -> frozenset[str]:
         snapshot = rules.snapshot
         assert snapshot is not None
-        strict_gateway.gateway.definition_feed.turn(
+        strict_gateway.gateway.definition_feed.pass_on(
             rules.try_out({key: Document(RESERVATION, topic, {"allow": ["c"], "prohibit": []})})
         )
         # The steps of a command that stores {b} when the follower has brought it before.

@@ -85,7 +85,7 @@ def test_large_properties_are_not_remembered(
         writer.publish(topic, b"x", qos=1, user=((str(number), "x" * 60_000),) * 2)
     reader.messages(40)
     upstream = cast("Upstream", gateway.gateway.clients[f"r-{topic[2:]}"].upstream)
-    assert sum(len(raw) for _, raw in upstream.verdicts.known) < 1_000_000
+    assert sum(len(raw) for _, raw in upstream.decisions.passing) < 1_000_000
 
 
 def test_long_lists_of_purposes_are_not_remembered(
@@ -97,7 +97,7 @@ def test_long_lists_of_purposes_are_not_remembered(
         listed = ",".join(f"{number}-{'p' * 200}{it}" for it in range(200))
         assert not writer.publish(topic, qos=1, user=(("purpose-aip", listed),)).reason
     reader.messages()
-    known = gateway.gateway.rules._purposes
+    known = gateway.gateway.emergencies.delivery_check._stamps._known
     assert sum(len(value) for pairs in known for _, value in pairs) < 1_000_000
 
 

@@ -275,7 +275,9 @@ def test_a_will_that_may_no_longer_be_written_is_deleted(
         with Database.open(gateway.config.store.connection_url()) as database:
             required = Document("enforcement", "default", {"policies": "required"})
             CheckedDefinitions(Definitions(database)).apply([required], actor="test", reason="")
-        wait_until(lambda: gateway.do(lambda: gateway.gateway.rules.policies.decides))
+        wait_until(
+            lambda: gateway.do(lambda: gateway.gateway.rules.authorizer.access.concerns("read"))
+        )
         revoked.vanish()
         assert behind.texts(quiet=0.5) == []
 

@@ -139,7 +139,7 @@ def home(broker: MosquittoServer, tmp_path: Path) -> Iterator[GatewayThread]:
 
 
 def find_engine(home: GatewayThread) -> Engine:
-    engine = home.do(lambda: home.gateway.guard.detection.engine)
+    engine = home.do(lambda: home.gateway.emergencies.detection.engine)
     assert engine is not None
     return engine
 
@@ -170,7 +170,7 @@ def look_on(home: GatewayThread, monkeypatch: pytest.MonkeyPatch) -> Seen:
 
 def take_stock(home: GatewayThread, seen: Seen) -> tuple[Any, Seen]:
     """Return all that detection knows and decisions are made by; what was seen begins anew."""
-    engine, board = find_engine(home), home.gateway.guard.detection.board
+    engine, board = find_engine(home), home.gateway.emergencies.detection.board
     ways = list(product(("covid", "pulmonary"), ("patient-1", "patient-2", "patient-3")))
 
     def look() -> tuple[Any, Seen]:

@@ -172,7 +172,7 @@ def open_doors(gateway: GatewayThread) -> Iterator[Login]:
 @contextmanager
 def open_situations(gateway: GatewayThread) -> Iterator[Situations]:
     config = gateway.config
-    gateway.call(gateway.gateway.guard.detection.journal.finish)
+    gateway.call(gateway.gateway.emergencies.detection.journal.finish)
     with Database.open(config.store.connection_url()) as database:
         log = AuditLog.open(database, config.audit.signing_key)
         yield Situations(database, log, Pseudonyms.open(config.audit.pseudonym_key))
@@ -184,7 +184,7 @@ def about(patient: str, value: float = 0.0, number: int = 0) -> bytes:
 
 
 def situation(gateway: GatewayThread, patient: str) -> str | None:
-    return gateway.do(lambda: gateway.gateway.guard.detection.board.current("alert", patient))
+    return gateway.do(lambda: gateway.gateway.emergencies.detection.board.current("alert", patient))
 
 
 def numbers(client: RawClient, count: int = 0) -> list[int]:

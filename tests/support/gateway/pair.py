@@ -59,15 +59,15 @@ def pair(
 
 
 def joined(gateway: GatewayThread) -> bool:
-    return gateway.do(lambda: gateway.gateway.guard.detection.follower.joined)
+    return gateway.do(lambda: gateway.gateway.emergencies.detection.follower.joined)
 
 
 def detects(gateway: GatewayThread) -> bool:
-    return gateway.do(gateway.gateway.guard.detection.is_alive)
+    return gateway.do(gateway.gateway.emergencies.detection.is_alive)
 
 
 def look(gateway: GatewayThread, patient: str, scenario: str = "alert") -> str | None:
-    board = gateway.gateway.guard.detection.board
+    board = gateway.gateway.emergencies.detection.board
     return gateway.do(lambda: board.current(scenario, patient))
 
 

@@ -16,17 +16,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from penstock.gateway.session import ANONYMOUS, Session
-from penstock.policy.decision import Applied
+from penstock.policy.decision import Applied, Decision
 from penstock.store.audit.entry import Detail, Entry, Outcome, allow_detail
 from penstock.store.audit.errors import AuditFullError, AuditStoppedError
+from penstock.store.audit.pseudonyms import Pseudonyms
+from penstock.store.audit.writer import AuditWriter
 from penstock.store.detection.situations import name_details
-
-if TYPE_CHECKING:
-    from penstock.store.audit.pseudonyms import Pseudonyms
-    from penstock.store.audit.writer import AuditWriter
 
 _KEYS_LIMIT = 4_096
 _RULE_LIMIT = 256
@@ -62,11 +60,22 @@ class Denials:
         """Count a message that did not reach the broker."""
         self._count("publication.denied", session, why, rule)
 
-    def emergency(self, session: Session, rule: str, applied: Applied, *, overridden: bool) -> None:
+    def emergency(self, session: Session, decision: Decision) -> None:
         """Count a message that an emergency policy let pass, be it against a preference."""
         user = "" if session.principal == ANONYMOUS else session.principal
+        overridden = decision.overridden
         kind = "preference.overridden" if overridden else "emergency.granted"
-        self._add(_Denial(kind, user, session.client_id, _EMERGENCY, rule, applied, overridden))
+        self._add(
+            _Denial(
+                kind,
+                user,
+                session.client_id,
+                _EMERGENCY,
+                decision.rule,
+                decision.applied,
+                overridden,
+            )
+        )
 
     def subscription(self, session: Session, rule: str) -> None:
         """Count a subscription that was refused."""

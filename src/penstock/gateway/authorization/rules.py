@@ -1,44 +1,36 @@
-"""What is allowed now: the purposes of the present epoch, and how long that is known.
+"""The rules in force: the authorizer at the newest epoch, and how long that is known.
 
     store ──▶ follower ──▶ take ──┐
-                                  ├──▶ engine, settings, rights ──▶ generation + 1
+                                  ├──▶ authorizer, settings, rights ──▶ generation + 1
     command ──▶ store ──▶ take ───┘
 
 Rules that hold here:
 - Everything here happens on the gateway's loop, in one step. Others look at `generation`
-  to know that something has changed since they remembered a decision.
+  to know that something has changed since they cached a decision.
 - A set of definitions is taken once, and an older one never after a newer one.
 - `fresh_until` is the moment (of `boot_clock`) from which on nothing is known to hold: who
   decides must look at it first.
-- Policies, preferences and situations are asked for at the end of `delivery` (`Guard`). The
-  same step of the loop takes over their definitions; definitions that cannot be compiled
-  close the gateway: what it cannot check, it denies.
+- Purposes, policies, preferences and events are taken over in the same step; definitions that
+  cannot be compiled close the gateway (`enforceable`): what it cannot check, it denies.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, NamedTuple
 
+from penstock.cep.program import Program
 from penstock.definitions.authorizer import settings_in_force
-from penstock.gateway.authorization.decision_cache import UNDECIDED
-from penstock.gateway.authorization.guard import Guard
-from penstock.gateway.authorization.policies import Policies
-from penstock.gateway.counters import DECISION
-from penstock.gateway.session import ANONYMOUS, Session
-from penstock.gateway.translation import MESSAGE_AIP, MESSAGE_PIP, stamp
+from penstock.gateway.authorization.compiled_definitions import CompiledDefinitions
+from penstock.gateway.authorization.granted_rights import GrantedRights
+from penstock.gateway.authorization.request_context import user_of
+from penstock.gateway.session import Session
+from penstock.gateway.translation import CLIENT, FOR, stamp
 from penstock.model import kinds
 from penstock.model.document import Document, Key
-from penstock.model.purposes import PurposeError, PurposeSet
-from penstock.mqtt import Publish, encode_subscription_identifiers
-from penstock.mqtt.properties import UserProperties
-from penstock.policy.access.engine import AccessEngine
-from penstock.policy.access.principals import Membership
-from penstock.policy.authorizer import AccessRequest, Authorizer
-from penstock.policy.purposes.command_rights import OPEN_RIGHTS, CommandRights
-from penstock.policy.purposes.declared_purposes import RULE as UNDECLARED
+from penstock.model.purposes import PurposeSet
+from penstock.policy.authorizer import Authorizer
+from penstock.policy.purposes.command_rights import CommandRights
 from penstock.policy.purposes.declared_purposes import DeclaredPurposes
 from penstock.policy.purposes.engine import PurposeEngine, SubscriptionChanges
 from penstock.policy.purposes.settings import PurposeSettings
@@ -50,68 +42,44 @@ RESERVATION = "reservation"
 PRESUBSCRIPTION = "presubscription"
 SETTINGS = "purpose-settings"
 PURPOSE = kinds.Purpose.kind
-_PURPOSE_KINDS = kinds.kinds_of(kinds.Concern.PURPOSES) - {PURPOSE}
-_GRANTING_KINDS = kinds.kinds_of(kinds.Concern.COMMANDS)
-_AT_ONCE = 1_000
+COMPARED: Final = 64
+"""With how many changed filters others are compared; beyond that, trying out is cheaper."""
+
+_PURPOSE_KINDS: Final = kinds.kinds_of(kinds.Concern.PURPOSES) - {PURPOSE}
+_DECIDING: Final = kinds.kinds_of(kinds.Concern.PURPOSES) - {PRESUBSCRIPTION}
+_AT_ONCE: Final = 1_000
 """Where more than these, and more than half of all reservations change, all are taken anew."""
-
-_SAMPLE = 64
-_QOS = 0x03
-_STAMPS_LIMIT = 65_536
-_LONGEST = 512
-_UNREAD = PurposeSet()
+_CACHE_LIMIT: Final = 65_536
+_QOS: Final = 0x03
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """What a change of the rules means for subscriptions that clients hold."""
+class RuleChanges(NamedTuple):
+    """What a new set of definitions means for what others hold."""
 
-    paused: tuple[Subscription, ...] = ()
-    resumed: tuple[Subscription, ...] = ()
-
-    def join(self, changes: SubscriptionChanges) -> Turn:
-        """Return both changes as one; what turned twice ends where it stands now."""
-        if not changes:
-            return self
-        touched = {id(it): it for it in (*self.paused, *self.resumed)}
-        touched |= {id(it): it for it in (*changes.paused, *changes.resumed)}
-        paused = tuple(it for it in touched.values() if not it.active)
-        return Turn(paused, tuple(it for it in touched.values() if it.active))
+    subscriptions: SubscriptionChanges = SubscriptionChanges()
+    program: Program | None = None
+    """What is to be detected from now on, where that has changed."""
 
 
 class Rules:
-    """The purpose engine of one gateway, kept at the newest epoch that is known."""
+    """The authorizer of one gateway, kept at the newest epoch that is known."""
 
-    def __init__(
-        self,
-        settings: PurposeSettings,
-        *,
-        open_mode: bool = False,
-    ) -> None:
+    def __init__(self, settings: PurposeSettings, *, open_mode: bool = False) -> None:
         self.engine = PurposeEngine(settings)
         self.declared = DeclaredPurposes()
-        self.open_mode = open_mode
         self.initial = settings
         """The settings that hold where no definition says otherwise."""
         self.snapshot: Snapshot | None = None
         self.generation = 0
         self.fresh_until = 0.0
-        self.policies = Policies()
-        self.guard: Guard | None = None
-        """What decides beside purposes; None only where there is no gateway around it."""
         self.remembers = True
-        self.lasting = True
-        """Whether what was decided last may be remembered by topic and properties."""
-        self.refusal = ""
-        """The policy or preference that denied what was decided last, if one did."""
+        """Whether decisions may be cached, as far as the settings say."""
+        self._compiled = CompiledDefinitions()
+        self.authorizer = Authorizer(self.engine, self.declared, self._compiled.access)
+        self._rights = GrantedRights(open_mode=open_mode)
         self._overlay: dict[Key, Document | None] = {}
         self._presubscribed: dict[str, tuple[str, str, str]] = {}
-        self._purposes: dict[UserProperties, PurposeSet | None] = {}
         self._stamps: dict[tuple[str, str], bytes] = {}
-        self._rights: dict[tuple[str, str], CommandRights] = {}
-        self._membership: Membership | None = None
-        self._granting: dict[Key, Document] = {}
-        self._decisions = 0
 
     @property
     def epoch(self) -> int:
@@ -121,44 +89,44 @@ class Rules:
     @property
     def enforceable(self) -> bool:
         """Whether the definitions can be carried out; else everything is denied."""
-        return self.policies.trouble is None
+        return self._compiled.trouble is None
 
     # --- changes ---
 
-    def take(self, snapshot: Snapshot, changed: Iterable[Key]) -> Turn:
+    def take(self, snapshot: Snapshot, changed: Iterable[Key]) -> RuleChanges:
         """Take over a set of definitions of which these may differ from what was known."""
         held = self.snapshot
         if held is not None and snapshot.mark == held.mark:
-            return Turn()
-        given = keys = list(changed)
-        self.declared.take(snapshot.documents, keys)
-        turn = Turn()
-        reserved = sum(key.kind == RESERVATION for key in keys)
+            return RuleChanges()
+        keys = list(changed)
+        documents = snapshot.documents
+        self.declared.take(documents, keys)
+        self._rights.take(documents, keys)
+        changes = SubscriptionChanges()
+        purposes = [key for key in keys if key.kind in _PURPOSE_KINDS]
+        reserved = sum(key.kind == RESERVATION for key in purposes)
         if reserved > max(_AT_ONCE, len(self.engine.reservations) // 2):
-            turn = turn.join(self._replace_reservations(snapshot))
-            keys = [key for key in keys if key.kind != RESERVATION]
-        for key in keys:
-            if key.kind in _PURPOSE_KINDS and key not in self._overlay:
-                turn = turn.join(self._apply(key, snapshot.documents.get(key)))
-            elif key.kind in _GRANTING_KINDS:
-                self._granting.pop(key, None)
-                if key in snapshot.documents:
-                    self._granting[key] = snapshot.documents[key]
-        turned = self.policies.take(snapshot.documents, given)
-        if turned.program and self.guard is not None:
-            self.guard.detection.follow(self.policies.program)
+            changes = self._replace_reservations(snapshot)
+            purposes = [key for key in purposes if key.kind != RESERVATION]
+        for key in purposes:
+            if key not in self._overlay:
+                changes = changes.join(self._apply(key, documents.get(key)))
+        recompiled = self._compiled.take(documents, keys)
+        if recompiled.access:
+            # It may be another engine than before: one that was incomplete is made anew.
+            self.authorizer = Authorizer(self.engine, self.declared, self._compiled.access)
         self.snapshot = snapshot
         self._invalidate()
-        return turn
+        return RuleChanges(changes, self._compiled.program if recompiled.program else None)
 
-    def try_out(self, documents: dict[Key, Document | None]) -> Turn:
+    def try_out(self, documents: dict[Key, Document | None]) -> SubscriptionChanges:
         """Let changes hold at this gateway alone, until they are stored or taken back."""
-        turn = Turn()
+        changes = SubscriptionChanges()
         for key, document in documents.items():
             self._overlay[key] = document
-            turn = turn.join(self._apply(key, document))
+            changes = changes.join(self._apply(key, document))
         self._invalidate()
-        return turn
+        return changes
 
     def unsaved(self) -> dict[Key, Document | None]:
         """Return the changes that hold at this gateway alone."""
@@ -166,7 +134,7 @@ class Rules:
 
     def settle(
         self, saved: Iterable[Key], tried: Mapping[Key, Document | None] | None = None
-    ) -> Turn:
+    ) -> SubscriptionChanges:
         """Take note that changes were stored: what the store holds goes before them again.
 
         `tried` is what was `unsaved` when storing began; what was tried out since stays.
@@ -177,29 +145,27 @@ class Rules:
                 key
                 for key in saved
                 if key in overlay
-                and (tried is None or (key in tried and tried[key] is overlay[key]))
+                and (tried is None or (key in tried and tried[key] == overlay[key]))
             ]
         )
 
-    def reload(self) -> Turn:
+    def reload(self) -> SubscriptionChanges:
         """Go back to what the store holds."""
         return self._take_back(list(self._overlay))
 
-    def _take_back(self, keys: list[Key]) -> Turn:
-        turn = Turn()
+    def _take_back(self, keys: list[Key]) -> SubscriptionChanges:
+        changes = SubscriptionChanges()
         for key in keys:
             del self._overlay[key]
             document = self.snapshot.documents.get(key) if self.snapshot else None
-            turn = turn.join(self._apply(key, document))
+            changes = changes.join(self._apply(key, document))
         if keys:
             self._invalidate()
-        return turn
+        return changes
 
     def _invalidate(self) -> None:
         self.generation += 1
         self._stamps.clear()
-        self._rights.clear()
-        self._membership = None
         settings = self.engine.settings
         self.remembers = settings.cache_reservations and settings.cache_subscriptions
 
@@ -218,7 +184,7 @@ class Rules:
             said = (tuple(body.get("allow", ())), tuple(body.get("prohibit", ())))
             purposes = known.get(said)
             if purposes is None:
-                if len(known) >= _STAMPS_LIMIT:
+                if len(known) >= _CACHE_LIMIT:
                     known.clear()
                 purposes = known[said] = PurposeSet.of(*said)
             return purposes
@@ -263,27 +229,30 @@ class Rules:
 
     def rights(self, session: Session) -> CommandRights:
         """Return what a session may command."""
-        if self.open_mode:
-            return OPEN_RIGHTS
-        who = (session.principal, session.client_id)
-        known = self._rights.get(who)
-        if known is None:
-            if len(self._rights) >= _STAMPS_LIMIT:
-                self._rights.clear()
-            known = self._rights[who] = self._work_out_rights(session)
-        return known
+        return self._rights.of(session)
 
     def stamp(self, session: Session) -> bytes:
         """Return the encoded properties that mark a publisher's messages in this epoch."""
-        guard = self.guard
-        who = (session.principal, session.client_id if guard and guard.decides else "")
+        named = self.authorizer.access.concerns("read")
+        who = (session.principal, session.client_id if named else "")
         known = self._stamps.get(who)
         if known is None:
-            if len(self._stamps) >= _STAMPS_LIMIT:
+            if len(self._stamps) >= _CACHE_LIMIT:
                 self._stamps.clear()
-            further = guard.stamp_of(session) if guard is not None else ()
+            further = self.publisher_properties(session)
             known = self._stamps[who] = stamp(session.principal, self.epoch, further)
         return known
+
+    def publisher_properties(self, session: Session) -> tuple[tuple[str, str], ...]:
+        """Return what a stamp says of a publisher where policies or preferences ask for it."""
+        access = self.authorizer.access
+        if not access.concerns("read"):
+            return ()
+        added: list[tuple[str, str]] = [(CLIENT, session.client_id)]
+        behalf = access.publishes_for(user_of(session), session.client_id)
+        if behalf is not None:
+            added.append((FOR, behalf))
+        return tuple(added)
 
     def restore(
         self, session: Session, held: StoredSubscription, options: int
@@ -305,108 +274,17 @@ class Rules:
             owner=session.principal,
         ).subscription
 
-    def delivery(self, session: Session, packet: Publish) -> bytes | None:
-        """Decide on a delivery: the properties to send it with, or None where it is denied.
 
-        The identifiers of the client's own subscriptions that let it pass stand in them.
-        `UNDECIDED`: it depends on situations that are in doubt.
-        """
-        self._decisions += 1
-        started = time.perf_counter() if not self._decisions % _SAMPLE else 0.0
-        properties = packet.properties
-        message = self._message_purposes(properties.reserved)
-        permits = self.engine.permits
-        decides = self.policies.decides
-        known = session.by_number if self.enforceable and (self.guard or not decides) else {}
-        self.lasting = True
-        self.refusal = ""
-        own: list[int] = []
-        allowed = False
-        judge = None
-        if self.guard is not None and decides:
-            judge = self.guard.judge(session, packet)
-        for number in properties.subscription_identifiers:
-            subscription = known.get(number)
-            if (
-                subscription is not None
-                and subscription.active
-                and permits(subscription, packet.topic)
-                and (message is None or message.admits(subscription.ap))
-                and (judge is None or judge.allows(subscription.ap))
-            ):
-                allowed = True
-                if subscription.identifier:
-                    own.append(subscription.identifier)
-        if judge is not None:
-            self.lasting = judge.lasting
-            self.refusal = "" if allowed else judge.refusal
-            if judge.awaiting_leader:
-                return UNDECIDED
-        if started:
-            DECISION.observe(time.perf_counter() - started)
-        if not allowed:
-            return None
-        return properties.kept + encode_subscription_identifiers(own) if own else properties.kept
+def concerned_filters(changed: Iterable[Key]) -> tuple[str, ...] | None:
+    """Return the filters that changes concern; None where that is all, or too many to compare."""
+    keys = [key for key in changed if key.kind in _DECIDING]
+    if len(keys) > COMPARED or any(key.kind != RESERVATION for key in keys):
+        return None
+    return tuple(key.name for key in keys)
 
-    def explain(self, session: Session, packet: Publish) -> str:
-        """Name the rule that denies a delivery; nothing where no subscription is known."""
-        if not self.enforceable:
-            return "definitions"
-        message = self._message_purposes(packet.properties.reserved)
-        for number in packet.properties.subscription_identifiers:
-            known = session.purpose_under(number)
-            if known is not None:
-                (ap,) = known
-                if not self.declared.admits(ap):
-                    return UNDECLARED
-                authorizer = Authorizer(self.engine, self.declared, AccessEngine())
-                request = AccessRequest("read", packet.topic, purpose=ap, message_purposes=message)
-                return authorizer.explain(request).rule
-        return ""
 
-    def _message_purposes(self, reserved: UserProperties) -> PurposeSet | None:
-        """Read the purposes that a message carries; what cannot be read admits nobody."""
-        if not reserved:
-            return None
-        known = self._purposes.get(reserved, _UNREAD)
-        if known is not _UNREAD:
-            return known
-        found = dict(reserved)
-        read: PurposeSet | None = None
-        if MESSAGE_AIP in found or MESSAGE_PIP in found:
-            try:
-                read = PurposeSet.of(
-                    found.get(MESSAGE_AIP, "").split(",") if found.get(MESSAGE_AIP) else (),
-                    found.get(MESSAGE_PIP, "").split(",") if found.get(MESSAGE_PIP) else (),
-                )
-            except PurposeError:
-                return PurposeSet()
-        if sum(len(name) + len(value) for name, value in reserved) <= _LONGEST:
-            if len(self._purposes) >= _STAMPS_LIMIT:
-                self._purposes.clear()
-            self._purposes[reserved] = read
-        return read
-
-    def _work_out_rights(self, session: Session) -> CommandRights:
-        documents = self._granting
-        if self._membership is None:
-            self._membership = Membership(
-                kinds.Group.model_validate({"name": key.name, **document.body})
-                for key, document in documents.items()
-                if key.kind == kinds.Group.kind
-            )
-        user = None if session.principal == ANONYMOUS else session.principal
-        names = {"anyone", f"client:{session.client_id}"}
-        names |= {f"group:{it}" for it in self._membership.groups_of(user, session.client_id)}
-        if user is not None:
-            names.add(f"user:{user}")
-        given = [
-            document.body
-            for key, document in documents.items()
-            if key.kind == kinds.Right.kind and not names.isdisjoint(document.body["subjects"])
-        ]
-        return CommandRights(
-            reserve=tuple(it for body in given for it in body.get("reserve", ())),
-            presubscribe=tuple(it for body in given for it in body.get("presubscribe", ())),
-            administer=any(body.get("administer", False) for body in given),
-        )
+def differing(held: Snapshot, snapshot: Snapshot) -> list[Key]:
+    """Return the keys of what is not the same in two sets of definitions."""
+    before, now = held.documents, snapshot.documents
+    changed = [key for key, document in now.items() if before.get(key) != document]
+    return [*changed, *(key for key in before if key not in now)]

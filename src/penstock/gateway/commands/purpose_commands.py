@@ -29,7 +29,6 @@ from penstock.gateway.authorization.rules import (
     RESERVATION,
     SETTINGS,
     Rules,
-    Turn,
 )
 from penstock.gateway.counters import Counters
 from penstock.gateway.session import Session
@@ -49,6 +48,7 @@ from penstock.policy.purposes.commands import (
     ShowCombined,
     ShowTree,
 )
+from penstock.policy.purposes.engine import SubscriptionChanges
 from penstock.policy.purposes.settings import PurposeSettings
 from penstock.store.audit.errors import TamperedError
 from penstock.store.definitions.snapshots import Snapshot
@@ -93,7 +93,7 @@ class DefinitionChanges(Protocol):
     async def check(self, wanted: Wanted) -> None:
         """Raise what is wrong with the definitions that would result."""
 
-    def turn(self, turn: Turn) -> None:
+    def pass_on(self, changes: SubscriptionChanges) -> None:
         """Let clients and broker know what a change of the rules means."""
 
 
@@ -154,7 +154,7 @@ class PurposeCommands:
                 unsaved = rules.unsaved()
                 await self._store(sender, lambda _: unsaved, "stored what was tried out")
             case Reload():
-                self._definitions.turn(rules.reload())
+                self._definitions.pass_on(rules.reload())
             case _:
                 await self._change(sender, command)
 
@@ -173,7 +173,7 @@ class PurposeCommands:
         else:
             wanted = want(rules.snapshot.documents if rules.snapshot else {})
             await self._definitions.check(wanted)
-            self._definitions.turn(rules.try_out(wanted))
+            self._definitions.pass_on(rules.try_out(wanted))
 
     async def _store(
         self,
@@ -191,7 +191,7 @@ class PurposeCommands:
 
         actor = sender.session.principal
         await self._definitions.edit(work_out, actor=actor, reason=f"{done} by MQTT command")
-        self._definitions.turn(self._rules.settle(wanted, tried))
+        self._definitions.pass_on(self._rules.settle(wanted, tried))
 
 
 def _wanted(

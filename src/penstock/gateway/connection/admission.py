@@ -18,8 +18,8 @@ from typing import Any
 
 from penstock.clock import boot_clock
 from penstock.errors import PenstockError, UsageError
-from penstock.gateway.authorization.guard import Guard
-from penstock.gateway.authorization.message_purposes import as_properties, narrow, read_purposes
+from penstock.gateway.authorization.publication_check import PublicationCheck
+from penstock.gateway.authorization.stamps import as_properties, narrow, read_purposes
 from penstock.gateway.broker import are_acceptable
 from penstock.gateway.commands.purpose_commands import PurposeCommands
 from penstock.gateway.connection.authentication import RefusedError
@@ -56,12 +56,12 @@ class Admission:
     def __init__(
         self,
         context: ConnectionContext,
-        guard: Guard,
+        check: PublicationCheck,
         notation: Notation,
         commands: PurposeCommands,
     ) -> None:
         self._context = context
-        self._guard = guard
+        self._check = check
         self._notation = notation
         self._commands = commands
 
@@ -101,7 +101,7 @@ class Admission:
             context.denials.publication(client.session, "right")
             client.deny(packet, "right", "not allowed to write here", _NOT_ALLOWED)
             return None
-        result = self._guard.publish(client.session, packet)
+        result = self._check.publish(client.session, packet)
         if isinstance(result, PublishResult):
             return self._settle(client, packet, result, purposes)
         return self._admit_later(client, packet, result, purposes)
@@ -198,7 +198,7 @@ class Admission:
             raise RefusedError(text, _NO_TOPIC, "will")
         if boot_clock() > rules.fresh_until or not rules.enforceable:
             raise RefusedError("not allowed to write the will", _NOT_ALLOWED, "will")
-        own += self._guard.stamp_of(session)
+        own += rules.publisher_properties(session)
         if purposes is not None:
             own += as_properties(purposes)
         properties = replace(will.properties, user=(*strip(will.properties.user), *own))

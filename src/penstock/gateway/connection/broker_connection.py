@@ -82,7 +82,7 @@ class BrokerConnection(asyncio.Protocol):
         """Read again where no other reason is left."""
 
     @abstractmethod
-    def forget_verdicts(self) -> None:
+    def forget_decisions(self) -> None:
         """Forget what was decided."""
 
     def tick(self, seconds: int) -> bool:

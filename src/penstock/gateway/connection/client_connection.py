@@ -210,7 +210,7 @@ class ClientConnection:
         self.generation = rules.generation
         self.writes.clear()
         self.stamp = rules.stamp(self.session)
-        self.forget_verdicts()
+        self.forget_decisions()
 
     def remember_write(self, topic: str) -> None:
         """Remember that every message to a topic may pass."""
@@ -218,10 +218,10 @@ class ClientConnection:
             self.writes.clear()
         self.writes.add(topic)
 
-    def forget_verdicts(self) -> None:
+    def forget_decisions(self) -> None:
         """Forget what was decided for subscriptions that have changed."""
         if self.upstream is not None:
-            self.upstream.forget_verdicts()
+            self.upstream.forget_decisions()
 
     def may_command(self) -> bool:
         """Take one from the client's bucket of commands, which fills up within a second."""

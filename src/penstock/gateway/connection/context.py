@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
+from penstock.gateway.authorization.delivery_check import DeliveryCheck
 from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.authorization.rules import Rules
 from penstock.gateway.counters import Counters
@@ -34,6 +35,7 @@ class ConnectionContext:
 
     loop: asyncio.AbstractEventLoop
     rules: Rules
+    delivery_check: DeliveryCheck
     limits: Limits
     counters: Counters
     denials: Denials

@@ -66,7 +66,7 @@ class SubscriptionLifecycle:
         session = client.session
         self._rules.engine.unsubscribe(session.client_id, text)
         session.drop(text)
-        client.forget_verdicts()
+        client.forget_decisions()
 
     async def keep(
         self, session: Session, put: Iterable[StoredSubscription], dropped: Iterable[str]
@@ -108,7 +108,7 @@ class SubscriptionLifecycle:
             asleep = session.put_to_sleep(subscription)
             self._rules.engine.unsubscribe(session.client_id, asleep.filter)
             self._denials.subscription(session, UNDECLARED)
-            client.forget_verdicts()
+            client.forget_decisions()
             self._background.start(self._rest(client, asleep))
 
     async def _rest(self, client: ClientConnection, asleep: StoredSubscription) -> None:

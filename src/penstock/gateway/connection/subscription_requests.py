@@ -187,7 +187,7 @@ class _Request:
         old = broker_filter_of(session, text)
         made, rule, reason = self._admit(asked, wanted)
         session.dormant.pop(text, None)
-        self.client.forget_verdicts()
+        self.client.forget_decisions()
         earlier = self._granted.pop(text, None)
         if old is not None and (
             made is None or old != broker_filter(made.text, made.ap, session.principal)

@@ -1,7 +1,7 @@
 """The broker's side of a connection: what the broker sends, and the way of a delivery.
 
     broker ──▶ data_received ──▶ deliver ─┬─ decided before ──▶ header, properties ──▶ client
-                                          ├─ new ──▶ `Rules.delivery` ──▶ remembered
+                                          ├─ new ──▶ `DeliveryCheck.decide` ──▶ cached
                                           ├─ denied ──▶ acknowledged to the broker, never sent
                                           ├─ acknowledgement ──▶ client
                                           └─ SUBACK, UNSUBACK ──▶ who asked
@@ -30,7 +30,8 @@ from collections.abc import Iterator
 from typing import Final, cast
 
 from penstock.clock import boot_clock
-from penstock.gateway.authorization.decision_cache import UNDECIDED, Verdicts
+from penstock.gateway.authorization.decision_cache import DecisionCache
+from penstock.gateway.authorization.delivery_check import DeliveryDecision
 from penstock.gateway.connection.broker_connection import QUEUES, WINDOW, BrokerConnection
 from penstock.gateway.connection.client_connection import ClientConnection
 from penstock.gateway.connection.disconnect import Cause
@@ -77,9 +78,9 @@ class Upstream(BrokerConnection):
         "_context",
         "_duplicates",
         "client",
+        "decisions",
         "denied",
         "packet_limit",
-        "verdicts",
         "version",
         "window",
     )
@@ -95,7 +96,7 @@ class Upstream(BrokerConnection):
         most = client.takes.receive_maximum
         self.window = ReceiveWindow(most) if most < FIELD_LIMIT else None
         self.packet_limit = client.takes.maximum_packet_size
-        self.verdicts = Verdicts(context.rules)
+        self.decisions = DecisionCache(context.delivery_check)
         self.denied: set[int] = set()
         """Deliveries of QoS 2 that were denied: their PUBREL is answered here."""
         self._duplicates = DuplicateFilter()
@@ -156,9 +157,9 @@ class Upstream(BrokerConnection):
             self._read(data)
         self.intake.go_on()
 
-    def forget_verdicts(self) -> None:
+    def forget_decisions(self) -> None:
         """Forget what was decided."""
-        self.verdicts.forget()
+        self.decisions.forget()
         # Through other subscriptions than before an equal message is no copy.
         self._duplicates = DuplicateFilter()
 
@@ -205,7 +206,7 @@ class Upstream(BrokerConnection):
         if client.generation != context.rules.generation:
             client.renew()
         session = client.session
-        verdicts = self.verdicts.known
+        passing = self.decisions.passing
         old = self.version == V3
         duplicates = self._duplicates if old and len(session.by_number) > 1 else None
         window = self.window
@@ -220,17 +221,18 @@ class Upstream(BrokerConnection):
                         self.pause(WINDOW)
                     continue
                 key = (packet.topic, packet.properties.raw)
-                listed = verdicts.get(key, UNDECIDED)
-                if listed is UNDECIDED:
-                    listed = self.verdicts.decide(session, packet, key)
-                    if listed is UNDECIDED:
-                        self._doubt(packet, packets)
-                        break
+                listed = passing.get(key)
                 if listed is None:
-                    if duplicates is not None:
-                        duplicates.is_duplicate(packet)
-                    self._refuse(packet, key, back)
-                    continue
+                    decision = self.decisions.decide(session, packet, key)
+                    if decision.awaiting_leader:
+                        self._await_leader(packet, packets)
+                        break
+                    listed = decision.properties
+                    if listed is None:
+                        if duplicates is not None:
+                            duplicates.is_duplicate(packet)
+                        self._refuse(packet, decision, back)
+                        continue
                 if duplicates is not None:
                     if duplicates.is_duplicate(packet):
                         self._deny(packet, back)
@@ -281,7 +283,7 @@ class Upstream(BrokerConnection):
         while AWAITING_LEADER not in self._waits and (message := window.release()) is not None:
             self.deliver([message])
 
-    def _doubt(self, packet: Publish, behind: Iterator[Packet]) -> None:
+    def _await_leader(self, packet: Publish, behind: Iterator[Packet]) -> None:
         """Wait until the situations are known that a delivery depends on."""
         self.client.registry.await_leader(self.client)
         self.pause(AWAITING_LEADER)
@@ -294,13 +296,12 @@ class Upstream(BrokerConnection):
         if waiting > QUEUES * self._context.limits.queue:
             self.pause("client")
 
-    def _refuse(self, packet: Publish, key: tuple[str, bytes], back: list[bytes]) -> None:
+    def _refuse(self, packet: Publish, decision: DeliveryDecision, back: list[bytes]) -> None:
         """Record a delivery that the rules forbid, and acknowledge it in the client's place."""
         context = self._context
-        session = self.client.session
-        why, rule = self.verdicts.name_rule(session, packet, key)
-        context.counters.denied("delivery", why)
-        context.denials.delivery(session, rule, "purpose" if why != "policy" else why)
+        refusal = decision.refusal
+        context.counters.denied("delivery", refusal.why)
+        context.denials.delivery(self.client.session, refusal.rule, refusal.reason)
         self._deny(packet, back)
 
     def _deny(self, packet: Publish, back: list[bytes]) -> None:

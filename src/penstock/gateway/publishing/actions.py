@@ -31,7 +31,7 @@ from penstock.telemetry import get_logger
 
 if TYPE_CHECKING:
     from penstock.cep.steps import Publication
-    from penstock.gateway.authorization.guard import Guard
+    from penstock.gateway.authorization.publication_check import PublicationCheck
     from penstock.gateway.detection.outbox import Outbox
     from penstock.gateway.limits import Limits
     from penstock.gateway.publishing.publisher import Publisher
@@ -52,7 +52,7 @@ class Actions:
 
     def __init__(
         self,
-        guard: Guard,
+        check: PublicationCheck,
         publisher: Publisher,
         notation: Notation,
         limits: Limits,
@@ -60,8 +60,8 @@ class Actions:
         depth: int,
         rate: int,
     ) -> None:
-        self.dispatch = Dispatch(guard.detection, publisher, rate)
-        self._guard = guard
+        self.dispatch = Dispatch(check.detection, publisher, rate)
+        self._check = check
         self._notation = notation
         self._limits = limits
         self._depth = depth
@@ -79,7 +79,7 @@ class Actions:
         began = time.monotonic()
         self._busy = True
         try:
-            self._carry_out(self._guard.detection.outbox)
+            self._carry_out(self._check.detection.outbox)
         finally:
             self._busy = False
         if self._fresh and self._later is None:
@@ -88,7 +88,7 @@ class Actions:
 
     def resume(self) -> None:
         """Go on with what was not done with before a restart."""
-        outbox = self._guard.detection.outbox
+        outbox = self._check.detection.outbox
         self._fresh = deque(outbox.fresh())
         self._noted = outbox.last
         self.dispatch.resume()
@@ -101,7 +101,7 @@ class Actions:
     def _go_on(self) -> None:
         """Carry out some more, in a step of their own."""
         self._later = None
-        detection = self._guard.detection
+        detection = self._check.detection
         if not self.dispatch.is_open or not detection.is_alive():
             self._fresh.clear()  # whoever detects next finds them in the outbox
         elif detection.reload.busy:
@@ -112,7 +112,7 @@ class Actions:
 
     def _carry_out(self, outbox: Outbox) -> None:
         """Detect some in their order, and note in the journal what became of each."""
-        detection = self._guard.detection
+        detection = self._check.detection
         refused: Counter[str] = Counter()
         passed: list[int] = []
         sent: list[int] = []
@@ -156,7 +156,7 @@ class Actions:
         payload = encode_payload(publication)
         if payload is None:
             return "event"
-        taken = self._guard.detect(publication.topic, payload, publication.depth)
+        taken = self._check.detect(publication.topic, payload, publication.depth)
         return "" if taken else "event"
 
     def _is_welcome(self, topic: str) -> bool:

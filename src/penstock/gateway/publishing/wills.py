@@ -32,7 +32,7 @@ from typing import Final, Protocol
 from penstock.clock import boot_clock
 from penstock.errors import PenstockError
 from penstock.gateway.authorization.denials import Denials
-from penstock.gateway.authorization.guard import Guard
+from penstock.gateway.authorization.publication_check import PublicationCheck
 from penstock.gateway.authorization.rules import Rules
 from penstock.gateway.background import Background
 from penstock.gateway.counters import Counters
@@ -87,7 +87,7 @@ class Wills:
         clients: ConnectedClients,
         *,
         rules: Rules,
-        guard: Guard,
+        check: PublicationCheck,
         publisher: Publisher,
         feeds: Callable[[str], bool],
         record: Record,
@@ -98,7 +98,7 @@ class Wills:
         self._store = store
         self._clients = clients
         self._rules = rules
-        self._guard = guard
+        self._check = check
         self._publisher = publisher
         self._feeds = feeds
         self._record = record
@@ -232,7 +232,7 @@ class Wills:
 
     def _is_ours(self, will: Will) -> bool:
         delayed = bool(will.properties.will_delay)
-        return self._guard.concerns(will.topic) or (delayed and self._feeds(will.topic))
+        return self._check.concerns(will.topic) or (delayed and self._feeds(will.topic))
 
     def _row(self, session: Session, will: Will) -> KeptWill:
         packet = Connect(session.client_id, will=will).encode()
@@ -280,7 +280,7 @@ class Wills:
         if boot_clock() > self._rules.fresh_until or not self._rules.enforceable:
             self._wait(it, _AGAIN_SECONDS)
             return
-        result = self._guard.publish(it.session, _message(it.will))
+        result = self._check.publish(it.session, _message(it.will))
         if isinstance(result, PublishResult):
             self._conclude(it, result)
         else:

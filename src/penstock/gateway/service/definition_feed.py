@@ -16,14 +16,15 @@ import asyncio
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from penstock.cep.program import Program
 from penstock.clock import boot_clock
-from penstock.gateway.authorization.definition_changes import concerned_filters, differing
-from penstock.gateway.authorization.rules import PURPOSE, Rules, Turn
+from penstock.gateway.authorization.rules import PURPOSE, Rules, concerned_filters, differing
 from penstock.gateway.background import Background
 from penstock.gateway.connection.client_registry import ClientRegistry
 from penstock.gateway.connection.subscription_lifecycle import SubscriptionLifecycle
 from penstock.gateway.recording.topic_mapping import TopicMappings
 from penstock.model.document import Document, Key
+from penstock.policy.purposes.engine import SubscriptionChanges
 from penstock.store.definitions.checked import CheckedDefinitions
 from penstock.store.definitions.history import Change
 from penstock.store.definitions.snapshots import Snapshot, Update
@@ -44,6 +45,7 @@ class DefinitionFeed:
         follower: Follower,
         *,
         rules: Rules,
+        follow_program: Callable[[Program], None],
         mappings: TopicMappings,
         clients: ClientRegistry,
         lifecycle: SubscriptionLifecycle,
@@ -52,6 +54,7 @@ class DefinitionFeed:
         self._definitions = definitions
         self._follower = follower
         self._rules = rules
+        self._follow_program = follow_program
         self._mappings = mappings
         self._clients = clients
         self._lifecycle = lifecycle
@@ -100,17 +103,17 @@ class DefinitionFeed:
             keys = differing(held, change.after)
         self._take_set(change.after, keys)
 
-    def turn(self, turn: Turn, changed: Iterable[Key] | None = None) -> None:
+    def pass_on(self, changes: SubscriptionChanges, changed: Iterable[Key] | None = None) -> None:
         """Let the broker know of subscriptions that are paused or resumed.
 
         What sleeps is tried again where the change concerns it: these keys, or, if none are
         given, what was or is tried out at this gateway alone.
         """
-        for subscription in turn.paused:
+        for subscription in changes.paused:
             client = self._clients.get(subscription.client)
             if client is not None and client.open:
                 self._lifecycle.pause(client, subscription)
-        for subscription in turn.resumed:
+        for subscription in changes.resumed:
             client = self._clients.get(subscription.client)
             if client is not None and client.open:
                 self._lifecycle.resume(client, subscription)
@@ -142,12 +145,14 @@ class DefinitionFeed:
 
     def _take_set(self, snapshot: Snapshot, changed: Iterable[Key]) -> None:
         keys = tuple(changed)
-        turn = self._rules.take(snapshot, keys)
+        changes = self._rules.take(snapshot, keys)
+        if changes.program is not None:
+            self._follow_program(changes.program)
         self._mappings.take(snapshot.documents, keys)
         if any(key.kind == PURPOSE for key in keys):
             for client in self._clients.opened():
                 self._lifecycle.rest(client)
-        self.turn(turn, keys)
+        self.pass_on(changes.subscriptions, keys)
 
     def _look_at_lease(self) -> None:
         status = self._follower.status()

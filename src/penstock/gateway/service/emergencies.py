@@ -24,8 +24,9 @@ from dataclasses import dataclass
 
 from penstock.clock import boot_clock
 from penstock.config.sections.gateway import EmergencySettings
+from penstock.gateway.authorization.delivery_check import DeliveryCheck
 from penstock.gateway.authorization.denials import Denials
-from penstock.gateway.authorization.guard import Guard
+from penstock.gateway.authorization.publication_check import PublicationCheck
 from penstock.gateway.authorization.rules import Rules
 from penstock.gateway.background import Background
 from penstock.gateway.clock import Clock
@@ -112,9 +113,11 @@ class Emergencies:
             two_persons=settings.two_persons,
             history=settings.history,
         )
-        self.guard = Guard(rules.policies, self.detection, clock, denials, place)
+        known = (rules, self.detection, clock, denials, place)
+        self.publication_check = PublicationCheck(*known)
+        self.delivery_check = DeliveryCheck(*known)
         self.actions = Actions(
-            self.guard,
+            self.publication_check,
             publisher,
             notation,
             limits,
@@ -171,7 +174,7 @@ class Emergencies:
         rules = self._rules
         if boot_clock() > rules.fresh_until or not rules.enforceable:
             return NO_LEADER
-        return self.guard.publish_for(request, submission)
+        return self.publication_check.publish_for(request, submission)
 
     def carry_out_actions(self) -> None:
         """Carry out what is new in the outbox."""

@@ -96,13 +96,11 @@ class Gateway:
             place=stands_at,
             retry_deliveries=self.clients.retry_deliveries,
         )
-        self.guard = self.emergencies.guard
-        rules.guard = self.guard
         self.wills = Wills(
             wills,
             self.clients,
             rules=rules,
-            guard=self.guard,
+            check=self.emergencies.publication_check,
             publisher=self.publisher,
             feeds=recorder.feeds,
             record=recorder.note,
@@ -113,6 +111,7 @@ class Gateway:
         self.context = ConnectionContext(
             asyncio.get_running_loop(),
             rules=rules,
+            delivery_check=self.emergencies.delivery_check,
             limits=limits,
             counters=self.counters,
             denials=denials,
@@ -127,6 +126,7 @@ class Gateway:
             definitions,
             follower,
             rules=rules,
+            follow_program=self.emergencies.detection.follow,
             mappings=recorder.mappings,
             clients=self.clients,
             lifecycle=lifecycle,
@@ -134,7 +134,7 @@ class Gateway:
         )
         admission = Admission(
             self.context,
-            self.guard,
+            self.emergencies.publication_check,
             notation,
             PurposeCommands(rules, denials, self.counters, self.definition_feed),
         )

@@ -190,7 +190,7 @@ def make_health(
     health.register("definitions", check_lease, details=lambda: follower.status().details())
     health.register("broker", check_broker)
     health.register("audit", writer.check)
-    health.register("detection", lambda: gateway.guard.detection.trouble or None)
+    health.register("detection", lambda: gateway.emergencies.detection.trouble or None)
     health.register("event_log", gateway.recorder.check)
     health.register("loop", beat.check, liveness=True)
     return health

@@ -57,6 +57,14 @@ class SubscriptionChanges:
     def __bool__(self) -> bool:
         return bool(self.paused or self.resumed)
 
+    def join(self, later: SubscriptionChanges) -> SubscriptionChanges:
+        """Return both changes as one; what changed twice ends where it stands now."""
+        if not later:
+            return self
+        touched = {id(it): it for it in (*self.paused, *self.resumed)}
+        touched |= {id(it): it for it in (*later.paused, *later.resumed)}
+        return _sort_turned(touched.values())
+
 
 @dataclass(frozen=True, slots=True)
 class Admission:

@@ -3,13 +3,10 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Any
 
-import pytest
-
-from penstock.gateway.authorization.rules import Rules
+from penstock.gateway.authorization.rules import COMPARED, Rules, concerned_filters, differing
 from penstock.gateway.session import Session
 from penstock.gateway.translation import stamp
 from penstock.model.document import Document, Key
-from penstock.mqtt import Properties, Publish
 from penstock.policy.purposes.commands import Clear, Presubscribe, Reserve
 from penstock.policy.purposes.settings import PurposeSettings
 from penstock.store.definitions.snapshots import Snapshot
@@ -41,51 +38,6 @@ def subscribed(made: Rules, *wanted: tuple[str, str | None, int]) -> Session:
         assert admission.subscription is not None
         session.hold(admission.subscription)
     return session
-
-
-def message(topic: str, *numbers: int, user: tuple[tuple[str, str], ...] = ()) -> Publish:
-    packet = Publish.of(topic, properties=Properties(subscription_identifiers=numbers, user=user))
-    # As the gateway's reader has it: reserved names told apart.
-    packet.properties.reserved = user
-    packet.properties.kept = b""
-    return packet
-
-
-def test_a_delivery_needs_a_known_and_compatible_subscription() -> None:
-    made = rules(document(RESERVED, allow=["p"]))
-    session = subscribed(made, ("a/#", "p", 0), ("a/b", "q", 0))
-    assert made.delivery(session, message("a/b", 1)) == b""
-    assert made.delivery(session, message("a/b", 2)) is None
-    assert made.delivery(session, message("a/b", 3)) is None
-    assert made.delivery(session, message("a/b")) is None
-    assert made.explain(session, message("a/b", 2)) != ""
-    assert made.explain(session, message("a/b", 3)) == ""
-
-
-def test_one_copy_for_several_subscriptions_names_those_that_let_it_pass() -> None:
-    made = rules(document(RESERVED, allow=["p"]))
-    session = subscribed(made, ("a/#", "p", 7), ("a/b", "q", 8), ("a/+", "p", 0))
-    assert made.delivery(session, message("a/b", 1, 2, 3)) == b"\x0b\x07"
-    assert made.delivery(session, message("a/b", 2)) is None
-
-
-@pytest.mark.parametrize(
-    ("pairs", "passes"),
-    [
-        ((("penstock-aip", "p"),), True),
-        ((("penstock-aip", "q"),), False),
-        ((("penstock-aip", ""), ("penstock-pip", "p")), False),
-        ((("penstock-aip", ""), ("penstock-pip", "q")), True),
-        ((("penstock-aip", ""), ("penstock-pip", "")), False),
-        ((("penstock-aip", "not//a purpose"),), False),
-        ((("penstock-publisher", "x"), ("penstock-epoch", "1")), True),
-    ],
-)
-def test_purposes_that_a_message_carries(pairs: tuple[tuple[str, str], ...], passes: bool) -> None:  # noqa: FBT001
-    made = rules()
-    session = subscribed(made, ("a", "p", 0))
-    for _ in range(2):  # the second time from memory
-        assert (made.delivery(session, message("a", 1, user=pairs)) is not None) == passes
 
 
 def test_a_change_turns_a_generation_and_stamps_follow_the_epoch() -> None:
@@ -187,21 +139,6 @@ def test_rights_come_from_users_clients_and_groups() -> None:
     assert not made.rights(alice).may(Reserve("a/b", None)).allowed
 
 
-def test_policies_that_nobody_checks_close_the_gateway() -> None:
-    made = rules(Document("enforcement", "default", {"policies": "required"}))
-    session = subscribed(made, ("a", "p", 0))
-    assert made.delivery(session, message("a", 1)) is None
-
-
-def test_definitions_that_cannot_be_compiled_close_the_gateway_until_they_are_mended() -> None:
-    made = rules(Document("policy", "p", {"subject": "anyone"}))
-    session = subscribed(made, ("a", "p", 0))
-    assert not made.enforceable
-    assert made.delivery(session, message("a", 1)) is None
-    made.take(snapshot(2), [Key("policy", "p")])
-    assert made.delivery(session, message("a", 1)) == b""
-
-
 def test_many_reservations_are_taken_at_once_as_one_by_one() -> None:
     """What is tried out at this gateway goes before them, either way."""
     many = [
@@ -233,14 +170,25 @@ def test_many_reservations_are_taken_at_once_as_one_by_one() -> None:
     assert not at_once.engine.decide("t/1450/x", "nobody")
 
 
-def test_a_purpose_that_is_not_declared_delivers_nothing_and_says_so() -> None:
-    made = rules(document(Key("purpose", "p")))
-    session = subscribed(made, ("a", "p", 0), ("b", "q", 0))
-    session.put_to_sleep(session.by_number[2])
-    assert made.delivery(session, message("a", 1)) == b""
-    assert made.delivery(session, message("b", 2)) is None
-    assert made.explain(session, message("b", 2)) == "declared purposes"
-    assert made.restore(session, session.dormant["b"], 1) is None
-    free = snapshot(2)
-    made.take(free, [Key("purpose", "p")])
-    assert made.restore(session, session.dormant["b"], 1) is not None
+def reserved_as(**bodies: int) -> Snapshot:
+    documents = [Document("reservation", name, {"value": it}) for name, it in bodies.items()]
+    return Snapshot(1, "m", {it.key: it for it in documents})
+
+
+def test_changes_concern_the_filters_that_are_reserved() -> None:
+    keys = [Key("reservation", "a/#"), Key("group", "p"), Key("reservation", "b")]
+    assert concerned_filters(keys) == ("a/#", "b")
+    assert concerned_filters([Key("presubscription", "x")]) == ()
+
+
+def test_settings_purposes_and_very_many_changes_concern_all() -> None:
+    assert concerned_filters([Key("purpose", "p")]) is None
+    assert concerned_filters([Key("purpose-settings", "default")]) is None
+    many = [Key("reservation", f"t/{it}") for it in range(COMPARED + 1)]
+    assert concerned_filters(many) is None
+    assert len(concerned_filters(many[1:]) or ()) == COMPARED
+
+
+def test_what_differs_is_new_changed_or_gone() -> None:
+    found = differing(reserved_as(same=1, changed=1, gone=1), reserved_as(same=1, changed=2, new=1))
+    assert {key.name for key in found} == {"changed", "gone", "new"}

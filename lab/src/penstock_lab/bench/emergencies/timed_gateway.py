@@ -23,8 +23,8 @@ from typing import Any
 import uvloop
 
 from penstock.config import load
-from penstock.gateway.authorization.guard import Guard
-from penstock.gateway.authorization.rules import Rules
+from penstock.gateway.authorization.delivery_check import DeliveryCheck
+from penstock.gateway.authorization.publication_check import PublicationCheck
 from penstock.gateway.service.process import run_until_told
 
 
@@ -72,8 +72,10 @@ class Stopwatch:
 def main(configuration: Path, report: Path) -> None:
     """Run the gateway until it is told to end; write reports when it is asked."""
     publish, deliver = Stopwatch(), Stopwatch()
-    Guard.publish = publish.around(Guard.publish)  # type: ignore[method-assign]
-    Rules.delivery = deliver.around(Rules.delivery)  # type: ignore[method-assign]
+    PublicationCheck.publish = publish.around(  # type: ignore[method-assign]
+        PublicationCheck.publish
+    )
+    DeliveryCheck.decide = deliver.around(DeliveryCheck.decide)  # type: ignore[method-assign]
     started = time.perf_counter()
     cpu = time.process_time()
 

@@ -29,14 +29,14 @@ _EVENT_KINDS: Final = kinds_of(Concern.EVENTS)
 _log = get_logger("gateway")
 
 
-class Turned(NamedTuple):
+class Recompiled(NamedTuple):
     """What a change of definitions has changed."""
 
     access: bool = False
     program: bool = False
 
 
-class Policies:
+class CompiledDefinitions:
     """What definitions mean for access and detection."""
 
     def __init__(self) -> None:
@@ -54,13 +54,7 @@ class Policies:
         """What decides."""
         return self._compiled.access
 
-    @property
-    def decides(self) -> bool:
-        """Whether there is anything to decide: policies are required, or preferences exist."""
-        access = self._compiled.access
-        return access.settings.required or access.has_preferences
-
-    def take(self, documents: Mapping[Key, Document], changed: Iterable[Key]) -> Turned:
+    def take(self, documents: Mapping[Key, Document], changed: Iterable[Key]) -> Recompiled:
         """Take over definitions of which these may differ from what was known."""
         anew = self.trouble is not None
         if anew:
@@ -69,15 +63,17 @@ class Policies:
             changed = documents
         keys = [key for key in changed if key.kind not in _APART]
         if not keys and not anew:
-            return Turned()
+            return Recompiled()
         try:
             return self._take(documents, keys, anew=anew)
         except PenstockError as error:
             self.trouble = "the definitions cannot be compiled"
             _log.exception("policies cannot be compiled: everything is denied", error=error)
-            return Turned(access=True)
+            return Recompiled(access=True)
 
-    def _take(self, documents: Mapping[Key, Document], keys: list[Key], *, anew: bool) -> Turned:
+    def _take(
+        self, documents: Mapping[Key, Document], keys: list[Key], *, anew: bool
+    ) -> Recompiled:
         found = self._definitions.change(
             put=[documents[key] for key in keys if key in documents],
             delete=[key for key in keys if key not in documents],
@@ -92,4 +88,4 @@ class Policies:
             self.program = made if program else self.program
         self._definitions = found
         self.trouble = None
-        return Turned(access, program)
+        return Recompiled(access, program)

@@ -1,0 +1,206 @@
+"""Decides on deliveries: one message to one client, through the subscriptions the broker names.
+
+    packet ──▶ stamp ──▶ for each subscription: `Authorizer.authorize` ──▶ DeliveryDecision
+
+Rules that hold here:
+- One subscription that lets it pass suffices; the client's own identifiers of all that do
+  stand in the properties that it is sent with.
+- Each is one synchronous step: nothing comes between reading situations and acting on them.
+- What depends on situations, on the time, or on what is in a message is decided for each
+  message. Only what depends on none of them is `lasting`.
+- Where preferences exist, a message without a stamp is nobody's to read: nobody can tell
+  whose preferences hold.
+- What would be denied by situations that are not known for the moment waits until they are
+  known or lost. Definitions that cannot be compiled deny everything.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final, NamedTuple
+
+from penstock.gateway.authorization.denials import Denials
+from penstock.gateway.authorization.request_context import (
+    KEPT_APART,
+    is_lasting,
+    make_environment,
+    packet_fields,
+    user_of,
+)
+from penstock.gateway.authorization.rules import Rules
+from penstock.gateway.authorization.stamps import Stamp, StampReader
+from penstock.gateway.clock import Clock
+from penstock.gateway.counters import DECISION
+from penstock.gateway.detection.engine_host import EngineHost
+from penstock.gateway.session import Session
+from penstock.mqtt import Publish, encode_subscription_identifiers
+from penstock.policy.access.objects import Message
+from penstock.policy.authorizer import AccessRequest
+from penstock.policy.decision import Decision, Depends, Part
+
+_SAMPLE: Final = 64
+_BY_POLICY: Final = frozenset({Part.POLICIES, Part.PREFERENCES, Part.EMERGENCIES})
+_UNENFORCEABLE: Final = "definitions"
+_DORMANT: Final = "dormant subscription"
+
+
+class Refusal(NamedTuple):
+    """What denies a delivery: in a word for counters, and the name of the rule."""
+
+    why: str
+    rule: str
+
+    @property
+    def reason(self) -> str:
+        """The word for the audit log."""
+        return self.why if self.why == "policy" else "purpose"
+
+
+_UNKNOWN: Final = Refusal("unknown_subscription", "")
+
+
+class DeliveryDecision(NamedTuple):
+    """What becomes of a delivery."""
+
+    properties: bytes | None = None
+    """The properties to send it with, None where it may not be sent."""
+    refusal: Refusal = Refusal("", "")
+    """What denies it, where it may not be sent."""
+    lasting: bool = False
+    """Whether the same holds for each message with this topic and property list."""
+    awaiting_leader: bool = False
+    """Whether it cannot be decided until the situations are known again."""
+
+
+_AWAITING_LEADER: Final = DeliveryDecision(awaiting_leader=True)
+
+
+class DeliveryCheck:
+    """Asks the authorizer about deliveries, with the state of this moment."""
+
+    def __init__(
+        self,
+        rules: Rules,
+        detection: EngineHost,
+        clock: Clock,
+        denials: Denials,
+        place: str | None = None,
+    ) -> None:
+        self._rules = rules
+        self._detection = detection
+        self._clock = clock
+        self._denials = denials
+        self._place = place
+        self._stamps = StampReader()
+        self._count = 0
+
+    def decide(self, session: Session, packet: Publish) -> DeliveryDecision:
+        """Decide on a delivery."""
+        self._count += 1
+        if self._count % _SAMPLE:
+            return self._decide(session, packet)
+        started = time.perf_counter()
+        decision = self._decide(session, packet)
+        DECISION.observe(time.perf_counter() - started)
+        return decision
+
+    def _decide(self, session: Session, packet: Publish) -> DeliveryDecision:
+        rules = self._rules
+        if not rules.enforceable:
+            return DeliveryDecision(None, Refusal("purpose", _UNENFORCEABLE), rules.remembers)
+        topic, properties = packet.topic, packet.properties
+        stamp = self._stamps.read(properties.reserved)
+        asked = self._ask(session, packet, stamp)
+        authorizer = rules.authorizer
+        held = session.by_number
+        passed = waits = False
+        lasting = rules.remembers
+        own: list[int] = []
+        refused: Decision | None = None
+        for number in properties.subscription_identifiers:
+            subscription = held.get(number)
+            if subscription is None:
+                continue
+            decision = authorizer.authorize(
+                AccessRequest(
+                    "read",
+                    topic,
+                    asked.user,
+                    asked.client,
+                    subscription.ap,
+                    stamp.purposes,
+                    subscription,
+                    asked.message,
+                    asked.environment,
+                    asked.situations,
+                )
+            )
+            lasting = lasting and is_lasting(decision, authorizer.access, topic, KEPT_APART)
+            if decision.allowed:
+                passed = True
+                if subscription.identifier:
+                    own.append(subscription.identifier)
+                if decision.applied is not None:
+                    self._denials.emergency(session, decision)
+            elif decision.part in _BY_POLICY:
+                refused = decision
+                waits = waits or self._awaits_leader(decision)
+        if waits:
+            return _AWAITING_LEADER
+        if passed:
+            kept = (
+                properties.kept + encode_subscription_identifiers(own) if own else properties.kept
+            )
+            return DeliveryDecision(kept, lasting=lasting)
+        if refused is not None:
+            return DeliveryDecision(None, Refusal("policy", refused.rule), lasting)
+        return DeliveryDecision(None, self._name_refusal(session, packet, asked), lasting)
+
+    def _ask(self, session: Session, packet: Publish, stamp: Stamp) -> AccessRequest:
+        """Return the request as far as it is the same for all subscriptions."""
+        access = self._rules.authorizer.access
+        user, client = user_of(session), session.client_id
+        if not access.concerns("read"):
+            return AccessRequest("read", packet.topic, user, client, None, stamp.purposes)
+        now = self._clock.now()
+        self._detection.catch_up(now)
+        message = None
+        if stamp.stamped or not access.has_preferences:
+            message = Message(
+                packet.topic,
+                packet.payload,
+                user=stamp.user,
+                client=stamp.client,
+                behalf=stamp.behalf,
+                rest=packet_fields(packet),
+            )
+        return AccessRequest(
+            "read",
+            packet.topic,
+            user,
+            client,
+            None,
+            stamp.purposes,
+            None,
+            message,
+            make_environment(now, self._place),
+            self._detection.board,
+        )
+
+    def _name_refusal(self, session: Session, packet: Publish, asked: AccessRequest) -> Refusal:
+        """Name the rule of purposes that denies; of the first subscription that is known."""
+        for number in packet.properties.subscription_identifiers:
+            known = session.purpose_under(number)
+            if known is not None:
+                request = asked._replace(
+                    purpose=known[0], subscription=session.by_number.get(number)
+                )
+                rule = self._rules.authorizer.name_denial(request)
+                return Refusal("purpose", rule or _DORMANT)
+        return _UNKNOWN
+
+    def _awaits_leader(self, decision: Decision) -> bool:
+        """Say whether a refusal may turn out otherwise as soon as the situations are known."""
+        return self._detection.follower.awaiting_leader and bool(
+            decision.depends & Depends.SITUATION
+        )

@@ -1,0 +1,76 @@
+"""What sessions may command: the rights of the present epoch, by user, client and group.
+
+Rules that hold here:
+- What was worked out for a session holds until rights or groups change.
+- In open mode everybody may give every command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from penstock.gateway.authorization.request_context import user_of
+from penstock.gateway.session import Session
+from penstock.model import kinds
+from penstock.model.document import Document, Key
+from penstock.policy.access.principals import Membership, list_subjects
+from penstock.policy.purposes.command_rights import OPEN_RIGHTS, CommandRights
+
+_KINDS: Final = kinds.kinds_of(kinds.Concern.COMMANDS)
+_LIMIT: Final = 65_536
+
+
+class GrantedRights:
+    """The rights that definitions grant."""
+
+    __slots__ = ("_documents", "_known", "_membership", "_open")
+
+    def __init__(self, *, open_mode: bool) -> None:
+        self._open = open_mode
+        self._documents: dict[Key, Document] = {}
+        self._known: dict[tuple[str, str], CommandRights] = {}
+        self._membership: Membership | None = None
+
+    def take(self, documents: Mapping[Key, Document], changed: Iterable[Key]) -> None:
+        """Take over definitions of which these may differ from what was known."""
+        for key in changed:
+            if key.kind in _KINDS:
+                self._documents.pop(key, None)
+                if key in documents:
+                    self._documents[key] = documents[key]
+        self._known.clear()
+        self._membership = None
+
+    def of(self, session: Session) -> CommandRights:
+        """Return what a session may command."""
+        if self._open:
+            return OPEN_RIGHTS
+        who = (session.principal, session.client_id)
+        known = self._known.get(who)
+        if known is None:
+            if len(self._known) >= _LIMIT:
+                self._known.clear()
+            known = self._known[who] = self._work_out(session)
+        return known
+
+    def _work_out(self, session: Session) -> CommandRights:
+        documents = self._documents
+        if self._membership is None:
+            self._membership = Membership(
+                kinds.Group.model_validate({"name": key.name, **document.body})
+                for key, document in documents.items()
+                if key.kind == kinds.Group.kind
+            )
+        user, client = user_of(session), session.client_id
+        names = set(list_subjects(user, client, self._membership.groups_of(user, client)))
+        given = [
+            document.body
+            for key, document in documents.items()
+            if key.kind == kinds.Right.kind and not names.isdisjoint(document.body["subjects"])
+        ]
+        return CommandRights(
+            reserve=tuple(it for body in given for it in body.get("reserve", ())),
+            presubscribe=tuple(it for body in given for it in body.get("presubscribe", ())),
+            administer=any(body.get("administer", False) for body in given),
+        )

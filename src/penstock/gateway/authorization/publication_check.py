@@ -1,0 +1,232 @@
+"""Decides on publications: may write? And lets the event that a message is take effect.
+
+    publish:  offer ──▶ may write? ──▶ commit: situations move ──▶ to the broker
+       │                    └── no: nothing has happened
+       └──▶ another gateway detects ──▶ it does all of this, and says what came of it
+
+Rules that hold here:
+- Each is one synchronous step: nothing comes between reading situations and acting on them.
+  Where several gateways share detection a publication is decided in one step at the leader,
+  and goes to the broker when all of them know what it has changed.
+- What would be denied by situations that are not known for the moment waits until they are
+  known or lost.
+- A message that could be an event is refused while events are not detected, and so is one
+  whose event cannot be put on record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from penstock.cep.event_binding import Packet
+from penstock.errors import UnavailableError
+from penstock.gateway.authorization.denials import Denials
+from penstock.gateway.authorization.request_context import (
+    is_lasting,
+    make_environment,
+    packet_fields,
+    user_of,
+)
+from penstock.gateway.authorization.rules import Rules
+from penstock.gateway.clock import Clock
+from penstock.gateway.detection.engine_host import EngineHost
+from penstock.gateway.publish_result import (
+    ALWAYS_ACCEPTED,
+    NO_LEADER,
+    PendingResult,
+    PublishOutcome,
+    PublishResult,
+)
+from penstock.gateway.replication.deduplication import SubmissionId, fingerprint_of
+from penstock.gateway.replication.messages import PublishRequest
+from penstock.gateway.session import ANONYMOUS, Session
+from penstock.gateway.translation import ACTIONS
+from penstock.mqtt import Publish
+from penstock.policy.access.objects import Message
+from penstock.policy.authorizer import AccessRequest
+from penstock.policy.decision import Decision, Depends
+from penstock.telemetry import get_logger
+
+_NOBODY: Final[Mapping[str, Any]] = {}
+
+_log = get_logger("gateway")
+
+
+class PublicationCheck:
+    """Asks the authorizer about publications, and hands those that may pass to detection."""
+
+    def __init__(
+        self,
+        rules: Rules,
+        detection: EngineHost,
+        clock: Clock,
+        denials: Denials,
+        place: str | None = None,
+    ) -> None:
+        self.detection = detection
+        self._rules = rules
+        self._clock = clock
+        self._denials = denials
+        self._place = place
+
+    def concerns(self, topic: str) -> bool:
+        """Say whether messages on a topic must be looked at when they are published."""
+        return self._rules.authorizer.access.concerns(
+            "write"
+        ) or self.detection.watched_topics.matches(topic)
+
+    def publish(self, session: Session, packet: Publish) -> PublishResult | PendingResult:
+        """Decide on a message of a client; let the event that it is take effect."""
+        result = self._publish(session, packet)
+        return self._when_current(session, packet) if _awaits_leader(result) else result
+
+    def _publish(self, session: Session, packet: Publish) -> PublishResult | PendingResult:
+        topic = packet.topic
+        detection = self.detection
+        watched = detection.watched_topics.matches(topic)
+        if not watched and not self._rules.authorizer.access.concerns("write"):
+            return ALWAYS_ACCEPTED
+        user = user_of(session)
+        fingerprint = fingerprint_of(user, session.client_id, packet) if watched else None
+        request = PublishRequest(
+            user,
+            session.client_id,
+            topic,
+            packet.payload,
+            packet_fields(packet),
+            self._place,
+            fingerprint,
+        )
+        if watched and detection.reload.busy:
+            return self._after_reload(session, packet)
+        if watched and not detection.is_alive():
+            follower = detection.follower
+            return follower.submit(request) if follower.asks else NO_LEADER
+        result = self._decide(request, watched=watched)
+        if detection.leader.pending and result.accepted:
+            return self._when_replicated(result)
+        return result
+
+    def publish_for(self, request: PublishRequest, submission: SubmissionId) -> PublishResult:
+        """Decide on a message of another gateway's client, once."""
+        detection = self.detection
+        if not detection.is_alive():
+            return NO_LEADER
+        if detection.applied_submissions.has(submission):
+            # It took effect and nobody was told; what is on record up to now holds it.
+            return PublishResult(journal=detection.journal, ticket=detection.journal.added)
+        watched = detection.watched_topics.matches(request.topic)
+        return self._decide(request, watched=watched, submission=submission)
+
+    def _decide(
+        self, request: PublishRequest, *, watched: bool, submission: SubmissionId | None = None
+    ) -> PublishResult:
+        """Decide on a message, and let the event that it is take effect, in one step."""
+        detection, authorizer = self.detection, self._rules.authorizer
+        access = authorizer.access
+        topic = request.topic
+        now = self._clock.now()
+        message = Message(
+            topic, request.payload, user=request.user, client=request.client, rest=request.rest
+        )
+        e = make_environment(now, request.place)
+        detection.catch_up(now)
+        prepared = None
+        fingerprint = request.fingerprint
+        repeated = fingerprint is not None and detection.duplicates.has(fingerprint)
+        if watched and not repeated:
+            if detection.engine is None:
+                return NO_LEADER
+            seen = Packet(
+                topic,
+                message.t,
+                access.principal(request.user, request.client).attributes,
+                access.about(message),
+                e,
+                ahead=self._clock.ahead,
+            )
+            try:
+                prepared = detection.engine.prepare(seen, now)
+                record = prepared.record() if prepared.bound else b""
+            except Exception as error:  # noqa: BLE001 - whatever it is, it was no event
+                _log.warning("a message could not be looked at", error=error)
+                return PublishResult(PublishOutcome.INVALID_EVENT)
+        decision = authorizer.authorize(
+            AccessRequest(
+                "write",
+                topic,
+                request.user,
+                request.client,
+                message=message,
+                environment=e,
+                situations=detection.board,
+            )
+        )
+        if not decision:
+            return self._refuse(decision)
+        if decision.applied is not None:
+            publisher = Session(request.client, request.user or ANONYMOUS, 0)
+            self._denials.emergency(publisher, decision)
+        if prepared is None or not prepared.bound:
+            if not repeated:
+                return PublishResult(lasting=not watched and is_lasting(decision, access, topic))
+            # It took effect before: the journal has it with what was added up to now.
+            ticket = detection.journal.added
+        else:
+            try:
+                ticket = detection.commit(prepared, record, submission, fingerprint)
+            except UnavailableError:
+                return NO_LEADER
+        return PublishResult(journal=detection.journal, ticket=ticket)
+
+    def _refuse(self, decision: Decision) -> PublishResult:
+        # It may turn out otherwise as soon as the situations are known.
+        if self.detection.follower.awaiting_leader and decision.depends & Depends.SITUATION:
+            return PublishResult(PublishOutcome.AWAITING_LEADER)
+        return PublishResult(PublishOutcome.DENIED, decision.rule)
+
+    async def _after_reload(self, session: Session, packet: Publish) -> PublishResult:
+        """Decide on a message when changed definitions are taken over."""
+        await self.detection.reload.wait()
+        result = self.publish(session, packet)
+        return result if isinstance(result, PublishResult) else await result
+
+    async def _when_current(self, session: Session, packet: Publish) -> PublishResult:
+        """Decide on a message when the situations are known that it depends on, or lost."""
+        while True:
+            await self.detection.follower.wait_current()
+            result = self._publish(session, packet)
+            if not _awaits_leader(result):
+                return result if isinstance(result, PublishResult) else await result
+
+    async def _when_replicated(self, result: PublishResult) -> PublishResult:
+        """Wait until all gateways know what was changed up to a decision."""
+        return result if await self.detection.leader.wait_replicated() else NO_LEADER
+
+    def detect(self, topic: str, payload: bytes, depth: int) -> bool:
+        """Let a message of an action take effect as an event, if it is one."""
+        detection = self.detection
+        engine = detection.engine
+        if engine is None:
+            return False
+        if not detection.watched_topics.matches(topic):
+            return True
+        now = self._clock.now()
+        message = Message(topic, payload, user=ACTIONS)
+        about = self._rules.authorizer.access.about(message)
+        e = make_environment(now, self._place)
+        # Actions go by this gateway's clock: whatever they tell needs no `ahead`.
+        packet = Packet(topic, message.t, _NOBODY, about, e, depth=depth)
+        try:
+            prepared = engine.prepare(packet, now)
+            if prepared.bound:
+                detection.commit(prepared, prepared.record())
+        except Exception as error:  # noqa: BLE001 - as above
+            _log.warning("a message of an action could not be looked at", error=error)
+            return False
+        return True
+
+
+def _awaits_leader(result: PublishResult | PendingResult) -> bool:
+    return isinstance(result, PublishResult) and result.outcome is PublishOutcome.AWAITING_LEADER

@@ -1,0 +1,86 @@
+"""What a connection keeps of decisions, and what it decides anew."""
+
+from __future__ import annotations
+
+from unittest.mock import Mock
+
+import pytest
+
+from penstock.gateway.authorization.decision_cache import DecisionCache
+from penstock.gateway.authorization.delivery_check import DeliveryDecision, Refusal
+from penstock.gateway.session import Session
+from tests.support.gateway.authorization import Checks, delivered
+
+SESSION = Session("c", "alice", 0)
+PASSES = DeliveryDecision(b"kept", lasting=True)
+DENIED = DeliveryDecision(None, Refusal("purpose", "reservation a"), lasting=True)
+
+
+def make(*decisions: DeliveryDecision) -> tuple[DecisionCache, Mock]:
+    check = Mock()
+    check.decide.side_effect = decisions
+    return DecisionCache(check), check
+
+
+def test_what_may_pass_is_kept_as_the_properties_to_send() -> None:
+    cache, check = make(PASSES)
+    key = ("a", b"raw")
+    assert cache.decide(SESSION, delivered("a", 1), key) == PASSES
+    assert cache.passing == {key: b"kept"}
+    assert check.decide.call_count == 1
+
+
+def test_what_is_denied_is_kept_with_its_rule() -> None:
+    cache, check = make(DENIED)
+    for _ in range(2):
+        assert cache.decide(SESSION, delivered("a", 1), ("a", b"raw")) == DENIED
+    assert check.decide.call_count == 1
+    assert not cache.passing
+
+
+@pytest.mark.parametrize(
+    "decision",
+    [
+        PASSES._replace(lasting=False),
+        DENIED._replace(lasting=False),
+        DeliveryDecision(awaiting_leader=True),
+    ],
+)
+def test_what_does_not_last_is_decided_anew(decision: DeliveryDecision) -> None:
+    cache, check = make(decision, decision)
+    for _ in range(2):
+        assert cache.decide(SESSION, delivered("a", 1), ("a", b"raw")) == decision
+    assert check.decide.call_count == 2
+    assert not cache.passing
+
+
+def test_long_property_lists_are_not_kept() -> None:
+    cache, check = make(PASSES, DENIED)
+    cache.decide(SESSION, delivered("a", 1), ("a", b"x" * 257))
+    cache.decide(SESSION, delivered("a", 1), ("a", b"x" * 257))
+    assert check.decide.call_count == 2
+
+
+def test_many_topics_push_out_what_was_kept() -> None:
+    check = Mock()
+    check.decide.side_effect = lambda _, packet: PASSES if len(packet.topic) % 2 else DENIED
+    cache = DecisionCache(check)
+    for number in range(10_000):
+        topic = f"t{number}"
+        cache.decide(SESSION, delivered(topic, 1), (topic, b""))
+        assert len(cache.passing) + len(cache._denied) <= 2_048
+
+
+def test_forgetting_asks_the_rules_again() -> None:
+    checks = Checks.of("kind: reservation\nname: a\nallow: [p]\n")
+    session = Session("c", "alice", 0)
+    number = checks.subscribe(session, "a", "p")
+    cache = DecisionCache(checks.delivery)
+    packet, key = delivered("a", number), ("a", b"")
+    assert cache.decide(session, packet, key).properties == b""
+    checks.take([])
+    checks.take(checks.rules.snapshot.documents.values() if checks.rules.snapshot else [])
+    cache.forget()
+    assert not cache.passing
+    assert cache.decide(session, packet, key).properties == b""
+    assert cache.passing == {key: b""}

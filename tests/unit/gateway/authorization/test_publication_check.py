@@ -1,0 +1,132 @@
+"""Decisions on publications, on real packets, rules and detection, without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from penstock.gateway.publish_result import PublishOutcome, PublishResult
+from penstock.gateway.session import Session
+from tests.support.gateway.authorization import Checks, delivered
+
+HOME = """
+kind: vocabulary
+name: home
+subject: {uid: string}
+object: {patientId: string}
+---
+kind: object
+name: vitals
+topics: home/+patientId/#
+---
+kind: policy
+name: sensors
+subject: user:sensor
+filter: home/#
+allow: write
+when: o.patientId == "p1"
+---
+kind: enforcement
+name: default
+policies: required
+"""
+EVENTS = """---
+kind: event
+name: Fall
+attributes: {pid: string}
+packet: {when: 't.topic.includes("fall")', set: {pid: o.patientId}}
+---
+kind: plan
+name: falls
+situations: [{id: Fallen, level: 1}]
+evolutions: [{event: Fall, to: Fallen}]
+---
+kind: scenario
+name: falls
+plan: falls
+attribute: pid
+---
+kind: emergency-policy
+name: helpers
+subject: user:helper
+filter: home/#
+allow: write
+plan: falls
+minimum_level: 1
+about: o.patientId
+"""
+SENSOR = Session("s", "sensor", 0)
+
+
+def publish(checks: Checks, session: Session, topic: str) -> PublishResult:
+    result = checks.publication.publish(session, delivered(topic, payload=b"{}"))
+    assert isinstance(result, PublishResult)
+    return result
+
+
+def test_without_policies_and_events_everything_may_be_written_for_good() -> None:
+    checks = Checks()
+    assert not checks.publication.concerns("home/p1/pulse")
+    result = publish(checks, SENSOR, "home/p1/pulse")
+    assert result.accepted
+    assert result.lasting
+
+
+def test_a_policy_decides_who_may_write() -> None:
+    checks = Checks.of(HOME)
+    assert checks.publication.concerns("home/p1/pulse")
+    granted = publish(checks, SENSOR, "home/p1/pulse")
+    assert granted.accepted
+    assert granted.lasting, "all of the object is in the topic"
+    for session, topic in [(SENSOR, "home/p2/pulse"), (Session("x", "anonymous", 0), "home/p1/x")]:
+        denied = publish(checks, session, topic)
+        assert denied.outcome is PublishOutcome.DENIED
+        assert denied.rule == "enforcement default"
+
+
+def test_what_depends_on_the_message_is_decided_for_each() -> None:
+    checks = Checks.of(HOME.replace('o.patientId == "p1"', "t.size < 10"))
+    result = publish(checks, SENSOR, "home/p1/pulse")
+    assert result.accepted
+    assert not result.lasting
+
+
+def test_what_could_be_an_event_is_refused_while_nobody_detects() -> None:
+    checks = Checks.of(HOME + EVENTS)
+    assert checks.publication.concerns("home/p1/fall")
+    assert publish(checks, SENSOR, "home/p1/fall").outcome is PublishOutcome.NO_LEADER
+    assert not checks.publication.detect("home/p1/fall", b"{}", 1)
+
+
+def test_an_emergency_policy_grants_and_is_put_on_record() -> None:
+    checks = Checks.of(HOME + EVENTS)
+    helper = Session("h", "helper", 0)
+    assert publish(checks, helper, "home/p2/pulse").outcome is PublishOutcome.DENIED
+    checks.detection.board.move("falls", "p2", "Fallen")
+    granted = publish(checks, helper, "home/p2/pulse")
+    assert granted.accepted
+    assert not granted.lasting
+    assert [it.rule for it in checks.denials._counts] == ["emergency-policy helpers"]
+
+
+def test_a_refusal_by_situations_that_are_not_known_waits_until_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checks = Checks.of(HOME + EVENTS)
+    helper = Session("h", "helper", 0)
+    follower = checks.detection.follower
+    monkeypatch.setattr(follower, "awaiting_leader", True)
+
+    async def become_current() -> None:
+        checks.detection.board.move("falls", "p2", "Fallen")
+        monkeypatch.setattr(follower, "awaiting_leader", False)
+
+    monkeypatch.setattr(follower, "wait_current", become_current)
+
+    async def wait() -> PublishResult:
+        pending = checks.publication.publish(helper, delivered("home/p2/pulse", payload=b"{}"))
+        assert not isinstance(pending, PublishResult)
+        return await pending
+
+    assert asyncio.run(wait()).accepted
