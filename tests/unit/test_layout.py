@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.schedule import JVMS, group_of
+
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "src" / "penstock"
 LAB = ROOT / "lab" / "src" / "penstock_lab"
@@ -44,3 +46,12 @@ def test_helpers_live_in_one_place() -> None:
         and path.relative_to(tests).parts[0] not in HELPERS
     ]
     assert not astray, "\n".join(astray)
+
+
+def test_who_uses_a_jvm_runs_where_it_is(request: pytest.FixtureRequest) -> None:
+    for item in request.session.items:
+        used = [it for it in JVMS if it in getattr(item, "fixturenames", ())]
+        if used:
+            group = group_of(item.path)
+            assert group, f"{item.nodeid} uses {used}, and its file does not say so"
+            assert JVMS.index(group) <= JVMS.index(used[0]), item.nodeid

@@ -31,7 +31,7 @@ def test_who_is_held_stays_so_when_another_gateway_takes_over(
     broker: MosquittoServer, tmp_path: Path
 ) -> None:
     with (
-        pair(tmp_path, broker) as (first, second),
+        pair(tmp_path, broker, lease="60s") as (first, second),
         open_situations(second.config) as situations,
     ):
         put(situations, "held", "Alert", hold=HOUR)
