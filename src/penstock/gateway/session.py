@@ -33,7 +33,6 @@ class Session:
         "expiry",
         "holder",
         "last_number",
-        "missing",
         "numbers",
         "principal",
         "stored",
@@ -56,8 +55,6 @@ class Session:
         self.by_number: dict[int, Subscription] = {}
         self.numbers: dict[str, int] = {}
         self.last_number = 0
-        self.missing: list[Subscription] = []
-        """Subscriptions that are to be made again at the broker when the client is open."""
         self.dormant: dict[str, StoredSubscription] = {}
         """Subscriptions that the rules of now would refuse as they were made."""
 
@@ -90,6 +87,19 @@ class Session:
             subscription.options,
             subscription.identifier,
         )
+
+    def restore(self, stored: StoredSubscription, subscription: Subscription | None) -> None:
+        """Take up a subscription under the number it had; None: it sleeps."""
+        self.numbers[stored.filter] = stored.number
+        if subscription is None:
+            self.dormant[stored.filter] = stored
+        else:
+            self.hold(subscription)
+
+    def find(self, text: str) -> Subscription | None:
+        """Return the subscription to a filter, unless it sleeps."""
+        number = self.numbers.get(text)
+        return self.by_number.get(number) if number is not None else None
 
     def put_to_sleep(self, subscription: Subscription) -> StoredSubscription:
         """Let a subscription rest: it keeps its number, under which nothing is delivered."""

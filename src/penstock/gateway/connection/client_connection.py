@@ -190,6 +190,14 @@ class ClientConnection:
         self.takes = PeerLimits.said_in(connect.properties)
         self.problems = connect.properties.request_problem_information != 0
 
+    def identify(self, session: Session) -> None:
+        """Take note of who the client is."""
+        self.session = session
+
+    def attach(self, upstream: BrokerConnection) -> None:
+        """Take the connection to the broker that belongs to this client."""
+        self.upstream = upstream
+
     def let_in(self, told: Connack, data: bytes, offer: Offer, receive_maximum: int) -> None:
         """Let the client in: from this step on it is open, and told so."""
         self.quota = min(receive_maximum, offer.receive_maximum)

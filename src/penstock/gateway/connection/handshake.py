@@ -28,6 +28,7 @@ from penstock.gateway.connection.context import ConnectionContext
 from penstock.gateway.connection.disconnect import Cause
 from penstock.gateway.connection.intake import OPENING
 from penstock.gateway.connection.session_resumption import SessionResumption
+from penstock.gateway.connection.subscription_lifecycle import SubscriptionLifecycle
 from penstock.gateway.connection.upstream import Upstream
 from penstock.gateway.session import Session
 from penstock.gateway.translation import (
@@ -57,6 +58,7 @@ class Handshake:
         registry: ClientRegistry,
         admission: Admission,
         resumption: SessionResumption,
+        lifecycle: SubscriptionLifecycle,
         *,
         authenticator: Authenticator,
         broker: BrokerAddress,
@@ -65,6 +67,7 @@ class Handshake:
         self._registry = registry
         self._admission = admission
         self._resumption = resumption
+        self._lifecycle = lifecycle
         self._authenticator = authenticator
         self._broker = broker
 
@@ -96,7 +99,7 @@ class Handshake:
         session = Session(client_id, principal, session_expiry(connect))
         seen = await self._resumption.look_up(connect, session)
         will = self._admission.admit_will(connect, session)
-        client.session = session
+        client.identify(session)
         if not relay:
             self._registry.take_over(client)
         offer = self._offer(connect)
@@ -108,30 +111,14 @@ class Handshake:
         if relay:
             # Only now the password is known to be right: a wrong one must end nobody else.
             self._registry.take_over(client)
-        await self._resumption.take_up(client, upstream.intake, answer, seen)
+        missing = await self._resumption.take_up(connect, session, upstream.intake, answer, seen)
         await self._context.wills.secure(session, resumed=answer.session_present)
         if upstream.ended:
             raise ConnectionResetError
         told = client_connack(answer, connect, assigned, offer)
-        self._begin(client, upstream, answer, told, offer)
-
-    def _begin(
-        self,
-        client: ClientConnection,
-        upstream: Upstream,
-        answer: Connack,
-        told: Connack,
-        offer: Offer,
-    ) -> None:
-        """Let the client in, in one step."""
-        granted = answer.properties
-        if granted.session_expiry is not None:
-            client.session.expiry = granted.session_expiry  # MQTT5 3.2.2.3.2
-        upstream.keep_alive = granted.server_keep_alive or offer.broker_keep_alive
-        receive_maximum = PeerLimits.said_in(granted).receive_maximum
-        client.let_in(told, _fit(client, told), offer, receive_maximum)
-        upstream.resume(OPENING)
-        self._resumption.resume_missing(client)
+        _begin(client, upstream, answer, told, offer)
+        for subscription in missing:
+            self._lifecycle.resume(client, subscription)
 
     def _client_id(self, connect: Connect, principal: str) -> tuple[str, str | None]:
         """Return the client identifier, and whether it was assigned here."""
@@ -187,7 +174,7 @@ class Handshake:
             if client.ended:
                 upstream.close(None)
                 raise ConnectionResetError
-            client.upstream = upstream
+            client.attach(upstream)
             upstream.intake.open(request)
             return upstream, await upstream.intake.connack
 
@@ -199,6 +186,19 @@ class Handshake:
             return Connack(answer.reason)
         _log.warning("the broker refused a client", code=f"0x{answer.reason:02x}")
         return Connack(int(ReasonCode.SERVER_UNAVAILABLE))
+
+
+def _begin(
+    client: ClientConnection, upstream: Upstream, answer: Connack, told: Connack, offer: Offer
+) -> None:
+    """Let the client in, in one step."""
+    granted = answer.properties
+    if granted.session_expiry is not None:
+        client.session.expiry = granted.session_expiry  # MQTT5 3.2.2.3.2
+    upstream.keep_alive = granted.server_keep_alive or offer.broker_keep_alive
+    receive_maximum = PeerLimits.said_in(granted).receive_maximum
+    client.let_in(told, _fit(client, told), offer, receive_maximum)
+    upstream.resume(OPENING)
 
 
 def _refuse(client: ClientConnection, answer: Connack) -> None:

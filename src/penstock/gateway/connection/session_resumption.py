@@ -20,13 +20,13 @@ import secrets
 from penstock.gateway.authorization.rules import Rules
 from penstock.gateway.background import Background
 from penstock.gateway.connection.authentication import Authenticator, RefusedError
-from penstock.gateway.connection.client_connection import ClientConnection
 from penstock.gateway.connection.client_registry import ClientRegistry
 from penstock.gateway.connection.intake import Intake
 from penstock.gateway.connection.subscription_lifecycle import SubscriptionLifecycle
 from penstock.gateway.session import Session
 from penstock.gateway.session_writer import SessionWriter
 from penstock.mqtt import Connack, Connect, ReasonCode
+from penstock.policy.purposes.subscriptions import Subscription
 from penstock.store.sessions import Begin, Forget, Return, SessionChange, Sessions, TakenError
 
 _UNKNOWN_NUMBERS = 1 << 27
@@ -77,19 +77,21 @@ class SessionResumption:
         return known.holder if known is not None else None
 
     async def take_up(
-        self, client: ClientConnection, intake: Intake, answer: Connack, seen: str | None
-    ) -> None:
-        """Restore what the session's subscriptions stand for, or begin it in the store."""
+        self, connect: Connect, session: Session, intake: Intake, answer: Connack, seen: str | None
+    ) -> list[Subscription]:
+        """Restore what the session's subscriptions stand for, or begin it in the store.
+
+        Returned are those that the broker does not have and that are to be made again.
+        """
         if answer.properties.subscription_identifiers_available == 0:
             raise OSError("the broker knows no subscription identifiers")
-        session = client.session
         self._rules.engine.end_session(session.client_id)
         for _ in range(_TRIES):
             try:
-                await self._inherit(session, answer, seen)
+                return await self._inherit(session, answer, seen)
             except TakenError:
                 # First looked up, then asked: whoever is found then came before this connection.
-                seen = await self.look_up(client.connect, session)
+                seen = await self.look_up(connect, session)
                 async with asyncio.timeout(self._broker_timeout):
                     current = await intake.is_current()
                 if not current:
@@ -98,17 +100,11 @@ class SessionResumption:
                         ReasonCode.SERVER_BUSY,
                         "busy",
                     ) from None
-            else:
-                return
         raise RefusedError("too many connections want this session", ReasonCode.SERVER_BUSY, "busy")
 
-    def resume_missing(self, client: ClientConnection) -> None:
-        """Make again at the broker what was paused when the session was left."""
-        missing, client.session.missing = client.session.missing, []
-        for subscription in missing:
-            self._lifecycle.resume(client, subscription)
-
-    async def _inherit(self, session: Session, answer: Connack, seen: str | None) -> None:
+    async def _inherit(
+        self, session: Session, answer: Connack, seen: str | None
+    ) -> list[Subscription]:
         """Take a session up from the holder that was seen, as one step of the store."""
         stored = None
         if answer.session_present and seen is not None:
@@ -119,8 +115,7 @@ class SessionResumption:
             session.stored = True
             await self._session_writer.save(Return(session.client_id, session.holder, stored))
             session.last_number = stored.last_number
-            session.missing = self._lifecycle.restore(session, stored.subscriptions)
-            return
+            return self._lifecycle.restore(session, stored.subscriptions)
         if answer.session_present:
             # The broker has subscriptions that nobody knows here: their numbers must not be ours.
             session.last_number = secrets.randbelow(_UNKNOWN_NUMBERS)
@@ -132,3 +127,4 @@ class SessionResumption:
         elif seen is not None:
             # The broker has ended an earlier session that was to be kept.
             await self._session_writer.save(Forget(session.client_id, seen))
+        return []

@@ -88,13 +88,9 @@ class SubscriptionLifecycle:
         """
         missing: list[Subscription] = []
         for it in stored:
-            session.numbers[it.filter] = it.number
             subscription = self._rules.restore(session, it, it.options & ~PAUSED)
-            if subscription is None:
-                session.dormant[it.filter] = it
-                continue
-            session.hold(subscription)
-            if it.options & PAUSED:
+            session.restore(it, subscription)
+            if subscription is not None and it.options & PAUSED:
                 missing.append(subscription)
         return missing
 
@@ -183,8 +179,7 @@ def _flows(client: ClientConnection, subscription: Subscription) -> bool:
 def _held(client: ClientConnection, subscription: Subscription) -> StoredSubscription | None:
     """Return what a session holds of a subscription, unless both have gone separate ways."""
     session = client.session
-    number = session.numbers.get(subscription.text)
-    if client.ended or number is None or session.by_number.get(number) is not subscription:
+    if client.ended or session.find(subscription.text) is not subscription:
         return None
     return session.hold(subscription)
 
@@ -226,6 +221,5 @@ def broker_filter_of(session: Session, text: str) -> str | None:
     asleep = session.dormant.get(text)
     if asleep is not None:
         return broker_filter(text, asleep.purpose, session.principal)
-    number = session.numbers.get(text)
-    held = session.by_number.get(number) if number is not None else None
+    held = session.find(text)
     return broker_filter(text, held.ap, session.principal) if held is not None else None

@@ -23,19 +23,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, deque
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from penstock.cep.steps import Publication
+from penstock.gateway.authorization.publication_check import PublicationCheck
 from penstock.gateway.broker import are_acceptable
+from penstock.gateway.detection.outbox import Outbox
+from penstock.gateway.limits import Limits
 from penstock.gateway.publishing.dispatch import OUTCOMES, Dispatch, encode_payload
+from penstock.gateway.publishing.publisher import Publisher
+from penstock.policy.purposes.notation import Notation
 from penstock.telemetry import get_logger
-
-if TYPE_CHECKING:
-    from penstock.cep.steps import Publication
-    from penstock.gateway.authorization.publication_check import PublicationCheck
-    from penstock.gateway.detection.outbox import Outbox
-    from penstock.gateway.limits import Limits
-    from penstock.gateway.publishing.publisher import Publisher
-    from penstock.policy.purposes.notation import Notation
 
 AT_ONCE: Final = 50
 """How many are detected in one step: some ten milliseconds' worth."""

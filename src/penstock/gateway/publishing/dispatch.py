@@ -15,17 +15,15 @@ import asyncio
 import json
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from penstock.cep.steps import Publication
+from penstock.gateway.detection.engine_host import EngineHost
+from penstock.gateway.detection.outbox import Outbox
+from penstock.gateway.publishing.publisher import Publisher
 from penstock.gateway.translation import ACTIONS, EPOCH, FOR, PUBLISHER
 from penstock.mqtt import encode_user_properties
 from penstock.telemetry import metrics
-
-if TYPE_CHECKING:
-    from penstock.cep.steps import Publication
-    from penstock.gateway.detection.engine_host import EngineHost
-    from penstock.gateway.detection.outbox import Outbox
-    from penstock.gateway.publishing.publisher import Publisher
 
 _BURST_SECONDS: Final = 1.0
 _HANDED_LIMIT: Final = 1000

@@ -153,6 +153,7 @@ class Gateway:
             self.clients,
             admission,
             resumption,
+            lifecycle,
             authenticator=authenticator,
             broker=broker,
         )

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from penstock.gateway.connection.pending_requests import PendingRequests
+from penstock.gateway.connection.broker_connection import PendingRequests
 from penstock.mqtt import (
     ProtocolError,
     ReceiveMaximumError,
