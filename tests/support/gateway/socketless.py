@@ -1,0 +1,196 @@
+"""One client of a gateway without sockets: both its connections write to lines that take note."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any, cast
+
+from penstock.clock import boot_clock
+from penstock.config.sections.gateway import GatewaySettings, RecordingSettings
+from penstock.gateway.connection.admission import Admission
+from penstock.gateway.connection.client_registry import ClientRegistry
+from penstock.gateway.connection.context import ConnectionContext
+from penstock.gateway.connection.downstream import Downstream, Handlers
+from penstock.gateway.connection.intake import OPENING
+from penstock.gateway.connection.upstream import Upstream
+from penstock.gateway.counters import Counters
+from penstock.gateway.limits import Limits
+from penstock.gateway.publishing.wills import Wills
+from penstock.gateway.recording.recorder import Recorder
+from penstock.gateway.session import Session
+from penstock.gateway.session_writer import SessionWriter
+from penstock.gateway.translation import PUBLISHER, Offer
+from penstock.model.purposes import PurposeSet
+from penstock.mqtt import (
+    V5,
+    Connack,
+    Connect,
+    Packet,
+    Properties,
+    Publish,
+    Reader,
+    Sender,
+)
+from penstock.policy.purposes.settings import PurposeSettings
+from penstock.store.sessions import SessionChange
+from tests.support.gateway.authorization import Checks
+
+QUEUE = 65_536
+NAME = "me"
+
+
+class Line(asyncio.Transport):
+    """A transport that takes note of what is asked of it."""
+
+    def __init__(self, sender: Sender, version: int) -> None:
+        super().__init__()
+        self._reader = Reader(sender, version=version)
+        self._closing = False
+        self._read = True
+        self.waiting = 0
+        """What it says that waits to be written."""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self._reader.feed(bytes(data))
+
+    def taken(self) -> list[Packet]:
+        """Return what was written since the last call."""
+        found: list[Packet] = []
+        while batch := self._reader.packets():
+            found += batch
+        return found
+
+    def is_read(self) -> bool:
+        return self._read
+
+    def pause_reading(self) -> None:
+        self._read = False
+
+    def resume_reading(self) -> None:
+        self._read = True
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def close(self) -> None:
+        self._closing = True
+
+    def abort(self) -> None:
+        self._closing = True
+
+    def get_write_buffer_size(self) -> int:
+        return self.waiting
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        del high, low
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        del name
+        return default
+
+
+class NoWills:
+    """Stands in where no client has a will."""
+
+    def forget(self, session: Session) -> None:
+        del session
+
+
+class Socketless:
+    """An open client with its connection to the broker, on the running loop."""
+
+    def __init__(
+        self,
+        version: int = V5,
+        *,
+        takes: Properties | None = None,
+        admission: Admission | None = None,
+        fresh: bool = True,
+    ) -> None:
+        self.checks = Checks(settings=PurposeSettings())
+        self.rules = self.checks.rules
+        self.rules.fresh_until = boot_clock() + 3_600 if fresh else 0.0
+        self.counters = Counters()
+        limits = replace(Limits.of(GatewaySettings()), queue=QUEUE)
+        writer: SessionWriter[SessionChange] = SessionWriter(self._store)
+        self.registry = ClientRegistry(self.rules, limits, self.counters, writer)
+        context = ConnectionContext(
+            asyncio.get_running_loop(),
+            rules=self.rules,
+            delivery_check=self.checks.delivery,
+            limits=limits,
+            counters=self.counters,
+            denials=self.checks.denials,
+            recorder=Recorder(RecordingSettings(), cast("Any", None)),
+            wills=cast("Wills", NoWills()),
+        )
+        handlers = Handlers(cast("Admission", admission), cast("Any", None), cast("Any", None))
+        self.client = Downstream(context, self.registry, handlers)
+        self.line = Line(Sender.SERVER, version)
+        self.client.connection_made(self.line)
+        connect = Connect(NAME, version=version, properties=takes or Properties())
+        self.client.connection.see(Sender.CLIENT, connect)
+        self.client.take_connect(connect)
+        self.client.identify(Session(NAME, "anonymous", 0))
+        self.client.reader = Reader(
+            Sender.CLIENT,
+            version=version,
+            topics=context.topics,
+            properties=context.client_properties,
+        )
+        self.registry.take_over(self.client)
+        self.upstream = Upstream(self.client)
+        self.broker = Line(Sender.CLIENT, V5)
+        self.upstream.connection_made(self.broker)
+        self.client.attach(self.upstream)
+        self.upstream.intake.open(Connect(NAME))
+        self.upstream.data_received(Connack().encode(V5))
+
+    def open(self) -> list[Packet]:
+        """Let the client in; return what reaches it after its CONNACK."""
+        told = Connack()
+        offer = Offer(
+            packet=1 << 20, receive_maximum=20, topic_aliases=0, keep_alive=60, broker_keep_alive=60
+        )
+        self.client.let_in(told, told.encode(self.client.version), offer, 20)
+        self.upstream.resume(OPENING)
+        self.broker.taken()
+        return self.line.taken()[1:]
+
+    def subscribe(self, text: str, purpose: str | None = None, identifier: int = 0) -> int:
+        """Let the client hold a subscription; return its number at the broker."""
+        return self.checks.subscribe(self.client.session, text, purpose, identifier)
+
+    def reserve(self, text: str, *allowed: str) -> None:
+        """Reserve topics for some purposes."""
+        self.rules.engine.reserve(text, PurposeSet.of(allowed, ()))
+        self.rules.generation += 1
+
+    def deliver(self, *packets: Packet) -> list[Packet]:
+        """Let the broker send packets; return what reaches the client."""
+        self.upstream.data_received(b"".join(it.encode(V5) for it in packets))
+        return self.line.taken()
+
+    def send(self, *packets: Packet) -> list[Packet]:
+        """Let the client send packets; return what reaches the broker."""
+        version = self.client.version
+        self.client.data_received(b"".join(it.encode(version) for it in packets))
+        return self.broker.taken()
+
+    @staticmethod
+    async def _store(changes: list[SessionChange]) -> None:
+        del changes
+
+
+def delivery(
+    topic: str,
+    *numbers: int,
+    payload: bytes = b"x",
+    qos: int = 0,
+    packet_id: int = 0,
+    dup: bool = False,
+) -> Publish:
+    """Make a message as the broker delivers it: under numbers of subscriptions, stamped."""
+    properties = Properties(subscription_identifiers=numbers, user=((PUBLISHER, "somebody"),))
+    return Publish.of(topic, payload, qos=qos, packet_id=packet_id, dup=dup, properties=properties)
