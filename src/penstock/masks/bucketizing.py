@@ -23,7 +23,6 @@ from pydantic import Field as Parameter
 from typing_extensions import override
 
 from penstock.errors import Problem, quote
-from penstock.masks.constants import Number
 from penstock.masks.fields import (
     DATES,
     INTEGERS,
@@ -35,7 +34,7 @@ from penstock.masks.fields import (
     to_single,
 )
 from penstock.masks.hierarchy import Hierarchy
-from penstock.masks.mask import Mask, Target, Transform
+from penstock.masks.mask import Mask, Number, Target, Transform
 
 MAX_PLACES: Final = 6
 MAX_SIZE: Final = 10**12

@@ -25,10 +25,19 @@ from penstock.lang import BOOL, Expression, ExpressionError, compile_expression
 from penstock.lang.limits import MAX_TEXT
 from penstock.lang.tree import find_references
 from penstock.masks.conditions import FORMS, Condition, make_scope
-from penstock.masks.constants import Substitutes, check_fit, fit
 from penstock.masks.fields import DECIMALS, DISCRETE, TEXTS, Field, FieldType, Schema
 from penstock.masks.hierarchy import Hierarchy
-from penstock.masks.mask import FieldName, Mask, Row, Stage, Step, Target
+from penstock.masks.mask import (
+    FieldName,
+    Mask,
+    Row,
+    Stage,
+    Step,
+    Substitutes,
+    Target,
+    check_fit,
+    fit,
+)
 from penstock.masks.substitution import BITS
 from penstock.masks.supplies import draw
 from penstock.model.definition import to_snake_case

@@ -25,8 +25,8 @@ from pydantic import Field as Parameter
 from penstock.errors import Problem, quote
 from penstock.lang.scalars import RegexError, compile_regex
 from penstock.lang.types import BOOL, DOUBLE, INT, STRING, TIMESTAMP, RecordType, Scope, Type
-from penstock.masks.constants import check_constant
 from penstock.masks.fields import DECIMALS, INTEGERS, Field, FieldType, Schema, read_constant
+from penstock.masks.mask import check_constant
 from penstock.model.definition import Part
 
 ROOT: Final = "r"

@@ -40,7 +40,6 @@ from typing import Annotated, ClassVar, Final, Literal
 from pydantic import AfterValidator
 from pydantic import Field as Parameter
 
-from penstock.masks.constants import Number
 from penstock.masks.fields import (
     INTEGERS,
     LEAST,
@@ -52,7 +51,7 @@ from penstock.masks.fields import (
     FieldType,
     to_single,
 )
-from penstock.masks.mask import Mask, Target, Transform
+from penstock.masks.mask import Mask, Number, Target, Transform
 
 WORD: Final = 52
 HALF: Final = 1 << (WORD - 1)

@@ -16,10 +16,9 @@ from pydantic import Field as Parameter
 from typing_extensions import override
 
 from penstock.errors import Problem, quote
-from penstock.masks.constants import Substitutes, check_fit, fit
 from penstock.masks.fields import DECIMALS, TEXTS, Field, FieldType
 from penstock.masks.hierarchy import Hierarchy
-from penstock.masks.mask import FieldName, Mask, Target, Transform
+from penstock.masks.mask import FieldName, Mask, Substitutes, Target, Transform, check_fit, fit
 from penstock.masks.supplies import draw
 
 BITS = 60

@@ -15,32 +15,39 @@ from penstock.mqtt.acks import (
     encode_pubrec,
     encode_pubrel,
 )
-from penstock.mqtt.codes import FAILURE, PACKET_SIZE_LIMIT, V3, V5, PacketType, ReasonCode, Sender
-from penstock.mqtt.connect import Connack, Connect, Will
-from penstock.mqtt.connection import Connection, ConnectionState, PeerLimits, TopicAliases
-from penstock.mqtt.control import PINGREQ, PINGRESP, Auth, Disconnect, Pingreq, Pingresp
-from penstock.mqtt.errors import (
+from penstock.mqtt.codes import (
+    FAILURE,
+    PACKET_SIZE_LIMIT,
+    V3,
+    V5,
     ClientIdError,
     MalformedPacketError,
     MqttError,
     PacketTooLargeError,
+    PacketType,
     ProtocolError,
+    ReasonCode,
     ReceiveMaximumError,
+    Sender,
     TopicAliasError,
     TopicNameError,
     UnsupportedVersionError,
 )
+from penstock.mqtt.connect import Connack, Connect, Will
+from penstock.mqtt.connection import Connection, ConnectionState, PeerLimits, TopicAliases
+from penstock.mqtt.control import PINGREQ, PINGRESP, Auth, Disconnect, Pingreq, Pingresp
 from penstock.mqtt.properties import (
     NO_PROPERTIES,
     Properties,
     encode_subscription_identifiers,
     encode_user_properties,
 )
-from penstock.mqtt.publish import Publish, TopicNames
-from penstock.mqtt.publish_properties import (
+from penstock.mqtt.publish import (
     NO_PUBLISH_PROPERTIES,
     PropertyLists,
+    Publish,
     PublishProperties,
+    TopicNames,
 )
 from penstock.mqtt.reader import Packet, Reader
 from penstock.mqtt.subscriptions import (

@@ -18,18 +18,16 @@ from penstock.mqtt.codes import (
     ALLOWED,
     V3,
     V5,
+    ClientIdError,
     PacketType,
+    ProtocolError,
     Sender,
+    TopicNameError,
+    UnsupportedVersionError,
     reason_of_return_code,
     return_code_of_reason,
 )
 from penstock.mqtt.data_types import Cursor, encode_binary, encode_text, frame
-from penstock.mqtt.errors import (
-    ClientIdError,
-    ProtocolError,
-    TopicNameError,
-    UnsupportedVersionError,
-)
 from penstock.mqtt.properties import (
     NO_PROPERTIES,
     WILL,

@@ -30,11 +30,17 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final, NamedTuple
 
-from penstock.mqtt.codes import FAILURE, PACKET_SIZE_LIMIT, PacketType, Sender
+from penstock.mqtt.codes import (
+    FAILURE,
+    PACKET_SIZE_LIMIT,
+    PacketType,
+    ProtocolError,
+    Sender,
+    TopicAliasError,
+)
 from penstock.mqtt.connect import Connack, Connect
 from penstock.mqtt.control import Auth
 from penstock.mqtt.data_types import FIELD_LIMIT
-from penstock.mqtt.errors import ProtocolError, TopicAliasError
 from penstock.mqtt.properties import Properties
 from penstock.mqtt.publish import Publish
 from penstock.mqtt.reader import Packet

@@ -19,8 +19,8 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from penstock.errors import UsageError, quote
-from penstock.mqtt.codes import PACKET_SIZE_LIMIT
-from penstock.mqtt.errors import (
+from penstock.mqtt.codes import (
+    PACKET_SIZE_LIMIT,
     MalformedPacketError,
     ProtocolError,
     TopicAliasError,

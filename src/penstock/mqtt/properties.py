@@ -16,9 +16,8 @@ from typing import Any, Final, Literal, NamedTuple
 
 from penstock.errors import UsageError
 from penstock.mqtt import data_types
-from penstock.mqtt.codes import PacketType
+from penstock.mqtt.codes import MalformedPacketError, MqttError, PacketType, ProtocolError
 from penstock.mqtt.data_types import Cursor, ValueType, encode_varint
-from penstock.mqtt.errors import MalformedPacketError, MqttError, ProtocolError
 
 Place = PacketType | Literal["will"]
 """Where a property stands: in a packet, or in the will that a CONNECT carries."""

@@ -2,12 +2,15 @@
 
 A decoded `Publish` keeps the bytes it came from: the topic with its length as one field,
 the properties as the list they were, the payload as one slice. Writing it again, in the
-same version or the other, joins these pieces behind a new header.
+same version or the other, joins these pieces behind a new header. Messages of one publisher
+mostly carry the same few properties: `PropertyLists` makes the usual message cost one lookup.
 
 Rules that hold here:
 - `topic` and `topic_field` say the same; change them with `rename`. `packet_id` may be set.
-- `properties` is shared between messages with equal lists and never changes; what is
-  written comes from the `properties` argument of `to_v5`.
+- A `PublishProperties` is shared between messages with equal lists and never changes; what
+  is written comes from the `properties` argument of `to_v5`.
+- `kept` is what may go on: a topic alias and subscription identifiers mean something on
+  one connection only, and reserved user properties are the gateway's own.
 - `TopicNames` and `PropertyLists` remember what was found valid. They hold a bounded
   number of short keys, and only what passed the checks, so that remembering changes
   nothing but the time it takes.
@@ -16,23 +19,124 @@ Rules that hold here:
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import ClassVar, Final
 
 from penstock.errors import UsageError
-from penstock.mqtt.codes import V5, PacketType, Sender
+from penstock.mqtt.codes import (
+    V5,
+    MalformedPacketError,
+    MqttError,
+    PacketType,
+    ProtocolError,
+    Sender,
+    TopicNameError,
+)
 from penstock.mqtt.data_types import FIELD_LIMIT, Cursor, encode_text, encode_varint, read_varint
-from penstock.mqtt.errors import MalformedPacketError, MqttError, ProtocolError, TopicNameError
 from penstock.mqtt.properties import (
     NO_PROPERTIES,
+    SUBSCRIPTION_IDENTIFIER,
+    TABLE,
+    TOPIC_ALIAS,
+    USER,
     Properties,
+    UserProperties,
     encode_items,
+    scan,
 )
-from penstock.mqtt.publish_properties import (
-    NO_PUBLISH_PROPERTIES,
-    PropertyLists,
-    PublishProperties,
-)
+
+
+@dataclass(slots=True)
+class PublishProperties:
+    """The properties of a PUBLISH, read once per distinct list of bytes."""
+
+    raw: bytes
+    """The list as it came, without its length."""
+    kept: bytes
+    """The list without topic alias, subscription identifiers and reserved user properties."""
+    user: UserProperties = ()
+    """User properties whose names are not reserved, in order."""
+    reserved: UserProperties = ()
+    """User properties whose names begin with a reserved prefix, in order."""
+    subscription_identifiers: tuple[int, ...] = ()
+    topic_alias: int = 0
+    """0 where there is none."""
+    payload_format: int | None = None
+    message_expiry: int | None = None
+    content_type: str | None = None
+    response_topic: str | None = None
+    correlation_data: bytes | None = None
+
+    def __repr__(self) -> str:
+        # Values are the publisher's data and do not belong in logs.
+        given = [item.name for item in fields(self)[2:] if getattr(self, item.name) != item.default]
+        return f"PublishProperties({', '.join(given)})"
+
+
+NO_PUBLISH_PROPERTIES: Final = PublishProperties(b"", b"")
+
+
+class PropertyLists(dict[bytes, PublishProperties]):
+    """Valid property lists of PUBLISH packets; `lists[raw]` parses new ones.
+
+    One instance serves one direction: clients may not send subscription identifiers. User
+    properties whose names begin with one of the `reserved` prefixes are told apart.
+    """
+
+    def __init__(
+        self,
+        sender: Sender,
+        *,
+        reserved: tuple[str, ...] = (),
+        entries: int = 8_192,
+        longest: int = 256,
+    ) -> None:
+        super().__init__()
+        self.sender = sender
+        self.reserved = reserved
+        self._entries = entries
+        self._longest = longest
+
+    def __missing__(self, raw: bytes) -> PublishProperties:
+        properties = self.parse(raw)
+        if len(raw) <= self._longest:
+            if len(self) >= self._entries:
+                self.clear()
+            self[raw] = properties
+        return properties
+
+    def parse(self, raw: bytes) -> PublishProperties:
+        """Read a property list without remembering it."""
+        if not raw:
+            return NO_PUBLISH_PROPERTIES
+        properties = PublishProperties(raw, raw)
+        kept: list[bytes] = []
+        user: list[tuple[str, str]] = []
+        reserved: list[tuple[str, str]] = []
+        numbers: list[int] = []
+        for identifier, value, data in scan("PUBLISH", raw, PacketType.PUBLISH):
+            if identifier == USER:
+                if value[0].startswith(self.reserved):
+                    reserved.append(value)
+                    continue
+                user.append(value)
+            elif identifier == SUBSCRIPTION_IDENTIFIER:
+                if self.sender is Sender.CLIENT:
+                    raise ProtocolError("PUBLISH: a client sent a subscription identifier")
+                numbers.append(value)
+                continue
+            elif identifier == TOPIC_ALIAS:
+                properties.topic_alias = value
+                continue
+            else:
+                setattr(properties, TABLE[identifier].name, value)
+            kept.append(data)
+        properties.kept = b"".join(kept)
+        properties.user = tuple(user)
+        properties.reserved = tuple(reserved)
+        properties.subscription_identifiers = tuple(numbers)
+        return properties
+
 
 _DUP = 0x08
 _QOS = 0x06

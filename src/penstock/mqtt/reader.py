@@ -32,7 +32,11 @@ from penstock.mqtt.codes import (
     SENDABLE,
     V3,
     V5,
+    MalformedPacketError,
+    MqttError,
+    PacketTooLargeError,
     PacketType,
+    ProtocolError,
     Sender,
 )
 from penstock.mqtt.connect import Connack, Connect, read_connack, read_connect, read_version
@@ -47,19 +51,13 @@ from penstock.mqtt.control import (
     read_pingresp,
 )
 from penstock.mqtt.data_types import Cursor, read_varint
-from penstock.mqtt.errors import (
-    MalformedPacketError,
-    MqttError,
-    PacketTooLargeError,
-    ProtocolError,
-)
 from penstock.mqtt.publish import (
     PUBLISH_FIRST,
+    PropertyLists,
     Publish,
     TopicNames,
     read_publish,
 )
-from penstock.mqtt.publish_properties import PropertyLists
 from penstock.mqtt.subscriptions import (
     Suback,
     Subscribe,

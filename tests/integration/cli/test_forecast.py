@@ -42,7 +42,7 @@ STREAM = Document(
 
 
 def write_inputs(folder: Path, topic: Topic) -> None:
-    from penstock.pipeline.forecasting.model import FEATURES, Model  # noqa: PLC0415 - needs Spark
+    from penstock.pipeline.forecasting import FEATURES, Model  # noqa: PLC0415 - needs Spark
 
     weights = dict.fromkeys(FEATURES, 0.0) | {"mean_respiratory_3": 1.0}
     Model(weights, -20.0, 0.5).save(folder / "model.json")

@@ -168,8 +168,8 @@ def _append(topic: Topic, messages: Iterable[Message]) -> None:
 def _runner(
     spark: SparkSession, definitions: DefinitionSet, rows: int, log: Path, found: Path
 ) -> DetectionRunner:
-    from penstock.pipeline.detection.plan import DetectionPlan  # noqa: PLC0415
     from penstock.pipeline.detection.runner import DetectionRunner  # noqa: PLC0415 - loads Spark
+    from penstock.pipeline.detection.tasks import DetectionPlan  # noqa: PLC0415
     from penstock.pipeline.sources.event_log import TopicSource  # noqa: PLC0415
 
     plan = DetectionPlan.find(definitions, "house")

@@ -124,8 +124,8 @@ def publish(clients: Clients, room: str) -> int:
 def test_spark_finds_in_the_recorded_stream_what_the_gateway_found(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    from penstock.pipeline.detection.plan import DetectionPlan  # noqa: PLC0415
     from penstock.pipeline.detection.runner import DetectionRunner  # noqa: PLC0415 - loads Spark
+    from penstock.pipeline.detection.tasks import DetectionPlan  # noqa: PLC0415
     from penstock.pipeline.sources.event_log import TopicSource  # noqa: PLC0415
 
     house = House(4, 1, 1, rooms_every=3_600_000)

@@ -21,8 +21,8 @@ from pycanon import anonymity
 from penstock.definitions import DefinitionSet
 from penstock.eventlog import EventLog
 from penstock.model.document import Document
+from penstock.pipeline.risk.figures import Knowledge
 from penstock.pipeline.risk.measurement import measure_view
-from penstock.pipeline.risk.question import Knowledge
 from penstock.pipeline.risk.tally import Codes, Tally
 from penstock.pipeline.sinks.commits import Commit, Totals, ViewFolder, ViewWriter
 from penstock.pipeline.views.blueprint import Blueprint

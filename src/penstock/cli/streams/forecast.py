@@ -32,8 +32,7 @@ from penstock.cli.session import (
 from penstock.errors import UsageError, quote
 
 if TYPE_CHECKING:
-    from penstock.pipeline.forecasting.model import Quality
-    from penstock.pipeline.forecasting.vital_signs import Hours
+    from penstock.pipeline.forecasting import Hours, Quality
     from penstock.pipeline.session import Session
 
 TOPIC = "forecast/worsening"
@@ -83,8 +82,8 @@ def train(
     works; it says nothing about real patients. Trained on a stream, it is measured on every
     fourth person of that stream, who is left out of the training.
     """
-    from penstock.pipeline.forecasting import model as forecasting
-    from penstock.pipeline.forecasting.vital_signs import split_people
+    from penstock.pipeline import forecasting
+    from penstock.pipeline.forecasting import split_people
 
     if stream is None:
         _load_house()  # where no simulation is installed, that is an error before Spark is started
@@ -187,8 +186,8 @@ def run(
 ) -> None:
     """Forecast who may deteriorate within 12 hours of the last hour known, and publish it."""
     from penstock.config.secrets import SecretFile
-    from penstock.pipeline.forecasting import model as forecasting
-    from penstock.pipeline.forecasting.vital_signs import read_lines
+    from penstock.pipeline import forecasting
+    from penstock.pipeline.forecasting import read_lines
 
     if (signs is None) == (stream is None):
         raise UsageError("vital signs come from one place", fix="give either --signs or --stream")
@@ -257,7 +256,7 @@ def _load_house() -> type:
 def _simulate(spark: Session, patients: int, days: int, seed: int) -> Hours:
     import pandas as pd
 
-    from penstock.pipeline.forecasting.vital_signs import COLUMNS
+    from penstock.pipeline.forecasting import COLUMNS
 
     names = [column.split()[0] for column in COLUMNS.split(", ")]
     house = _load_house()(patients, days, seed)
@@ -267,7 +266,7 @@ def _simulate(spark: Session, patients: int, days: int, seed: int) -> Hours:
 
 def _read_stream(spark: Session, name: str) -> Hours:
     from penstock.model.kinds import Stream
-    from penstock.pipeline.forecasting.vital_signs import read_stream
+    from penstock.pipeline.forecasting import read_stream
     from penstock.pipeline.records.avro import RegistrySchemas
     from penstock.pipeline.sources.source import open_source
 

@@ -17,9 +17,8 @@ from penstock.cli.session import configuration, open_definitions
 from penstock.errors import UsageError, quote
 
 if TYPE_CHECKING:
-    from penstock.pipeline.risk.figures import Attack
+    from penstock.pipeline.risk.figures import Attack, Promise
     from penstock.pipeline.risk.measurement import Risk
-    from penstock.pipeline.risk.question import Promise
 
 THRESHOLD = 0.2
 BAR = 30
@@ -75,10 +74,10 @@ def command(
     from penstock.config.secrets import generate_key
     from penstock.eventlog import EventLog
     from penstock.model.kinds import View
+    from penstock.pipeline.risk.figures import Promise
     from penstock.pipeline.risk.measurement import measure_view, read_newest
     from penstock.pipeline.risk.plots import check_target, draw
     from penstock.pipeline.risk.population import measure_journalist
-    from penstock.pipeline.risk.question import Promise
     from penstock.pipeline.service.control import Control
 
     if plot is not None:

@@ -1,26 +1,258 @@
 """Plans drawn as state diagrams: one SVG text, readable on light and dark paper.
 
+             ┌────── Symptom ──────┐            escalations: lanes above
+             │                     ▼
+    ⊥   Possible   Suspected   Symptomatic      boxes by level, inactive first
+    ▲                  │
+    └──── Negative ────┘                        recoveries: lanes below
+
 Rules that hold here:
-- The text needs nothing from elsewhere: no fonts, no scripts, no links.
-- All names are escaped; a diagram never contains more than the plan and, where asked for,
-  how many subjects are in each situation. Subjects are not named.
+- Boxes stand by level, then as the plan names them. What leads to the right runs above, what
+  leads back below: no arrow passes behind a box.
+- An arrow has a lane to itself as far as it and its label reach; the shorter lies nearer to
+  the boxes. Ports of a box are in such an order that lanes which could nest do not cross.
+- A label stands where no other arrow passes through it, if there is such a place.
+- The text needs nothing from elsewhere: no fonts, no scripts, no links. All names are
+  escaped.
+- A diagram never contains more than the plan and, where asked for, how many subjects are in
+  each situation. Subjects are not named.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 from xml.sax.saxutils import escape
 
-from penstock.definitions.events.plan_layout import (
-    BOX_HEIGHT,
-    MARGIN,
-    Arrow,
-    Box,
-    PlanLayout,
-    lay_out,
-)
-from penstock.model.kinds.plans import Plan
+from penstock.model.kinds.plans import Evolution, Plan
+
+NAME_WIDTH: Final = 8.4
+LABEL_WIDTH: Final = 7.6
+SMALL_WIDTH: Final = 6.0
+BOX_HEIGHT: Final = 58.0
+LEAST_WIDTH: Final = 128.0
+PADDING: Final = 22.0
+PORT: Final = 20.0
+GAP: Final = 60.0
+MARGIN: Final = 28.0
+LANE: Final = 40.0
+FIRST_LANE: Final = 34.0
+CLEARANCE: Final = 9.0
+HEADER: Final = 58.0
+
+
+@dataclass(slots=True)
+class Box:
+    """A situation, or inactive (None)."""
+
+    situation: str | None
+    level: int
+    description: str = ""
+    x: float = 0.0
+    y: float = 0.0
+    width: float = LEAST_WIDTH
+
+
+@dataclass(slots=True)
+class Arrow:
+    """An evolution."""
+
+    evolution: Evolution
+    source: int
+    target: int
+    start: float = 0.0
+    end: float = 0.0
+    lane: int = 0
+    y: float = 0.0
+    label: float = 0.0
+    note: float = 0.0
+    """Where the middles of the event's name and of the actions are."""
+
+    @property
+    def rises(self) -> bool:
+        """Whether it runs above the boxes."""
+        return self.target >= self.source
+
+    @property
+    def length(self) -> int:
+        """How many boxes it leads on."""
+        return abs(self.target - self.source)
+
+    @property
+    def actions(self) -> str:
+        """What is written below the lane."""
+        return ", ".join(self.evolution.actions)
+
+    @property
+    def label_width(self) -> float:
+        """How wide its texts are."""
+        return max(len(self.evolution.event) * LABEL_WIDTH, len(self.actions) * SMALL_WIDTH)
+
+    def reach(self) -> tuple[float, float]:
+        """Return from where to where it needs its lane."""
+        low, high = min(self.start, self.end), max(self.start, self.end)
+        low = min(low, self.label - self.label_width / 2)
+        high = max(high, self.label + self.label_width / 2)
+        return low - CLEARANCE, high + CLEARANCE
+
+
+@dataclass(slots=True)
+class PlanLayout:
+    """A diagram, before it is drawn."""
+
+    boxes: list[Box]
+    arrows: list[Arrow]
+    width: float = 0.0
+    height: float = 0.0
+
+
+def lay_out(plan: Plan) -> PlanLayout:
+    """Place everything."""
+    ordered = sorted(plan.situations, key=lambda it: it.level)
+    boxes = [Box(None, 0), *(Box(it.id, it.level, it.description) for it in ordered)]
+    places = {box.situation: number for number, box in enumerate(boxes)}
+    arrows = [Arrow(it, places[it.source], places[it.target]) for it in plan.evolutions]
+    layout = PlanLayout(boxes, arrows)
+    _place_boxes(layout)
+    _place_ports(layout)
+    _make_room(layout)
+    for above in (True, False):
+        _assign_lanes([it for it in arrows if it.rises is above])
+    _place_rows(layout, _words(plan.name), _words(plan.description))
+    for above in (True, False):
+        side = [it for it in arrows if it.rises is above]
+        for arrow in side:
+            _place_label(arrow, side)
+    return layout
+
+
+def _words(text: str) -> float:
+    return len(text) * LABEL_WIDTH
+
+
+def _ports(layout: PlanLayout, number: int, *, above: bool) -> list[tuple[Arrow, bool]]:
+    """Return the arrows at one side of a box in order, and whether each leaves there."""
+    left: list[tuple[Arrow, bool]] = []
+    right: list[tuple[Arrow, bool]] = []
+    for arrow in layout.arrows:
+        if arrow.rises is not above:
+            continue
+        for leaves, own, other in (
+            (True, arrow.source, arrow.target),
+            (False, arrow.target, arrow.source),
+        ):
+            if own == number:
+                # A loop leaves on the left and comes back on the right.
+                goes_left = other < number or (other == number and leaves)
+                (left if goes_left else right).append((arrow, leaves))
+    # From the left the nearest comes first; to the right the farthest goes first.
+    left.sort(key=lambda it: it[0].length)
+    right.sort(key=lambda it: -it[0].length)
+    return left + right
+
+
+def _place_boxes(layout: PlanLayout) -> None:
+    x = MARGIN
+    for number, box in enumerate(layout.boxes):
+        ports = max(len(_ports(layout, number, above=it)) for it in (True, False))
+        name = len(box.situation or "inactive") * NAME_WIDTH + 2 * PADDING
+        box.width = max(LEAST_WIDTH, name, (ports + 1) * PORT)
+        box.x = x
+        x += box.width + GAP
+    layout.width = x - GAP + MARGIN
+
+
+def _place_ports(layout: PlanLayout) -> None:
+    for number, box in enumerate(layout.boxes):
+        for above in (True, False):
+            ports = _ports(layout, number, above=above)
+            for place, (arrow, leaves) in enumerate(ports, 1):
+                x = box.x + box.width * place / (len(ports) + 1)
+                if leaves:
+                    arrow.start = x
+                else:
+                    arrow.end = x
+    for arrow in layout.arrows:
+        arrow.label = (arrow.start + arrow.end) / 2
+
+
+def _make_room(layout: PlanLayout) -> None:
+    """Move boxes apart until the labels between neighbours fit."""
+    for number in range(1, len(layout.boxes)):
+        wanted = max(
+            (
+                it.label_width + 2 * CLEARANCE - abs(it.end - it.start)
+                for it in layout.arrows
+                if {it.source, it.target} == {number - 1, number}
+            ),
+            default=0.0,
+        )
+        if wanted > 0:
+            for box in layout.boxes[number:]:
+                box.x += wanted
+            layout.width += wanted
+            _place_ports(layout)
+
+
+def _assign_lanes(arrows: Iterable[Arrow]) -> None:
+    lanes: list[list[tuple[float, float]]] = []
+    for arrow in sorted(arrows, key=lambda it: (it.length, abs(it.end - it.start), it.start)):
+        low, high = arrow.reach()
+        for number, taken in enumerate(lanes):
+            if all(high <= begin or end <= low for begin, end in taken):
+                arrow.lane = number
+                taken.append((low, high))
+                break
+        else:
+            arrow.lane = len(lanes)
+            lanes.append([(low, high)])
+
+
+def _place_rows(layout: PlanLayout, *texts: float) -> None:
+    above = [it.lane + 1 for it in layout.arrows if it.rises]
+    below = [it.lane + 1 for it in layout.arrows if not it.rises]
+    top = HEADER + (FIRST_LANE + max(above) * LANE if above else MARGIN)
+    for box in layout.boxes:
+        box.y = top
+    bottom = top + BOX_HEIGHT
+    for arrow in layout.arrows:
+        away = FIRST_LANE + arrow.lane * LANE
+        arrow.y = top - away if arrow.rises else bottom + away
+    layout.height = bottom + (FIRST_LANE + max(below) * LANE if below else MARGIN)
+    reaches = [arrow.reach() for arrow in layout.arrows]
+    # A label may reach beyond the boxes.
+    shift = max(0.0, MARGIN - min(low for low, _ in reaches))
+    for box in layout.boxes:
+        box.x += shift
+    for arrow in layout.arrows:
+        arrow.start += shift
+        arrow.end += shift
+        arrow.label += shift
+    right = max(high for _, high in reaches)
+    layout.width = max(layout.width, right + MARGIN, *(it + 2 * MARGIN for it in texts)) + shift
+
+
+def _place_label(arrow: Arrow, side: list[Arrow]) -> None:
+    """Move the texts along their lane to where no arrow of a farther lane passes.
+
+    Where both do not fit, the event's name goes first: it tells the arrows apart.
+    """
+    low, high = min(arrow.start, arrow.end), max(arrow.start, arrow.end)
+    passing = [x for it in side if it.lane > arrow.lane for x in (it.start, it.end)]
+    middle = (low + high) / 2
+    arrow.label = arrow.note = middle
+    name = len(arrow.evolution.event) * LABEL_WIDTH
+    for width in (arrow.label_width, name):
+        half = width / 2 + 3
+        room = int(max(0.0, (high - low) / 2 - half))
+        for offset in (it * sign for it in range(0, room + 1, 4) for sign in (1, -1)):
+            place = middle + offset
+            if not any(place - half < x < place + half for x in passing):
+                arrow.label = place
+                arrow.note = place if width == arrow.label_width else middle
+                return
+
 
 CORNER: Final = 12.0
 TIP: Final = 7.0

@@ -8,6 +8,6 @@ Rules that hold here:
 """
 
 from penstock.lang.spark.compiler import column
-from penstock.lang.spark.schema import Inputs, check_inputs, spark_struct, spark_type
+from penstock.lang.spark.values import Inputs, check_inputs, spark_struct, spark_type
 
 __all__ = ["Inputs", "check_inputs", "column", "spark_struct", "spark_type"]

@@ -25,16 +25,17 @@ from penstock.lang.expression import Expression
 from penstock.lang.python import generate
 from penstock.lang.scalars import EPOCH, MICROSECOND, Regex, compile_regex
 from penstock.lang.spark.operations import LOOSE, MEMBERS, ONCE, REPEATED, read_double
-from penstock.lang.spark.schema import Inputs, take_path
 from penstock.lang.spark.values import (
     REPEATABLE,
     ColumnValue,
+    Inputs,
     bigint,
     bring_in,
     bring_out,
     clean,
     let,
     solidify,
+    take_path,
 )
 from penstock.lang.types import DURATION, TIMESTAMP, ListOf, MapOf, RecordType, Scalar, Type
 

@@ -12,9 +12,8 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 from penstock.lang.spark import column
 from penstock.masks.conditional_substitution import ConditionalSubstitution
 from penstock.masks.conditions import ROOT
-from penstock.masks.constants import fit
 from penstock.masks.fields import Field, FieldType, Schema
-from penstock.masks.mask import Stage
+from penstock.masks.mask import Stage, fit
 from penstock.masks.spark.column_builder import ColumnBuilder, write_text
 from penstock.masks.substitution import BITS, Substitution
 

@@ -4,10 +4,9 @@ from penstock.model.definition import KINDS, Concern
 from penstock.model.kinds.events import Action, Event
 from penstock.model.kinds.plans import Plan, Scenario
 from penstock.model.kinds.policies import EmergencyPolicy, Enforcement, Policy, Preference
+from penstock.model.kinds.principals import Attributes, Group, Right, Role, User
 from penstock.model.kinds.purposes import Presubscription, Purpose, PurposeSettings, Reservation
-from penstock.model.kinds.roles import Role, User
 from penstock.model.kinds.streams import Stream
-from penstock.model.kinds.subjects import Attributes, Group, Right
 from penstock.model.kinds.views import Hierarchy, View
 from penstock.model.kinds.vocabularies import ObjectShape, Vocabulary
 

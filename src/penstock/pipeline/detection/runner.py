@@ -44,8 +44,13 @@ from penstock.definitions import DefinitionSet
 from penstock.errors import UsageError, quote
 from penstock.model.kinds import ObjectShape
 from penstock.pipeline.detection.inputs import list_told, make_inputs
-from penstock.pipeline.detection.plan import DetectionPlan
-from penstock.pipeline.detection.tasks import PART, JointEngine, find_timer, make_task
+from penstock.pipeline.detection.tasks import (
+    PART,
+    DetectionPlan,
+    JointEngine,
+    find_timer,
+    make_task,
+)
 from penstock.pipeline.records.avro import FindSchema, RegistrySchemas
 from penstock.pipeline.records.columns import OFFSET, PROBLEM, TIME
 from penstock.pipeline.records.parser import parse_records

@@ -27,12 +27,14 @@ from penstock.pipeline.records.columns import Integers
 from penstock.pipeline.risk.figures import (
     Attack,
     Bar,
+    Knowledge,
+    Promise,
+    Question,
     Sensitivity,
     count_sizes,
     measure_attack,
     measure_sensitive,
 )
-from penstock.pipeline.risk.question import Knowledge, Promise, Question
 from penstock.pipeline.risk.tally import (
     COMBINATIONS,
     COUNT,

@@ -27,9 +27,8 @@ from penstock.masks.anonymity.domains import Domain
 from penstock.masks.conditional_substitution import ConditionalSubstitution
 from penstock.pipeline.anonymizers.k_anonymity import HIGH, LOW, make_domain
 from penstock.pipeline.records.columns import Integers
-from penstock.pipeline.risk.figures import Attack, measure_attack
+from penstock.pipeline.risk.figures import Attack, Knowledge, measure_attack
 from penstock.pipeline.risk.measurement import Meter
-from penstock.pipeline.risk.question import Knowledge
 from penstock.pipeline.sinks.published import read_persons
 from penstock.pipeline.views.blueprint import Blueprint
 

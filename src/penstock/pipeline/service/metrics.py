@@ -20,9 +20,8 @@ from typing_extensions import override
 from penstock.definitions import DefinitionSet
 from penstock.eventlog import EventLog
 from penstock.model.kinds import Stream, View
-from penstock.pipeline.risk.figures import NO_DISTANCE
+from penstock.pipeline.risk.figures import NO_DISTANCE, Promise, Question
 from penstock.pipeline.risk.measurement import Meter, Risk, read_plan
-from penstock.pipeline.risk.question import Promise, Question
 from penstock.pipeline.service.control import Control, describe
 from penstock.pipeline.sinks.commits import COMMITS, Commit, Totals, ViewFolder
 from penstock.pipeline.views.view_runner import ViewRunner

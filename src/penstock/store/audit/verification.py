@@ -31,13 +31,13 @@ from penstock.store.audit.reader import (
     PAGE,
     Recorded,
     Tip,
+    entries,
     read_after,
     read_bounds,
     read_heads,
     read_tip,
 )
 from penstock.store.audit.signatures import Head, PublicKeys
-from penstock.store.audit.tables import entries
 from penstock.store.database import Database
 
 FINDINGS_LIMIT = 20

@@ -6,8 +6,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from penstock.definitions import DefinitionSet
-from penstock.definitions.events.plan_diagram import draw_plan
-from penstock.definitions.events.plan_layout import lay_out
+from penstock.definitions.events.plan_diagram import draw_plan, lay_out
 from penstock.model.kinds import Plan
 from penstock_lab.demo.nursing_home.definitions import read_people, read_rules
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from penstock.definitions import DefinitionSet
 from penstock.model.document import Document
-from penstock.pipeline.detection.plan import DetectionPlan
+from penstock.pipeline.detection.tasks import DetectionPlan
 from penstock_lab.demo.nursing_home.definitions import read_rules
 
 STREAM = Document("stream", "house", {"fields": [{"name": "topic", "type": "string"}]})

@@ -20,10 +20,10 @@ from penstock.model.document import Document
 from penstock.pipeline.anonymizers.k_anonymity import count_persons
 from penstock.pipeline.anonymizers.stateful import DeadLetter
 from penstock.pipeline.records.columns import OFFSET, PERSON, SUBJECT, TIME
+from penstock.pipeline.risk.figures import Knowledge, Question
 from penstock.pipeline.risk.measurement import measure_view
 from penstock.pipeline.risk.plots import draw
 from penstock.pipeline.risk.population import measure_journalist
-from penstock.pipeline.risk.question import Knowledge, Question
 from penstock.pipeline.sinks.commits import Commit, Totals, ViewFolder, ViewWriter
 from penstock.pipeline.sinks.published import read_persons, write_persons
 from penstock.pipeline.views.blueprint import Blueprint
@@ -341,7 +341,7 @@ def test_where_no_quasi_identifier_is_declared_the_command_warns(
     capsys.readouterr()
     command.main(["risk", "research"], standalone_mode=False)
     assert "no quasi-identifier is declared" not in capsys.readouterr().out
-    monkeypatch.setattr("penstock.pipeline.risk.question._find_generalized", lambda _: ())
+    monkeypatch.setattr("penstock.pipeline.risk.figures._find_generalized", lambda _: ())
     command.main(["risk", "research"], standalone_mode=False)
     assert "no quasi-identifier is declared" in capsys.readouterr().out
 

@@ -32,8 +32,8 @@ from penstock.eventlog import EventLog
 from penstock.lang.scalars import EPOCH
 from penstock.model.document import Document
 from penstock.model.kinds import Concern, kinds_of
-from penstock.pipeline.detection.plan import DetectionPlan
 from penstock.pipeline.detection.runner import DetectionRunner
+from penstock.pipeline.detection.tasks import DetectionPlan
 from penstock.pipeline.session import open_session
 from penstock.pipeline.sources.event_log import TopicSource
 from penstock_lab.bench.processes import cpu_seconds

@@ -15,10 +15,14 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users c
 from penstock.errors import UnavailableError, UsageError
 from penstock.eventlog import Topic
 from penstock.model.kinds import Stream
-from penstock.pipeline.forecasting import model as forecasting
-from penstock.pipeline.forecasting.model import FEATURES, HORIZON, QUIET, Model, Quality
-from penstock.pipeline.forecasting.vital_signs import (
+from penstock.pipeline import forecasting
+from penstock.pipeline.forecasting import (
+    FEATURES,
+    HORIZON,
     HOUR,
+    QUIET,
+    Model,
+    Quality,
     read_lines,
     read_stream,
     split_people,

@@ -1,8 +1,12 @@
 """Forecasts of a worsening: who may soon be short of breath or of oxygen.
 
+    records: who, when, some sign ──▶ the worst of each hour ──▶ patient, hour, three signs
     vital signs, hour by hour ──▶ features of the last hours ──▶ risk within 12 hours
 
 Rules that hold here:
+- Of an hour the worst reading of each sign counts, so that no threshold is missed. An hour
+  in which a sign was not measured is left out. Records that are none, that are about nobody,
+  or that do not tell when they happened count as not measured.
 - A forecast is advice. It is published to the staff and bound to no event type: it opens
   nothing, and closes nothing.
 - A forecast is made only for who has crossed no threshold for a day: the others are known.
@@ -19,15 +23,80 @@ import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from pyspark.ml.classification import LogisticRegression
 from pyspark.ml.feature import VectorAssembler
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users call it
 from pyspark.sql.window import Window
 
 from penstock.errors import UnavailableError, UsageError, quote
+from penstock.model.kinds import Stream
+from penstock.pipeline.records.avro import FindSchema
+from penstock.pipeline.records.columns import PROBLEM, TIME
+from penstock.pipeline.records.parser import parse_records
+from penstock.pipeline.sources.source import Source
+
+Hours: TypeAlias = DataFrame
+"""The signs of people, hour by hour, with the columns of `COLUMNS`."""
+
+COLUMNS: Final = (
+    "patient string, hour bigint, temperature double, respiratory double, saturation double"
+)
+WORST: Final = {"temperature": F.max, "respiratory": F.max, "saturation": F.min}
+HOUR: Final = 3_600_000
+_NUMBERS: Final = frozenset({"int", "long", "float", "double"})
+_SHARES: Final = 4
+
+
+def read_lines(spark: SparkSession, path: Path) -> Hours:
+    """Return the hours of a file of JSON lines."""
+    return spark.read.schema(COLUMNS).json(str(path)).dropna()
+
+
+def read_stream(
+    spark: SparkSession, stream: Stream, source: Source, find_schema: FindSchema | None = None
+) -> Hours:
+    """Return the hours of all records that a stream has now."""
+    subject = _check_stream(stream)
+    end = source.take_in()
+    source.check(0, end)
+    parsed = parse_records(source.read_stretch(spark, 0, end), stream, find_schema)
+    told = parsed.where(F.col(f"`{PROBLEM}`").isNull()).select(
+        F.col(f"`{subject}`").cast("string").alias("patient"),
+        F.floor(F.col(f"`{TIME}`") / HOUR).alias("hour"),
+        *(F.col(sign).cast("double").alias(sign) for sign in WORST),
+    )
+    worst = [function(sign).alias(sign) for sign, function in WORST.items()]
+    return told.groupBy("patient", "hour").agg(*worst).dropna()
+
+
+def split_people(signs: Hours) -> tuple[Hours, Hours]:
+    """Return the hours of three of four people, and those of the others.
+
+    Who is where depends on the name alone, so that it is the same each time.
+    """
+    held_out = F.pmod(F.xxhash64("patient"), F.lit(_SHARES)) == 0
+    return signs.where(~held_out), signs.where(held_out)
+
+
+def _check_stream(stream: Stream) -> str:
+    """Refuse a stream without vital signs; return the field that tells the patient."""
+    types = {field.name: field.type for field in stream.fields}
+    lacking = [sign for sign in WORST if types.get(sign) not in _NUMBERS]
+    if lacking:
+        raise UsageError(
+            f"the stream {quote(stream.name)} has no number {quote(lacking[0])}",
+            fix=f"name a stream with the fields {', '.join(WORST)}",
+        )
+    if stream.subject is None:
+        raise UsageError(
+            f"the stream {quote(stream.name)} does not say whom records are about",
+            fix="add subject to its definition",
+        )
+    return stream.subject
+
 
 VERSION: Final = 1
 HORIZON: Final = 12
@@ -82,7 +151,7 @@ class Model:
         try:
             with path.open("rb") as file:
                 data = json.loads(file.read(MODEL_BYTES))
-            _check(data)
+            _check_model(data)
         except OSError as error:
             raise UnavailableError(
                 f"{quote(path)} cannot be read: {error.strerror}", fix="name a model"
@@ -94,7 +163,7 @@ class Model:
         return cls(data["weights"], data["intercept"], data["threshold"])
 
 
-def _check(data: Any) -> None:
+def _check_model(data: Any) -> None:
     numbers = [*data["weights"].values(), data["intercept"], data["threshold"]]
     known = data["version"] == VERSION and set(data["weights"]) == set(FEATURES)
     if not known or not all(isinstance(it, int | float) and math.isfinite(it) for it in numbers):

@@ -1,1 +1,0 @@
-"""Forecasts of emergencies: a model of vital signs, trained and applied on Spark."""
