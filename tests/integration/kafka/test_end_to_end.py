@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from penstock.config.sections.brokers import KafkaSettings
 
-pytestmark = pytest.mark.needs("mosquitto", "java", "jars")
+pytestmark = [pytest.mark.needs("mosquitto", "java", "jars"), pytest.mark.timeout(900)]
 
 PATIENTS = 400
 ROUNDS = 2
