@@ -62,10 +62,7 @@ class Passwords:
 
 
 class KafkaCluster:
-    """A cluster that lives as long as the `with` block.
-
-    Its nodes are numbered from 1; `stop_node`, `kill_node` and `start_node` act on one.
-    """
+    """A cluster that lives as long as the `with` block; its nodes are numbered from 1."""
 
     def __init__(
         self,
@@ -135,29 +132,6 @@ class KafkaCluster:
         if self._temporary:
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def start_node(self, number: int) -> None:
-        """Start one node again and wait until it answers."""
-        self._launch(self._node(number))
-        self._await(self._node(number))
-
-    def stop_node(self, number: int) -> None:
-        """End one node in order: it hands its partitions over first."""
-        process = self._processes.pop(self._node(number).number)
-        process.terminate()
-        _end(process)
-
-    def kill_node(self, number: int) -> None:
-        """End one node as a crash would."""
-        process = self._processes.pop(self._node(number).number)
-        process.kill()
-        process.wait(processes.STOP_SECONDS)
-
-    def tool_command(self, main: str, *arguments: str) -> list[str]:
-        """Return the command that runs one of Kafka's own programs, by its class."""
-        logging = f"-Dlog4j2.configurationFile={self.folder / 'tools-log4j2.properties'}"
-        classes = ("-cp", f"{self._jars}/*")
-        return [str(self._java), *_SHORT_LIVED, logging, *classes, main, *arguments]
-
     def _take_up(self, brokers: int) -> None:
         """Read what the folder holds of a cluster, or make a new one there."""
         file = self.folder / "cluster.json"
@@ -187,7 +161,6 @@ class KafkaCluster:
             kafka_files.client_properties(self.bootstrap, ADMIN, self.passwords.admin),
         )
         kafka_files.write_logging(self.folder / "log4j2.properties", "INFO")
-        kafka_files.write_logging(self.folder / "tools-log4j2.properties", "ERROR")
         held = {
             "id": self.cluster_id,
             "passwords": {"admin": self.passwords.admin, "nodes": self.passwords.nodes},
@@ -282,9 +255,6 @@ class KafkaCluster:
             + " | ".join(lines[-processes.TAIL_LINES :]),
             fix=f"see {self.log(node.number)}, and `penstock doctor`",
         )
-
-    def _node(self, number: int) -> kafka_files.Node:
-        return self.nodes[number - 1]
 
     def _node_folder(self, number: int) -> Path:
         return self.folder / f"node-{number}"

@@ -22,7 +22,6 @@ import time
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
 from typing import IO, Final
 
@@ -138,15 +137,6 @@ class Topic:
                 high = find_offset(file, end, last)
                 found += list(_cut(file, path, low, high, size))
         return found
-
-    def trim(self, before: int) -> int:
-        """Delete files of which every record lies before an offset; return how many."""
-        segments = self._segments()
-        with self._locked():
-            gone = [path for path, following in pairwise(segments) if _base(following) <= before]
-            for path in gone:
-                path.unlink()
-        return len(gone)
 
     def _segments(self) -> list[Path]:
         return sorted(self.folder.glob(f"[0-9]*{ENDING}")) if self.folder.is_dir() else []

@@ -149,11 +149,6 @@ class Health:
                 name, check, timeout, liveness=liveness, details=details
             )
 
-    def withdraw(self, name: str) -> None:
-        """Remove a check together with the part it asked."""
-        with self._lock:
-            self._checks.pop(name, None)
-
     def readiness(self) -> Report:
         """Ask all checks, side by side."""
         with self._lock:

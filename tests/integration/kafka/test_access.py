@@ -15,6 +15,7 @@ import pytest
 from penstock.components import KafkaCluster, find
 from penstock.components.kafka_files import client_properties, write_private
 from penstock.kafka import Cluster, make_topics, owned_name
+from tests.support.kafka.clusters import tool_command
 from tests.support.kafka.officers import Officer, open_officer, stream, view
 
 pytestmark = pytest.mark.needs("java", "jars")
@@ -170,7 +171,7 @@ def run_tool(officer: Officer, folder: Path, tool: str, user: str, *words: str) 
     write_private(properties, client_properties(bootstrap, user, PASSWORD))
     login = ["--bootstrap-server", bootstrap, "--command-config", str(properties)]
     done = subprocess.run(
-        officer.cluster.tool_command(tool, *login, *words),
+        tool_command(officer.cluster, tool, *login, *words),
         capture_output=True,
         text=True,
         timeout=120,

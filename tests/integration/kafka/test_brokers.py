@@ -9,6 +9,7 @@ import pytest
 
 from penstock.components import KafkaCluster
 from penstock.kafka import Acl, Cluster
+from tests.support.kafka.clusters import kill_node, start_node
 from tests.support.kafka.officers import Officer, open_officer, stream, view
 from tests.support.scale import scaled
 
@@ -52,8 +53,8 @@ def test_no_broker_has_a_rule_that_a_command_has_removed(
         officer.does.remove_role("cara", "carer")
         assert list(rules_everywhere(officer).values()) == [set()] * 3
     officer.does.assign_role("cara", "carer")
-    cluster.kill_node(3)
+    kill_node(cluster, 3)
     officer.does.remove_role("cara", "carer")
     assert set().union(*rules_everywhere(officer).values()) == set()
-    cluster.start_node(3)
+    start_node(cluster, 3)
     assert list(rules_everywhere(officer).values()) == [set()] * 3

@@ -18,6 +18,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from penstock.components import KafkaCluster
 from penstock.errors import UnavailableError, UsageError
+from tests.support.kafka.clusters import kill_node, start_node
 
 pytestmark = pytest.mark.needs("java", "jars")
 
@@ -119,11 +120,11 @@ def test_a_cluster_of_three_outlives_a_crashed_node() -> None:
 
         for number in range(20):
             if number == 10:
-                cluster.kill_node(leader)
+                kill_node(cluster, leader)
             producer.produce("t", str(number), on_delivery=note)
             assert producer.flush(PATIENCE) == 0
         assert not failed
-        cluster.start_node(leader)
+        start_node(cluster, leader)
         reader = Consumer({**config, "group.id": "g", "auto.offset.reset": "earliest"})
         reader.subscribe(["t"])
         found: list[str] = []

@@ -21,7 +21,7 @@ from penstock.definitions import DefinitionSet
 from penstock.eventlog.connection import BrokerError
 from penstock.eventlog.kafka import KafkaLog
 from penstock.model.document import Document
-from tests.support.kafka.clusters import settings_of
+from tests.support.kafka.clusters import kill_node, settings_of, start_node
 
 if TYPE_CHECKING:
     from confluent_kafka.admin._metadata import PartitionMetadata
@@ -194,11 +194,11 @@ def test_brokers_may_crash_and_leaders_change(spark: SparkSession, tmp_path: Pat
                 wait_until(lambda: have_all(log, ("led", "led-v"), 3), "copies are missing")
                 leader = find_leader(log, topic)
                 send(50)
-                cluster.kill_node(leader)
+                kill_node(cluster, leader)
                 send(50)
                 find_leader(log, topic, after=leader)
                 wait_until(lambda: arrived(log, "led-v") == sent, f"{topic}: it stands still")
-                cluster.start_node(leader)
+                start_node(cluster, leader)
                 send(50)
             wait_until(lambda: arrived(log, "led-v") == sent, "it stands still at the end")
         wait_until(lambda: arrived(log, "led-v") == sent, "what was there cannot be read")

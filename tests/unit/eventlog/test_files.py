@@ -75,16 +75,6 @@ def test_a_damaged_line_is_told(tmp_path: Path) -> None:
         topic.append([b"b"])
 
 
-def test_files_of_old_records_can_go(tmp_path: Path) -> None:
-    topic = Topic(tmp_path / "t", segment=1)
-    for value in (b"a", b"b", b"c"):
-        topic.append([value])
-    assert topic.trim(2) == 2
-    assert topic.first_offset == 2
-    assert _values(topic, 2) == [b"c"]
-    assert topic.append([b"d"]) == range(3, 4)
-
-
 def _append_many(folder: str, mark: bytes) -> None:
     for number in range(10):
         Topic(Path(folder)).append([b"%b%d" % (mark, number)] * 3)

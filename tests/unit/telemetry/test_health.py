@@ -26,8 +26,6 @@ def test_all_checks_have_to_be_well() -> None:
     assert not report.ok
     assert report.checks == ("store", "broker")
     assert report.failing == {"broker": "not connected"}
-    health.withdraw("broker")
-    assert health.readiness().ok
 
 
 def test_figures_are_told_along_with_a_check_that_is_well_or_not() -> None:
