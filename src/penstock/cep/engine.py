@@ -46,7 +46,7 @@ VERSION: Final = 2
 
 
 class PreparedStep:
-    """What a packet would be taken for; nothing has changed yet."""
+    """The events that a packet is bound to; nothing has changed yet."""
 
     __slots__ = ("_engine", "at", "bound", "packet")
 
@@ -65,7 +65,7 @@ class PreparedStep:
         return engine.apply(self.packet, self.bound, self.at)
 
     def record(self) -> bytes:
-        """Return what the log keeps of the step, so that it can be repeated."""
+        """Return the record of the step for the journal."""
         return steps.record_packet(self.packet, self.at, self.bound)
 
 
@@ -85,7 +85,7 @@ class Engine:
             spec, node = program.operators[index], self._nodes[index]
             if isinstance(spec, PacketEvents) and isinstance(node, SourceNode):
                 made = PrimitiveType(name, spec, node)
-                made.reach = self._network.reach(index)
+                made.reach = self._network.downstream(index)
                 self._binder.types[name] = made
                 for filter_ in spec.filters:
                     self._binder.add(filter_, made)
@@ -93,7 +93,7 @@ class Engine:
                 requests.append(RequestType(spec, node))
         self._instances = ScenarioInstances(program, self._context)
         self._driving = frozenset(self._instances.attributes)
-        self._context.transition_operators = self._network.find_leading(self._driving)
+        self._context.transition_operators = self._network.find_upstream(self._driving)
         self._visits = self._network.find_visits(self._driving)
         for node in self._nodes:
             if isinstance(node, AggregateNode):
@@ -105,7 +105,7 @@ class Engine:
             program, self._context, self._network, self._instances, self._visits, requests
         )
 
-    # Asking
+    # --- state of scenarios and time ---
 
     @property
     def now(self) -> int:
@@ -133,11 +133,6 @@ class Engine:
             for subject, situation in instance.current.items():
                 yield name, subject, situation, instance.since[subject]
 
-    def held_until(self, scenario: str, subject: str) -> int | None:
-        """Return until when a subject is held in its situation by hand, if so."""
-        instance = self._instances.get(scenario)
-        return None if instance is None else instance.held.get(subject)
-
     def next_timer(self) -> int | None:
         """Return when time alone may change something."""
         return _moment(self._context.next_timer)
@@ -146,7 +141,7 @@ class Engine:
         """Return when time alone may change a situation."""
         return _moment(self._context.next_deadline)
 
-    # Steps
+    # --- steps ---
 
     def prepare(self, packet: Packet, at: int) -> PreparedStep:
         """Bind a packet to event types; nothing changes before it is committed."""
@@ -161,11 +156,11 @@ class Engine:
             elif kind.time is None and kind.id is None:
                 bound.append((kind, values, None, None))
             else:
-                bound.append(self._bind_closely(kind, values, packet))
+                bound.append(self._bind_identified(kind, values, packet))
         return PreparedStep(self, packet, at, bound)
 
-    def _bind_closely(self, kind: PrimitiveType, values: Values, packet: Packet) -> BoundEvent:
-        """Bind an event that tells its own time or identifier."""
+    def _bind_identified(self, kind: PrimitiveType, values: Values, packet: Packet) -> BoundEvent:
+        """Bind an event that has a time or an identifier of its own."""
         happened = kind.happened(packet)
         own = None
         if kind.id is not None:
@@ -178,17 +173,16 @@ class Engine:
         """Let the events of a packet take effect."""
         context = self._context
         if at < context.now or context.next_timer <= at:
-            outcome = self._begin(at, packet.depth)
+            result = self._begin(at, packet.depth)
         else:
             context.now = at
             self._seq = seq = self._seq + 1
-            outcome = StepResult(at, packet.depth, seq)
+            result = StepResult(at, packet.depth, seq)
         if packet.id is not None and not self._remember(packet.id):
             self._context.counts["duplicates"] += 1
-            outcome.duplicate = True
-            return outcome
+            return result
         if len(bound) == 1:
-            self._take_one(bound[0], packet, outcome)
+            self._apply_single(bound[0], packet, result)
         elif bound:
             detected: list[DetectedEvent] = []
             for kind, values, happened, own in bound:
@@ -196,11 +190,11 @@ class Engine:
                 if row is not None:
                     kind.node.emit(detected, [row], NO_ROWS, NO_ROWS)
             self._network.propagate(detected)
-            self._runner.follow(detected, packet, outcome)
-        return outcome
+            self._runner.follow(detected, packet, result)
+        return result
 
-    def _take_one(self, bound: BoundEvent, packet: Packet, outcome: StepResult) -> None:
-        """Let a packet's only event take effect, with no more ado than it needs."""
+    def _apply_single(self, bound: BoundEvent, packet: Packet, result: StepResult) -> None:
+        """Apply the only event of a packet, on the fast path."""
         kind, values, happened, own = bound
         context = self._context
         if happened is None and own is None:
@@ -212,7 +206,7 @@ class Engine:
                 return
             row = accepted
         detected: list[DetectedEvent] = []
-        quiet = outcome.detected
+        quiet = result.detected
         (detected if kind.drives else quiet).append((kind.name, row))
         pending = False
         if kind.feeders:
@@ -227,7 +221,7 @@ class Engine:
                 if reached.inbox:
                     reached.run(detected)
         if detected:
-            self._runner.follow(detected, packet, outcome)
+            self._runner.follow(detected, packet, result)
 
     def advance(self, at: int) -> StepResult:
         """Let time pass: fire the timers that are due."""
@@ -240,15 +234,15 @@ class Engine:
 
         With `hold`, in milliseconds, no event moves it for that long; then it ends.
         """
-        instance = self._instances.take(scenario)
+        instance = self._instances.require(scenario)
         instance.check(subject, situation, hold)
-        outcome = self._begin(at, 0)
+        result = self._begin(at, 0)
         source = instance.current.get(subject)
         made = Transition(
-            scenario, subject, source, situation, outcome.at, cause=TransitionCause.HAND
+            scenario, subject, source, situation, result.at, cause=TransitionCause.HAND
         )
-        self._runner.move(instance, made, outcome, hold)
-        return outcome
+        self._runner.move(instance, made, result, hold)
+        return result
 
     def _begin(self, at: int, depth: int) -> StepResult:
         context = self._context
@@ -256,25 +250,25 @@ class Engine:
             context.counts["clock_back"] += 1
             at = context.now
         self._seq += 1
-        outcome = StepResult(at, depth, self._seq)
+        result = StepResult(at, depth, self._seq)
         while context.next_timer <= at:
-            self._fire(context.next_timer, outcome)
+            self._fire(context.next_timer, result)
         context.now = at
-        return outcome
+        return result
 
-    def _fire(self, at: int, outcome: StepResult) -> None:
-        """Wake the operators whose timers are due at one moment, in one wave."""
+    def _fire(self, at: int, result: StepResult) -> None:
+        """Wake the operators whose timers are due at one moment, in one pass."""
         self._context.now = max(at, self._context.now)
         for index, key in self._context.pop_due(at):
             if index == HOLDS:
                 scenario, subject = key
-                outcome.add_transition(self._instances.take(scenario).release(subject))
+                result.add_transition(self._instances.require(scenario).release(subject))
             else:
                 self._nodes[index].woken.append(key)
         detected: list[DetectedEvent] = []
         self._network.propagate(detected)
         if detected:
-            self._runner.follow(detected, None, outcome)
+            self._runner.follow(detected, None, result)
 
     def _accept(
         self, kind: PrimitiveType, values: Values, happened: int | None, own: str | None
@@ -309,10 +303,10 @@ class Engine:
             del self._ids[next(iter(self._ids))]
         return True
 
-    # State
+    # --- snapshots and replay ---
 
     def replay(self, record: bytes) -> StepResult:
-        """Repeat a step from its record; the outcome is the one that it had."""
+        """Replay a step from its record; the result is the one that it had."""
         match steps.read_record(record, self._binder.types):
             case steps.PacketStep(packet, at, bound):
                 return self.apply(packet, bound, at)

@@ -84,7 +84,7 @@ class Network:
             if not isinstance(node, SourceNode | AggregateOutput)
         ]
 
-    def reach(self, start: int) -> tuple[OperatorNode, ...]:
+    def downstream(self, start: int) -> tuple[OperatorNode, ...]:
         """Return the nodes that rows of a node can lead to, inputs first."""
         found = {start}
         for index, operator in enumerate(self._operators):
@@ -96,13 +96,13 @@ class Network:
             if not isinstance(self.nodes[index], AggregateOutput)
         )
 
-    def find_leading(self, driving: frozenset[str]) -> frozenset[int]:
+    def find_upstream(self, driving: frozenset[str]) -> frozenset[int]:
         """Return the operators whose rows can lead to one of these events."""
-        leading: set[int] = set()
+        upstream: set[int] = set()
         for index in reversed(range(len(self._operators))):
-            if index in leading or not driving.isdisjoint(self._emitters[index].names):
-                leading |= {index, *self._operators[index].inputs}
-        return frozenset(leading)
+            if index in upstream or not driving.isdisjoint(self._emitters[index].names):
+                upstream |= {index, *self._operators[index].inputs}
+        return frozenset(upstream)
 
     def find_visits(self, driving: frozenset[str]) -> list[VisitsNode]:
         """Return the nodes of visits, and let them know who waits for what they find."""
@@ -125,7 +125,7 @@ class Network:
 
     def feeders(self, start: int) -> tuple[Feed, ...]:
         """Return what takes a source's rows, if all who do take them directly only."""
-        reached = {start} | {node.index for node in self.reach(start)}
+        reached = {start} | {node.index for node in self.downstream(start)}
         outputs = {
             index
             for index, operator in enumerate(self._operators)

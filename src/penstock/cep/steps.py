@@ -77,8 +77,6 @@ class StepResult:
     something is put in.
     """
 
-    duplicate = False
-    """Whether the packet was known already, and so changed nothing."""
     transitions: Sequence[Transition] = ()
     publications: Sequence[Publication] = ()
 

@@ -112,7 +112,7 @@ def test_a_held_case_is_moved_by_nothing_but_hand_and_time(
                 assert it.subject not in holds
         assert not over
         for name in NAMES:
-            assert house.engine.held_until("s", name) == holds.get(name)
+            assert house.engine._instances.require("s").held.get(name) == holds.get(name)
             assert name not in holds or house.engine.current("s", name) is not None
         if passed % 5 == 0:
             house.restart()

@@ -106,8 +106,8 @@ def test_presence_is_what_the_samples_say(
     check(presence, {spot for spot in find_ticks(samples) if spot[2] * EVERY > now - WITHIN}, now)
     for who in PEOPLE:
         # Steps are repeated after a restart: the order must be the same, too.
-        assert [(day, list(it)) for day, it in presence.company(who, now)] == [
-            (day, list(it)) for day, it in unsaved.company(who, now)
+        assert [(day, list(it)) for day, it in presence.contacts(who, now)] == [
+            (day, list(it)) for day, it in unsaved.contacts(who, now)
         ]
 
 
@@ -129,7 +129,7 @@ def check(presence: Presence, counted: set[Spot], now: int) -> None:
             together[other, day] += len(found)
         assert {
             (other, first // 86_400): ticks
-            for first, company in presence.company(who, now)
+            for first, company in presence.contacts(who, now)
             for other, ticks in company
         } == together
 
@@ -211,8 +211,8 @@ def test_who_is_there_is_told_in_the_same_order_after_a_restart() -> None:
         presence.add(who, place, tick * 1000)
     again = Presence(1000, DAY, 100, 100)
     again.load(json.loads(json.dumps(presence.save())))
-    ((_, met),) = presence.company("dan", 4000)
-    ((_, known),) = again.company("dan", 4000)
+    ((_, met),) = presence.contacts("dan", 4000)
+    ((_, known),) = again.contacts("dan", 4000)
     assert list(met) == list(known) == [("cid", 2), ("ann", 2)]
 
 

@@ -20,6 +20,10 @@ HOUR = 3_600_000
 NURSING_HOME = load_program()
 
 
+def held_until(engine: Engine, subject: str) -> int | None:
+    return engine._instances.require("s").held.get(subject)
+
+
 def offer(engine: Engine, word: str, at: int, **payload: object) -> list[tuple[object, ...]]:
     """Publish and let actions re-enter; return the transitions."""
     waiting = [(word, dict(payload))]
@@ -346,7 +350,7 @@ def test_who_is_held_by_hand_is_moved_by_no_event_and_ends_when_the_time_is_over
     assert [name for name, _ in told.detected] == ["Ping"]
     assert list(told.transitions) == []
     engine = Engine.load(PROGRAM, engine.save())
-    assert engine.held_until("s", "x") == engine.next_deadline() == 61_000
+    assert held_until(engine, "x") == engine.next_deadline() == 61_000
     (ended,) = engine.prepare(ping, 70_000).commit().transitions
     assert (ended.source, ended.target, ended.at, ended.cause) == (
         "On",
@@ -354,7 +358,7 @@ def test_who_is_held_by_hand_is_moved_by_no_event_and_ends_when_the_time_is_over
         61_000,
         TransitionCause.TIME,
     )
-    assert engine.held_until("s", "x") is None
+    assert held_until(engine, "x") is None
     engine.set_situation("s", "x", "On", 80_000, 60_000)
     (ended,) = engine.set_situation("s", "x", None, 90_000).transitions
     assert ended.cause is TransitionCause.HAND

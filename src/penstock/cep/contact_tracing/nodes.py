@@ -1,12 +1,11 @@
-"""Visits and meetings at work: what requests ask of the stays that are kept.
+"""Operator nodes of contact tracing: visits, meetings and their daily sums.
 
 Rules that hold here:
-- Samples raise nothing; a request raises the stays of whom it is about, and the meetings
-  that they led to, where somebody waits for what is made of them: a plan, an operator that
-  remembers, or an action that this request is for. Looking them up for nobody would cost
-  the more the more contacts a case has.
-- How long one person was with another on one day (`DailySums`) is known without them. Where
-  nobody waits for stays and meetings but those sums, neither is raised.
+- Samples raise no events. A request raises the stays of its subject, and the meetings during
+  them, where something downstream depends on them: a plan, an operator with state, or an action
+  of this request. Without that the lookup is skipped: its cost grows with the contacts of a case.
+- How long one person was with another on one day (`DailySums`) is kept without them. Where
+  nothing but those sums is needed, neither stays nor meetings are raised.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class VisitsNode(OperatorNode):
         self.interest = Interest(awaited=True)
         """Who waits for stays, and for what is made of them by looking at each."""
         self.sums: list[DailySumsNode] = []
-        self.asked_for: frozenset[str] = frozenset()
+        self.requested: frozenset[str] = frozenset()
         """The event types that the actions of the present request need."""
 
     def run(self, detected: list[tuple[str, Row]]) -> None:
@@ -78,9 +77,9 @@ class VisitsNode(OperatorNode):
         if not asked:
             return
         for node in self.sums:
-            if node.interest.has(self.asked_for):
+            if node.interest.has(self.requested):
                 node.inbox.append((0, asked, NO_ROWS, NO_ROWS))
-        if self.interest.has(self.asked_for):
+        if self.interest.has(self.requested):
             rows = [row for it in asked for row in self._rows(it.values[who], it.at)]
             if rows:
                 self.emit(detected, rows, NO_ROWS, NO_ROWS)
@@ -189,7 +188,7 @@ class DailySumsNode(OperatorNode):
         self.interest = Interest(awaited=True)
 
     def run(self, detected: list[tuple[str, Row]]) -> None:
-        """Find the company of those whom the requests of this step are about."""
+        """Sum up the contacts of those whom the requests of this step are about."""
         inbox, self.inbox = self.inbox, []
         who = self._visits.who
         asked = {(row.values[who], row.at): None for _, rows, _, _ in inbox for row in rows}
@@ -206,9 +205,9 @@ class DailySumsNode(OperatorNode):
         blank: Values = dict.fromkeys(spec.order)
         blank |= {spec.who: person, spec.at: at}
         other, seconds = spec.other, presence.every / 1000
-        for first, company in presence.company(person, self.context.now):
+        for first, contacts in presence.contacts(person, self.context.now):
             blank[spec.date] = presence.date_of(first)
-            for name, ticks in company:
+            for name, ticks in contacts:
                 values = blank.copy()
                 values[other] = name
                 for it in spec.sums:

@@ -17,11 +17,11 @@ A sample that prolongs the present stay changes one number. What is kept:
 
     day → place → who → [first, last, first, last, …], in milliseconds
 
-How long each two people were together on a day is kept up to date beside them, stay by stay
-(see `company`): a sum over ten days of meals with everybody is looked up, not computed.
+How long each two people were together on a day is summed up as stays end (`PairDurations`): a
+sum over ten days of meals with everybody is looked up, not computed.
 
 Rules that hold here:
-- What is told depends on the set of samples, not on their order, nor on how often one came.
+- The results depend on the set of samples, not on their order, nor on how often one came.
 - A stay lies within one day (UTC): the first sample of a day begins a stay.
 - Who and place are texts; a sample without either does not count.
 - Days that lie before the window are forgotten whole; ticks before it do not count.
@@ -35,8 +35,8 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from penstock.cep.contact_tracing.stays import (
+    IntervalIndex,
     PairDurations,
-    Spells,
     Ticks,
     count_common,
     count_shared,
@@ -94,9 +94,9 @@ class Presence:
         self._present: dict[tuple[int, str], dict[str, None]] = {}
         self._dates: dict[int, int] = {}
         # (day, place) → the ticks of the same stays, of everybody in order.
-        self._order: dict[tuple[int, str], Spells] = {}
+        self._order: dict[tuple[int, str], IntervalIndex] = {}
         # How long each two were together, as far as stays are stored.
-        self._company = PairDurations(most_pairs)
+        self._pair_durations = PairDurations(most_pairs)
 
     def add(self, who: Any, place: Any, at: int) -> None:
         """Take a sample."""
@@ -146,17 +146,19 @@ class Presence:
             stays = people[who] = array("q")
         order = self._order.get((day, place))
         if order is None:
-            order = self._order[day, place] = Spells([])
-        self._company.add(day, who, count_shared(self._fresh(stays, first, last), order, who))
+            order = self._order[day, place] = IntervalIndex([])
+        self._pair_durations.add(
+            day, who, count_shared(self._fresh(stays, first, last), order, who)
+        )
         before = len(stays)
         if not stays or first > stays[-1] + self._reach:
             stays.extend((first, last))
             order.add(first // self.every, last // self.every, who)
         else:
             insert_stay(stays, first, last, self._reach)
-            others = [spell for spell in order.spells if spell[2] != who]
+            others = [interval for interval in order.intervals if interval[2] != who]
             mine = [(begin, end, who) for begin, end in to_ticks(stays, self.every)]
-            self._order[day, place] = Spells(sorted(others + mine))
+            self._order[day, place] = IntervalIndex(sorted(others + mine))
         self._count += (len(stays) - before) // 2
         while self._count > self._limit:
             self._forget(min(self._days))
@@ -171,7 +173,7 @@ class Presence:
         return find_gaps(to_ticks(stays, every), first // every, last // every)
 
     def _forget(self, day: int) -> None:
-        self._company.forget(day)
+        self._pair_durations.forget(day)
         for place, people in self._days.pop(day).items():
             self._order.pop((day, place), None)
             self._count -= sum(len(stays) for stays in people.values()) // 2
@@ -192,7 +194,7 @@ class Presence:
         since = self._settle(now)
         found = [
             Visit(place, max(first, since), last)
-            for (_, place), stays in self._whereabouts(who).items()
+            for (_, place), stays in self._stays_by_place(who).items()
             for first, last in to_ticks(stays, self.every)
             if last >= since
         ]
@@ -203,19 +205,19 @@ class Presence:
         since = self._settle(now)
         return sorted(
             meeting
-            for (day, place), mine in self._whereabouts(who).items()
+            for (day, place), mine in self._stays_by_place(who).items()
             for meeting in self._meetings(who, day, place, mine, since)
         )
 
-    def company(self, who: str, now: int) -> Iterator[tuple[int, Iterable[tuple[str, int]]]]:
+    def contacts(self, who: str, now: int) -> Iterator[tuple[int, Iterable[tuple[str, int]]]]:
         """Yield the first tick of each day, and with whom one person was for how many ticks."""
         since = self._settle(now)
         days: dict[int, dict[str, array[int]]] = {}
-        for (day, place), mine in self._whereabouts(who).items():
+        for (day, place), mine in self._stays_by_place(who).items():
             days.setdefault(day, {})[place] = mine
         for day, places in sorted(days.items()):
-            if day * self._per_day >= since and self._company.has(day):
-                known = dict(self._company.of(day, who))
+            if day * self._per_day >= since and self._pair_durations.has(day):
+                known = dict(self._pair_durations.of(day, who))
                 for place, mine in places.items():
                     self._add_open(known, who, day, place, mine)
             else:
@@ -260,19 +262,19 @@ class Presence:
         for other, (first, ticks) in found.items():
             yield Meeting(other, place, day, first, ticks)
 
-    def _others(self, day: int, place: str, here: Collection[str]) -> Spells:
+    def _others(self, day: int, place: str, here: Collection[str]) -> IntervalIndex:
         """Return all stays at a place on a day in order; `here` are those whose is open."""
-        gathered = self._order.get((day, place)) or Spells([])
+        gathered = self._order.get((day, place)) or IntervalIndex([])
         if not here:
             return gathered
         # Who is there now may have been there before: their stays are joined first.
-        spells = [spell for spell in gathered.spells if spell[2] not in here]
+        intervals = [interval for interval in gathered.intervals if interval[2] not in here]
         for who in here:
             stays = self._stays(who, day, place)
-            spells += [(first, last, who) for first, last in to_ticks(stays, self.every)]
-        return Spells(sorted(spells))
+            intervals += [(first, last, who) for first, last in to_ticks(stays, self.every)]
+        return IntervalIndex(sorted(intervals))
 
-    def _whereabouts(self, who: str) -> dict[tuple[int, str], array[int]]:
+    def _stays_by_place(self, who: str) -> dict[tuple[int, str], array[int]]:
         """Return the stays of one person by day and place, the open one too."""
         found = {
             (day, place): people[who]
@@ -318,7 +320,7 @@ class Presence:
             for day, places in self._days.items()
         ]  # fmt: skip
         runs = [[who, *run] for who, run in self._open.items()]
-        return {"stays": days, "open": runs, "sums": self._company.save()}
+        return {"stays": days, "open": runs, "sums": self._pair_durations.save()}
 
     def load(self, state: Any) -> None:
         """Take all stays back."""
@@ -331,7 +333,7 @@ class Presence:
             for day, places in state["stays"]
         }
         self._order = {
-            (day, place): Spells(
+            (day, place): IntervalIndex(
                 sorted(
                     (first, last, who)
                     for who, it in people.items()
@@ -344,7 +346,7 @@ class Presence:
         self._open, self._present = {}, {}
         for who, *run in state["open"]:
             self._enter(who, run)
-        self._company.load(state["sums"])
+        self._pair_durations.load(state["sums"])
         self._count = sum(
             len(stays) // 2
             for places in self._days.values()

@@ -29,30 +29,30 @@ _FOREVER: Final = 1 << 62
 
 Ticks: TypeAlias = tuple[int, int]
 """A run of ticks: the first and the last."""
-Spell: TypeAlias = tuple[int, int, str]
+Interval: TypeAlias = tuple[int, int, str]
 """A stay of somebody at a known place: first tick, last tick, who."""
 
 
-class Spells:
+class IntervalIndex:
     """The stays of everybody at one place on one day, in order, and how long the longest is."""
 
-    __slots__ = ("longest", "spells")
+    __slots__ = ("intervals", "longest")
 
-    def __init__(self, spells: list[Spell]) -> None:
-        self.spells = spells
-        self.longest = max((last - first for first, last, _ in spells), default=0)
+    def __init__(self, intervals: list[Interval]) -> None:
+        self.intervals = intervals
+        self.longest = max((last - first for first, last, _ in intervals), default=0)
 
     def add(self, first: int, last: int, who: str) -> None:
         """Take a stay in."""
-        insort(self.spells, (first, last, who))
+        insort(self.intervals, (first, last, who))
         self.longest = max(self.longest, last - first)
 
-    def during(self, first: int, last: int) -> list[Spell]:
+    def overlapping(self, first: int, last: int) -> list[Interval]:
         """Return the stays that have a tick in common with a time."""
-        spells = self.spells
-        start = bisect_left(spells, (first - self.longest,))
-        end = bisect_right(spells, (last, _FOREVER))
-        return [it for it in spells[start:end] if it[1] >= first]
+        intervals = self.intervals
+        start = bisect_left(intervals, (first - self.longest,))
+        end = bisect_right(intervals, (last, _FOREVER))
+        return [it for it in intervals[start:end] if it[1] >= first]
 
 
 def to_ticks(stays: Sequence[int], every: int) -> list[Ticks]:
@@ -93,11 +93,11 @@ def find_gaps(runs: list[Ticks], first: int, last: int) -> list[Ticks]:
     return found
 
 
-def count_shared(fresh: list[Ticks], others: Spells, who: str) -> dict[str, int]:
+def count_shared(fresh: list[Ticks], others: IntervalIndex, who: str) -> dict[str, int]:
     """Return for each of the others how many of a person's new ticks they share."""
     found: dict[str, int] = {}
     for first, last in fresh:
-        for begin, end, other in others.during(first, last):
+        for begin, end, other in others.overlapping(first, last):
             ticks = min(end, last) - max(begin, first) + 1
             found[other] = found.get(other, 0) + ticks
     found.pop(who, None)
@@ -117,14 +117,16 @@ def count_common(some: list[Ticks], others: list[Ticks]) -> int:
     return total
 
 
-def find_overlaps(mine: list[Ticks], others: Spells, since: int) -> dict[str, tuple[int, int]]:
+def find_overlaps(
+    mine: list[Ticks], others: IntervalIndex, since: int
+) -> dict[str, tuple[int, int]]:
     """Return for each of the others the first tick and the number of ticks shared."""
     found: dict[str, tuple[int, int]] = {}
     for first, last in mine:
         begin = max(first, since)
         if last < begin:
             continue
-        for their_first, their_last, who in others.during(begin, last):
+        for their_first, their_last, who in others.overlapping(begin, last):
             start = max(begin, their_first)
             ticks = min(last, their_last) - start + 1
             known = found.get(who)

@@ -156,12 +156,12 @@ class ScenarioInstances:
             for event in instance.rank:
                 self.attributes.setdefault(event, set()).add(instance.attribute)
             if instance.subjects is None:
-                self._look_always(instance)
+                self._index_for_all(instance)
             else:
                 alike.setdefault((instance.attribute, instance.plan.name), []).append(instance)
         for (attribute, _), several in alike.items():
             if len(several) == 1:  # it needs no index
-                self._look_always(several[0])
+                self._index_for_all(several[0])
                 continue
             index: _BySubject = {}
             for instance in several:
@@ -172,7 +172,7 @@ class ScenarioInstances:
         for instances in self._always.values():
             instances.sort(key=attrgetter("number"))
 
-    def _look_always(self, instance: ScenarioInstance) -> None:
+    def _index_for_all(self, instance: ScenarioInstance) -> None:
         for event in instance.rank:
             self._always.setdefault(event, []).append(instance)
 
@@ -183,7 +183,7 @@ class ScenarioInstances:
         """Return the instance of a scenario, if there is one."""
         return self._instances.get(scenario)
 
-    def take(self, scenario: str) -> ScenarioInstance:
+    def require(self, scenario: str) -> ScenarioInstance:
         """Return the instance of a scenario; refuse one that is not defined."""
         instance = self._instances.get(scenario)
         if instance is None:
@@ -193,7 +193,7 @@ class ScenarioInstances:
         return instance
 
     def arrange(self, detected: Iterable[DetectedEvent]) -> Iterable[Candidate]:
-        """Return which events may lead on in which scenarios, in the order that counts."""
+        """Return the events that may cause a transition, and where, in the order that counts."""
         driving = [item for item in detected if item[0] in self.attributes]
         if len(driving) == 1:
             ((event, row),) = driving

@@ -60,28 +60,28 @@ class ScenarioRunner:
         self._requests = requests
 
     def follow(
-        self, detected: list[DetectedEvent], packet: Packet | None, outcome: StepResult
+        self, detected: list[DetectedEvent], packet: Packet | None, result: StepResult
     ) -> None:
         """Follow the scenarios; requests of evolutions bring about further rounds."""
-        outcome.detected += detected
+        result.detected += detected
         for _ in range(self._context.limits.rounds):
             further: list[DetectedEvent] = []
             for instance, event, row in self._instances.arrange(detected):
                 if row.alive:
-                    self._evolve(instance, event, row, packet, outcome, further)
+                    self._evolve(instance, event, row, packet, result, further)
             if not further:
                 return
             detected = further
         self._context.counts["rounds"] += 1
 
     def move(
-        self, instance: ScenarioInstance, made: Transition, outcome: StepResult, hold: int = 0
+        self, instance: ScenarioInstance, made: Transition, result: StepResult, hold: int = 0
     ) -> None:
-        """Let a transition take effect, and tell it with what ends for it."""
-        outcome.add_transition(made)
+        """Apply a transition, and report it with the one that it ends for a limit."""
+        result.add_transition(made)
         ended = instance.move(made.subject, made.target, made.at, hold)
         if ended is not None:
-            outcome.add_transition(ended)
+            result.add_transition(ended)
 
     def request(
         self, transition: Transition, packet: Packet | None, wanted: frozenset[str]
@@ -89,7 +89,7 @@ class ScenarioRunner:
         """Let the types of requests know of an evolution; return what follows from it."""
         now = self._context.now
         for visits in self._visits:
-            visits.asked_for = wanted
+            visits.requested = wanted
         request = {
             "subject": transition.subject,
             "scenario": transition.scenario,
@@ -114,7 +114,7 @@ class ScenarioRunner:
         event: str,
         row: Row,
         packet: Packet | None,
-        outcome: StepResult,
+        result: StepResult,
         further: list[DetectedEvent],
     ) -> None:
         found = instance.find(event, row)
@@ -131,23 +131,23 @@ class ScenarioRunner:
             row.values,
             number,
         )
-        self.move(instance, transition, outcome)
+        self.move(instance, transition, result)
         if not evolution.actions:
             return
         wanted = frozenset(self._actions[name].event for name in evolution.actions)
         raised = self.request(transition, packet, wanted)
         further += raised
-        outcome.detected += raised
+        result.detected += raised
         publications, refused = self.publisher.publish(
-            evolution.actions, [(event, row), *raised], transition, outcome.depth + 1
+            evolution.actions, [(event, row), *raised], transition, result.depth + 1
         )
-        outcome.add_publications(publications)
+        result.add_publications(publications)
         if refused:
             self._context.counts["refused_topics"] += refused
 
 
 class ActionPublisher:
-    """Carries out actions, up to handing their messages over."""
+    """Makes the messages that actions publish."""
 
     def __init__(self, actions: Mapping[str, CompiledAction]) -> None:
         self._actions = actions

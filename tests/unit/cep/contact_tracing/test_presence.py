@@ -89,5 +89,5 @@ def test_jitter_costs_no_time_together(jitter: int, phase: int) -> None:
 
 
 def company(presence: Presence, now: int) -> dict[str, int]:
-    ((_, found),) = presence.company("ann", now)
+    ((_, found),) = presence.contacts("ann", now)
     return dict(found)
