@@ -20,6 +20,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = (ROOT / "src", ROOT / "lab" / "src")
+TESTS = ROOT / "tests"
 PACKAGES = (ROOT / "src" / "penstock", ROOT / "lab" / "src" / "penstock_lab")
 PAGES = sorted(
     page
@@ -84,9 +85,10 @@ def _all_defined() -> frozenset[str]:
 
 def _files(path: str) -> list[Path]:
     """Return what a path may mean: from the root, from a package, or the end of a source's path."""
-    starts = [ROOT, *PACKAGES, *(package.parent for package in PACKAGES)]
+    starts = [ROOT, TESTS, *PACKAGES, *SOURCES]
     found = [start / path for start in starts if (start / path).exists()]
-    return found or [file for file in _sources() if str(file).endswith(f"/{path}")]
+    files = (*_sources(), *TESTS.rglob("*.py"))
+    return found or [file for file in files if str(file).endswith(f"/{path}")]
 
 
 def _is_defined(name: str) -> bool:

@@ -1,7 +1,7 @@
-"""The event log: what happened, in order, once and for all.
+"""The event log: records of topics, ordered and append-only.
 
-The embedded form is a folder of files; `kafka` has the same few verbs on a cluster: append
-records to a topic, ask where it ends, read from a place on.
+The embedded form is a folder of files; `kafka` has the same few operations on a cluster: append
+records to a topic, ask for its end offset, read from an offset on.
 """
 
 from penstock.eventlog.files import EventLog, Topic

@@ -1,7 +1,7 @@
 """Users, ACLs and topics of a Kafka cluster, reconciled with the definitions.
 
 The cluster itself enforces who reads which view, by SCRAM logins and allow ACLs. `acls` derives
-the ACLs that roles ask for, `cluster` reads and changes those that there are, `drift` is the
+the ACLs that roles lead to, `cluster` reads and changes those that exist, `drift` is the
 difference, and `reconciler` removes it. `administration` holds the commands of a data officer.
 The settings of clients come from `eventlog.connection`.
 """

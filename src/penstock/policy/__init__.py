@@ -1,1 +1,1 @@
-"""Decisions and their explanation; pure."""
+"""Decisions and their explanation; pure. `authorizer` composes all rules in one place."""

@@ -1,1 +1,1 @@
-"""What must last: definitions with epochs, the change feed, the audit log."""
+"""Durable state: definitions with epochs, change feed, audit log, sessions, detection, consent."""

@@ -1,1 +1,1 @@
-"""Made-up records in any volume, the same for the same seed."""
+"""Synthetic records in any volume, deterministic by seed."""

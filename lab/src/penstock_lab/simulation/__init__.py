@@ -1,1 +1,1 @@
-"""Simulations: made-up days pass, in process or through a gateway."""
+"""Simulations of days, in process or through a gateway."""

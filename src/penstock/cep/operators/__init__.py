@@ -1,1 +1,1 @@
-"""Running operators: windows, aggregates, joins and negation, kept up row by row."""
+"""Operators: windows, aggregates, joins and negation, maintained incrementally."""

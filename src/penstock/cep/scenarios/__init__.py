@@ -1,1 +1,1 @@
-"""Scenarios at work: state machines per subject, their transitions, and their actions."""
+"""Scenarios: state machines per subject, their transitions, and their actions."""

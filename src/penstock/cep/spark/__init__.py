@@ -1,8 +1,8 @@
-"""The form at scale: packets are bound by Spark's columns, and followed part by part.
+"""Detection at scale: Spark columns bind packets, and each partition of subjects has its engine.
 
-    program ─ separate ─→ parted: each part of the persons by itself, any number of parts at once
-                       └→ joint: what joins persons, in one place, told of the others' transitions
-    record ─ bind ─→ primitive events ─→ part of its person ─→ engine of that part ─→ results
+    program ─ separate ─→ partitioned: subjects by themselves, any number of partitions in parallel
+                       └→ joint: joins across subjects, in one place, with the others' transitions
+    record ─ bind ─→ primitive events ─→ partition of its subject ─→ its engine ─→ results
 
 Rules that hold here:
 - The operators are those of the in-line engine, with their state; only binding has a second

@@ -1,1 +1,1 @@
-"""Verbs on definitions: put, show, compare, delete, return to what they were."""
+"""Verbs on definitions: apply, show, compare, delete, roll back."""

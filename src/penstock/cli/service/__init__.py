@@ -1,1 +1,1 @@
-"""Verbs on the service: its settings, its processes, its users and its servers for trials."""
+"""Verbs on the service: settings, processes, users, and servers for development."""

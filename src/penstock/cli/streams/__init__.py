@@ -1,1 +1,1 @@
-"""Verbs on streams: feed them, make views of them, detect and forecast, read along."""
+"""Verbs on streams: feed them, run views, detect and forecast, consume."""

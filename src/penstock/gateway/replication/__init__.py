@@ -1,1 +1,1 @@
-"""Replicates situations from the gateway that detects to the others."""
+"""Replicates situations from the leader, which detects events, to its followers."""

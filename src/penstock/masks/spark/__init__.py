@@ -6,7 +6,7 @@ Rules that hold here:
 - pyspark is imported in this package alone, and nothing else of `masks` imports it.
 - Masks are native columns. Python runs, in Arrow batches, for two things only: tokens of
   FF1 and of a vault, and regular expressions, because Java's are not linear in time.
-- No key stands in a query plan, where logs, the user interface and event logs would show
+- No key appears in a query plan, where logs, the user interface and event logs would show
   it: keys and tables come in as scalar subqueries over local rows, whose plan names no value.
 - No row fails the job; a rejected row has its reason and nulls in all fields of the view.
 """

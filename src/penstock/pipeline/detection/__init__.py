@@ -1,6 +1,6 @@
 """Event detection over long windows: the Spark side of complex event processing.
 
-    records ─→ inputs ─→ tasks, one engine per part ─→ joint engine ─→ commit
+    records ─→ inputs ─→ tasks, one engine per partition ─→ joint engine ─→ commit
 
-A part holds some of the persons; what joins persons runs in one engine, on the driver.
+A partition holds some of the subjects; joins across subjects run in one engine, on the driver.
 """

@@ -1,1 +1,1 @@
-"""How much a view tells about persons, measured on what it has published."""
+"""The risk of re-identification of a view, measured on its published records."""

@@ -1,7 +1,7 @@
-"""The process that runs views: brings them where they are wanted, watches and reports them.
+"""The process that runs views: reconciles them with their desired state, monitors and reports them.
 
-    process ─→ manager ─┬→ control   what is wanted of each view, and how it is
-                        └→ metrics   figures for operators
+    process ─→ manager ─┬→ control   desired and actual state of each view
+                        └→ metrics   for operators
 
 A view that fails does not stop the process.
 """

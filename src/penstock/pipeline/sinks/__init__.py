@@ -1,5 +1,5 @@
 """Where the records of views go: files, tables, the console, topics of the event log.
 
-`sink` says what a sink can do, `opening` finds that of a view; beside them stands a module
-for each kind.
+`files.Sink` is the interface, `formats.Sinks` finds the sink of a format, `commits` makes a batch
+count once; a module for each kind.
 """

@@ -1,5 +1,4 @@
-"""Where the records of streams come from: the embedded event log, or files of a folder.
+"""Where the records of streams come from: the embedded event log, Kafka, or files of a folder.
 
-`source` says what a source can do, `opening` finds that of a stream; beside them stands a
-module for each kind. `ends` tells how far a source reaches without loading Spark.
+`source.Source` is the interface; a module for each kind. Offsets are known without loading Spark.
 """

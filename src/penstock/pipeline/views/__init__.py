@@ -1,4 +1,4 @@
-"""Runs views: batches of a stream become records that count, once.
+"""Runs views: micro-batches of a stream become committed records, exactly once.
 
     stream_runner   one streaming query for all views of a stream
     view_runner     one view: masks, the stateful operator, masks, commit

@@ -1,7 +1,7 @@
 """How fast emergencies are detected, and access in them is decided.
 
-Method: see the modules; each measures one part and says how. `goals` gathers what the parts
-are held to, and whether they meet it on this machine, busy as it is.
+Method: see the modules; each measures one part and says how. `goals` lists the goals of the parts,
+and whether they are met on this machine under its current load.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How fast the gateway is: the ladder from the bare broker to the dearest filtering.
+"""How fast the gateway is: the ladder from the bare broker to the most expensive filtering.
 
 Method:
 - A real Mosquitto, a real gateway process, and a load generator in a process of its own,

@@ -1,8 +1,8 @@
-"""How fast Kafka follows: a module for each part, each at a real broker of its own machine.
+"""How fast views and roles at Kafka are: a module per part, each with a real broker.
 
 Method:
-- One Kafka broker of the development cluster, on loopback, with users and rules.
-- What is measured is said in each module; figures that have a goal stand beside it.
+- One Kafka broker of the development cluster, on loopback, with users and ACLs.
+- Each module says what it measures; goals are beside their figures.
 """
 
 from __future__ import annotations

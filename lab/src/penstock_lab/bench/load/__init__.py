@@ -1,1 +1,1 @@
-"""A load on a broker or a gateway, from a process that is not itself the limit."""
+"""Load on a broker or a gateway, from a process that is not itself the bottleneck."""

@@ -1,1 +1,1 @@
-"""Stateful steps as streaming queries, one for each view that has such a step."""
+"""Stateful anonymizers as streaming queries, one for each view that has any."""
