@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import signal
 import threading
+from contextlib import closing
+from functools import partial
 from typing import Any
 
 import click
@@ -33,6 +35,7 @@ def detect(stream: str, once: bool, as_json: bool) -> None:
     The definitions are those that the gateway detects by. Complex events, transitions and what
     actions would publish are reported, each once; access stays as the gateway decides it.
     """
+    from penstock.definitions import DefinitionSet
     from penstock.pipeline.detection.runner import open_detection, run_detection
     from penstock.pipeline.session import open_session
     from penstock.telemetry import configure, install_hooks
@@ -44,19 +47,21 @@ def detect(stream: str, once: bool, as_json: bool) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     with open_definitions() as store:
-        definitions = store.current()[1]
-    spark = open_session(config.pipeline)
-    try:
-        runner = open_detection(config, spark, definitions, stream)
+
+        def definitions() -> DefinitionSet:
+            return store.current()[1]
+
+        definitions()  # what is wrong with the store is told before Spark starts
+        spark = open_session(config.pipeline)
+        begin = partial(open_detection, config, spark, stream=stream)
         try:
             if once:
-                runner.catch_up()
+                with closing(begin(definitions())) as runner:
+                    runner.catch_up()
             else:
-                run_detection(runner, config.pipeline.interval, stop)
+                runner = run_detection(begin, definitions, config.pipeline.interval, stop)
         finally:
-            runner.close()
-    finally:
-        spark.stop()
+            spark.stop()
     totals = runner.totals
     figures = {
         "next": runner.next,

@@ -22,7 +22,7 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import reduce
@@ -41,7 +41,7 @@ from penstock.cep.spark import bind_types, field_name, list_packets
 from penstock.config import Config
 from penstock.config.sections.processes import PipelineSettings
 from penstock.definitions import DefinitionSet
-from penstock.errors import UsageError, quote
+from penstock.errors import UnavailableError, UsageError, quote
 from penstock.model.kinds import ObjectShape
 from penstock.pipeline.detection.inputs import list_told, make_inputs
 from penstock.pipeline.detection.tasks import (
@@ -350,13 +350,41 @@ def open_detection(
     return runner
 
 
-def run_detection(runner: DetectionRunner, interval: float, told: threading.Event) -> None:
-    """Take in records as they come, until told to end."""
+def run_detection(
+    open_runner: Callable[[DefinitionSet], DetectionRunner],
+    definitions: Callable[[], DefinitionSet],
+    interval: float,
+    told: threading.Event,
+) -> DetectionRunner:
+    """Take in records as they come, by the definitions of then; return the last runner, closed."""
+    known = definitions()
+    runner = open_runner(known)
+    away = False
     _log.info("detecting events", stream=runner.plan.stream.name)
-    by_arrival = runner.plan.stream.time is None
-    while not told.is_set():
-        runner.catch_up()
-        if by_arrival:
-            runner.advance(time.time_ns() // 1_000_000 - GRACE)
-        told.wait(interval)
-    _log.info("detection has ended", stream=runner.plan.stream.name)
+    try:
+        while not told.is_set():
+            try:
+                now, away = definitions(), False
+            except UnavailableError as error:
+                # By which definitions, cannot be known: records wait.
+                if not away:
+                    _log.warning("the definitions cannot be read", error=error)
+                away = True
+            else:
+                if now is not known and runner.plan.differs(now):
+                    _log.info("the definitions have changed", stream=runner.plan.stream.name)
+                    runner.close()
+                    runner = open_runner(now)
+                known = now
+                _take_in(runner)
+            told.wait(interval)
+    finally:
+        runner.close()
+        _log.info("detection has ended", stream=runner.plan.stream.name)
+    return runner
+
+
+def _take_in(runner: DetectionRunner) -> None:
+    runner.catch_up()
+    if runner.plan.stream.time is None:
+        runner.advance(time.time_ns() // 1_000_000 - GRACE)

@@ -90,6 +90,11 @@ class DetectionPlan:
         """A short name of these definitions."""
         return hashlib.sha256(self.text.encode()).hexdigest()[:16]
 
+    def differs(self, definitions: DefinitionSet) -> bool:
+        """Say whether a set tells something else of this detection."""
+        other = DetectionPlan(definitions, self.stream)
+        return definitions.get(Stream, self.stream.name) != self.stream or other.text != self.text
+
     @cached_property
     def program(self) -> Program:
         """All that is detected."""

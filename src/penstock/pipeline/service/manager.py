@@ -3,6 +3,9 @@
 Rules that hold here:
 - The manager looks at definitions and wishes again and again and mends the difference: a
   view that is added, changed, paused or removed does not disturb the others.
+- Where the definitions cannot be read, nothing is begun or changed, and views that run publish
+  nothing: before each batch a view is held against the definitions of that moment, and takes no
+  part in it unless they are still its own. The manager looks again until the store is back.
 - A view that failed is tried again when its definition changes or somebody starts it again,
   not by itself: what failed once would fail again and again. Where others were out of reach,
   it is tried again by itself, after a while that grows.
@@ -43,10 +46,13 @@ from penstock.pipeline.views.stream_runner import (
     is_passing,
 )
 from penstock.pipeline.views.view_runner import ViewRunner
+from penstock.telemetry import get_logger
 
 LOOK_SECONDS: Final = 0.5
 REPORT_SECONDS: Final = 1.0
 RATE_SECONDS: Final = 10.0
+
+_log = get_logger("pipeline")
 
 
 class Manager:
@@ -64,6 +70,8 @@ class Manager:
         self.control = Control(settings.folder)
         self.runs = threading.Event()
         """Set while this process runs the views."""
+        self.trouble: str | None = None
+        """Why the views could not be looked at the last time, if so."""
         self._spark = spark
         self._settings = settings
         self._definitions = definitions
@@ -83,6 +91,8 @@ class Manager:
         # Stream → why its query ended by itself the last time, if it did.
         self._troubles: dict[str, str | None] = {}
         self._known: dict[str, View] = {}
+        # The definitions that the views which run were brought to.
+        self._brought: DefinitionSet | None = None
         self._reporting = threading.Lock()
         self._seen: dict[str, deque[tuple[float, int]]] = {}
 
@@ -99,13 +109,25 @@ class Manager:
         self.runs.set()
         try:
             while not told.is_set():
-                self.look(stream=True)
+                self._look_again()
                 told.wait(LOOK_SECONDS)
         finally:
             self.runs.clear()
             ended.set()
             reporter.join()
             self.close()
+
+    def _look_again(self) -> None:
+        try:
+            self.look(stream=True)
+        except UnavailableError as error:
+            if self.trouble is None:
+                _log.warning("the views cannot be looked at", error=error)
+            self.trouble = error.message
+        else:
+            if self.trouble is not None:
+                _log.info("the views are looked at again")
+            self.trouble = None
 
     def _keep_reporting(self, ended: threading.Event) -> None:
         while not ended.wait(REPORT_SECONDS):
@@ -162,6 +184,7 @@ class Manager:
                 if is_passing(error):
                     self._plan_retry(name)
         self._known = views
+        self._brought = definitions
         self._report()
         if stream:
             self._keep_streaming()
@@ -219,9 +242,21 @@ class Manager:
             checkpoint = checkpoint_folder(stream, self._settings)
             source = open_source(stream, self._settings, self._kafka)
             rows = self._settings.batch
-            runner = StreamRunner(self._spark, stream, source, checkpoint, rows)
+            runner = StreamRunner(
+                self._spark, stream, source, checkpoint, rows, is_current=self._is_current
+            )
             self._streams[stream.name] = runner
         return self._streams[stream.name]
+
+    def _is_current(self, blueprint: Blueprint) -> bool:
+        """Say whether a view is still defined so; not so, where that cannot be known."""
+        try:
+            now = self._definitions()
+            if now is self._brought:
+                return True
+            return Blueprint.find(now, blueprint.view.name).signature == blueprint.signature
+        except PenstockError:
+            return False
 
     def _keep_streaming(self) -> None:
         """Start queries that should run and do not; end those that nobody needs."""

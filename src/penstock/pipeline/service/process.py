@@ -78,7 +78,9 @@ def make_health(
         return None
 
     def check_manager() -> str | None:
-        return None if manager.runs.is_set() else "the views are not run by this process yet"
+        if not manager.runs.is_set():
+            return "the views are not run by this process yet"
+        return manager.trouble
 
     health.register("spark", check_spark, liveness=True)
     health.register("definitions", check_definitions, details=confirmed)

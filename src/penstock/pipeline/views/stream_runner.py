@@ -4,6 +4,8 @@ Rules that hold here:
 - A view's own commit says where it goes on. Spark's checkpoint only says what to offer
   next; what a view has missed (paused, added later, failed) is read again from the source
   for it alone, until it has caught up with the others.
+- A view whose definition has changed takes no part in the next batch; who runs the views brings
+  it back as it is defined then.
 - A view that fails stops by itself, with the reason; the others go on. So do views whose
   records the source cannot give any more.
 """
@@ -30,6 +32,7 @@ from penstock.pipeline.records.avro import NO_ANSWER, RegistrySchemas
 from penstock.pipeline.records.columns import OFFSET
 from penstock.pipeline.records.parser import parse_records
 from penstock.pipeline.sources.source import Source
+from penstock.pipeline.views.blueprint import Blueprint
 from penstock.pipeline.views.operator.query import StepEndedError
 from penstock.pipeline.views.single_pass import Written
 from penstock.pipeline.views.view_runner import ViewRunner, process_together
@@ -41,9 +44,12 @@ MOST_WAIT: Final = 30.0
 SETTLING: Final = 1000
 
 
+_STORE_AWAY: Final = "tasks could not reach the store of tokens → check that it runs"
 # What Spark's own words tell of those that tasks talk to, and what is said of it.
 _ABROAD: Final = {
     NO_ANSWER: f"{NO_ANSWER} → check `registry` of the stream's source",
+    "penstock.errors.UnavailableError": _STORE_AWAY,
+    "penstock.store.sqlite_file.FileReplacedError": _STORE_AWAY,
     "org.apache.kafka": "Kafka did not give records → check that its brokers run",
     "org.apache.spark.sql.kafka010": "Kafka did not give records → check that its brokers run",
 }
@@ -53,7 +59,14 @@ class StreamRunner:
     """The views of one stream, and the query that feeds them."""
 
     def __init__(
-        self, spark: SparkSession, stream: Stream, source: Source, checkpoint: Path, rows: int
+        self,
+        spark: SparkSession,
+        stream: Stream,
+        source: Source,
+        checkpoint: Path,
+        rows: int,
+        *,
+        is_current: Callable[[Blueprint], bool] = lambda _: True,
     ) -> None:
         self.stream = stream
         self.source = source
@@ -63,6 +76,7 @@ class StreamRunner:
         self._spark = spark
         self._checkpoint = checkpoint
         self._rows = rows
+        self._is_current = is_current
         self._views: dict[str, ViewRunner] = {}
         self._lock = threading.RLock()
         self._query: StreamingQuery | None = None
@@ -201,7 +215,7 @@ class StreamRunner:
             except PenstockError:
                 return  # `catch_up` tells it, and windows wait that long
             for view in due:
-                if view.next >= end:
+                if view.next >= end and self._keeps(view):
                     self._guard(view, partial(view.tick, now))
 
     def _take(self, frame: DataFrame, _: int) -> None:
@@ -218,7 +232,15 @@ class StreamRunner:
 
     def _ask(self, views: Iterable[ViewRunner]) -> None:
         for view in list(views):
-            self._guard(view, view.ask)
+            if self._keeps(view):
+                self._guard(view, view.ask)
+
+    def _keeps(self, view: ViewRunner) -> bool:
+        """Let a view go on only as it is defined now."""
+        current = self._is_current(view.blueprint)
+        if not current:
+            self.remove(view.name)
+        return current
 
     def _take_batch(self, placed: DataFrame) -> None:
         self._ask(self._views.values())
