@@ -19,6 +19,7 @@ import asyncio
 import secrets
 from dataclasses import replace
 
+from penstock.errors import UnavailableError
 from penstock.gateway.broker import BrokerAddress
 from penstock.gateway.connection.admission import Admission
 from penstock.gateway.connection.authentication import Authenticator, RefusedError
@@ -81,6 +82,11 @@ class Handshake:
             context.counters.denied("connection", refused.why)
             context.denials.connection(client.peer, refused.why)
             _refuse(client, refusal(refused.reason, refused.message, client.connect))
+        except UnavailableError as error:
+            # Whose session it is cannot be known: the store is away.
+            context.counters.opened("refused")
+            _log.warning("a connection cannot be opened now", error=error)
+            _refuse(client, refusal(ReasonCode.SERVER_UNAVAILABLE, None, client.connect))
         except (OSError, TimeoutError, asyncio.CancelledError) as error:
             if client.ended:
                 raise
