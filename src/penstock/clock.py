@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
+from functools import partial
+from typing import Final
 
-_BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+_BOOT: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
-
-def boot_clock() -> float:
-    """Return seconds that go on while the machine sleeps, and never go back."""
-    return time.clock_gettime(_BOOT)
+boot_clock: Final = partial(time.clock_gettime, _BOOT)
+"""Returns seconds that go on while the machine sleeps, and never go back."""
 
 
 def utc_now() -> datetime:

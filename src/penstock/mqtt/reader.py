@@ -140,9 +140,9 @@ class Reader:
         "_held",
         "_late",
         "_need",
-        "_refused",
         "maximum_packet_size",
         "properties",
+        "refused",
         "sender",
         "topics",
         "version",
@@ -166,7 +166,8 @@ class Reader:
         self.properties = PropertyLists(sender) if properties is None else properties
         self._held: bytes | bytearray = b""
         self._need = 0
-        self._refused = False
+        self.refused = False
+        """Whether a rule was broken: `packets` raises as soon as those before are taken."""
         self._late: MqttError | None = None
 
     @property
@@ -191,7 +192,7 @@ class Reader:
     # One function although it is long: every packet passes here, and calls cost.
     def packets(self) -> list[Packet]:  # noqa: C901, PLR0912
         """Give the packets that are complete; raise if the next one breaks a rule."""
-        if self._refused:
+        if self.refused:
             raise self._late_error()
         held = self._held
         if not held or len(held) < self._need:
@@ -240,7 +241,7 @@ class Reader:
             if at < end:
                 self._hold(data, at)
         except MqttError as error:
-            self._refused = True
+            self.refused = True
             if not packets:
                 raise
             self._late = error.with_traceback(None)

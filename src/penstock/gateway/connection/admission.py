@@ -114,8 +114,11 @@ class Admission:
         purposes: PurposeSet | None,
     ) -> bytes | None:
         """Return the stamp of a message that may pass, or refuse it."""
-        if not self._authorise(client, packet, result):
+        if result.outcome is not PublishOutcome.ACCEPTED:
+            self._refuse(client, packet, result)
             return None
+        if result.journal is not None and packet.first & _QOS:
+            client.deferred_acks.expect(result.journal, packet.packet_id, result.ticket)
         if purposes is not None:
             return client.stamp + encode_user_properties(as_properties(purposes))
         if result.lasting:
@@ -154,21 +157,14 @@ class Admission:
         if recorded is not None:
             await recorded
 
-    def _authorise(self, client: ClientConnection, packet: Publish, result: PublishResult) -> bool:
-        """Carry out what was decided on a message; False where it is denied."""
-        context = self._context
+    def _refuse(self, client: ClientConnection, packet: Publish, result: PublishResult) -> None:
         if result.outcome is PublishOutcome.NO_ANSWER:
             # It may have taken effect: who sends it again will know.
             client.end(Cause.BROKER)
-            return False
-        if not result.accepted:
-            context.denials.publication(client.session, result.outcome, result.rule)
-            text, reason = _REFUSALS[result.outcome]
-            client.deny(packet, result.outcome, text, reason)
-            return False
-        if result.journal is not None and packet.first & _QOS:
-            client.deferred_acks.expect(result.journal, packet.packet_id, result.ticket)
-        return True
+            return
+        self._context.denials.publication(client.session, result.outcome, result.rule)
+        text, reason = _REFUSALS[result.outcome]
+        client.deny(packet, result.outcome, text, reason)
 
     def admit_will(self, connect: Connect, session: Session) -> Will | None:
         """Return the will that the broker is to publish, if it is, or refuse it."""

@@ -102,11 +102,13 @@ class Downstream(ClientConnection, asyncio.Protocol):
         backlog = self.backlog
         reader.feed(data)
         try:
-            while batch := reader.packets():
-                if backlog.busy:
-                    backlog.keep(batch)
-                else:
-                    self.forward(iter(batch))
+            batch = reader.packets()
+            if backlog.busy:
+                backlog.keep(batch)
+            elif batch:
+                self.forward(iter(batch))
+            if reader.refused:
+                reader.packets()
         except MqttError as error:
             if backlog.busy:
                 backlog.keep([error])

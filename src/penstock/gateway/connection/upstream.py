@@ -186,12 +186,14 @@ class Upstream(BrokerConnection):
         room = self._context.limits.queue - client.transport.get_write_buffer_size()
         crowded = len(data) > room
         try:
-            while batch := reader.packets():
-                if crowded:
-                    for packet in batch:
-                        self.deliver([packet])
-                else:
-                    self.deliver(batch)
+            batch = reader.packets()
+            if crowded:
+                for packet in batch:
+                    self.deliver([packet])
+            elif batch:
+                self.deliver(batch)
+            if reader.refused:
+                reader.packets()
         except MqttError as error:
             self._fail(error)
 
