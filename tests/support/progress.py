@@ -100,7 +100,8 @@ class Progress:
     # --- what is told ---
 
     def _tick(self) -> None:
-        while not self._ended.wait(self._period):
+        # More often than a line is due, so that none comes a period late.
+        while not self._ended.wait(TERMINAL_SECONDS):
             with self._lock:
                 self._tell_if_due()
 

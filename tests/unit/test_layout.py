@@ -13,6 +13,16 @@ SOURCES = ROOT / "src" / "penstock"
 LAB = ROOT / "lab" / "src" / "penstock_lab"
 HELPERS = {"support", "fuzz"}
 """The folders of `tests` with modules that are no tests."""
+WHOLE = {
+    "cli/definitions/test_verbs.py",
+    "definitions/checks/test_separation_of_duty.py",
+    "lang/test_examples.py",
+    "lang/test_hostile.py",
+    "lang/test_reference.py",
+    "masks/test_values.py",
+    "model/kinds/test_concerns.py",
+}
+"""Files of `tests/unit` about a package as a whole, not about a module of it."""
 
 
 def folders_of(tests: Path) -> list[Path]:
@@ -34,6 +44,20 @@ def test_each_folder_mirrors_a_package(kind: str) -> None:
         if not (package := package_of(folder.relative_to(tests))).joinpath("__init__.py").exists()
     ]
     assert not astray, "\n".join(astray)
+
+
+def test_each_unit_test_names_its_module() -> None:
+    """`test_sessions.py` and `test_sessions_races.py` are about `sessions`."""
+    tests = ROOT / "tests" / "unit"
+    astray = []
+    for path in sorted(tests.glob("*/**/test_*.py")):
+        package = package_of(path.parent.relative_to(tests))
+        modules = {it.stem for it in package.glob("*") if not it.stem.startswith("_")}
+        name = path.stem.removeprefix("test_")
+        if not any(f"{name}_".startswith(f"{it}_") for it in modules):
+            astray.append(path.relative_to(tests).as_posix())
+    assert sorted({*astray} - WHOLE) == [], "name the module, or list the file in WHOLE"
+    assert sorted(WHOLE - {*astray}) == [], "these are gone, or name a module: unlist them"
 
 
 def test_helpers_live_in_one_place() -> None:
