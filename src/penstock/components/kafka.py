@@ -34,8 +34,6 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from penstock.components import kafka_files, processes
 from penstock.components.finders import JAR_SETS, find_java
@@ -61,7 +59,7 @@ class Passwords:
     nodes: str
 
 
-class KafkaCluster:
+class KafkaCluster(processes.Server):
     """A cluster that lives as long as the `with` block; its nodes are numbered from 1."""
 
     def __init__(
@@ -258,18 +256,6 @@ class KafkaCluster:
 
     def _node_folder(self, number: int) -> Path:
         return self.folder / f"node-{number}"
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
 
 def answers(port: int) -> bool:

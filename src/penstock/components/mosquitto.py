@@ -15,8 +15,6 @@ import os
 import secrets
 import subprocess
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from penstock.components import processes
 from penstock.components.finders import find_mosquitto
@@ -90,7 +88,7 @@ def broker_command(
     return [str(found.path), "-c", str(configuration)]
 
 
-class MosquittoServer:
+class MosquittoServer(processes.Server):
     """A broker that lives as long as the `with` block."""
 
     def __init__(
@@ -131,15 +129,3 @@ class MosquittoServer:
             self._process.kill()
             self._process.wait(processes.STOP_SECONDS)
             self._process = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()

@@ -16,8 +16,6 @@ import signal
 import subprocess
 import tempfile
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from penstock.components import processes
 from penstock.components.finders import find_postgresql
@@ -27,7 +25,7 @@ SERVER_USER = "postgres"
 INITDB_SECONDS = 60
 
 
-class PostgresServer:
+class PostgresServer(processes.Server):
     """A server that lives as long as the `with` block; `url` names its one database."""
 
     def __init__(self, folder: Path | None = None, *, port: int = 0) -> None:
@@ -149,15 +147,3 @@ class PostgresServer:
             check=False,
         )
         return asked.returncode == 0
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()

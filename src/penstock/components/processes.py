@@ -6,14 +6,35 @@ import contextlib
 import socket
 import subprocess
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Self
 
 from penstock.errors import UnavailableError
 
 READY_SECONDS = 30.0
 STOP_SECONDS = 10.0
 TAIL_LINES = 8
+
+
+class Server(ABC):
+    """A server that runs from `start` to `stop`, or as long as a `with` block lasts."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start it, and wait until it is ready."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End it, if it runs."""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
 
 def free_port() -> int:

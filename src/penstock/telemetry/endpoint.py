@@ -17,7 +17,6 @@ import socket
 import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from types import TracebackType
 from typing import Any, Self
 
 from penstock.errors import UnavailableError, quote
@@ -79,12 +78,7 @@ class Endpoint:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 

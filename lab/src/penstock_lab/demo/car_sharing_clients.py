@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from paho.mqtt.client import Client, MQTTMessage, MQTTv5, MQTTv311, topic_matches_sub
 from paho.mqtt.enums import CallbackAPIVersion
@@ -32,7 +32,7 @@ class Service:
         return [topic for topic in all_topics if topic_matches_sub(self.filter, topic)]
 
 
-class Cast:
+class Cast(AbstractContextManager["Cast"]):
     """All clients, connected as long as the `with` block lasts."""
 
     def __init__(self, port: int, passwords: dict[str, str]) -> None:
@@ -93,15 +93,7 @@ class Cast:
             topics.clear()
         return taken
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for client in self._clients.values():
             client.disconnect()
             client.loop_stop()

@@ -13,8 +13,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from penstock.components import processes
 from penstock.errors import UnavailableError
@@ -28,7 +27,7 @@ _RUN = "import sys; from penstock.cli import main; main(sys.argv[1:])"
 DESCRIPTORS = 65_536
 
 
-class GatewayServer:
+class GatewayServer(processes.Server):
     """A gateway that lives as long as the `with` block."""
 
     def __init__(
@@ -100,15 +99,3 @@ class GatewayServer:
                 },
             },
         }
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()

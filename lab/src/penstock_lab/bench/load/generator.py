@@ -18,9 +18,9 @@ import resource
 import subprocess
 import sys
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from penstock.components import processes
 from penstock_lab.bench.load.closed import Throughput
 from penstock_lab.bench.load.fleet import LoadError
 from penstock_lab.bench.load.open import RoundTrips
@@ -44,7 +44,7 @@ def raise_descriptor_limit(wanted: int) -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
-class LoadGenerator:
+class LoadGenerator(processes.Server):
     """The generator's process, connected as long as the `with` block lasts."""
 
     def __init__(self, plan: Plan, port: int, *, qos: int = 0, payload: int = 64) -> None:
@@ -118,15 +118,3 @@ class LoadGenerator:
         if "error" in reply:
             raise LoadError(f"the load failed: {reply['error']}")
         return reply
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()

@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 import queue
 from collections.abc import Callable, Mapping
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
 
 from paho.mqtt.client import MQTTMessage
 
@@ -30,7 +30,7 @@ class Heard(NamedTuple):
     payload: Mapping[str, Any]
 
 
-class Clients:
+class Clients(AbstractContextManager["Clients"]):
     """All clients, connected as long as the `with` block lasts."""
 
     def __init__(self, host: str, port: int, password_of: Callable[[str], str | None]) -> None:
@@ -95,15 +95,7 @@ class Clients:
         )
         return client
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for client in self._clients.values():
             client.disconnect()
             client.loop_stop()
