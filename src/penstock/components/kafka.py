@@ -143,13 +143,13 @@ class KafkaCluster(processes.Server):
                 )
             self.cluster_id: str = held["id"]
             self.passwords = Passwords(**held["passwords"])
-            self.nodes = [kafka_files.Node(**node) for node in held["nodes"]]
+            self.nodes = [kafka_files.KafkaNode(**node) for node in held["nodes"]]
             return
         # A leading hyphen would be read as an option.
         self.cluster_id = "P" + base64.urlsafe_b64encode(secrets.token_bytes(16)).decode()[1:22]
         self.passwords = Passwords(secrets.token_urlsafe(24), secrets.token_urlsafe(24))
         self.nodes = [
-            kafka_files.Node(number, *(processes.free_port() for _ in range(3)))
+            kafka_files.KafkaNode(number, *(processes.free_port() for _ in range(3)))
             for number in range(1, brokers + 1)
         ]
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -211,7 +211,7 @@ class KafkaCluster(processes.Server):
                     fix=f"check that {self.folder} can be written",
                 )
 
-    def _launch(self, node: kafka_files.Node) -> None:
+    def _launch(self, node: kafka_files.KafkaNode) -> None:
         folder = self._node_folder(node.number)
         command = [
             str(self._java),
@@ -235,7 +235,7 @@ class KafkaCluster(processes.Server):
                 start_new_session=True,
             )
 
-    def _await(self, node: kafka_files.Node) -> None:
+    def _await(self, node: kafka_files.KafkaNode) -> None:
         process = self._processes[node.number]
         deadline = time.monotonic() + READY_SECONDS
         while time.monotonic() < deadline and process.poll() is None:

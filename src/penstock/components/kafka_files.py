@@ -15,7 +15,7 @@ _SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required"
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class KafkaNode:
     """One node: its number and its ports for clients, other nodes and controllers."""
 
     number: int
@@ -66,7 +66,12 @@ def client_properties(bootstrap: str, user: str, password: str) -> str:
 
 
 def server_properties(
-    node: Node, nodes: Sequence[Node], *, data: Path, password: str, reauthentication: float
+    node: KafkaNode,
+    nodes: Sequence[KafkaNode],
+    *,
+    data: Path,
+    password: str,
+    reauthentication: float,
 ) -> str:
     """Return the settings of one node."""
     copies = min(3, len(nodes))

@@ -50,14 +50,14 @@ MAX_VALUE: Final = 1_000_000
 _TIMES: Final = 1  # the first is the kind of time, the second the milliseconds
 
 
-class Place(NamedTuple):
+class RecordPosition(NamedTuple):
     """Where a record stands in a topic."""
 
     partition: int
     offset: int
 
 
-class Description(NamedTuple):
+class TopicDescription(NamedTuple):
     """A topic: its identity, another one when it is made again, and its partitions."""
 
     identity: str
@@ -185,9 +185,9 @@ class KafkaTopic:
         keys: Sequence[bytes] | None = None,
         *,
         milliseconds: int | None = None,
-    ) -> list[Place]:
+    ) -> list[RecordPosition]:
         """Append records, and return their places once all copies have them."""
-        places: dict[int, Place] = {}
+        places: dict[int, RecordPosition] = {}
         wrong: list[KafkaError] = []
         named = keys if keys is not None else [b""] * len(values)
         for value in values:
@@ -202,7 +202,7 @@ class KafkaTopic:
                 if error is not None:
                     wrong.append(error)
                 else:
-                    places[number] = Place(message.partition(), message.offset())
+                    places[number] = RecordPosition(message.partition(), message.offset())
 
             self._produce(producer, value, key or None, at, note)
         left = producer.flush(self._timeout + 5)
@@ -227,7 +227,7 @@ class KafkaTopic:
             else:
                 return
 
-    def describe(self) -> Description:
+    def describe(self) -> TopicDescription:
         """Return id and partitions of the topic; raise where there is none."""
         asked = self._log.admin.describe_topics(
             TopicCollection([self.name]), request_timeout=self._timeout
@@ -238,7 +238,9 @@ class KafkaTopic:
             raise self._log.explain(
                 f"the topic {quote(self.name)} cannot be read", error
             ) from error
-        return Description(str(found.topic_id), tuple(sorted(it.id for it in found.partitions)))
+        return TopicDescription(
+            str(found.topic_id), tuple(sorted(it.id for it in found.partitions))
+        )
 
     def ends(self, partitions: Sequence[int] | None = None) -> dict[int, tuple[int, int]]:
         """Return where each partition begins, and where what is committed ends."""
@@ -320,4 +322,4 @@ def _record(message: Any) -> Record:
     return Record(message.offset(), milliseconds, message.key() or b"", message.value() or b"")
 
 
-__all__ = ["BrokerError", "KafkaLog", "KafkaTopic", "Place"]
+__all__ = ["BrokerError", "KafkaLog", "KafkaTopic", "RecordPosition"]

@@ -25,7 +25,7 @@ from penstock.definitions import DefinitionSet
 from penstock.errors import UnavailableError
 from penstock.eventlog.connection import admin_settings
 from penstock.kafka.acls import Acl
-from penstock.kafka.broker_connection import MECHANISMS, BrokerConnection
+from penstock.kafka.admin_connection import MECHANISMS, AdminConnection
 from penstock.kafka.credentials import Credential
 from penstock.model.kinds import Stream, View
 
@@ -54,7 +54,7 @@ class Cluster(ExitStack):
         super().__init__()
         self.settings = settings
         self._timeout = settings.timeout
-        self._connection = self.enter_context(BrokerConnection.open(settings))
+        self._connection = self.enter_context(AdminConnection.open(settings))
         self._since = time.monotonic()
 
     def identity(self) -> str:
@@ -65,9 +65,9 @@ class Cluster(ExitStack):
         """Return the addresses of all brokers that run."""
         return self._broker().brokers()
 
-    def connect_broker(self, address: str) -> BrokerConnection:
+    def connect_broker(self, address: str) -> AdminConnection:
         """Log in at one broker."""
-        return BrokerConnection.open(self.settings, address=address)
+        return AdminConnection.open(self.settings, address=address)
 
     def users(self) -> set[str]:
         """Return the users that have a credential."""
@@ -145,11 +145,11 @@ class Cluster(ExitStack):
     def _admin(self) -> AdminClient:
         return AdminClient(admin_settings(self.settings))
 
-    def _broker(self) -> BrokerConnection:
+    def _broker(self) -> AdminConnection:
         # Brokers end connections that do not log in again from time to time.
         if time.monotonic() - self._since > SESSION_SECONDS:
             self.close()
-            self._connection = self.enter_context(BrokerConnection.open(self.settings))
+            self._connection = self.enter_context(AdminConnection.open(self.settings))
             self._since = time.monotonic()
         return self._connection
 

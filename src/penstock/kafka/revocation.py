@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from penstock.errors import UnavailableError
 from penstock.kafka.acls import Acl
-from penstock.kafka.broker_connection import BrokerConnection
+from penstock.kafka.admin_connection import AdminConnection
 from penstock.kafka.cluster import PRINCIPAL, Cluster
 
 GONE_SECONDS = 30.0
@@ -43,7 +43,7 @@ def confirm_revoked(cluster: Cluster, wanted: WantedAcls) -> None:
         return
     deadline = time.monotonic() + GONE_SECONDS
     done: set[str] = set()
-    connections: dict[str, BrokerConnection] = {}
+    connections: dict[str, AdminConnection] = {}
     try:
         with ThreadPoolExecutor(TOGETHER, thread_name_prefix="penstock-kafka-look") as pool:
             while waiting := [broker for broker in cluster.brokers() if broker not in done]:
@@ -63,7 +63,7 @@ def confirm_revoked(cluster: Cluster, wanted: WantedAcls) -> None:
 
 
 def _look(
-    cluster: Cluster, broker: str, connections: dict[str, BrokerConnection], wanted: WantedAcls
+    cluster: Cluster, broker: str, connections: dict[str, AdminConnection], wanted: WantedAcls
 ) -> UnavailableError | None:
     """Return why a broker has not confirmed; None if it has."""
     try:
@@ -88,7 +88,7 @@ def _look(
     )
 
 
-def _find_excess(connection: BrokerConnection, wanted: WantedAcls) -> list[tuple[str, Acl]]:
+def _find_excess(connection: AdminConnection, wanted: WantedAcls) -> list[tuple[str, Acl]]:
     some = [PRINCIPAL + user for user in wanted]
     found = []
     for principal in some if len(some) <= FEW else [None]:

@@ -6,7 +6,7 @@ Rules that hold here:
 """
 
 from penstock.supervisor.part import HttpProbe, Part, Probe, TcpProbe
-from penstock.supervisor.status import PartStatus, RunFolder, Status
+from penstock.supervisor.status import PartStatus, RunFolder, SupervisorStatus
 from penstock.supervisor.supervisor import Supervisor
 
 __all__ = [
@@ -15,7 +15,7 @@ __all__ = [
     "PartStatus",
     "Probe",
     "RunFolder",
-    "Status",
     "Supervisor",
+    "SupervisorStatus",
     "TcpProbe",
 ]

@@ -47,7 +47,7 @@ class PartStatus(BaseModel):
     """What it waits for, or why it failed."""
 
 
-class Status(BaseModel):
+class SupervisorStatus(BaseModel):
     """The supervisor and its parts at one moment."""
 
     model_config = ConfigDict(frozen=True)
@@ -111,7 +111,7 @@ class RunFolder:
             os.close(descriptor)
         return False
 
-    def write(self, status: Status) -> None:
+    def write(self, status: SupervisorStatus) -> None:
         """Replace the status file."""
         descriptor, name = tempfile.mkstemp(dir=self.path, prefix=".supervisor.")
         try:
@@ -126,13 +126,13 @@ class RunFolder:
         """Remove the status file."""
         self._status.unlink(missing_ok=True)
 
-    def read(self) -> Status | None:
+    def read(self) -> SupervisorStatus | None:
         """Return the status of the supervisor that runs, or None where none does."""
         if not self.is_held():
             return None
         try:
             with self._status.open("rb") as file:
-                return Status.model_validate_json(file.read(SIZE_LIMIT))
+                return SupervisorStatus.model_validate_json(file.read(SIZE_LIMIT))
         except FileNotFoundError:
             return None  # It has the lock and has not said anything yet, or just ended.
         except (OSError, ValidationError) as error:

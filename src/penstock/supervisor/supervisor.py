@@ -26,7 +26,7 @@ from penstock.supervisor.lifecycle import PartState
 from penstock.supervisor.part import Part, in_order
 from penstock.supervisor.part_runner import PART_UP, PartRunner
 from penstock.supervisor.parts import configured_parts
-from penstock.supervisor.status import RunFolder, Status, overall
+from penstock.supervisor.status import RunFolder, SupervisorStatus, overall
 from penstock.telemetry import Endpoint, Health, get_logger
 
 log = get_logger("supervisor")
@@ -44,9 +44,9 @@ class Supervisor:
         self._since = time.time()
         self._monitor: Endpoint | None = None
         self._stopping = False
-        self._on_status: Callable[[Status], None] | None = None
+        self._on_status: Callable[[SupervisorStatus], None] | None = None
 
-    def run(self, on_status: Callable[[Status], None] | None = None) -> None:
+    def run(self, on_status: Callable[[SupervisorStatus], None] | None = None) -> None:
         """Run all parts until a signal asks to stop; raise where another supervisor runs.
 
         `on_status` is called with every new status.
@@ -133,10 +133,10 @@ class Supervisor:
             # A full disk must not bring down what runs.
             log.warning("status not written", error=error)
 
-    def status(self) -> Status:
+    def status(self) -> SupervisorStatus:
         """Return what is to be said now."""
         states = [runner.state for runner in self._runners.values()]
-        return Status(
+        return SupervisorStatus(
             state="stopping" if self._stopping else overall(states),
             pid=os.getpid(),
             version=__version__,

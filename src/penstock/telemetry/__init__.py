@@ -4,7 +4,7 @@ from penstock.telemetry import Endpoint, Health, configure, counter, get_logger
 """
 
 from penstock.telemetry.endpoint import Endpoint
-from penstock.telemetry.health import Health, Report
+from penstock.telemetry.health import Health, HealthReport
 from penstock.telemetry.hooks import install_hooks
 from penstock.telemetry.logs import configure, get_logger, safe_text
 from penstock.telemetry.metrics import counter, gauge, histogram
@@ -13,7 +13,7 @@ from penstock.telemetry.redaction import Shape, allow
 __all__ = [
     "Endpoint",
     "Health",
-    "Report",
+    "HealthReport",
     "Shape",
     "allow",
     "configure",

@@ -21,7 +21,7 @@ from typing import Any, Self
 
 from penstock.errors import UnavailableError, quote
 from penstock.telemetry import metrics
-from penstock.telemetry.health import Health, Report
+from penstock.telemetry.health import Health, HealthReport
 
 LOOPBACK = "127.0.0.1"
 CONNECTIONS_LIMIT = 16
@@ -157,7 +157,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET  # noqa: N815 (the base class looks for this name)
 
-    def _send_report(self, report: Report) -> None:
+    def _send_report(self, report: HealthReport) -> None:
         status = HTTPStatus.OK if report.ok else HTTPStatus.SERVICE_UNAVAILABLE
         data = {"ok": report.ok, "checks": sorted(report.checks), "failing": report.failing}
         if report.details:

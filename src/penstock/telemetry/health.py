@@ -36,7 +36,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_.-]{0,39}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class HealthReport:
     """What the checks said: the failing ones with their reasons; figures of those with details."""
 
     checks: tuple[str, ...]
@@ -149,23 +149,23 @@ class Health:
                 name, check, timeout, liveness=liveness, details=details
             )
 
-    def readiness(self) -> Report:
+    def readiness(self) -> HealthReport:
         """Ask all checks, side by side."""
         with self._lock:
             asked = list(self._checks.values())
         return _ask(asked)
 
-    def liveness(self) -> Report:
+    def liveness(self) -> HealthReport:
         """Run the checks of whether this process can go on; that it answers is one."""
         with self._lock:
             asked = [check for check in self._checks.values() if check.liveness]
         report = _ask(asked)
-        return Report(("process", *report.checks), report.failing, report.details)
+        return HealthReport(("process", *report.checks), report.failing, report.details)
 
 
-def _ask(asked: list[_Registered]) -> Report:
+def _ask(asked: list[_Registered]) -> HealthReport:
     runs = [(check, check.start()) for check in asked]
     reasons = {check.name: check.reason(run) for check, run in runs}
     failing = {name: reason for name, reason in reasons.items() if reason is not None}
     details = {check.name: run.details for check, run in runs if run.details}
-    return Report(tuple(reasons), failing, details)
+    return HealthReport(tuple(reasons), failing, details)

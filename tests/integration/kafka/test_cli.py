@@ -14,7 +14,7 @@ import pytest
 from penstock.components import KafkaCluster
 from penstock.config import load
 from penstock.kafka import Acl, Cluster
-from penstock.kafka.broker_connection import BrokerConnection
+from penstock.kafka.admin_connection import AdminConnection
 from tests.support.commands import run_command
 
 pytestmark = pytest.mark.needs("java", "jars")
@@ -73,7 +73,7 @@ def test_users_and_roles_by_commands(folder: Path) -> None:
     run(folder, "user", "add", "carl", "--role", "clerk", text="secret\n")
     assert acls_of(folder, "carl") == FRONT
     settings = load(folder / "penstock.yaml").kafka
-    BrokerConnection.open(settings, "carl", "secret").close()
+    AdminConnection.open(settings, "carl", "secret").close()
     run(folder, "role", "add", "boss", "desk", "--include", "clerk")
     run(folder, "user", "assign", "carl", "boss")
     assert ask(folder, "user", "show", "carl") == {
@@ -91,7 +91,7 @@ def test_users_and_roles_by_commands(folder: Path) -> None:
     made = ask(folder, "user", "password", "carl", "--generate")
     file = Path(made["password_file"])
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    BrokerConnection.open(settings, "carl", file.read_text().strip()).close()
+    AdminConnection.open(settings, "carl", file.read_text().strip()).close()
     run(folder, "user", "delete", "carl")
     assert acls_of(folder, "carl") == set()
     shown = run(folder, "history").stdout

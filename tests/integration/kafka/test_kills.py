@@ -24,7 +24,7 @@ from sqlalchemy import Connection
 
 from penstock.components import KafkaCluster
 from penstock.kafka import Acl, Cluster
-from penstock.kafka.broker_connection import BrokerConnection
+from penstock.kafka.admin_connection import AdminConnection
 from penstock.kafka.credentials import CredentialVault, LoginRefusedError, derive
 from penstock.model.document import Document, Key
 from penstock.store.definitions.history import Change
@@ -166,7 +166,7 @@ def watching(officer: Officer, old: Access, new: Access) -> Iterator[None]:
 
 def can_log_in(officer: Officer, user: str) -> bool:
     try:
-        BrokerConnection.open(officer.settings, user, PASSWORD).close()
+        AdminConnection.open(officer.settings, user, PASSWORD).close()
     except LoginRefusedError:
         return False
     return True

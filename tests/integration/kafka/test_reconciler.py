@@ -23,7 +23,7 @@ from penstock.kafka import (
     make_topics,
     producer_settings,
 )
-from penstock.kafka.broker_connection import BrokerConnection
+from penstock.kafka.admin_connection import AdminConnection
 from penstock.kafka.credentials import LoginRefusedError, derive
 from penstock.model.document import Document
 from penstock.store.kafka_users import KafkaUsers
@@ -51,7 +51,7 @@ def acls_of(officer: Officer, user: str) -> set[Acl]:
 
 def can_log_in(officer: Officer, user: str, password: str) -> bool:
     try:
-        BrokerConnection.open(officer.settings, user, password).close()
+        AdminConnection.open(officer.settings, user, password).close()
     except LoginRefusedError:
         return False
     return True

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from penstock.supervisor import RunFolder, Status
+from penstock.supervisor import RunFolder, SupervisorStatus
 
 PROGRAM = """
 import json, os, sys
@@ -105,11 +105,11 @@ class Installation:
         )
         return self.process
 
-    def status(self) -> Status:
-        found: Status = until(self.run.read)
+    def status(self) -> SupervisorStatus:
+        found: SupervisorStatus = until(self.run.read)
         return found
 
-    def reach(self, state: str) -> Status:
+    def reach(self, state: str) -> SupervisorStatus:
         until(lambda: self.status().state == state)
         return self.status()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.components import KafkaCluster
-from penstock.components.kafka_files import Node, write_logging
+from penstock.components.kafka_files import KafkaNode, write_logging
 from penstock.components.processes import STOP_SECONDS
 from penstock.config.sections.brokers import KafkaSettings
 from penstock.config.settings import folders
@@ -44,5 +44,5 @@ def tool_command(kafka: KafkaCluster, main: str, *arguments: str) -> list[str]:
     return [*java, logging, "-cp", f"{kafka._jars}/*", main, *arguments]
 
 
-def _node(kafka: KafkaCluster, number: int) -> Node:
+def _node(kafka: KafkaCluster, number: int) -> KafkaNode:
     return next(node for node in kafka.nodes if node.number == number)

@@ -10,12 +10,12 @@ import pytest
 
 from penstock.errors import UnavailableError
 from penstock.supervisor.lifecycle import PartState
-from penstock.supervisor.status import PartStatus, RunFolder, Status, overall
+from penstock.supervisor.status import PartStatus, RunFolder, SupervisorStatus, overall
 
 
-def make(pid: int = 50, parts: int = 1) -> Status:
+def make(pid: int = 50, parts: int = 1) -> SupervisorStatus:
     part = PartStatus(part="broker", state=PartState.RUNNING, since=0, address="127.0.0.1:1")
-    return Status(
+    return SupervisorStatus(
         state="running",
         pid=pid,
         version="0",

@@ -24,7 +24,7 @@ DEMOS = {
 
 @click.command("demo")
 @click.argument("name", required=False, type=click.Choice(list(DEMOS)))
-@click.option("--once", is_flag=True, help="End when the story is told.")
+@click.option("--once", is_flag=True, help="End after the last step.")
 @click.option(
     "--log",
     type=click.Choice(["files", "kafka"]),

@@ -55,7 +55,7 @@ def command() -> None:
 )  # fmt: skip
 @click.option(
     "--rooms-every", type=click.FloatRange(1, 3600), metavar="SECONDS",
-    help="How often the sensors of a room tell who is there, in seconds of the house. "
+    help="How often the sensors of a room report who is there, in seconds of the house. "
     "Else 60 in process and 1 through a gateway.",
 )  # fmt: skip
 @click.option("--to", metavar="mqtt://HOST:PORT", help="Publish through this gateway.")
@@ -111,7 +111,7 @@ def _run_here(house: House, speed: float | None, *, as_json: bool) -> int:
     documents = set_pace([*read_rules(), *people], rooms_every=house.rooms_every)
     simulation = Simulation(house, InProcess(documents))
     started = time.monotonic()
-    behind = follow(house, lambda tell: simulation.run(tell, speed))
+    behind = follow(house, lambda progress: simulation.run(progress, speed))
     tally = simulation.tally
     missing = tally.missing(house.days)
     head = _head(house, time.monotonic() - started, behind)
@@ -144,7 +144,7 @@ def _run_remotely(
     started = time.monotonic()
     with Clients(host, port, lambda _: password) as clients:
         simulation = GatewaySimulation(house, clients)
-        behind = follow(house, lambda tell: simulation.run(tell, speed))
+        behind = follow(house, lambda progress: simulation.run(progress, speed))
     data = {**_head(house, time.monotonic() - started, behind), **simulation.as_dict()}
     show(as_json, data, lambda out: render_remote(out, simulation, data))
     return 1 if simulation.refused else 0

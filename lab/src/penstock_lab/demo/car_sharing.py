@@ -25,7 +25,7 @@ from penstock.policy.decision import Explanation
 from penstock.store.database import Database
 from penstock.store.definitions.checked import CheckedDefinitions
 from penstock.store.definitions.history import Definitions
-from penstock_lab.demo.car_sharing_clients import Cast, Service
+from penstock_lab.demo.car_sharing_clients import Clients, Service
 from penstock_lab.demo.stage import Place, set_up
 from penstock_lab.demo.story import Story
 
@@ -46,30 +46,30 @@ SCREEN_PURPOSE = "operational/route-optimization"
 
 
 def run(story: Story) -> None:
-    """Tell the whole story, and check each of its turns."""
+    """Run all steps, and check each of them."""
     story.step("Start a broker and the gateway in front of it")
     with _stage() as place:
-        story.tell(f"clients connect to the gateway on 127.0.0.1:{place.port}")
-        with Cast(place.port, place.passwords) as cast:
-            _tell(story, place, cast)
+        story.note(f"clients connect to the gateway on 127.0.0.1:{place.port}")
+        with Clients(place.port, place.passwords) as cast:
+            _run_steps(story, place, cast)
 
 
-def _tell(story: Story, place: Place, cast: Cast) -> None:
+def _run_steps(story: Story, place: Place, cast: Clients) -> None:
     story.step("Services subscribe, each for its purpose; the old screen knows no purposes")
     officer = cast.join("officer")
     officer.presubscribe("screen", f"{AREA}/+/speed", SCREEN_PURPOSE).wait()
     for service in SERVICES:
         cast.subscribe(service)
         purpose = service.purpose or f"{SCREEN_PURPOSE}, set by the data officer"
-        story.tell(f"{service.name}: {service.filter} for {purpose}")
+        story.note(f"{service.name}: {service.filter} for {purpose}")
 
     story.step("Ada and Ben hire cars and say what the data may be used for")
     ada, ben = cast.join("ada"), cast.join("ben")
     ada.reserve(f"{ADA}/location/#", ["operational", "marketing"], ["marketing/individualized"])
     ada.reserve(f"{ADA}/speed", aip=["operational"]).wait()
-    story.tell("Ada: speed for operation; location also for marketing, not for individualized")
+    story.note("Ada: speed for operation; location also for marketing, not for individualized")
     ben.reserve(f"{BEN}/speed", aip=["operational"]).wait()
-    story.tell("Ben: speed for operation; nothing about his location")
+    story.note("Ben: speed for operation; nothing about his location")
     ben.on_refused = None
     story.expect(
         "Ben cannot decide about Ada's car: the gateway refuses his reservation",
@@ -105,7 +105,7 @@ def _tell(story: Story, place: Place, cast: Cast) -> None:
     _refuse_advertising(story, cast)
 
 
-def _refuse_advertising(story: Story, cast: Cast) -> None:
+def _refuse_advertising(story: Story, cast: Clients) -> None:
     advertising = cast.join("advertising")
     advertising.on_refused = None
     try:
@@ -113,7 +113,7 @@ def _refuse_advertising(story: Story, cast: Cast) -> None:
             f"{ADA}/location/city", "marketing/individualized"
         ).wait()
     except RefusedError as error:
-        story.tell(error.message)
+        story.note(error.message)
         refused = error.purpose
     else:
         refused = None
@@ -132,7 +132,7 @@ def _is_refused(client: PurposeClient, filter_: str) -> bool:
     return False
 
 
-def _drive(cast: Cast) -> None:
+def _drive(cast: Clients) -> None:
     for car in (ADA, BEN):
         vehicle = cast.join(car.rpartition("/")[2])
         for end, value in zip(ENDS, (b"47", b"Berlin", b"12.3"), strict=True):
@@ -144,7 +144,7 @@ def _received(*topics: set[str]) -> dict[str, set[str]]:
     return dict(zip((service.name for service in SERVICES), topics, strict=True))
 
 
-def _expect(story: Story, place: Place, cast: Cast, wanted: dict[str, set[str]]) -> None:
+def _expect(story: Story, place: Place, cast: Clients, wanted: dict[str, set[str]]) -> None:
     got = cast.take()
     story.console.print(_table(place, got))
     for service in SERVICES:

@@ -32,7 +32,7 @@ class Service:
         return [topic for topic in all_topics if topic_matches_sub(self.filter, topic)]
 
 
-class Cast(AbstractContextManager["Cast"]):
+class Clients(AbstractContextManager["Clients"]):
     """All clients, connected as long as the `with` block lasts."""
 
     def __init__(self, port: int, passwords: dict[str, str]) -> None:

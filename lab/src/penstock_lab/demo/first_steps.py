@@ -23,7 +23,7 @@ def run(story: Story) -> None:
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as folder:
         story.step("Start a broker")
         with MosquittoServer(Path(folder) / "broker", persistent=False) as broker:
-            story.tell(f"Mosquitto listens on 127.0.0.1:{broker.port}, for this machine only")
+            story.note(f"Mosquitto listens on 127.0.0.1:{broker.port}, for this machine only")
             _decide(story, Path(folder))
 
 

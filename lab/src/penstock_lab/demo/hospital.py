@@ -36,7 +36,7 @@ Record = dict[str, Any]
 
 
 def run(story: Story) -> None:
-    """Make patients up, turn their stream into four views, and look at them."""
+    """Make patients up, derive four views from their stream, and look at them."""
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as folder:
         settings = defaults(Path(folder), {}).pipeline
         definitions = _define(story)
@@ -54,7 +54,7 @@ def _define(story: Story) -> DefinitionSet:
     definitions = DefinitionSet.build(read_text(text, "hospital.yaml").documents)
     for name in AUDIENCES:
         view = definitions.get(View, name)
-        story.tell(f"{name}: {view.description if view else ''}")
+        story.note(f"{name}: {view.description if view else ''}")
     return definitions
 
 
@@ -73,7 +73,7 @@ def _run_views(story: Story, settings: PipelineSettings, definitions: Definition
     from penstock.pipeline.service.manager import Manager  # noqa: PLC0415 - loads Spark
     from penstock.pipeline.session import open_session  # noqa: PLC0415 - loads Spark
 
-    story.step("Let Spark turn the stream into four views (it takes a moment to start)")
+    story.step("Let Spark derive four views from the stream (it takes a moment to start)")
     control = Control(settings.folder)
     spark = open_session(settings)
     try:

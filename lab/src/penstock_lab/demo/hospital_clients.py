@@ -1,4 +1,4 @@
-"""The reception of the hospital: a plain MQTT client that publishes, and hears how it ended.
+"""The reception of the hospital: a plain MQTT client that publishes, and counts its acks.
 
 Rules that hold here:
 - Every message has QoS 1 and is answered: taken, or refused with the gateway's reason.
@@ -64,20 +64,20 @@ class Publisher:
         self._client.loop_stop()
 
     def publish(
-        self, messages: Iterable[Message], tell: Callable[[int], None] = lambda _: None
+        self, messages: Iterable[Message], on_progress: Callable[[int], None] = lambda _: None
     ) -> Answers:
-        """Publish messages and wait for all answers; `tell` hears how many there are so far."""
+        """Publish messages and wait for all answers; `on_progress` gets their number so far."""
         self._answers = Answers()
         sent = 0
         for topic, payload in messages:
             self._client.publish(topic, payload, qos=1)
             sent += 1
-            tell(self._answers.count)
+            on_progress(self._answers.count)
         seen = 0
         while seen < sent:
             self._wait(lambda: self._answers.count > seen, "no answer to a message")  # noqa: B023
             seen = self._answers.count
-            tell(seen)
+            on_progress(seen)
         return self._answers
 
     def _wait(self, done: Callable[[], bool], trouble: str) -> None:
@@ -87,13 +87,13 @@ class Publisher:
                     f"a client got {trouble} in {WAIT_SECONDS:g} s", fix="see `penstock doctor`"
                 )
 
-    def _hear_entry(self, *told: Any) -> None:
+    def _hear_entry(self, *arguments: Any) -> None:
         with self._news:
-            self.entry = str(told[3])
+            self.entry = str(arguments[3])
             self._news.notify_all()
 
-    def _hear_answer(self, *told: Any) -> None:
-        answer = str(told[3])
+    def _hear_answer(self, *arguments: Any) -> None:
+        answer = str(arguments[3])
         with self._news:
             if answer in {TAKEN, UNHEARD}:
                 self._answers.taken += 1

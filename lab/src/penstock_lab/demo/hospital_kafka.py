@@ -77,12 +77,12 @@ def run(story: Story) -> None:
         story.step("Start an MQTT broker, and the gateway in front of it")
         sections = _sections(cluster)
         place = stack.enter_context(set_up((RECEPTION, VISITOR), _documents(), sections))
-        story.tell(f"clients connect to the gateway on 127.0.0.1:{place.port}")
+        story.note(f"clients connect to the gateway on 127.0.0.1:{place.port}")
         with Database.open(place.store_url) as database:
-            _tell(story, folder, settings, place, database)
+            _run_steps(story, folder, settings, place, database)
 
 
-def _tell(
+def _run_steps(
     story: Story, folder: Path, settings: KafkaSettings, place: Place, database: Database
 ) -> None:
     store = CheckedDefinitions(Definitions(database))
@@ -129,7 +129,7 @@ def _add_readers(story: Story, officer: Administration) -> dict[str, str]:
     for audience, (user, role) in READERS.items():
         passwords[user] = secrets.token_urlsafe(16)
         officer.add_user(user, passwords[user], [role])
-        story.tell(f"{user} has the role {role}, and may read the view {audience}")
+        story.note(f"{user} has the role {role}, and may read the view {audience}")
     return passwords
 
 
@@ -195,7 +195,7 @@ def _run_views(
     from penstock.pipeline.service.manager import Manager  # noqa: PLC0415 - loads Spark
     from penstock.pipeline.session import open_session  # noqa: PLC0415 - loads Spark
 
-    story.step("Let Spark turn the topic into four topics (it takes a moment to start)")
+    story.step("Let Spark derive four topics from the topic (it takes a moment to start)")
     control = Control(pipeline.folder)
     definitions = store.current()[1]
     with story.console.status("Spark works …"):

@@ -2,7 +2,7 @@
 
 Rules that hold here:
 - Everything lives in a temporary folder on this machine, and is gone with the `with` block.
-- Users have passwords: drawn for this one time, and told to nobody but the demonstration.
+- Users have passwords: drawn for this one time, and known to the demonstration alone.
 """
 
 from __future__ import annotations

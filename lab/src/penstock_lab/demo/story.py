@@ -1,4 +1,4 @@
-"""How a demonstration tells its story: numbered steps, results that are checked.
+"""How a demonstration shows its story: numbered steps, results that are checked.
 
 Rules that hold here:
 - A demonstration expects something of every result and fails if it is otherwise: what
@@ -23,7 +23,7 @@ class DemoFailedError(PenstockError):
 
 
 class Story:
-    """Tells what happens, and keeps count of what was expected."""
+    """Shows what happens, and keeps count of what was expected."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -35,7 +35,7 @@ class Story:
         self._steps += 1
         self.console.print(Text.assemble((f"{self._steps}. ", "bold cyan"), (text, "bold")))
 
-    def tell(self, text: str) -> None:
+    def note(self, text: str) -> None:
         """Say something about the step."""
         self.console.print(Padding(Text(text), INDENT))
 

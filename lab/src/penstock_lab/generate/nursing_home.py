@@ -8,7 +8,7 @@ Rules that hold here:
 - The same seed gives the same house, message by message, as long as warnings come the same.
 - Stays are kept as stays; a room's samples are made one by one as they are asked for.
 - Only the rooms that a living group shares have sensors: nobody is followed to bed.
-- Whoever carries the messages tells the house of warnings (`House.warn`): the laboratory
+- Whoever carries the messages informs the house of warnings (`House.warn`): the laboratory
   answers them, and tests those who were positive again until they are not.
 """
 
@@ -59,7 +59,7 @@ LATENESS: Final = 15
 """Minutes by which people come or go early or late, at most."""
 
 
-class Sending(NamedTuple):
+class TimedMessage(NamedTuple):
     """A message: when, by whom, where, what."""
 
     at: int
@@ -170,7 +170,7 @@ class House:
             patient: name for name, held in self.people.treated.items() for patient in held
         }
         self._order = count()
-        self._errands: list[tuple[int, int, Sending]] = []
+        self._errands: list[tuple[int, int, TimedMessage]] = []
         self._requests = count(1)
 
     @property
@@ -195,7 +195,7 @@ class House:
 
     # --- what is published ---
 
-    def messages(self) -> Iterator[Sending]:
+    def messages(self) -> Iterator[TimedMessage]:
         """Yield all messages in order of time; answers to warnings among them."""
         for day in range(self.days):
             parts = (self._vital_signs(day), self._locations(day), self._bulletins(day))
@@ -206,7 +206,7 @@ class House:
         while self._errands and self._errands[0][0] < self.end:
             yield self._run_errand()
 
-    def _vital_signs(self, day: int) -> Iterator[Sending]:
+    def _vital_signs(self, day: int) -> Iterator[TimedMessage]:
         rounds = [
             (self.start + day * DAY_MS + hour * HOUR + self._minute(name) * 60_000, name)
             for name in self.people.patients
@@ -217,7 +217,7 @@ class House:
             signs = measure(self._courses[name], (at - self.start) / HOUR, draw)
             sensor = sensor_of(name)
             for word, value in signs._asdict().items():
-                yield Sending(at, sensor, f"physiological/{word}", {"pid": name, word: value})
+                yield TimedMessage(at, sensor, f"physiological/{word}", {"pid": name, word: value})
 
     def signs(self) -> Iterator[tuple[str, int, float, float, float]]:
         """Yield all vital signs: patient, hour since 1970, temperature, breaths, oxygen."""
@@ -245,11 +245,11 @@ class House:
         for number, name in enumerate(self.people.patients):
             if self._courses[name].secluded:
                 continue
-            for turn, (room, since, until, share) in enumerate(ROUTINE):
+            for place, (room, since, until, share) in enumerate(ROUTINE):
                 early, late = draw.randrange(LATENESS), draw.randrange(LATENESS)
                 present, visits = draw.random() < share, draw.random() < VISITS
                 group = number // GROUP
-                if visits and turn == AFTERNOON and group > 0:
+                if visits and place == AFTERNOON and group > 0:
                     # The first group has no visitors and visits nobody: see `SCRIPTS`.
                     group = max(1, (group + 1) % groups)
                 if present:
@@ -258,7 +258,7 @@ class House:
                     found.append(Stay(first, last, name, f"{room}-{group + 1}"))
         return sorted(found)
 
-    def _locations(self, day: int) -> Iterator[Sending]:
+    def _locations(self, day: int) -> Iterator[TimedMessage]:
         """Yield the samples of all rooms, tick by tick."""
         every = self.rooms_every
         waiting = self.stays(day)[::-1]
@@ -272,16 +272,16 @@ class House:
             present = [stay for stay in present if stay.last > at]
             for stay in present:
                 payload = {"pid": stay.patient, "location": stay.room}
-                yield Sending(at, stay.room, "location", payload)
+                yield TimedMessage(at, stay.room, "location", payload)
             at += every
 
-    def _bulletins(self, day: int) -> Iterator[Sending]:
+    def _bulletins(self, day: int) -> Iterator[TimedMessage]:
         """Yield what physicians write about their patients in the afternoon."""
         for number, name in enumerate(self.people.patients):
             at = self.start + day * DAY_MS + 17 * HOUR + number * 1000
             ill = self._courses[name].signs((at - self.start) / HOUR) != HEALTHY
             payload = {"pid": name, "condition": "ill" if ill else "well"}
-            yield Sending(at, self._physician[name], "bulletin", payload)
+            yield TimedMessage(at, self._physician[name], "bulletin", payload)
 
     # --- tests ---
 
@@ -293,26 +293,35 @@ class House:
 
     def _answer(self, patient: str, request: int, *, sample: int, at: int) -> None:
         positive = self._courses[patient].is_infected((sample - self.start) / HOUR)
-        payload = {"pid": patient, "result": positive, "testDate": tell(sample), "reqId": request}
-        self._send(Sending(at, "laboratory", "result", payload))
+        payload = {
+            "pid": patient,
+            "result": positive,
+            "testDate": format_date(sample),
+            "reqId": request,
+        }
+        self._send(TimedMessage(at, "laboratory", "result", payload))
 
-    def _send(self, message: Sending) -> None:
+    def _send(self, message: TimedMessage) -> None:
         heapq.heappush(self._errands, (message.at, next(self._order), message))
 
-    def _run_errand(self) -> Sending:
+    def _run_errand(self) -> TimedMessage:
         """Take the errand that is due; what follows from it becomes another."""
         at, _, message = heapq.heappop(self._errands)
         patient = message.payload["pid"]
         if message.topic == "result" and message.payload["result"]:
             # Small numbers are requests of physicians, great ones moments of activations.
-            payload = {"pid": patient, "testDate": tell(at + RETEST), "reqId": next(self._requests)}
-            self._send(Sending(at + RETEST, self._physician[patient], "prescription", payload))
+            payload = {
+                "pid": patient,
+                "testDate": format_date(at + RETEST),
+                "reqId": next(self._requests),
+            }
+            self._send(TimedMessage(at + RETEST, self._physician[patient], "prescription", payload))
         elif message.topic == "prescription":
             request = message.payload["reqId"]
             self._answer(patient, request, sample=at, at=at + RETEST_ANSWER)
         return message
 
 
-def tell(at: int) -> str:
+def format_date(at: int) -> str:
     """Return a moment as results have it."""
     return datetime.fromtimestamp(at / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

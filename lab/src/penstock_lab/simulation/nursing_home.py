@@ -17,18 +17,18 @@ from typing import Any, Final, NamedTuple
 
 from penstock.cep.steps import Publication, Transition
 from penstock.errors import DeniedError
-from penstock_lab.generate.nursing_home import HOUR, House, Sending
+from penstock_lab.generate.nursing_home import HOUR, House, TimedMessage
 from penstock_lab.simulation.in_process import InProcess
 
 OPEN_TO_SPECIALISTS: Final = frozenset({"Symptomatic", "Severe"})
 
 
-Tell = Callable[[int, float], None]
+OnProgress = Callable[[int, float], None]
 """Hears how far a house is, in milliseconds since 1970, and how many seconds behind its speed."""
 
 
-def tell_nobody(at: int, behind: float) -> None:
-    """Stand in where nobody wants to hear."""
+def ignore_progress(at: int, behind: float) -> None:
+    """Ignore the progress."""
 
 
 class Pace:
@@ -43,20 +43,20 @@ class Pace:
         self.behind = 0.0
         """By how many seconds the last message came late."""
 
-    def messages(self, tell: Tell = tell_nobody) -> Iterator[Sending]:
-        """Yield each message when it is due; `tell` hears of every hour that has passed."""
-        started, told = time.monotonic(), self.house.start
+    def messages(self, on_progress: OnProgress = ignore_progress) -> Iterator[TimedMessage]:
+        """Yield each message when it is due; `on_progress` hears of every hour that has passed."""
+        started, shown = time.monotonic(), self.house.start
         for message in self.house.messages():
             if self.speed is not None:
                 due = started + (message.at - self.house.start) / 1000 / self.speed
                 early = due - time.monotonic()
                 time.sleep(max(0.0, early))
                 self.behind = max(0.0, -early)
-            if message.at - told >= HOUR:
-                told = message.at
-                tell(told, self.behind)
+            if message.at - shown >= HOUR:
+                shown = message.at
+                on_progress(shown, self.behind)
             yield message
-        tell(self.house.end, self.behind)
+        on_progress(self.house.end, self.behind)
 
 
 class Step(NamedTuple):
@@ -99,7 +99,7 @@ Illness, tests and windows take their time: before that day only chance leads al
 """
 
 
-class Tally:
+class SimulationTally:
     """What came of the days."""
 
     def __init__(self) -> None:
@@ -141,7 +141,7 @@ class Simulation:
     def __init__(self, house: House, carrier: InProcess) -> None:
         self.house = house
         self.carrier = carrier
-        self.tally = Tally()
+        self.tally = SimulationTally()
         program = carrier.engine.program
         for scenario in program.scenarios.values():
             for it in program.plans[scenario.plan].evolutions:
@@ -152,15 +152,15 @@ class Simulation:
         carrier.on_transition = self._note
         carrier.on_publication = self._hear
 
-    def run(self, tell: Tell = tell_nobody, speed: float | None = None) -> float:
+    def run(self, on_progress: OnProgress = ignore_progress, speed: float | None = None) -> float:
         """Let all days pass; return by how many seconds that took too long for the speed."""
         pace = Pace(self.house, speed)
-        for message in pace.messages(tell):
+        for message in pace.messages(on_progress):
             self._publish(message)
         self.carrier.advance(self.house.end)
         return pace.behind
 
-    def _publish(self, message: Sending) -> None:
+    def _publish(self, message: TimedMessage) -> None:
         at, user, topic, payload = message
         verdict = self.carrier.publish(at, user, topic, payload)
         if not verdict.allowed:
@@ -178,7 +178,7 @@ class Simulation:
             for relative in self._relatives.get(patient, ()):
                 self._show("relative", relative, message, situation is not None)
 
-    def _show(self, who: str, user: str, message: Sending, opened: bool) -> None:  # noqa: FBT001
+    def _show(self, who: str, user: str, message: TimedMessage, opened: bool) -> None:  # noqa: FBT001
         """Ask whether somebody may read a message, and compare it with what should be."""
         _, publisher, topic, payload = message
         shown = self.carrier.may_read(user, topic, payload, publisher).allowed

@@ -19,7 +19,7 @@ from penstock.cli.output import console, table
 
 if TYPE_CHECKING:
     from penstock_lab.generate.nursing_home import House
-    from penstock_lab.simulation.nursing_home import Tally, Tell
+    from penstock_lab.simulation.nursing_home import OnProgress, SimulationTally
     from penstock_lab.simulation.through_gateway import GatewaySimulation
 
 LATE_SECONDS: Final = 1.0
@@ -28,7 +28,7 @@ TOO_FAST: Final = "messages take longer than they are apart; take a lower --spee
 _DAY: Final = 86_400_000
 
 
-def follow(house: House, run: Callable[[Tell], float]) -> float:
+def follow(house: House, run: Callable[[OnProgress], float]) -> float:
     """Show on standard error how far the house is, and once if it cannot keep its pace."""
     target = console(errors=True)
     columns = (
@@ -41,7 +41,7 @@ def follow(house: House, run: Callable[[Tell], float]) -> float:
         task = bar.add_task("", total=house.end - house.start, day=1, behind="")
         warned = False
 
-        def tell(at: int, behind: float) -> None:
+        def show_progress(at: int, behind: float) -> None:
             nonlocal warned
             passed = at - house.start
             day = min(house.days, passed // _DAY + 1)
@@ -51,10 +51,10 @@ def follow(house: House, run: Callable[[Tell], float]) -> float:
                 warned = True
                 target.print(f"on day {day} the house is {late}: {TOO_FAST}", style="yellow")
 
-        return run(tell)
+        return run(show_progress)
 
 
-def render(out: Console, house: House, tally: Tally, data: dict[str, Any]) -> None:
+def render(out: Console, house: House, tally: SimulationTally, data: dict[str, Any]) -> None:
     """Show what came of days in process."""
     shown = table("scenario", "from", "event", "to", "times")
     shown.columns[-1].justify = "right"

@@ -7,7 +7,7 @@ Rules that hold here:
   bulletins, and both are shown what situations let them see.
 - Nobody publishes what they may not: a message that is refused is none of the story's.
 - Each message waits for the answer to the one before. Where that takes longer than they are
-  apart the house falls behind, and its windows are too short for it: whoever runs it is told.
+  apart the house falls behind, and its windows are too short for it: whoever runs it is shown.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from penstock_lab.demo.nursing_home.clients import Clients
 from penstock_lab.generate.nursing_home import House
-from penstock_lab.simulation.nursing_home import Pace, Tell, tell_nobody
+from penstock_lab.simulation.nursing_home import OnProgress, Pace, ignore_progress
 
 
 class GatewaySimulation:
@@ -31,7 +31,7 @@ class GatewaySimulation:
         self.received: Counter[str] = Counter()
         self._answered: set[tuple[str, int]] = set()
 
-    def run(self, tell: Tell = tell_nobody, speed: float | None = None) -> float:
+    def run(self, on_progress: OnProgress = ignore_progress, speed: float | None = None) -> float:
         """Let all days pass; return by how many seconds that took too long for the speed."""
         for member in self.house.people.treated:
             self.clients.listen(member, "warning", "closecontact")
@@ -40,7 +40,7 @@ class GatewaySimulation:
         for relative in self.house.people.relatives:
             self.clients.listen(relative, "bulletin")
         pace = Pace(self.house, speed)
-        for message in pace.messages(tell):
+        for message in pace.messages(on_progress):
             allowed = self.clients.publish(message.user, message.topic, message.payload)
             (self.sent if allowed else self.refused)[message.topic] += 1
             self._take(message.at)

@@ -34,7 +34,7 @@ LINE_LIMIT = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Verb:
+class PromptCommand:
     """A command of the prompt: its parameters, those that may be left out, what it does."""
 
     parameters: tuple[str, ...]
@@ -42,21 +42,25 @@ class Verb:
     optional: int = 0
 
 
-VERBS = {
-    "addUser": Verb(("userName",), "Adds a user; the password is made up and written to a file."),
-    "deleteUser": Verb(("userName",), "Deletes a user."),
-    "addRole": Verb(("roleName", "permissions"), "Adds a role with permissions: A,B,…", 1),
-    "deleteRole": Verb(("roleName",), "Deletes a role."),
-    "addPermission": Verb(("roleName", "topicName"), "Adds a permission to a role."),
-    "removePermission": Verb(("roleName", "topicName"), "Removes a permission from a role."),
-    "assignRole": Verb(("userName", "roleName"), "Gives a role to a user."),
-    "removeRole": Verb(("userName", "roleName"), "Takes a role from a user."),
-    "userStatus": Verb(("userName",), "Prints the roles and permissions of a user."),
-    "roleStatus": Verb(("roleName",), "Prints the permissions and users of a role."),
-    "roles": Verb((), "Lists all roles."),
-    "users": Verb((), "Lists all users."),
-    "help": Verb((), "Prints this table."),
-    "exit": Verb((), "Ends."),
+COMMANDS = {
+    "addUser": PromptCommand(
+        ("userName",), "Adds a user; the password is made up and written to a file."
+    ),
+    "deleteUser": PromptCommand(("userName",), "Deletes a user."),
+    "addRole": PromptCommand(("roleName", "permissions"), "Adds a role with permissions: A,B,…", 1),
+    "deleteRole": PromptCommand(("roleName",), "Deletes a role."),
+    "addPermission": PromptCommand(("roleName", "topicName"), "Adds a permission to a role."),
+    "removePermission": PromptCommand(
+        ("roleName", "topicName"), "Removes a permission from a role."
+    ),
+    "assignRole": PromptCommand(("userName", "roleName"), "Gives a role to a user."),
+    "removeRole": PromptCommand(("userName", "roleName"), "Takes a role from a user."),
+    "userStatus": PromptCommand(("userName",), "Prints the roles and permissions of a user."),
+    "roleStatus": PromptCommand(("roleName",), "Prints the permissions and users of a role."),
+    "roles": PromptCommand((), "Lists all roles."),
+    "users": PromptCommand((), "Lists all users."),
+    "help": PromptCommand((), "Prints this table."),
+    "exit": PromptCommand((), "Ends."),
 }
 
 
@@ -69,12 +73,12 @@ def parse(line: str) -> tuple[str, list[str]]:
     if not words:
         return "", []
     named, *rest = words
-    verb = next((name for name in VERBS if name.lower() == named.lower()), None)
+    verb = next((name for name in COMMANDS if name.lower() == named.lower()), None)
     if verb is None:
-        near = difflib.get_close_matches(named, VERBS, n=1)
+        near = difflib.get_close_matches(named, COMMANDS, n=1)
         hint = f"did you mean {near[0]!r}?" if near else "`help` lists the commands"
         raise UsageError(f"there is no command {quote(named)}", fix=hint)
-    wanted = VERBS[verb].parameters
+    wanted = COMMANDS[verb].parameters
     found: dict[str, str] = {}
     while rest:
         word = rest.pop(0)
@@ -86,7 +90,7 @@ def parse(line: str) -> tuple[str, list[str]]:
             if not free:
                 raise UsageError(f"{verb} takes no {quote(word)}", fix=_usage(verb))
             found[free[0]] = word
-    needed = wanted[: len(wanted) - VERBS[verb].optional]
+    needed = wanted[: len(wanted) - COMMANDS[verb].optional]
     missing = [name for name in needed if name not in found]
     if missing:
         raise UsageError(f"{verb} needs {missing[0]}", fix=_usage(verb))
@@ -94,7 +98,7 @@ def parse(line: str) -> tuple[str, list[str]]:
 
 
 def _usage(verb: str) -> str:
-    return " ".join([f"write {verb}", *(f"<{name}>" for name in VERBS[verb].parameters)])
+    return " ".join([f"write {verb}", *(f"<{name}>" for name in COMMANDS[verb].parameters)])
 
 
 class Prompt:
@@ -177,6 +181,6 @@ class Prompt:
         if not verb:
             return
         shown = table("command", "parameters", "")
-        for name, found in VERBS.items():
+        for name, found in COMMANDS.items():
             shown.add_row(name, " ".join(f"<{item}>" for item in found.parameters), found.about)
         self._out.print(shown)

@@ -19,7 +19,7 @@ from penstock.cli.output import json_option, print_json, show, table
 from penstock.cli.session import configuration
 from penstock.config import Config, load
 from penstock.errors import UnavailableError
-from penstock.supervisor import PartStatus, RunFolder, Status
+from penstock.supervisor import PartStatus, RunFolder, SupervisorStatus
 from penstock.supervisor.supervisor import prepare
 from penstock.telemetry import configure, install_hooks
 
@@ -63,7 +63,7 @@ def up(ctx: click.Context, detach: bool, as_json: bool) -> None:
     supervisor.run(print_status if as_json else None)
 
 
-def print_status(status: Status) -> None:
+def print_status(status: SupervisorStatus) -> None:
     """Print one line of JSON for a change."""
     print_json(status_data(status))
     sys.stdout.flush()
@@ -110,7 +110,7 @@ def _detach(config: Config, *, as_json: bool) -> None:
         click.get_current_context().exit(UnavailableError.exit_code)
 
 
-def _settled(status: Status | None, pid: int) -> bool:
+def _settled(status: SupervisorStatus | None, pid: int) -> bool:
     """Whether every part runs or has been given up, or waits for one that has been."""
     if status is None or status.pid != pid:
         return False
@@ -161,7 +161,7 @@ def status(ctx: click.Context, as_json: bool) -> None:
         ctx.exit(UnavailableError.exit_code)
 
 
-def status_data(status: Status) -> dict[str, Any]:
+def status_data(status: SupervisorStatus) -> dict[str, Any]:
     """Return the status for machines: what the file says, and how long each state lasts."""
     data = status.model_dump(mode="json")
     now = time.time()
@@ -170,7 +170,7 @@ def status_data(status: Status) -> dict[str, Any]:
     return data
 
 
-def render_status(console: Console, status: Status) -> None:
+def render_status(console: Console, status: SupervisorStatus) -> None:
     """Draw the table of parts."""
     head = f"supervisor {status.pid}, up {show_seconds(time.time() - status.since)}"
     if status.monitor:

@@ -58,12 +58,12 @@ def command(
     """
     address = (host, port) if host and port else _listener(configuration(), host, port)
     password = SecretFile(password_file).read_text().encode() if password_file else None
-    wanted = Wanted(filter_, purpose, qos, count, as_json)
+    wanted = SubscriptionRequest(filter_, purpose, qos, count, as_json)
     asyncio.run(_follow(address, wanted, (user, password, client_id)))
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SubscriptionRequest:
     """What is asked for."""
 
     filter: str
@@ -86,7 +86,9 @@ def _listener(config: Config, host: str | None, port: int | None) -> tuple[str, 
 
 
 async def _follow(
-    address: tuple[str, int], wanted: Wanted, login: tuple[str | None, bytes | None, str]
+    address: tuple[str, int],
+    wanted: SubscriptionRequest,
+    login: tuple[str | None, bytes | None, str],
 ) -> None:
     from penstock.mqtt import PINGREQ, V5, Connect, Disconnect, Reader, Sender
 
@@ -124,7 +126,7 @@ async def _follow(
     outgoing.close()
 
 
-def _take(packet: Any, wanted: Wanted) -> tuple[bytes, int]:
+def _take(packet: Any, wanted: SubscriptionRequest) -> tuple[bytes, int]:
     """Deal with a packet; return what to answer, and how many messages were printed."""
     from penstock.mqtt import (
         FAILURE,
@@ -193,7 +195,7 @@ def _connect_otherwise(reason: int) -> str:
     return "see the log of the gateway"
 
 
-def _ask_otherwise(reason: int, wanted: Wanted) -> str | None:
+def _ask_otherwise(reason: int, wanted: SubscriptionRequest) -> str | None:
     from penstock.mqtt import ReasonCode
 
     if reason != ReasonCode.NOT_AUTHORIZED:
@@ -203,7 +205,7 @@ def _ask_otherwise(reason: int, wanted: Wanted) -> str | None:
     return "name a purpose that is allowed there with --purpose"
 
 
-def _announce(wanted: Wanted) -> None:
+def _announce(wanted: SubscriptionRequest) -> None:
     """Say that messages will come: until the first one nothing else shows it."""
     purpose = f" for {wanted.purpose}" if wanted.purpose else ""
     click.echo(f"subscribed to {wanted.filter}{purpose}", err=True)

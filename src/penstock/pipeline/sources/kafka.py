@@ -30,7 +30,7 @@ from penstock.components import JAR_SETS
 from penstock.config.sections.brokers import KafkaSettings
 from penstock.errors import UnavailableError, UsageError, quote
 from penstock.eventlog.connection import owned_name, require_bootstrap
-from penstock.eventlog.kafka import Description, KafkaLog
+from penstock.eventlog.kafka import KafkaLog, TopicDescription
 from penstock.pipeline.records.columns import MILLISECONDS, OFFSET, VALUE
 from penstock.pipeline.sources.event_log import SCHEMA
 from penstock.pipeline.sources.kafka_index import KafkaIndex, Piece
@@ -52,7 +52,7 @@ class KafkaSource:
         self._topic = log.topic(name)
         self._index = index
         self._rows = rows
-        self._seen: tuple[float, Description, Mapping[int, tuple[int, int]]] | None = None
+        self._seen: tuple[float, TopicDescription, Mapping[int, tuple[int, int]]] | None = None
         if not any(jars.name == CONNECTOR and jars.version() for jars in JAR_SETS):
             raise UnavailableError(
                 "the jars of Spark's connector for Kafka were not found", fix="fetch: make setup"
@@ -65,7 +65,7 @@ class KafkaSource:
         found, ends = self._look()
         return self._index.take_in(found.identity, ends, self._rows)
 
-    def _look(self) -> tuple[Description, Mapping[int, tuple[int, int]]]:
+    def _look(self) -> tuple[TopicDescription, Mapping[int, tuple[int, int]]]:
         """Ask the brokers what there is."""
         self._seen, began = None, time.monotonic()
         found = self._topic.describe()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.cli.kafka.prompt import VERBS, parse
+from penstock.cli.kafka.prompt import COMMANDS, parse
 from penstock.errors import UsageError
 
 
@@ -46,7 +46,7 @@ def test_mistakes_are_told(line: str, said: str) -> None:
 
 
 def test_all_commands_are_there() -> None:
-    assert set(VERBS) == {
+    assert set(COMMANDS) == {
         "addUser", "deleteUser", "addRole", "deleteRole", "addPermission", "removePermission",
         "assignRole", "removeRole", "userStatus", "roleStatus", "roles", "users", "exit", "help",
     }  # fmt: skip

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.cli import main
 from penstock.cli.service.supervisor import COLOURS, show_seconds
-from penstock.supervisor import PartStatus, RunFolder, Status
+from penstock.supervisor import PartStatus, RunFolder, SupervisorStatus
 from penstock.supervisor.lifecycle import PartState
 
 
@@ -26,7 +26,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def status(overall: str = "running", **part: object) -> Status:
+def status(overall: str = "running", **part: object) -> SupervisorStatus:
     given = {
         "part": "broker",
         "state": "running",
@@ -35,7 +35,7 @@ def status(overall: str = "running", **part: object) -> Status:
         "address": "127.0.0.1:1884",
         **part,
     }
-    return Status.model_validate(
+    return SupervisorStatus.model_validate(
         {
             "state": overall,
             "pid": 42,

@@ -19,7 +19,7 @@ from penstock_lab.bench.load.fleet import Fleet, LoadError
 from penstock_lab.bench.load.generator import LoadGenerator
 from penstock_lab.bench.load.open import OpenLoop, percentile
 from penstock_lab.bench.load.plan import fan_out, mesh, pairs, topics_of
-from penstock_lab.bench.load.usage import Meter
+from penstock_lab.bench.load.usage import UsageMeter
 
 
 @pytest.mark.needs("mosquitto")
@@ -188,7 +188,7 @@ def test_a_closed_loop_notices_losses_and_copies(
 ) -> None:
     fleet = Fleet(mesh(4), crooked(cheat).port)
     with pytest.raises(LoadError, match="another number of messages"):
-        ClosedLoop(fleet, 4).run(seconds=0.3, warm_up=0.0, meter=Meter({}))
+        ClosedLoop(fleet, 4).run(seconds=0.3, warm_up=0.0, meter=UsageMeter({}))
     fleet.close()
 
 
@@ -198,7 +198,7 @@ def test_an_open_loop_notices_losses_and_copies(
 ) -> None:
     fleet = Fleet(mesh(4), crooked(cheat).port)
     with pytest.raises(LoadError, match="another number of messages"):
-        OpenLoop(fleet).run(rate=100, seconds=0.3, warm_up=0.0, meter=Meter({}))
+        OpenLoop(fleet).run(rate=100, seconds=0.3, warm_up=0.0, meter=UsageMeter({}))
     fleet.close()
 
 
@@ -207,14 +207,14 @@ def test_a_closed_loop_notices_messages_that_nobody_sent(
 ) -> None:
     fleet = Fleet(mesh(4), crooked(rename).port)
     with pytest.raises(LoadError, match="what nobody sent"):
-        ClosedLoop(fleet, 4).run(seconds=5, warm_up=0.0, meter=Meter({}))
+        ClosedLoop(fleet, 4).run(seconds=5, warm_up=0.0, meter=UsageMeter({}))
     fleet.close()
 
 
 def test_an_open_loop_notices_other_packets(crooked: Callable[..., Crooked], hurry: None) -> None:
     fleet = Fleet(mesh(4), crooked(intrude).port)
     with pytest.raises(LoadError, match="what nobody sent: d000"):
-        OpenLoop(fleet).run(rate=100, seconds=0.3, warm_up=0.0, meter=Meter({}))
+        OpenLoop(fleet).run(rate=100, seconds=0.3, warm_up=0.0, meter=UsageMeter({}))
     fleet.close()
 
 
@@ -242,7 +242,7 @@ def test_every_message_has_the_size_that_counting_assumes(crooked: Callable[...,
 
 
 def test_a_meter_sees_the_work_of_a_process() -> None:
-    meter = Meter({"self": os.getpid()})
+    meter = UsageMeter({"self": os.getpid()})
     meter.start()
     sum(range(3_000_000))
     used = meter.stop()

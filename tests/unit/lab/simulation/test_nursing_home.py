@@ -12,7 +12,7 @@ from penstock_lab.demo.nursing_home.definitions import (
     read_rules,
     set_pace,
 )
-from penstock_lab.generate.nursing_home import House, Sending
+from penstock_lab.generate.nursing_home import House, TimedMessage
 from penstock_lab.simulation.in_process import InProcess
 from penstock_lab.simulation.nursing_home import SCRIPTED, Simulation, Step
 
@@ -79,7 +79,7 @@ def test_a_message_that_is_denied_ends_the_simulation(monkeypatch: pytest.Monkey
     house = House(10, 1, 1, rooms_every=MINUTE)
     people = make_documents(house.people.documents())
     simulation = Simulation(house, InProcess([*read_rules(), *people]))
-    stray = Sending(house.start, "specialist-1", "result", {"pid": "patient-1"})
+    stray = TimedMessage(house.start, "specialist-1", "result", {"pid": "patient-1"})
     monkeypatch.setattr(house, "messages", lambda: iter([stray]))
     with pytest.raises(DeniedError, match="specialist-1 may not publish to result"):
         simulation.run()

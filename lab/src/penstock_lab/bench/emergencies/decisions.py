@@ -60,7 +60,7 @@ when: e.time.hour() < 6 && o.patientId in s.pSet
 """
 
 
-class Question(NamedTuple):
+class DecisionRequest(NamedTuple):
     """What is asked: who reads or writes what."""
 
     action: Action
@@ -126,7 +126,9 @@ class Home:
             }
             yield Document("preference", patient, body)
 
-    def draw_questions(self, topics: tuple[str, ...], action: Action = "read") -> list[Question]:
+    def draw_questions(
+        self, topics: tuple[str, ...], action: Action = "read"
+    ) -> list[DecisionRequest]:
         """Draw questions that differ in principal, topic or patient."""
         principals = [name for names in self._people.values() for name in names]
         if topics == ("night",) or action == "write":
@@ -139,7 +141,7 @@ class Home:
                 patients = self._concerned.get(principal, patients)
             drawn[principal, self._draw.choice(topics), self._draw.choice(patients)] = None
         return [
-            Question(
+            DecisionRequest(
                 action,
                 self.access.principal(principal, None),
                 topic,
@@ -149,7 +151,7 @@ class Home:
             for principal, topic, patient in drawn
         ]
 
-    def time_decisions(self, questions: list[Question]) -> float:
+    def time_decisions(self, questions: list[DecisionRequest]) -> float:
         """Return microseconds for each question."""
         decide, board, e = self.access.decide, self.board, self.e
         started = time.thread_time_ns()
@@ -157,7 +159,7 @@ class Home:
             decide(action, principal, Message(topic, payload, user=publisher), e, board)
         return (time.thread_time_ns() - started) / len(questions) / 1e3
 
-    def time_payloads(self, questions: list[Question]) -> float:
+    def time_payloads(self, questions: list[DecisionRequest]) -> float:
         """Return microseconds for making a message and finding its patient."""
         about = self.access.about
         started = time.thread_time_ns()

@@ -14,7 +14,7 @@ from penstock_lab.bench.gateway.rungs import FOP_CACHED
 from penstock_lab.bench.gateway.server import GatewayServer
 from penstock_lab.bench.load.generator import LoadGenerator
 from penstock_lab.bench.load.open import RoundTrips
-from penstock_lab.bench.load.plan import Plan, fan_out, pairs
+from penstock_lab.bench.load.plan import LoadPlan, fan_out, pairs
 
 
 def measure(folder: Path, broker: MosquittoServer, *, count: int, seconds: float) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def measure(folder: Path, broker: MosquittoServer, *, count: int, seconds: float
 
 
 def _run(
-    plan: Plan, port: int, pids: dict[str, int], rate: float, seconds: float, *, qos: int
+    plan: LoadPlan, port: int, pids: dict[str, int], rate: float, seconds: float, *, qos: int
 ) -> dict[str, float]:
     with LoadGenerator(plan, port, qos=qos) as load:
         trips = load.open(rate=rate, seconds=seconds, warm_up=1.0, pids=pids)

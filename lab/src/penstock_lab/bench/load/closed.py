@@ -27,7 +27,7 @@ from penstock_lab.bench.load.fleet import (
     LoadError,
     closed_by_peer,
 )
-from penstock_lab.bench.load.usage import Meter
+from penstock_lab.bench.load.usage import UsageMeter
 
 DRAIN_SECONDS = 15.0
 WINDOW_BYTES = 1 << 16
@@ -116,7 +116,7 @@ class ClosedLoop:
             for number, client in enumerate(fleet.clients)
         }
 
-    def run(self, *, seconds: float, warm_up: float, meter: Meter) -> Throughput:
+    def run(self, *, seconds: float, warm_up: float, meter: UsageMeter) -> Throughput:
         """Run the loop, measure after the warm-up, and await what is on its way."""
         self.fleet.start_afresh()
         self._sending = True

@@ -19,7 +19,7 @@ from collections import deque
 
 from penstock.errors import UnavailableError, quote
 from penstock.mqtt import V3, Connect, Publish, RequestedSubscription, Subscribe
-from penstock_lab.bench.load.plan import Party, Plan
+from penstock_lab.bench.load.plan import LoadPlan, Party
 
 PUBACK = 0x40
 PUBACK_SIZE = 4
@@ -65,7 +65,7 @@ class LoadClient:
 class Fleet:
     """All clients of a plan, connected and subscribed."""
 
-    def __init__(self, plan: Plan, port: int, *, qos: int = 0, payload: int = 64) -> None:
+    def __init__(self, plan: LoadPlan, port: int, *, qos: int = 0, payload: int = 64) -> None:
         self.plan = plan
         self.port = port
         self.qos = qos

@@ -24,7 +24,7 @@ from penstock.components import processes
 from penstock_lab.bench.load.closed import Throughput
 from penstock_lab.bench.load.fleet import LoadError
 from penstock_lab.bench.load.open import RoundTrips
-from penstock_lab.bench.load.plan import Plan
+from penstock_lab.bench.load.plan import LoadPlan
 
 _STOP_SECONDS = 10.0
 WINDOW = 4
@@ -47,7 +47,7 @@ def raise_descriptor_limit(wanted: int) -> int:
 class LoadGenerator(processes.Server):
     """The generator's process, connected as long as the `with` block lasts."""
 
-    def __init__(self, plan: Plan, port: int, *, qos: int = 0, payload: int = 64) -> None:
+    def __init__(self, plan: LoadPlan, port: int, *, qos: int = 0, payload: int = 64) -> None:
         self.plan = plan
         self.port = port
         self._setup = {"plan": plan.as_json(), "port": port, "qos": qos, "payload": payload}

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from penstock.errors import quote
 from penstock_lab.bench.load.closed import DRAIN_SECONDS
 from penstock_lab.bench.load.fleet import PUBACK, PUBACK_SIZE, Fleet, LoadClient, LoadError
-from penstock_lab.bench.load.usage import Meter
+from penstock_lab.bench.load.usage import UsageMeter
 
 _MOMENT = struct.Struct("!d")
 _IDLE_SECONDS = 0.05
@@ -61,7 +61,7 @@ class OpenLoop:
         }
         self._tail = bytes(fleet.payload - _MOMENT.size)
 
-    def run(self, *, rate: float, seconds: float, warm_up: float, meter: Meter) -> RoundTrips:
+    def run(self, *, rate: float, seconds: float, warm_up: float, meter: UsageMeter) -> RoundTrips:
         """Send `rate` messages per second, measure after the warm-up, await the rest."""
         self.fleet.start_afresh()
         self._trips, self._late = [], []

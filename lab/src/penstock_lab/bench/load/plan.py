@@ -32,7 +32,7 @@ class Party:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LoadPlan:
     """The clients of a load, and which of them answers for which.
 
     `source[i]` is the client whose messages client `i` receives; -1 for one that only
@@ -48,7 +48,7 @@ class Plan:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Plan:
+    def from_json(cls, data: dict[str, Any]) -> LoadPlan:
         """Read what `as_json` wrote."""
         parties = tuple(
             Party(item["client_id"], tuple(item["topics"]), tuple(item["filters"]))
@@ -80,7 +80,7 @@ def with_purpose(text: str, purpose: str | None) -> str:
     return f"!AP/{text}{{{purpose}}}" if purpose else text
 
 
-def mesh(clients: int, purpose: str | None = None) -> Plan:
+def mesh(clients: int, purpose: str | None = None) -> LoadPlan:
     """Every client publishes, and subscribes to the three topics of one other client."""
     if clients < 2:  # noqa: PLR2004 - a client does not listen to itself
         raise UsageError(f"a mesh of {clients} clients", fix="use at least 2")
@@ -90,23 +90,23 @@ def mesh(clients: int, purpose: str | None = None) -> Plan:
         Party(f"mesh-{number:05}", topics_of(number), filters_of(source[number], purpose))
         for number in range(clients)
     )
-    return Plan(parties, source)
+    return LoadPlan(parties, source)
 
 
-def pairs(count: int, purpose: str | None = None) -> Plan:
+def pairs(count: int, purpose: str | None = None) -> LoadPlan:
     """Make pairs of one publisher and one subscriber each."""
     publishers = tuple(Party(f"from-{n:05}", topics_of(n)[:1]) for n in range(count))
     subscribers = tuple(
         Party(f"to-{n:05}", filters=filters_of(n, purpose)[:1]) for n in range(count)
     )
     source = (-1,) * count + tuple(range(count))
-    return Plan(publishers + subscribers, source)
+    return LoadPlan(publishers + subscribers, source)
 
 
-def fan_out(receivers: int, purpose: str | None = None) -> Plan:
+def fan_out(receivers: int, purpose: str | None = None) -> LoadPlan:
     """One publisher, and many subscribers to its one topic."""
     publisher = Party("from-00000", topics_of(0)[:1])
     subscribers = tuple(
         Party(f"to-{n:05}", filters=filters_of(0, purpose)[:1]) for n in range(receivers)
     )
-    return Plan((publisher, *subscribers), (-1,) + (0,) * receivers, receivers)
+    return LoadPlan((publisher, *subscribers), (-1,) + (0,) * receivers, receivers)

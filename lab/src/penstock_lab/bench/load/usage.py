@@ -39,7 +39,7 @@ OTHERS = "others"
 """The name under which a meter counts what all other processes use."""
 
 
-class Meter:
+class UsageMeter:
     """The CPU seconds of named processes, of this one and of all others, between two moments."""
 
     def __init__(self, pids: Mapping[str, int]) -> None:

@@ -15,13 +15,13 @@ from penstock.errors import PenstockError
 from penstock_lab.bench.load.closed import ClosedLoop
 from penstock_lab.bench.load.fleet import Fleet
 from penstock_lab.bench.load.open import OpenLoop
-from penstock_lab.bench.load.plan import Plan
-from penstock_lab.bench.load.usage import Meter
+from penstock_lab.bench.load.plan import LoadPlan
+from penstock_lab.bench.load.usage import UsageMeter
 
 
 def obey(fleet: Fleet, order: dict[str, Any]) -> dict[str, Any]:
     """Carry out one order."""
-    meter = Meter(order["pids"])
+    meter = UsageMeter(order["pids"])
     times = {"seconds": order["seconds"], "warm_up": order["warm_up"], "meter": meter}
     if order["loop"] == "closed":
         return dataclasses.asdict(ClosedLoop(fleet, order["window"]).run(**times))
@@ -40,7 +40,7 @@ def main() -> None:
     try:
         setup = json.loads(sys.stdin.readline())
         fleet = Fleet(
-            Plan.from_json(setup["plan"]),
+            LoadPlan.from_json(setup["plan"]),
             setup["port"],
             qos=setup["qos"],
             payload=setup["payload"],

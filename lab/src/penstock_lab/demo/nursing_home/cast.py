@@ -84,7 +84,7 @@ class Cast:
         return self._clients.publish(user, topic, payload)
 
     def sit_together(self, room: str, *patients: str) -> None:
-        """Let the sensor of a room tell who is there, twice in case a second ends between."""
+        """Let the sensor of a room report who is there, twice in case a second ends between."""
         for _ in range(2):
             for patient in patients:
                 self.publish(room, "location", pid=patient, location=room)

@@ -3,7 +3,7 @@
 Rules that hold here:
 - Each is a client of its own, named and authenticated as its user; it connects when it is
   first needed.
-- What is heard is put in one queue; whoever tells the story takes it out.
+- What is heard is put in one queue; the story takes it out.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Clients(AbstractContextManager["Clients"]):
         """Let a user subscribe, and hear what comes."""
         client = self.join(user)
         answers: queue.SimpleQueue[list[Any]] = queue.SimpleQueue()
-        client.on_subscribe = lambda *told: answers.put(told[3])
+        client.on_subscribe = lambda *arguments: answers.put(arguments[3])
 
         def hear(_: Any, __: Any, message: MQTTMessage) -> None:
             try:

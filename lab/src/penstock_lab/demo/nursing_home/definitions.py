@@ -1,7 +1,7 @@
 """The definitions of the nursing home, for any number of people and any pace.
 
 Rules that hold here:
-- The files beside this one are the case study. What differs for a simulation is changed in
+- The files in this folder are the case study. What differs for a simulation is changed in
   the documents: who is there, how often rooms are sampled, and how long windows last.
 """
 

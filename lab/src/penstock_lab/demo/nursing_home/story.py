@@ -1,6 +1,6 @@
 """The nursing home: an emergency opens data to those who can help, and closes it again.
 
-Sensors publish vital signs, rooms tell who is there, physicians and the laboratory do their
+Sensors publish vital signs, rooms report who is there, physicians and the laboratory do their
 work. Nobody changes a policy in the whole story: what happens moves patients from situation
 to situation, and what people receive follows.
 
@@ -8,7 +8,7 @@ Rules that hold here:
 - Everything is real: a broker, the gateway as a process, and a client for each of the cast.
 - Time passes quickly: the windows of two days last `WINDOW` seconds. Whatever must last is
   measured again before it is looked at, as sensors would.
-- After each turn everybody must have received exactly what the story says.
+- After each step everybody must have received exactly what the story says.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WHO = ("nurse-1", "laboratory", "officer", "stranger", "sensor-1", "sensor-2", "
 NOTICES = f"""
 kind: policy
 name: anyone/notices
-description: What tells the demonstration that a round is over.
+description: Marks the end of a round of the demonstration.
 subject: anyone
 filter: {END}
 allow: read
@@ -45,15 +45,15 @@ allow: write
 
 
 def run(story: Story) -> None:
-    """Tell the whole story, and check each of its turns."""
+    """Run all steps, and check each of them."""
     story.step("Start a broker and the gateway, with the case study's definitions")
-    # Rooms tell once a second who is there, by the clock on the wall.
+    # Rooms report once a second who is there, by the clock on the wall.
     rules = set_pace(read_rules(), speed=SPEED, rooms_every=round(1000 * SPEED))
     documents = [*rules, *read_people(), *read_text(NOTICES).documents]
     with set_up([*LISTENERS, *WHO], documents) as place, Cast(place, LISTENERS) as cast:
         kinds = Counter(it.kind for it in documents)
         policies = kinds["policy"] + kinds["emergency-policy"]
-        story.tell(
+        story.note(
             f"{kinds['event']} event types, {kinds['plan']} plans and {policies} policies; "
             f"two days pass in {WINDOW:.0f} s"
         )
@@ -199,7 +199,7 @@ def _recovery(story: Story, cast: Cast) -> None:
     cast.sit_together("room-1", ILL)
     cast.expect(story, {}, "a negative test ends the case: nobody sees where the patient is")
     story.expect(
-        "the history tells each step",
+        "the history shows each step",
         actual=cast.history("covid", ILL),
         wanted=[
             "Symptom: ⊥ → Suspected",

@@ -6,11 +6,11 @@ import pytest
 
 from penstock.errors import UsageError
 from penstock.model.topics import matches
-from penstock_lab.bench.load.plan import Plan, fan_out, filters_of, mesh, pairs, topics_of
+from penstock_lab.bench.load.plan import LoadPlan, fan_out, filters_of, mesh, pairs, topics_of
 
 
 @pytest.mark.parametrize("plan", [mesh(7), mesh(250), pairs(20), fan_out(30)])
-def test_every_topic_reaches_exactly_the_receivers_of_the_plan(plan: Plan) -> None:
+def test_every_topic_reaches_exactly_the_receivers_of_the_plan(plan: LoadPlan) -> None:
     everyone = list(zip(plan.parties, plan.source, strict=True))
     for number, publisher in enumerate(plan.parties[:5]):
         for topic in publisher.topics:
@@ -23,7 +23,7 @@ def test_every_topic_reaches_exactly_the_receivers_of_the_plan(plan: Plan) -> No
 
 
 @pytest.mark.parametrize("plan", [mesh(250), pairs(1000), fan_out(1000)])
-def test_topics_have_one_length_and_clients_one_name_each(plan: Plan) -> None:
+def test_topics_have_one_length_and_clients_one_name_each(plan: LoadPlan) -> None:
     assert len({len(topic) for party in plan.parties for topic in party.topics}) == 1
     assert len({party.client_id for party in plan.parties}) == len(plan.parties)
 
@@ -45,4 +45,4 @@ def test_a_purpose_makes_the_filters_subscriptions_for_it() -> None:
 
 def test_a_plan_survives_json() -> None:
     plan = pairs(3, "billing")
-    assert Plan.from_json(json.loads(json.dumps(plan.as_json()))) == plan
+    assert LoadPlan.from_json(json.loads(json.dumps(plan.as_json()))) == plan

@@ -12,7 +12,7 @@ import pytest
 from penstock.config.secrets import SecretVariable
 from penstock.config.sections.brokers import KafkaSettings
 from penstock.errors import UnavailableError
-from penstock.kafka.broker_connection import BrokerConnection
+from penstock.kafka.admin_connection import AdminConnection
 
 
 @contextmanager
@@ -60,12 +60,12 @@ def password(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_strange_answers(answer: bytes, said: str) -> None:
     with answering(answer) as port, pytest.raises(UnavailableError, match=said):
-        BrokerConnection.open(settings(port))
+        AdminConnection.open(settings(port))
 
 
 def test_all_brokers_that_cannot_be_reached_are_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         free = taken.getsockname()[1]
     with pytest.raises(UnavailableError, match=f"127.0.0.1:{free}: Connection refused; 127") as why:
-        BrokerConnection.open(settings(free, free))
+        AdminConnection.open(settings(free, free))
     assert "kafka.bootstrap" in str(why.value)

@@ -59,7 +59,7 @@ _CODES = {
 }
 
 
-class BrokerConnection(ExitStack):
+class AdminConnection(ExitStack):
     """A connection to one broker, logged in; use it as a context manager."""
 
     def __init__(self, connection: socket.socket, address: str) -> None:
