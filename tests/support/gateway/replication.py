@@ -1,8 +1,9 @@
-"""A detector that is only a list, for gateways that share it over real connections."""
+"""A detector that is only a list, for gateways that share it."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -15,6 +16,7 @@ from penstock.gateway.replication.leader import ReplicationLeader
 from penstock.gateway.replication.link import ReplicationTerms
 from penstock.gateway.replication.messages import PublishRequest, SituationRow
 from penstock.policy.access.emergencies import SituationBoard
+from tests.support.gateway.memory_network import memory_network
 
 TERMS: Final = ReplicationTerms(
     derive_secret(b"k" * 32), largest=1 << 20, lease=30.0, patience=60.0
@@ -157,9 +159,12 @@ def make_follower(
     return follower, board, lost
 
 
-def run(work: Callable[[], Awaitable[None]]) -> None:
+def run(work: Callable[[], Awaitable[None]], *, sockets: bool = False) -> None:
+    """Run a test; connections stay within its loop, or with `sockets` go through the system."""
+
     async def main() -> None:
-        async with asyncio.timeout(2 * LONG):
-            await work()
+        with contextlib.nullcontext() if sockets else memory_network():
+            async with asyncio.timeout(2 * LONG):
+                await work()
 
     asyncio.run(main())

@@ -228,7 +228,7 @@ def test_no_situation_outlives_its_time_at_another_gateway(seed: int) -> None:
         follower.leave("the test ends")
 
     try:
-        run(work)
+        run(work, sockets=True)
     finally:
         stage.over.set()
         thread.join()

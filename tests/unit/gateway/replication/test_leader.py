@@ -1,4 +1,4 @@
-"""Leader and follower over real connections, around a detector that is only a list."""
+"""Leader and follower, around a detector that is only a list."""
 
 from __future__ import annotations
 
@@ -276,4 +276,4 @@ def test_each_message_counts_once_in_order_across_hand_overs(seed: int) -> None:
             follower.leave("the test ends")
         home.detector.kill()
 
-    run(work)
+    run(work, sockets=seed % 2 == 0)
