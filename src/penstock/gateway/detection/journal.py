@@ -141,18 +141,18 @@ class Journal:
         elif self._size > self._limit:
             self._backend.fork_snapshot(self.number, self.reach(ticket))
             self._size = 0
-        written = await self._write(lambda: self._backend.write(batch, snapshot))
+        written = await self._write(batch, snapshot)
         if not written:
             ticket = self.added
             self._records, self._steps, self._settled = [], [], []
         self.durable = ticket
         self._call_back(durable=written)
 
-    async def _write(self, write: Callable[[], Awaitable[None]]) -> bool:
+    async def _write(self, batch: JournalBatch, snapshot: Snapshot | None) -> bool:
         """Retry a write until it is done; False where the lease is lost."""
         while True:
             try:
-                await write()
+                await self._backend.write(batch, snapshot)
             except ClaimLostError as error:
                 self._backend.handle_failure(error)
                 return False

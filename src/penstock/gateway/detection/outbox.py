@@ -1,16 +1,15 @@
-"""Messages of actions that are not done with yet; they outlive a restart.
+"""The outbox: messages of actions that are not sent yet; the journal restores it.
 
-    put ──▶ fresh: not detected yet ──▶ detected, to be sent ──▶ done: sent, or given up
+    put ──▶ fresh: not detected yet ──▶ detected, to be sent ──▶ settled: sent, or given up
 
 Rules that hold here:
-- Publications are numbered in the order in which they came up. That order follows from the
-  steps alone: whoever repeats the steps gives the same numbers.
-- What became of one is noted in the journal by its number: that it was detected, that it is
-  done with. After a restart those that are fresh are detected, once, and those that are not
-  done with are sent: each at least once.
-- One that was detected leads no further: it is kept with the depth 0, which no other has.
-- How many may wait is for those to decide who carry them out: whatever they give up is
-  noted, too, so that who repeats the steps decides nothing anew.
+- Publications are numbered in order. The order follows from the steps alone: a replay gives the
+  same numbers.
+- The journal has for each number that it was detected, and that it is settled. After a restart
+  fresh publications are detected, once, and those that are not settled are sent, at least once.
+- A detected publication leads no further: it is kept with the depth 0, which no other has.
+- `publishing.actions` limits how many may wait. What it gives up is settled in the journal, too,
+  so that a replay decides nothing anew.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ _DETECTED: Final = b"#detected "
 
 
 class Outbox:
-    """What actions want published and is not done with."""
+    """The publications of actions that are not settled."""
 
     def __init__(self) -> None:
         self.waiting: dict[int, Publication] = {}
         self.last = 0
 
     def put(self, publications: Iterable[Publication]) -> None:
-        """Take publications in, in their order."""
+        """Add publications, in their order."""
         for publication in publications:
             self.last += 1
             self.waiting[self.last] = publication
@@ -47,19 +46,19 @@ class Outbox:
         return [number for number, it in self.waiting.items() if not it.depth]
 
     def pass_on(self, numbers: Sequence[int]) -> bytes:
-        """Note that some, in their order, were detected; return what the journal keeps of it."""
+        """Mark some, in their order, as detected; return the line for the journal."""
         self._pass_on(numbers)
         return _DETECTED + b"%d-%d" % (numbers[0], numbers[-1])
 
     def settle(self, numbers: Iterable[int]) -> bytes:
-        """Be done with some; return what the journal has to keep of that."""
+        """Settle some; return the line for the journal."""
         done = list(numbers)
         for number in done:
             self.waiting.pop(number, None)
         return _DONE + ",".join(map(str, done)).encode()
 
     def replay(self, line: bytes) -> bool:
-        """Repeat what the journal kept, if it is about the outbox."""
+        """Replay a line of the journal, if it is about the outbox."""
         if line.startswith(_DONE):
             for number in line[len(_DONE) :].split(b","):
                 self.waiting.pop(int(number), None)

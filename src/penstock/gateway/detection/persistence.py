@@ -67,7 +67,7 @@ class DetectionState(NamedTuple):
         return len(head).to_bytes(_SIZE, "big") + head + saved
 
     def replay(self, line: bytes) -> None:
-        """Repeat a line of the journal."""
+        """Replay a line of the journal."""
         if not (
             self.outbox.replay(line)
             or self.applied_submissions.replay(line)

@@ -7,10 +7,10 @@
 
 Rules that hold here:
 - No sockets here: bytes in, messages out.
-- Both ways have a key of their own. Messages are numbered, so that none can be repeated, left
-  out or exchanged. Who does not have the secret cannot make the first of them.
-- What is recorded today cannot be read when the secret becomes known: keys last as long as
-  the connection.
+- Each direction has a key of its own. Messages are numbered, so that none can be replayed,
+  dropped or reordered. Without the secret nobody can make the first of them.
+- Forward secrecy: keys last as long as the connection, so that what is recorded today cannot be
+  read when the secret becomes known.
 - Before the other is known to be a gateway its messages may have 128 bytes; then up to a limit.
 """
 

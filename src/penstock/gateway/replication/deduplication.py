@@ -42,7 +42,7 @@ class Fingerprint(NamedTuple):
     """Whether it says that it was sent before."""
 
     def line(self) -> bytes:
-        """Return what the journal keeps."""
+        """Return the line for the journal."""
         return _FINGERPRINT_LINE + f"{self.sender} {self.content}".encode("ascii")
 
 
@@ -73,7 +73,7 @@ class Qos2Duplicates:
             del self.known[next(iter(self.known))]
 
     def replay(self, line: bytes) -> bool:
-        """Repeat a line of the journal, if it is about a QoS 2 message."""
+        """Replay a line of the journal, if it is about a QoS 2 message."""
         if not line.startswith(_FINGERPRINT_LINE):
             return False
         sender, content = line[len(_FINGERPRINT_LINE) :].decode("ascii").split(" ")
@@ -90,7 +90,7 @@ class SubmissionId(NamedTuple):
     """The lowest number that this follower may still resubmit."""
 
     def line(self) -> bytes:
-        """Return what the journal keeps."""
+        """Return the line for the journal."""
         return _SUBMISSION_LINE + f"{self.follower} {self.number} {self.oldest}".encode("ascii")
 
 
@@ -116,7 +116,7 @@ class AppliedSubmissions:
             del self._applied[next(iter(self._applied))]
 
     def replay(self, line: bytes) -> bool:
-        """Repeat a line of the journal, if it is about a submission."""
+        """Replay a line of the journal, if it is about a submission."""
         if not line.startswith(_SUBMISSION_LINE):
             return False
         name, number, oldest = line[len(_SUBMISSION_LINE) :].split(b" ")
