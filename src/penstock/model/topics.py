@@ -79,11 +79,6 @@ def check_filter(text: str) -> str:
     return text
 
 
-def has_wildcard(filter_: str) -> bool:
-    """Tell whether a filter can match more than one topic."""
-    return filter_.endswith(_REST) or _ONE in filter_
-
-
 @dataclass(frozen=True, slots=True)
 class SubscribedFilter:
     """What a SUBSCRIBE names: the filter that matches and, if shared, the group."""

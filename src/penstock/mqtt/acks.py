@@ -83,7 +83,7 @@ _A = TypeVar("_A", bound=Ack)
 def read_ack(cursor: Cursor, version: int, sender: Sender, kind: type[_A]) -> _A:
     """Read one of the four."""
     packet_id = cursor.packet_id()
-    if version == V3 or not cursor.left:
+    if version == V3 or not cursor.left:  # MQTT5 3.4.2.1
         cursor.finish()
         return kind(packet_id)
     reason = cursor.byte("reason code")

@@ -112,7 +112,7 @@ class Connack:
 
     def encode(self, version: int) -> bytes:
         """Encode for a protocol version."""
-        present = 1 if self.session_present and not self.reason else 0
+        present = 1 if self.session_present and not self.reason else 0  # MQTT5 3.2.2.1.1
         if version == V3:
             return bytes((0x20, 2, present, return_code_of_reason(self.reason)))
         properties = encode_properties(self.properties, PacketType.CONNACK)
@@ -126,9 +126,9 @@ def read_version(cursor: Cursor) -> int:
         raise cursor.malformed("protocol name is too long")
     name = cursor.take(size, "protocol name")
     level = cursor.byte("protocol level")
-    if name not in {_NAME, _OLD_NAME}:
+    if name not in {_NAME, _OLD_NAME}:  # MQTT5 3.1.2.1
         raise UnsupportedVersionError("CONNECT: the protocol name is not MQTT", level=level)
-    if name == _OLD_NAME or level not in {V3, V5}:
+    if name == _OLD_NAME or level not in {V3, V5}:  # MQTT5 3.1.2.2
         raise UnsupportedVersionError(f"CONNECT: protocol level {level}", level=level)
     return level
 
@@ -144,7 +144,7 @@ def read_connect(cursor: Cursor, version: int) -> Connect:
         _check_authentication("CONNECT", properties)
     client_id = cursor.text("client identifier")
     clean = bool(flags & _CLEAN_START)
-    if version == V3 and not client_id and not clean:
+    if version == V3 and not client_id and not clean:  # MQTT3.1.1 3.1.3.1
         raise ClientIdError("CONNECT: empty client identifier without clean session")
     will = _read_will(cursor, flags, version) if flags & _WILL else None
     username = cursor.text("user name") if flags & _USERNAME else None
@@ -156,7 +156,7 @@ def read_connect(cursor: Cursor, version: int) -> Connect:
 def read_connack(cursor: Cursor, version: int) -> Connack:
     """Read a CONNACK."""
     flags = cursor.byte("acknowledge flags")
-    if flags > 1:
+    if flags > 1:  # MQTT5 3.2.2.1
         raise cursor.malformed("reserved acknowledge flags are set")
     code = cursor.byte("reason code")
     if version == V3:
@@ -169,26 +169,26 @@ def read_connack(cursor: Cursor, version: int) -> Connack:
     cursor.finish()
     if reason is None:
         raise ProtocolError(f"CONNACK: reason code 0x{code:02x} does not exist")
-    if flags and reason:
+    if flags and reason:  # MQTT5 3.2.2.1.1
         raise ProtocolError("CONNACK: a refusal says that a session is present")
     return Connack(reason, bool(flags), properties)
 
 
 def _check_flags(cursor: Cursor, flags: int, version: int) -> None:
-    if flags & _RESERVED:
+    if flags & _RESERVED:  # MQTT5 3.1.2.3
         raise cursor.malformed("reserved connect flag is set")
-    if not flags & _WILL and flags & (_WILL_QOS | _WILL_RETAIN):
+    if not flags & _WILL and flags & (_WILL_QOS | _WILL_RETAIN):  # MQTT5 3.1.2.6, 3.1.2.7
         raise cursor.malformed("will QoS or will retain without will")
-    if flags & _WILL_QOS == _WILL_QOS:
+    if flags & _WILL_QOS == _WILL_QOS:  # MQTT5 3.1.2.6
         raise cursor.malformed("will QoS is 3")
-    if version == V3 and flags & _PASSWORD and not flags & _USERNAME:
+    if version == V3 and flags & _PASSWORD and not flags & _USERNAME:  # MQTT3.1.1 3.1.2.9
         raise cursor.malformed("password without user name")
 
 
 def _read_will(cursor: Cursor, flags: int, version: int) -> Will:
     properties = read_properties(cursor, WILL) if version == V5 else NO_PROPERTIES
     topic = cursor.text("will topic")
-    if not topic or "#" in topic or "+" in topic:
+    if not topic or "#" in topic or "+" in topic:  # MQTT5 3.1.3.3
         raise TopicNameError("CONNECT: will topic is empty or holds a wildcard")
     payload = cursor.binary("will payload")
     return Will(topic, payload, (flags & _WILL_QOS) >> 3, bool(flags & _WILL_RETAIN), properties)

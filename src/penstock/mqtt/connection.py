@@ -108,7 +108,7 @@ class Connection:
         """Take note of a packet that was received or is sent; refuse it if it is not its time."""
         kind = packet.packet_type
         state = TABLE[self.state].get((sender, kind))
-        if state is None:
+        if state is None:  # MQTT5 3.1, 4.12
             raise ProtocolError(f"{kind.name} from the {sender.value} while {self.state.value}")
         if isinstance(packet, Connect):
             self.method = packet.properties.authentication_method
@@ -117,7 +117,7 @@ class Connection:
         elif isinstance(packet, Connack):
             if packet.reason >= FAILURE:
                 state = ConnectionState.CLOSED
-            elif packet.properties.authentication_method != self.method:
+            elif packet.properties.authentication_method != self.method:  # MQTT5 4.12
                 raise ProtocolError("CONNACK: another authentication method than the client's")
         elif isinstance(packet, Auth):
             self._check_method(packet)
@@ -129,11 +129,11 @@ class Connection:
         self.state = ConnectionState.CLOSED
 
     def _check_method(self, packet: Auth) -> None:
-        if self.method is None:
+        if self.method is None:  # MQTT5 4.12
             raise ProtocolError("AUTH on a connection without authentication method")
         # Reason 0 without properties is the short form, which names no method.
         given = packet.properties.authentication_method
-        if given != self.method and (given is not None or packet.reason):
+        if given != self.method and (given is not None or packet.reason):  # MQTT5 4.12.1
             raise ProtocolError("AUTH: another authentication method than at CONNECT")
 
 
@@ -172,7 +172,7 @@ class TopicAliases:
         alias = message.properties.topic_alias
         if not alias:
             return
-        if alias > self._maximum:
+        if alias > self._maximum:  # MQTT5 3.3.2.3.4
             raise TopicAliasError(f"PUBLISH: topic alias {alias} is above {self._maximum}")
         if message.topic:
             self._topics[alias] = (message.topic_field, message.topic)

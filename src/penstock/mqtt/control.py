@@ -94,7 +94,7 @@ def read_pingresp(cursor: Cursor) -> Pingresp:
 
 def read_disconnect(cursor: Cursor, version: int, sender: Sender) -> Disconnect:
     """Read a DISCONNECT."""
-    if version == V3 or not cursor.left:
+    if version == V3 or not cursor.left:  # MQTT5 3.14.2.1
         cursor.finish()
         return Disconnect()
     reason = _read_reason(cursor, PacketType.DISCONNECT, sender)
@@ -102,7 +102,7 @@ def read_disconnect(cursor: Cursor, version: int, sender: Sender) -> Disconnect:
     if cursor.left:
         properties = read_properties(cursor, PacketType.DISCONNECT)
         cursor.finish()
-    if sender is Sender.SERVER and properties.session_expiry is not None:
+    if sender is Sender.SERVER and properties.session_expiry is not None:  # MQTT5 3.14.2.2.2
         raise cursor.forbidden("a server sent a session expiry interval")
     return Disconnect(reason, properties)
 
@@ -110,14 +110,14 @@ def read_disconnect(cursor: Cursor, version: int, sender: Sender) -> Disconnect:
 def read_auth(cursor: Cursor, sender: Sender) -> Auth:
     """Read an AUTH."""
     if not cursor.left:
-        # Short for reason 0, which only servers may send.
+        # Short for reason 0, which only servers may send: MQTT5 3.15.2.1.
         if sender is Sender.CLIENT:
             raise cursor.forbidden("reason code 0x00 is not one that clients send")
         return Auth()
     reason = _read_reason(cursor, PacketType.AUTH, sender)
     properties = read_properties(cursor, PacketType.AUTH)
     cursor.finish()
-    if properties.authentication_method is None:
+    if properties.authentication_method is None:  # MQTT5 3.15.2.2.2
         raise cursor.forbidden("no authentication method")
     return Auth(reason, properties)
 

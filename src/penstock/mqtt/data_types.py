@@ -67,13 +67,13 @@ def read_varint(data: bytes, at: int, end: int) -> tuple[int, int] | None:
         byte = data[at + count]
         value |= (byte & _LOW) << 7 * count
         if byte < _MORE:
-            if not byte and count:
+            if not byte and count:  # MQTT5 1.5.5
                 raise MalformedPacketError(
                     "a length or number has a redundant last byte",
                     fix="encode it in as few bytes as it needs",
                 )
             return value, at + count + 1
-    raise MalformedPacketError("a length or number is longer than four bytes")
+    raise MalformedPacketError("a length or number is longer than four bytes")  # MQTT5 1.5.5
 
 
 def encode_text(text: str, what: str) -> bytes:
@@ -82,7 +82,7 @@ def encode_text(text: str, what: str) -> bytes:
         data = text.encode()
     except UnicodeEncodeError:
         raise UsageError(f"{what} holds a lone surrogate", fix="use well-formed text") from None
-    if b"\0" in data:
+    if b"\0" in data:  # MQTT5 1.5.4
         raise UsageError(f"{what} holds U+0000", fix="leave NUL out")
     return encode_binary(data, what)
 
@@ -176,7 +176,7 @@ class Cursor:
         except UnicodeDecodeError as error:
             self.at = at + 2 + error.start
             raise self.malformed(f"{what} is ill-formed UTF-8") from None
-        if "\0" in text:
+        if "\0" in text:  # MQTT5 1.5.4
             self.at = at + 2 + data.index(0)
             raise self.malformed(f"{what} holds U+0000")
         return text
@@ -184,7 +184,7 @@ class Cursor:
     def packet_id(self) -> int:
         """Read a packet identifier, which is never 0."""
         value = self.two_bytes("packet identifier")
-        if not value:
+        if not value:  # MQTT5 2.2.1
             self.at -= 2
             raise self.forbidden("packet identifier is 0")
         return value
@@ -252,7 +252,7 @@ def _read_text(data: bytes, at: int) -> tuple[str, int]:
 
 def _read_topic(data: bytes, at: int) -> tuple[str, int]:
     topic, stop = _read_text(data, at)
-    if (not topic or "#" in topic or "+" in topic) and stop <= len(data):
+    if (not topic or "#" in topic or "+" in topic) and stop <= len(data):  # MQTT5 3.3.2.3.5
         raise TopicNameError("is no topic: it is empty or holds a wildcard")
     return topic, stop
 

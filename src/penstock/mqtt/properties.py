@@ -163,11 +163,11 @@ def scan(packet: str, raw: bytes, place: Place) -> list[Item]:
     try:
         while at < end:
             identifier = raw[at]
-            if identifier not in reads:
+            if identifier not in reads:  # MQTT5 2.2.2.2
                 raise MalformedPacketError(f"0x{identifier:02x} does not belong here")
             name, read, once = reads[identifier]
             if once:
-                if identifier in seen:
+                if identifier in seen:  # MQTT5 2.2.2.2
                     raise ProtocolError("stands twice")
                 seen.add(identifier)
             value, stop = read(raw, at + 1)
@@ -237,7 +237,7 @@ def encode_reason(reason: int, properties: Properties, place: Place) -> bytes:
     data = encode_items(properties, place)
     if data:
         return bytes((reason,)) + encode_varint(len(data)) + data
-    return bytes((reason,)) if reason else b""
+    return bytes((reason,)) if reason else b""  # MQTT5 3.4.2.1, 3.14.2.1
 
 
 def encode_user_properties(pairs: Iterable[tuple[str, str]]) -> bytes:

@@ -121,7 +121,7 @@ class PropertyLists(dict[bytes, PublishProperties]):
                     continue
                 user.append(value)
             elif identifier == SUBSCRIPTION_IDENTIFIER:
-                if self.sender is Sender.CLIENT:
+                if self.sender is Sender.CLIENT:  # MQTT5 3.3.4
                     raise ProtocolError("PUBLISH: a client sent a subscription identifier")
                 numbers.append(value)
                 continue
@@ -182,7 +182,7 @@ class Publish:
                 f"packet identifier {packet_id} with QoS {qos}",
                 fix="use 1 to 65535 with QoS 1 and 2, and 0 with QoS 0",
             )
-        if dup and not qos:
+        if dup and not qos:  # MQTT5 3.3.1.1
             raise UsageError("DUP with QoS 0", fix="leave DUP out")
         if not topic and not properties.topic_alias:
             raise UsageError("the topic is empty", fix="name a topic or a topic alias")
@@ -287,7 +287,7 @@ class TopicNames(dict[bytes, str]):
             ) from None
         if "\0" in topic:
             raise MalformedPacketError("PUBLISH: topic name holds U+0000")
-        if "#" in topic or "+" in topic:
+        if "#" in topic or "+" in topic:  # MQTT5 3.3.2.1
             raise TopicNameError("PUBLISH: topic name holds a wildcard")
         return topic
 
@@ -358,5 +358,5 @@ def _explain(first: int, data: bytes, start: int, stop: int, version: int) -> Mq
         size = cursor.varint("property length")
         if size > cursor.left:
             return cursor.malformed(f"property length is {size}, {cursor.left} bytes are left")
-        return ProtocolError("PUBLISH: neither topic name nor topic alias")
-    return TopicNameError("PUBLISH: topic name is empty")
+        return ProtocolError("PUBLISH: neither topic name nor topic alias")  # MQTT5 3.3.2.3.4
+    return TopicNameError("PUBLISH: topic name is empty")  # MQTT3.1.1 4.7.3

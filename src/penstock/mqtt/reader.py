@@ -231,7 +231,7 @@ class Reader:
                     )
                 elif size == _ACK_SIZE and version and first in _ACK_TYPES:
                     packet_id = data[start] << 8 | data[start + 1]
-                    if not packet_id:
+                    if not packet_id:  # MQTT5 2.2.1
                         raise ProtocolError(f"{_NAMES[first >> 4]}: packet identifier is 0")
                     packets.append(_ACK_TYPES[first](packet_id))
                 else:
@@ -269,7 +269,7 @@ class Reader:
         else:
             size, start = read
             self._need = start - at + size
-            if self._need > self.maximum_packet_size:
+            if self._need > self.maximum_packet_size:  # MQTT5 3.1.2.11.4
                 raise PacketTooLargeError(
                     f"{_NAMES[data[at] >> 4]}: {self._need} bytes, of which at most "
                     f"{self.maximum_packet_size} are accepted"
@@ -289,15 +289,15 @@ class Reader:
     def _check_first(self, first: int) -> None:
         """Refuse a first byte that cannot begin a packet here."""
         kind = first >> 4
-        if not kind:
+        if not kind:  # MQTT5 2.1.2
             raise MalformedPacketError("packet type 0 does not exist")
         if self.version is None:
-            if kind != PacketType.CONNECT:
+            if kind != PacketType.CONNECT:  # MQTT5 3.1
                 raise ProtocolError(f"{_NAMES[kind]} before CONNECT")
-        elif kind not in SENDABLE[self.sender, self.version]:
+        elif kind not in SENDABLE[self.sender, self.version]:  # MQTT5 2.1.2
             raise ProtocolError(f"{_NAMES[kind]} is not for a {self.sender.value} to send")
         if kind == PacketType.PUBLISH:
-            if first not in PUBLISH_FIRST:
+            if first not in PUBLISH_FIRST:  # MQTT5 3.3.1.1, 3.3.1.2
                 raise MalformedPacketError("PUBLISH: QoS is 3, or DUP is set although QoS is 0")
-        elif first & 0xF != FIXED_FLAGS[PacketType(kind)]:
+        elif first & 0xF != FIXED_FLAGS[PacketType(kind)]:  # MQTT5 2.1.3
             raise MalformedPacketError(f"{_NAMES[kind]}: reserved flags are set")

@@ -144,7 +144,7 @@ def read_subscribe(cursor: Cursor, version: int) -> Subscribe:
     while cursor.left:
         text = _read_filter(cursor)
         subscriptions.append(_read_options(cursor, text, version))
-    if not subscriptions:
+    if not subscriptions:  # MQTT5 3.8.3
         raise cursor.forbidden("no topic filter")
     return Subscribe(packet_id, tuple(subscriptions), properties)
 
@@ -162,7 +162,7 @@ def read_unsubscribe(cursor: Cursor, version: int) -> Unsubscribe:
     filters: list[str] = []
     while cursor.left:
         filters.append(_read_filter(cursor))
-    if not filters:
+    if not filters:  # MQTT5 3.10.3
         raise cursor.forbidden("no topic filter")
     return Unsubscribe(packet_id, tuple(filters), properties)
 
@@ -184,7 +184,7 @@ def _read_head(cursor: Cursor, version: int, kind: PacketType) -> tuple[int, Pro
 
 def _read_filter(cursor: Cursor) -> str:
     text = cursor.text("topic filter")
-    if not text:
+    if not text:  # MQTT5 4.7.3
         raise cursor.malformed("topic filter is empty")
     return text
 
@@ -192,15 +192,15 @@ def _read_filter(cursor: Cursor) -> str:
 def _read_options(cursor: Cursor, text: str, version: int) -> RequestedSubscription:
     options = cursor.byte("subscription options")
     qos = options & _QOS
-    if options & (_V3_RESERVED if version == V3 else _RESERVED):
+    if options & (_V3_RESERVED if version == V3 else _RESERVED):  # MQTT5 3.8.3.1
         raise cursor.malformed("reserved subscription options are set")
-    if qos == _QOS:
+    if qos == _QOS:  # MQTT5 3.8.3.1
         raise cursor.malformed("subscription QoS is 3")
     handling = (options & _RETAIN_HANDLING) >> 4
-    if handling == _QOS:
+    if handling == _QOS:  # MQTT5 3.8.3.1
         raise cursor.forbidden("retain handling is 3")
     no_local = bool(options & _NO_LOCAL)
-    if no_local and text.startswith(_SHARED):
+    if no_local and text.startswith(_SHARED):  # MQTT5 3.8.3.1
         raise cursor.forbidden("no local on a shared subscription")
     return RequestedSubscription(
         text, qos, no_local, bool(options & _RETAIN_AS_PUBLISHED), handling
@@ -209,7 +209,7 @@ def _read_options(cursor: Cursor, text: str, version: int) -> RequestedSubscript
 
 def _read_reasons(cursor: Cursor, allowed: frozenset[int]) -> tuple[int, ...]:
     reasons = tuple(cursor.rest())
-    if not reasons:
+    if not reasons:  # MQTT5 3.9.3
         raise cursor.forbidden("no reason code")
     if not allowed.issuperset(reasons):
         raise cursor.forbidden("a reason code is not one of this packet's")

@@ -193,10 +193,6 @@ class KafkaUsers:
                 rows,
             )
 
-    def mark_lost(self, names: Iterable[str]) -> None:
-        """Note that the cluster has no password of these users, though it should."""
-        self.mark_applied((name, 0) for name in names)
-
     def forget(self, versions: Iterable[tuple[str, int]]) -> None:
         """Remove the rows of users that the cluster has lost, unless they came again since."""
         rows = [{"of": name, "at": version} for name, version in versions]

@@ -18,6 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,7 @@ def _append_rate(log: AuditLog, samples: _Samples, size: int, count: int) -> flo
 
 def _writer_rate(log: AuditLog, samples: _Samples, count: int) -> int:
     started = time.perf_counter()
-    with AuditWriter(log, capacity=10_000) as writer:
+    with closing(AuditWriter(log, capacity=10_000)) as writer:
 
         def submit() -> None:
             for _ in range(count // THREADS):

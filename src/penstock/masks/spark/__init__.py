@@ -11,7 +11,7 @@ Rules that hold here:
 - No row fails the job; a rejected row has its reason and nulls in all fields of the view.
 """
 
-from penstock.masks.spark.column_builder import spark_schema, spark_type
+from penstock.masks.spark.column_builder import spark_type
 from penstock.masks.spark.frames import ChainLayout, JointMasks, RowMasks, mask_frame
 
-__all__ = ["ChainLayout", "JointMasks", "RowMasks", "mask_frame", "spark_schema", "spark_type"]
+__all__ = ["ChainLayout", "JointMasks", "RowMasks", "mask_frame", "spark_type"]

@@ -21,7 +21,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import Column, DataFrame, SparkSession, types
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
-from penstock.masks.fields import FieldType, Schema
+from penstock.masks.fields import FieldType
 from penstock.masks.supplies import split_key
 
 _TYPES: Final[Mapping[FieldType, types.DataType]] = {
@@ -39,16 +39,6 @@ _TYPES: Final[Mapping[FieldType, types.DataType]] = {
 def spark_type(kind: FieldType) -> types.DataType:
     """Return the Spark type that holds values of a field's type."""
     return _TYPES[kind]
-
-
-def spark_schema(schema: Schema) -> types.StructType:
-    """Return a schema as Spark knows it."""
-    return types.StructType(
-        [
-            types.StructField(name, _TYPES[found.type], found.optional)
-            for name, found in schema.items()
-        ]
-    )
 
 
 def write_text(kind: FieldType, column: Column) -> Column:

@@ -2,7 +2,7 @@
 
 log = AuditLog.open(database, settings.audit.signing_key)
 people = Pseudonyms.open(settings.audit.pseudonym_key)
-with AuditWriter(log) as writer:
+with closing(AuditWriter(log)) as writer:
     ticket = writer.submit(
         Entry.make("decision.read", Outcome.DENIED, actor=people.person("alice"), epoch=7)
     )

@@ -103,11 +103,6 @@ def allow_detail(name: str, shape: Detail) -> None:
         raise UsageError(f"the detail {quote(name)} is already a {_details[name]}")
 
 
-def allowed_details() -> dict[str, Detail]:
-    """Return the list as it stands."""
-    return dict(sorted(_details.items()))
-
-
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One event, before it has a place in the log. Made by `Entry.make`, which checks."""

@@ -20,8 +20,6 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from types import TracebackType
-from typing import Self
 
 from penstock.errors import UnavailableError
 from penstock.store.audit.entry import Entry
@@ -148,17 +146,6 @@ class AuditWriter:
                 f"{left} audit entries could not be written before the end"
             ) from self._error
         self._log.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _is_open(self) -> bool:
         return not self._closing and not self._ended

@@ -95,14 +95,16 @@ def test_frames_that_do_not_fit_are_refused_as_a_whole(spark: SparkSession) -> N
 
 def test_a_stream_gives_the_same_as_single_records(spark: SparkSession, tmp_path: Path) -> None:
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
+    from pyspark.sql.types import StructField, StructType  # noqa: PLC0415
 
-    from penstock.masks.spark import mask_frame, spark_schema  # noqa: PLC0415
+    from penstock.masks.spark import mask_frame, spark_type  # noqa: PLC0415
 
     chain = Chain(read_masks(MASKS), SCHEMA, supply())
     records = [{"name": f"person {n}", "age": n} for n in range(5)]
     source = str(tmp_path / "in")
-    spark.createDataFrame(records, spark_schema(SCHEMA)).write.json(source)
-    frame = spark.readStream.schema(spark_schema(SCHEMA)).json(source)
+    shape = StructType([StructField(name, spark_type(it.type)) for name, it in SCHEMA.items()])
+    spark.createDataFrame(records, shape).write.json(source)
+    frame = spark.readStream.schema(shape).json(source)
     masked = mask_frame(frame, chain, identity=F.concat(F.lit("t/0/"), F.col("name")))
     query = (
         masked.writeStream.format("parquet")

@@ -1,6 +1,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ def counts(log: AuditLog) -> list[str]:
 
 
 def test_what_was_waited_for_is_durable(log: AuditLog) -> None:
-    with AuditWriter(log, delay=30) as writer:
+    with closing(AuditWriter(log, delay=30)) as writer:
         ticket = writer.submit(entry())
         writer.wait(ticket)
         head = newest_head(log.database)
@@ -86,7 +87,7 @@ def test_what_was_waited_for_is_durable(log: AuditLog) -> None:
 
 def test_entries_keep_their_order_and_come_in_batches(troubled: TroubledLog) -> None:
     troubled.go.clear()
-    with AuditWriter(troubled, batch=10, delay=0) as writer:
+    with closing(AuditWriter(troubled, batch=10, delay=0)) as writer:
         for number in range(35):
             writer.submit(entry(number))
         troubled.go.set()
@@ -97,7 +98,7 @@ def test_entries_keep_their_order_and_come_in_batches(troubled: TroubledLog) -> 
 
 
 def test_the_delay_gathers_entries(troubled: TroubledLog) -> None:
-    with AuditWriter(troubled, batch=5, delay=30) as writer:
+    with closing(AuditWriter(troubled, batch=5, delay=30)) as writer:
         for number in range(5):
             writer.submit(entry(number))
         eventually(lambda: troubled.batches)
@@ -141,7 +142,7 @@ def test_a_full_queue_blocks_for_its_time(troubled: TroubledLog) -> None:
 
 
 def test_many_threads_submit_to_a_small_queue(log: AuditLog) -> None:
-    with AuditWriter(log, capacity=20, batch=7, delay=0) as writer:
+    with closing(AuditWriter(log, capacity=20, batch=7, delay=0)) as writer:
 
         def run() -> None:
             for number in range(50):
@@ -158,7 +159,7 @@ def test_many_threads_submit_to_a_small_queue(log: AuditLog) -> None:
 
 def test_an_outage_is_waited_out(troubled: TroubledLog) -> None:
     troubled.before = [UnavailableError("no database")] * 2
-    with AuditWriter(troubled, delay=0) as writer:
+    with closing(AuditWriter(troubled, delay=0)) as writer:
         ticket = writer.submit(entry())
         eventually(lambda: writer.check() == "the audit log cannot be written: UnavailableError")
         writer.wait(ticket)
@@ -168,7 +169,7 @@ def test_an_outage_is_waited_out(troubled: TroubledLog) -> None:
 
 def test_a_wait_that_takes_too_long_says_so(troubled: TroubledLog) -> None:
     troubled.go.clear()
-    with AuditWriter(troubled, delay=0) as writer:
+    with closing(AuditWriter(troubled, delay=0)) as writer:
         ticket = writer.submit(entry())
         with pytest.raises(UnavailableError, match=r"not written within 0\.02 s"):
             writer.wait(ticket, timeout=0.02)
@@ -177,7 +178,7 @@ def test_a_wait_that_takes_too_long_says_so(troubled: TroubledLog) -> None:
 
 def test_a_commit_in_doubt_that_was_made_is_not_made_twice(troubled: TroubledLog) -> None:
     troubled.behind = [RuntimeError()]
-    with AuditWriter(troubled, delay=0) as writer:
+    with closing(AuditWriter(troubled, delay=0)) as writer:
         writer.wait(writer.submit(entry(1)))
         writer.wait(writer.submit(entry(2)))
     assert counts(troubled) == ['{"count":1}', '{"count":2}']
@@ -185,7 +186,7 @@ def test_a_commit_in_doubt_that_was_made_is_not_made_twice(troubled: TroubledLog
 
 def test_a_commit_in_doubt_that_was_not_made_is_made(troubled: TroubledLog) -> None:
     troubled.before = [UncertainAppendError(2, bytes(32))]
-    with AuditWriter(troubled, delay=0) as writer:
+    with closing(AuditWriter(troubled, delay=0)) as writer:
         writer.wait(writer.submit(entry(1)))
     assert counts(troubled) == ['{"count":1}']
 
