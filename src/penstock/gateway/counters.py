@@ -80,7 +80,7 @@ _BROKER_LOST = metrics.counter(
 ).plain
 DECISION = metrics.histogram(
     "penstock_gateway_decision_seconds",
-    "Time of a delivery decision that was not remembered, one in sixty-four.",
+    "Time of a delivery decision that was not cached, one in sixty-four.",
     buckets=(1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 1e-3, 1e-2),
 ).plain
 

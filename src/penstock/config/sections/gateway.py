@@ -74,13 +74,13 @@ class ListenerSettings(Settings):
 
 
 class LimitSettings(Settings):
-    """What clients may cost."""
+    """Limits on what clients may use."""
 
     connections: Annotated[int, Field(ge=1, le=1_000_000)] = setting(
         10_000, "The most clients at a time."
     )
     connect_timeout: Annotated[Duration, Field(gt=0, le=300)] = setting(
-        "10s", "How long a new connection may take until its CONNECT is here."
+        "10s", "How long a new connection may take to send its CONNECT."
     )
     keep_alive: Annotated[Duration, Field(gt=0, le=65535)] = setting(
         "30m", "The longest that a client may be silent, whatever it asks for."
@@ -144,7 +144,7 @@ class FilteringSettings(Settings):
 
 
 class AuthenticationSettings(Settings):
-    """How the gateway finds out who a client is: certificate, password, or nobody."""
+    """How the gateway authenticates clients: by certificate, by password, or not at all."""
 
     passwords: DataPath | None = setting(
         None,
@@ -153,10 +153,10 @@ class AuthenticationSettings(Settings):
     )
     relay: bool = setting(
         default=False,
-        description="Hand user name and password to the broker, which decides.",
+        description="Pass user name and password to the broker, which decides.",
     )
     anonymous: bool = setting(
-        default=False, description="Let clients in that name nobody, as the user `anonymous`."
+        default=False, description="Accept clients without a user name, as the user `anonymous`."
     )
     checks: Annotated[int, Field(ge=1, le=64)] = setting(
         2, "How many passwords are checked at the same time."
@@ -179,26 +179,27 @@ class EmergencySettings(Settings):
     )
     lease: Annotated[Duration, Field(ge=2, le=300)] = setting(
         "10s",
-        "How long a gateway that no longer answers keeps others from detecting in its place.",
+        "How long the leader, which detects events for all gateways of a store, may fail to renew "
+        "its lease before another gateway takes over.",
     )
     snapshot: Annotated[Size, Field(ge=65_536, le=1 << 32)] = setting(
-        "32MiB", "How much detection records until it saves its whole state."
+        "32MiB", "How large the journal of detection grows before a snapshot of the state is saved."
     )
     history: Annotated[Duration, Field(ge=3600)] = setting(
         "365d", "How long the history of situations is kept."
     )
     action_depth: Annotated[int, Field(ge=1, le=64)] = setting(
-        8, "How many actions may follow from each other."
+        8, "How long a chain of actions may get."
     )
     action_rate: Annotated[int, Field(ge=1, le=100_000)] = setting(
         1000,
-        "How many messages of actions are sent per second. More of them wait, in their order; "
-        "what they mean for situations takes effect at once.",
+        "How many messages of actions are sent per second, in order. The rest "
+        "waits in the outbox; its effect on situations is immediate.",
     )
     link_host: Host = setting(
         "127.0.0.1",
         "The address of this host at which other gateways of the same store reach this one: one "
-        "of them detects events, the others ask it. They know each other by the pseudonym key.",
+        "is the leader and detects events, the others follow it. They share the pseudonym key.",
         examples=("10.0.0.12",),
     )
     link_port: Port = setting(
@@ -229,7 +230,7 @@ NotationWord = Annotated[
 
 
 class GatewaySettings(Settings):
-    """The gate that clients connect to, in front of the broker."""
+    """The MQTT gateway that clients connect to, in front of the broker."""
 
     open_mode: bool = setting(
         default=False,
@@ -307,7 +308,7 @@ class RecordingSettings(Settings):
     timeout: Annotated[Duration, Field(ge=1, le=3600)] = setting(
         "30s",
         "How long an acknowledgement waits for the event log; then the publisher's connection "
-        "ends without it, so that it sends again.",
+        "ends without it, so that it resends.",
     )
 
     def conflicts(self) -> Iterator[Conflict]:

@@ -64,7 +64,7 @@ _FAILURES = metrics.counter(
 )
 _TRANSITIONS = metrics.counter(
     "penstock_gateway_transitions",
-    "Steps of emergency scenarios, by what brought them about.",
+    "Transitions of scenarios, by cause.",
     cause=tuple(Cause),
 )
 _log = get_logger("gateway")

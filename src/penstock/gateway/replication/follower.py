@@ -47,11 +47,11 @@ _DRIFT: Final = 0.001
 
 _JOINED = metrics.gauge(
     "penstock_gateway_situations_shared",
-    "1 while this gateway knows the situations from another that detects, 0 while it does not.",
+    "1 while this follower has situations from the leader, 0 while it does not.",
 ).plain
 _OUTDATED = metrics.counter(
     "penstock_gateway_situations_doubted",
-    "Times that a decision had to wait for what another gateway's timers bring about.",
+    "Times that a decision had to wait for the leader at a deadline.",
 ).plain
 
 

@@ -62,11 +62,11 @@ _EPOCH_SECONDS: Final = 0.01
 _NAME: Final = re.compile(r"[0-9a-f]{16}", re.ASCII)
 
 _FOLLOWERS = metrics.gauge(
-    "penstock_gateway_neighbours", "Other gateways that know the situations from this one."
+    "penstock_gateway_neighbours", "Followers that have their situations from this leader."
 ).plain
 _SUBMITTED = metrics.counter(
     "penstock_gateway_submitted",
-    "Messages of other gateways' clients that were looked at here.",
+    "Messages that followers submitted to this leader, by what became of them.",
     outcome=("passed", "refused"),
 )
 _log = get_logger("gateway")

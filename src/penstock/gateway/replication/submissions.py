@@ -32,12 +32,12 @@ MAX_OPEN: Final = 100_000
 
 _SUBMITTED = metrics.counter(
     "penstock_gateway_asked",
-    "Messages that another gateway was to look at, by what became of them.",
+    "Messages that this follower submitted to the leader, by what became of them.",
     outcome=("passed", "refused", "unreached", "untold"),
 )
 _RESUBMITTED = metrics.counter(
     "penstock_gateway_asked_again",
-    "Messages that were asked about once more, because the gateway that detected was gone.",
+    "Messages that were resubmitted because the leader was gone.",
 ).plain
 _log = get_logger("gateway")
 

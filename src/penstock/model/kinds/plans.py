@@ -62,10 +62,10 @@ class Plan(Definition):
     concerns: ClassVar[Concern] = Concern.ACCESS | Concern.EVENTS | Concern.SETTINGS
 
     situations: tuple[Situation, ...] = Field(
-        min_length=1, max_length=SITUATION_LIMIT, strict=False, description="The stages."
+        min_length=1, max_length=SITUATION_LIMIT, strict=False, description="The states."
     )
     evolutions: tuple[Evolution, ...] = Field(
-        min_length=1, max_length=EVOLUTION_LIMIT, strict=False, description="The steps."
+        min_length=1, max_length=EVOLUTION_LIMIT, strict=False, description="The transitions."
     )
 
     @model_validator(mode="after")

@@ -123,7 +123,7 @@ class EmergencyPolicy(Grant):
 
 @register
 class Preference(Definition):
-    """A user's limit on readers: of those about a message, at least one must hold."""
+    """A user's condition on readers: of those for a message, at least one must hold."""
 
     kind: ClassVar[str] = "preference"
     concerns: ClassVar[Concern] = Concern.ACCESS | Concern.RULES

@@ -48,7 +48,7 @@ class Group(Definition):
 
 @register
 class Right(Definition):
-    """Who may command purposes, turn tokens back, or start and end emergencies by hand."""
+    """Who may command purposes, detokenize, or start and end emergencies by hand."""
 
     kind: ClassVar[str] = "right"
     concerns: ClassVar[Concern] = Concern.COMMANDS
@@ -75,7 +75,7 @@ class Right(Definition):
         default=(),
         max_length=LIST_LIMIT,
         strict=False,
-        description="Views whose tokens these users and groups may turn back into originals.",
+        description="Views whose tokens these users and groups may detokenize.",
     )
     break_glass: tuple[Annotated[PlainName, Reference("scenario")], ...] = Field(
         default=(),

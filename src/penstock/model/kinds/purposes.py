@@ -110,16 +110,16 @@ class PurposeSettings(Definition):
         description="Whether subscriptions that can never receive are refused, the others checked.",
     )
     hybrid_tag: bool = Field(
-        default=False, description="Whether hybrid filtering marks what it delivers."
+        default=False, description="hybrid: no check of subscriptions that are allowed as a whole."
     )
     use_tree_store: bool = Field(
         default=True, description="Whether reservations are kept as a tree (else flat)."
     )
     cache_reservations: bool = Field(
-        default=True, description="Whether combined purposes of a topic are remembered."
+        default=True, description="Whether combined purposes of a topic are cached."
     )
     cache_subscriptions: bool = Field(
-        default=True, description="Whether decisions on subscriptions are remembered."
+        default=True, description="Whether decisions on subscriptions are cached."
     )
     auto_persist: bool = Field(
         default=True, description="Whether commands are stored at once, or on PERSIST."

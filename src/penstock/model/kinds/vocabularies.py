@@ -30,7 +30,7 @@ class Vocabulary(Definition):
 
     subject: Mapping[str, JsonValue] = Field(
         default_factory=dict,
-        description="Attributes of `s`, who asks: name and type, such as `pSet: list(string)`. "
+        description="Attributes of `s`, the subject: name and type, such as `pSet: list(string)`. "
         "`uid: string`, `cid: string` and `groups: list(string)` follow from who asks.",
     )
     object: Mapping[str, JsonValue] = Field(
@@ -40,7 +40,7 @@ class Vocabulary(Definition):
     )
     environment: Mapping[str, JsonValue] = Field(
         default_factory=dict,
-        description="Attributes of `e`, the surroundings: `time: timestamp`, `purpose: string` "
+        description="Attributes of `e`, the environment: `time: timestamp`, `purpose: string` "
         "where somebody reads, and `place: string` where the gateway's settings name one.",
     )
     payload: Mapping[str, JsonValue] = Field(
