@@ -36,7 +36,6 @@ from tests.support.store.installation import (
 pytestmark = [
     pytest.mark.needs("java", "mosquitto", "postgresql"),
     pytest.mark.timeout(900),
-    pytest.mark.xdist_group("running-parts"),
 ]
 
 USERS = ("sensor", "nurse", "doctor", "ann")
