@@ -32,6 +32,7 @@ from penstock.mqtt import (
     Reader,
     Sender,
 )
+from penstock.policy.purposes.notation import Notation
 from penstock.policy.purposes.settings import PurposeSettings
 from penstock.store.sessions import SessionChange
 from tests.support.gateway.authorization import Checks
@@ -105,12 +106,11 @@ class Socketless:
         version: int = V5,
         *,
         takes: Properties | None = None,
-        admission: Admission | None = None,
-        fresh: bool = True,
+        close_denied: bool = False,
     ) -> None:
         self.checks = Checks(settings=PurposeSettings())
         self.rules = self.checks.rules
-        self.rules.fresh_until = boot_clock() + 3_600 if fresh else 0.0
+        self.rules.fresh_until = boot_clock() + 3_600
         self.counters = Counters()
         limits = replace(Limits.of(GatewaySettings()), queue=QUEUE)
         writer: SessionWriter[SessionChange] = SessionWriter(self._store)
@@ -124,8 +124,11 @@ class Socketless:
             denials=self.checks.denials,
             recorder=Recorder(RecordingSettings(), cast("Any", None)),
             wills=cast("Wills", NoWills()),
+            close_denied=close_denied,
         )
-        handlers = Handlers(cast("Admission", admission), cast("Any", None), cast("Any", None))
+        notation = Notation()
+        admission = Admission(context, self.checks.publication, notation, cast("Any", None))
+        handlers = Handlers(admission, cast("Any", None), cast("Any", None))
         self.client = Downstream(context, self.registry, handlers)
         self.line = Line(Sender.SERVER, version)
         self.client.connection_made(self.line)
