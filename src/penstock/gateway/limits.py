@@ -11,6 +11,7 @@ TICK_SECONDS = 1
 """How often the gateway looks after its connections."""
 
 _GRACE = 1.5
+"""MQTT5 3.1.2.10: so many keep alives a client may be silent."""
 _FOREVER = 1 << 30
 
 

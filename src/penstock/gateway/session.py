@@ -2,8 +2,8 @@
 
 Rules that hold here:
 - The gateway gives every filter of a session one number, its own subscription identifier
-  at the broker, and keeps it as long as the filter is subscribed: a message that was
-  queued under a number is judged by what that filter stands for now.
+  at the broker (MQTT5 3.8.2.1.2), and keeps it as long as the filter is subscribed: a message
+  that was queued under a number is judged by what that filter stands for now.
 - A number is never used for two filters of one session, so that a message that comes late
   cannot pass for one of another subscription.
 - One principal per session; the principal is what the gateway found out, never what the

@@ -1,8 +1,9 @@
 """How a client's CONNECT becomes the gateway's, and the broker's CONNACK the client's.
 
 Rules that hold here:
-- Towards the broker it is always MQTT 5. What 3.1.1 means by "clean session" is said as
-  clean start and session expiry; its missing receive maximum is the gateway's limit.
+- Towards the broker it is always MQTT 5. What 3.1.1 means by "clean session" (MQTT3 3.1.2.4)
+  is said as clean start and session expiry (MQTT5 3.1.2.4, 3.1.2.11.2); its missing receive
+  maximum is the gateway's limit.
 - The gateway uses no topic aliases towards either side, and expands those of clients.
 - Names of user properties that begin with a reserved prefix are the gateway's own: they
   are taken out of what clients send, and never shown to them.

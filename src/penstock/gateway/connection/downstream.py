@@ -247,7 +247,7 @@ class Downstream(ClientConnection, asyncio.Protocol):
     # --- what clients send beside messages and their acknowledgements ---
 
     def _open(self, packet: Packet, rest: Iterator[Packet]) -> None:
-        # MQTT5 3.1.0: the first packet is a CONNECT, or it is refused; what follows is kept.
+        # MQTT5 3.1: the first packet is a CONNECT, or it is refused; what follows is kept.
         self.connection.see(Sender.CLIENT, packet)
         self.take_connect(cast("Connect", packet))
         self.backlog.suspend(self._handlers.handshake.open(self), rest)

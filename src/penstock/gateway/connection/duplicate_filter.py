@@ -1,8 +1,8 @@
 """Duplicates of one message: what a client of MQTT 3.1.1 gets once.
 
 Towards MQTT 5 some brokers send a message once for each subscription that it matches, one
-copy after the other, each with the identifier of its subscription. The same brokers send
-clients of 3.1.1 one copy, and the gateway always is a client of MQTT 5.
+copy after the other, each with the identifier of its subscription (MQTT5 3.3.4 allows both).
+The same brokers send clients of 3.1.1 one copy, and the gateway always is a client of MQTT 5.
 
 Rules that hold here:
 - A copy follows its message at once, equals it, and names subscriptions that were not named

@@ -5,7 +5,7 @@
     open ──▶ a reason to wait ──▶ kept as it came ──▶ no reason left ──▶ given back in order
 
 Rules that hold here:
-- The first packet is the CONNACK, and there is one (`penstock.mqtt.connection`).
+- The first packet is the CONNACK, and there is one (MQTT5 3.2; `penstock.mqtt.connection`).
 - Nothing is lost and nothing changes its place: what was set aside comes before what is kept.
 - The socket is not read while something is waited for, except for the answer to a question;
   what comes before that answer is bounded.

@@ -1,9 +1,9 @@
-"""A client's receive maximum, kept even where the broker does not.
+"""A client's receive maximum (MQTT5 3.1.2.11.3), kept even where the broker does not.
 
 Rules that hold here:
 - Never more messages of QoS 1 and 2 are unacknowledged than the client said it takes.
-- What is beyond that is kept in order, and given back when there is room; who gets it back
-  decides on it then.
+- What is beyond that is kept in order (MQTT5 4.9), and given back when there is room; who gets
+  it back decides on it then.
 - The gateway goes on reading while little is kept: what ends an exchange of QoS 2 may come
   behind the next message.
 """

@@ -7,7 +7,7 @@ Rules that hold here:
 - The subprotocol is `mqtt` and the path is the configured one; anything else is refused
   with an HTTP answer.
 - MQTT packets may span frames and frames may hold several: frames are a stream of bytes.
-- Text frames end the connection. A message is never larger than the largest packet, and
+- Text frames end the connection (MQTT5 6). A message is never larger than the largest packet, and
   compression is not offered: it would let few bytes become many.
 """
 
