@@ -15,7 +15,7 @@ PARTS = (
     "contacts",
     "decisions",
     "gateway",
-    "sharing",
+    "replication",
     "spark",
 )
 

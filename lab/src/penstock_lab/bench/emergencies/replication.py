@@ -1,4 +1,4 @@
-"""What it costs that several gateways share detection: asking, telling, and taking over.
+"""What replicated detection costs: submissions, replication, failover.
 
 Method:
 - A real Mosquitto and two real gateway processes on one store (SQLite), all on this machine,
@@ -9,7 +9,7 @@ Method:
 - `known`: from a transition at the first gateway until every other gateway has said that it
   knows, noted in the first one.
 - `trip`, `acknowledged`: from publishing to a reader's receipt, and to the PUBACK, for events
-  at the gateway that detects and at its neighbour, in turns; `added_p50_ms` is the difference
+  at the gateway that detects and at its follower, alternately; `added_p50_ms` is the difference
   of the medians of `trip`.
 - `flood`: events without a pause by twenty clients, eight on their way each, at the gateway that
   detects and at its neighbour; how many are acknowledged a second, and what each of the
@@ -40,7 +40,7 @@ from penstock.definitions import read_text
 from penstock.store.database import Database
 from penstock.store.definitions.checked import CheckedDefinitions
 from penstock.store.definitions.history import Definitions
-from penstock_lab.bench.emergencies.sharing_parties import RULES, Client, SharedGateway
+from penstock_lab.bench.emergencies.replication_parties import RULES, Client, ReplicatedGateway
 
 RATE: Final = 200
 ALERTS: Final = 20
@@ -73,7 +73,7 @@ async def _pace(client: Client, count: int, topic: str, value: float) -> list[fl
 
 
 async def _measure_messages(
-    first: SharedGateway, second: SharedGateway, seconds: float
+    first: ReplicatedGateway, second: ReplicatedGateway, seconds: float
 ) -> dict[str, Any]:
     places = {"detector": first, "neighbour": second}
     sensors = {name: await Client.connect(it.port, "sensor") for name, it in places.items()}
@@ -111,7 +111,7 @@ async def _measure_messages(
     return {"added_p50_ms": round(medians[0] - medians[1], 3), **found}
 
 
-async def _measure_time(second: SharedGateway, seconds: float) -> dict[str, Any]:
+async def _measure_time(second: ReplicatedGateway, seconds: float) -> dict[str, Any]:
     sensor = await Client.connect(second.port, "sensor")
     doctor = await Client.connect(second.port, "doctor")
     await doctor.subscribe("bench/lasting/note")
@@ -142,7 +142,7 @@ async def _measure_time(second: SharedGateway, seconds: float) -> dict[str, Any]
 
 
 async def _measure_flood(
-    asked: SharedGateway, gateways: dict[str, SharedGateway], seconds: float
+    asked: ReplicatedGateway, gateways: dict[str, ReplicatedGateway], seconds: float
 ) -> dict[str, Any]:
     clients = [await Client.connect(asked.port, "sensor") for _ in range(FLOODERS)]
     before = {name: it.worked() for name, it in gateways.items()}
@@ -168,7 +168,9 @@ async def _measure_flood(
     }
 
 
-async def _measure_hand_over(dying: SharedGateway, staying: SharedGateway) -> tuple[float, float]:
+async def _measure_hand_over(
+    dying: ReplicatedGateway, staying: ReplicatedGateway
+) -> tuple[float, float]:
     sensor = await Client.connect(staying.port, "sensor")
     try:
         await sensor.publish("bench/x/off")
@@ -184,7 +186,7 @@ async def _measure_hand_over(dying: SharedGateway, staying: SharedGateway) -> tu
 
 
 def run(*, quick: bool = False) -> dict[str, Any]:
-    """Measure what sharing costs."""
+    """Measure what replication costs."""
     with tempfile.TemporaryDirectory() as made, ExitStack() as stack:
         folder = Path(made)
         with Database.open(f"sqlite:///{folder / 'penstock.db'}") as database:
@@ -192,7 +194,7 @@ def run(*, quick: bool = False) -> dict[str, Any]:
             checked.apply(read_text(RULES).documents, actor="bench", reason="a measurement")
         broker = stack.enter_context(MosquittoServer(folder / "broker"))
         gateways = [
-            stack.enter_context(SharedGateway(folder / name, broker.port, folder))
+            stack.enter_context(ReplicatedGateway(folder / name, broker.port, folder))
             for name in ("one", "two")
         ]
         found = asyncio.run(_measure_messages(gateways[0], gateways[1], 4.0 if quick else 20.0))

@@ -1,4 +1,4 @@
-"""Who takes part where sharing of detection is measured: gateways, clients, definitions.
+"""Who takes part where replication of detection is measured: gateways, clients, definitions.
 
 A pulse above 100 is an alert until it is switched off; a warmth above 100 is one until all
 of the last second are below. Nurses read everything, doctors what an alert is about.
@@ -33,7 +33,7 @@ from penstock.mqtt import (
 )
 
 PATIENCE: Final = 60.0
-_MODULE: Final = "penstock_lab.bench.emergencies.sharing_gateway"
+_MODULE: Final = "penstock_lab.bench.emergencies.replication_gateway"
 
 RULES: Final = """
 kind: enforcement
@@ -123,8 +123,8 @@ about: o.patientId
 """
 
 
-class SharedGateway:
-    """A gateway process that notes how long sharing takes; it can be killed."""
+class ReplicatedGateway:
+    """A gateway process that notes how long replication takes; it can be killed."""
 
     def __init__(self, folder: Path, broker_port: int, common: Path) -> None:
         self.port = processes.free_port()

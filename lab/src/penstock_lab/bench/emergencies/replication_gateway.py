@@ -1,6 +1,6 @@
-"""A gateway that notes how long sharing detection takes: a program of its own.
+"""A gateway that notes how long replication of detection takes: a program of its own.
 
-    python -m penstock_lab.bench.emergencies.sharing_gateway CONFIGURATION REPORT
+    python -m penstock_lab.bench.emergencies.replication_gateway CONFIGURATION REPORT
 
 Rules that hold here:
 - It is the gateway that an operator runs, with three stopwatches: from asking another gateway
