@@ -276,7 +276,7 @@ def test_a_will_that_may_no_longer_be_written_is_deleted(
             required = Document("enforcement", "default", {"policies": "required"})
             CheckedDefinitions(Definitions(database)).apply([required], actor="test", reason="")
         wait_until(
-            lambda: gateway.do(lambda: gateway.gateway.rules.authorizer.access.concerns("read"))
+            lambda: gateway.do(lambda: gateway.gateway.rules.authorizer.access.decides["read"])
         )
         revoked.vanish()
         assert behind.texts(quiet=0.5) == []

@@ -17,7 +17,8 @@ Rules that hold here:
 from __future__ import annotations
 
 import time
-from typing import Final, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
 from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.authorization.request_context import (
@@ -34,6 +35,7 @@ from penstock.gateway.counters import DECISION
 from penstock.gateway.detection.engine_host import EngineHost
 from penstock.gateway.session import Session
 from penstock.mqtt import Publish, encode_subscription_identifiers
+from penstock.policy.access.emergencies import NO_SITUATIONS, Situations
 from penstock.policy.access.objects import Message
 from penstock.policy.authorizer import AccessRequest
 from penstock.policy.decision import Decision, Depends, Part
@@ -57,6 +59,10 @@ class Refusal(NamedTuple):
 
 
 _UNKNOWN: Final = Refusal("unknown_subscription", "")
+_NOTHING: Final = Refusal("", "")
+_Seen = tuple[Message | None, Mapping[str, Any], Situations]
+_UNSEEN: Final[_Seen] = (None, {}, NO_SITUATIONS)
+"""What is looked at where neither policies nor preferences decide."""
 
 
 class DeliveryDecision(NamedTuple):
@@ -64,7 +70,7 @@ class DeliveryDecision(NamedTuple):
 
     properties: bytes | None = None
     """The properties to send it with, None where it may not be sent."""
-    refusal: Refusal = Refusal("", "")
+    refusal: Refusal = _NOTHING
     """What denies it, where it may not be sent."""
     lasting: bool = False
     """Whether the same holds for each message with this topic and property list."""
@@ -110,8 +116,10 @@ class DeliveryCheck:
             return DeliveryDecision(None, Refusal("purpose", _UNENFORCEABLE), rules.remembers)
         topic, properties = packet.topic, packet.properties
         stamp = self._stamps.read(properties.reserved)
-        asked = self._ask(session, packet, stamp)
         authorizer = rules.authorizer
+        user, client = user_of(session), session.client_id
+        seen = self._see(packet, stamp) if authorizer.access.decides["read"] else _UNSEEN
+        message, environment, situations = seen
         held = session.by_number
         passed = waits = False
         lasting = rules.remembers
@@ -121,21 +129,21 @@ class DeliveryCheck:
             subscription = held.get(number)
             if subscription is None:
                 continue
-            decision = authorizer.authorize(
-                AccessRequest(
-                    "read",
-                    topic,
-                    asked.user,
-                    asked.client,
-                    subscription.ap,
-                    stamp.purposes,
-                    subscription,
-                    asked.message,
-                    asked.environment,
-                    asked.situations,
-                )
+            request = AccessRequest(
+                "read",
+                topic,
+                user,
+                client,
+                subscription.ap,
+                stamp.purposes,
+                subscription,
+                message,
+                environment,
+                situations,
             )
-            lasting = lasting and is_lasting(decision, authorizer.access, topic, KEPT_APART)
+            decision = authorizer.authorize(request)
+            if lasting and decision.depends:
+                lasting = is_lasting(decision, authorizer.access, topic, KEPT_APART)
             if decision.allowed:
                 passed = True
                 if subscription.identifier:
@@ -147,25 +155,20 @@ class DeliveryCheck:
                 waits = waits or self._awaits_leader(decision)
         if waits:
             return _AWAITING_LEADER
-        if passed:
-            kept = (
-                properties.kept + encode_subscription_identifiers(own) if own else properties.kept
-            )
-            return DeliveryDecision(kept, lasting=lasting)
-        if refused is not None:
-            return DeliveryDecision(None, Refusal("policy", refused.rule), lasting)
-        return DeliveryDecision(None, self._name_refusal(session, packet, asked), lasting)
+        if not passed:
+            refusal = self._name_refusal(session, packet, seen, refused)
+            return DeliveryDecision(None, refusal, lasting)
+        kept = properties.kept
+        if own:
+            kept += encode_subscription_identifiers(own)
+        return DeliveryDecision(kept, _NOTHING, lasting)
 
-    def _ask(self, session: Session, packet: Publish, stamp: Stamp) -> AccessRequest:
-        """Return the request as far as it is the same for all subscriptions."""
-        access = self._rules.authorizer.access
-        user, client = user_of(session), session.client_id
-        if not access.concerns("read"):
-            return AccessRequest("read", packet.topic, user, client, None, stamp.purposes)
+    def _see(self, packet: Publish, stamp: Stamp) -> _Seen:
+        """Return the message as conditions see it, the environment and the situations of now."""
         now = self._clock.now()
         self._detection.catch_up(now)
         message = None
-        if stamp.stamped or not access.has_preferences:
+        if stamp.stamped or not self._rules.authorizer.access.has_preferences:
             message = Message(
                 packet.topic,
                 packet.payload,
@@ -174,26 +177,33 @@ class DeliveryCheck:
                 behalf=stamp.behalf,
                 rest=packet_fields(packet),
             )
-        return AccessRequest(
-            "read",
-            packet.topic,
-            user,
-            client,
-            None,
-            stamp.purposes,
-            None,
-            message,
-            make_environment(now, self._place),
-            self._detection.board,
-        )
+        return message, make_environment(now, self._place), self._detection.board
 
-    def _name_refusal(self, session: Session, packet: Publish, asked: AccessRequest) -> Refusal:
-        """Name the rule of purposes that denies; of the first subscription that is known."""
-        for number in packet.properties.subscription_identifiers:
+    def _name_refusal(
+        self, session: Session, packet: Publish, seen: _Seen, refused: Decision | None
+    ) -> Refusal:
+        """Name what denies: a policy where purposes allow, else by the first that is known.
+
+        Known are subscriptions that sleep, too.
+        """
+        if refused is not None:
+            return Refusal("policy", refused.rule)
+        properties = packet.properties
+        message, environment, situations = seen
+        for number in properties.subscription_identifiers:
             known = session.purpose_under(number)
             if known is not None:
-                request = asked._replace(
-                    purpose=known[0], subscription=session.by_number.get(number)
+                request = AccessRequest(
+                    "read",
+                    packet.topic,
+                    user_of(session),
+                    session.client_id,
+                    known[0],
+                    self._stamps.read(properties.reserved).purposes,
+                    session.by_number.get(number),
+                    message,
+                    environment,
+                    situations,
                 )
                 rule = self._rules.authorizer.name_denial(request)
                 return Refusal("purpose", rule or _DORMANT)

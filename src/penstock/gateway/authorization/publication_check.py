@@ -72,9 +72,9 @@ class PublicationCheck:
 
     def concerns(self, topic: str) -> bool:
         """Say whether messages on a topic must be looked at when they are published."""
-        return self._rules.authorizer.access.concerns(
-            "write"
-        ) or self.detection.watched_topics.matches(topic)
+        if self._rules.authorizer.access.decides["write"]:
+            return True
+        return self.detection.watched_topics.matches(topic)
 
     def publish(self, session: Session, packet: Publish) -> PublishResult | PendingResult:
         """Decide on a message of a client; let the event that it is take effect."""
@@ -85,7 +85,7 @@ class PublicationCheck:
         topic = packet.topic
         detection = self.detection
         watched = detection.watched_topics.matches(topic)
-        if not watched and not self._rules.authorizer.access.concerns("write"):
+        if not watched and not self._rules.authorizer.access.decides["write"]:
             return ALWAYS_ACCEPTED
         user = user_of(session)
         fingerprint = fingerprint_of(user, session.client_id, packet) if watched else None

@@ -233,7 +233,7 @@ class Rules:
 
     def stamp(self, session: Session) -> bytes:
         """Return the encoded properties that mark a publisher's messages in this epoch."""
-        named = self.authorizer.access.concerns("read")
+        named = self.authorizer.access.decides["read"]
         who = (session.principal, session.client_id if named else "")
         known = self._stamps.get(who)
         if known is None:
@@ -246,7 +246,7 @@ class Rules:
     def publisher_properties(self, session: Session) -> tuple[tuple[str, str], ...]:
         """Return what a stamp says of a publisher where policies or preferences ask for it."""
         access = self.authorizer.access
-        if not access.concerns("read"):
+        if not access.decides["read"]:
             return ()
         added: list[tuple[str, str]] = [(CLIENT, session.client_id)]
         behalf = access.publishes_for(user_of(session), session.client_id)

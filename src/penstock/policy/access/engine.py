@@ -76,6 +76,8 @@ class AccessEngine:
     def __init__(self) -> None:
         self.generation = 0
         self.settings = Enforcement()
+        self.decides: Mapping[Action, bool] = {"read": False, "write": False}
+        """Whether anything here decides: policies are required, or preferences exist."""
         self._directory = Directory()
         self._rules: dict[Action, RuleIndex[Policy]] = {"read": RuleIndex(), "write": RuleIndex()}
         self._preferences: RuleIndex[Preference] = RuleIndex()
@@ -171,10 +173,6 @@ class AccessEngine:
         buckets = self._preferences.matching(topic)
         return pick(buckets, sorted({user for bucket in buckets for user in bucket}))
 
-    def concerns(self, action: Action) -> bool:
-        """Say whether anything here decides: policies are required, or preferences exist."""
-        return self.settings.required or (action == "read" and len(self._preferences) > 0)
-
     @property
     def has_preferences(self) -> bool:
         """Whether there are preferences at all."""
@@ -237,6 +235,8 @@ class AccessEngine:
     def invalidate(self) -> None:
         """Forget what followed from the rules as they were."""
         self.generation += 1
+        required = self.settings.required
+        self.decides = {"read": required or self.has_preferences, "write": required}
         self._topics.forget_all()
         self._rule_sets.clear()
         self._principals.clear()
