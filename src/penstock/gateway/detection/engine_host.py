@@ -79,7 +79,7 @@ class DetectionListener(Protocol):
     def resume_actions(self) -> None:
         """Go on with what was in the outbox before a restart."""
 
-    def record_transition(self, step: DetectedTransition, request: Request | None) -> None:
+    def record_transition(self, transition: DetectedTransition, request: Request | None) -> None:
         """Record a transition, and who requested it, if anybody, in the audit log."""
 
     def retry_deliveries(self) -> None:
@@ -239,11 +239,11 @@ class EngineHost:
 
     def apply(self, result: StepResult, record: bytes, request: Request | None = None) -> int:
         """Apply the result of a step: to the board, the followers, the outbox and the journal."""
-        steps = []
+        transitions = []
         for it in result.transitions:
             self.board.move(it.scenario, it.subject, it.target)
             by_hand = request if it.cause is TransitionCause.HAND else None
-            step = DetectedTransition(
+            made = DetectedTransition(
                 it.at,
                 it.scenario,
                 it.subject,
@@ -253,25 +253,24 @@ class EngineHost:
                 Cause(it.cause.value),
                 by_hand.request if by_hand is not None else None,
             )
-            steps.append(step)
-            self._record(step, by_hand)
+            transitions.append(made)
+            self._record(made, by_hand)
         engine = self.engine
         if engine is not None:
-            rows = [(it.scenario, it.subject, it.target) for it in steps]
+            rows = [(it.scenario, it.subject, it.target) for it in transitions]
             self.leader.replicate(rows, engine.next_deadline())
             self.timer.schedule(engine.next_timer(), result.at)
         settled = [(request.request, "")] if request is not None else ()
-        publications = result.publications
-        if not publications:
-            return self.journal.add(record, steps, settled)
-        self.outbox.put(publications)
-        ticket = self.journal.add(record, steps, settled)
+        if not result.publications:
+            return self.journal.add(record, transitions, settled)
+        self.outbox.put(result.publications)
+        ticket = self.journal.add(record, transitions, settled)
         self._listener.carry_out_actions()
         return ticket
 
-    def _record(self, step: DetectedTransition, request: Request | None) -> None:
-        _TRANSITIONS[step.cause].inc()
-        self._listener.record_transition(step, request)
+    def _record(self, transition: DetectedTransition, request: Request | None) -> None:
+        _TRANSITIONS[transition.cause].inc()
+        self._listener.record_transition(transition, request)
 
     # --- definitions ---
 

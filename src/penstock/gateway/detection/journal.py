@@ -69,7 +69,7 @@ class Journal:
         self._limit = snapshot_bytes
         self._size = 0
         self._records: list[bytes] = []
-        self._steps: list[DetectedTransition] = []
+        self._transitions: list[DetectedTransition] = []
         self._settled: list[tuple[str, str]] = []
         self._waiting: deque[tuple[int, Settled]] = deque()
         self._task: asyncio.Task[None] | None = None
@@ -78,14 +78,14 @@ class Journal:
     def add(
         self,
         record: bytes = b"",
-        steps: Iterable[DetectedTransition] = (),
+        transitions: Iterable[DetectedTransition] = (),
         settled: Iterable[tuple[str, str]] = (),
     ) -> int:
         """Add a step; return the ticket to `wait` with."""
         if record:
             self._records.append(record)
             self._size += len(record) + 1
-        self._steps += steps
+        self._transitions += transitions
         self._settled += settled
         self.added += 1
         if self._task is None:
@@ -130,8 +130,10 @@ class Journal:
     async def _write_all(self) -> None:
         ticket = self.added
         self.number += 1
-        batch = JournalBatch(self.number, b"\n".join(self._records), self._steps, self._settled)
-        self._records, self._steps, self._settled = [], [], []
+        batch = JournalBatch(
+            self.number, b"\n".join(self._records), self._transitions, self._settled
+        )
+        self._records, self._transitions, self._settled = [], [], []
         snapshot = None
         # In this very step: the state is the one after this batch.
         if self.snapshot_due:
@@ -144,7 +146,7 @@ class Journal:
         written = await self._write(batch, snapshot)
         if not written:
             ticket = self.added
-            self._records, self._steps, self._settled = [], [], []
+            self._records, self._transitions, self._settled = [], [], []
         self.durable = ticket
         self._call_back(durable=written)
 
