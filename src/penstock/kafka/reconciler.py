@@ -131,6 +131,7 @@ class Reconciler:
         full = True
         while not stop.wait(pause or LOOK_SECONDS):
             try:
+                full = full or self._is_set_back()
                 if not full and not pause and not self.is_behind():
                     continue
                 done = self.repair() if full else self.follow_up()
@@ -151,6 +152,26 @@ class Reconciler:
         if (progress.epoch, progress.mark) != (snapshot.epoch, snapshot.mark):
             return True
         return bool(self._users.pending())
+
+    def _is_set_back(self) -> bool:
+        """Say whether the store tells another history than the cluster was brought to here.
+
+        Its own note of what the cluster has is then as old as the rest of it.
+        """
+        had = self._had
+        if had is None or self._users.progress().mark == had.mark:
+            return False
+        try:
+            if self._definitions.definitions.snapshot_at(had.epoch).mark == had.mark:
+                return False
+        except UsageError:
+            pass  # it has no such epoch
+        _log.warning("the store was set back to another history", epoch=had.epoch)
+        # Users of then may be at the cluster, and the store does not know of them any more.
+        users = {key.name for key in had.documents if key.kind == "user"}
+        self._users.register(users - self._own)
+        self._had = None
+        return True
 
     def progress(self) -> Progress:
         """Return the epoch that the cluster has, and what stands in the way of the next."""

@@ -261,8 +261,9 @@ class Follower:
 
 def _join(waiting: deque[Update]) -> Update:
     """Take all waiting updates as one."""
-    snapshot, changed = waiting.popleft()
+    snapshot, changed, other = waiting.popleft()
     while waiting:
-        snapshot, more = waiting.popleft()
+        snapshot, more, is_other = waiting.popleft()
         changed |= more
-    return Update(snapshot, changed)
+        other |= is_other
+    return Update(snapshot, changed, other)

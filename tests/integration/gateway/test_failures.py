@@ -26,6 +26,7 @@ from tests.support.gateway.clients import VERSIONS
 from tests.support.gateway.harness import GatewayThread, make_process, run_gateway, share
 from tests.support.gateway.passwords import write_passwords
 from tests.support.gateway.raw import ClosedError, RawClient
+from tests.support.store.installation import FileStore
 
 pytestmark = pytest.mark.needs("mosquitto")
 pytest_plugins = ("tests.support.gateway.fixtures",)
@@ -186,6 +187,35 @@ def test_while_definitions_are_stale_nothing_passes_and_nothing_is_lost(
             assert reader.texts(1) == [("a/3", b"again")]
             reader.close()
             writer.close()
+
+
+def test_a_store_that_was_set_back_holds_at_once(
+    mosquitto: MosquittoServer, tmp_path: Path
+) -> None:
+    """Not only after a lease: until then an end of a permission would not be known."""
+    store = FileStore(tmp_path)
+    settings = {"url": store.url, "lease": "120s"}
+    with (
+        run_gateway(tmp_path / "g", mosquitto.port, store=settings) as gateway,
+        RawClient(gateway.port) as reader,
+        RawClient(gateway.port) as writer,
+    ):
+        reader.connect("reader")
+        writer.connect("writer")
+        writer.publish("!RESERVE/a/HASH{other}", qos=1)
+        reader.subscribe("!AP/a/HASH{mine}", qos=1)
+        store.copy()
+        writer.publish("!RESERVE/a/HASH{mine}", qos=1)
+        wait_until(lambda: reaches(writer, reader))
+        store.replace()
+        wait_until(lambda: not reaches(writer, reader), 60)
+        assert not gateway.running.health.readiness().failing
+
+
+def reaches(writer: RawClient, reader: RawClient) -> bool:
+    writer.publish("a/1", b"x", qos=1)
+    reader.settle()
+    return bool(reader.messages())
 
 
 def fresh(gateway: GatewayThread) -> bool:

@@ -330,6 +330,7 @@ def test_a_store_that_is_set_back_is_followed(ward: Ward, patient: str) -> None:
     changed = ward.apply("\n---\n".join((POLICY.format("somebody"), VIEW.format(20))))
     until(lambda: not ward.reaches(nurse, 61), "the policy without the nurse")
     ward.store.replace()
+    ward.forget_newest_head()
     for port in (ward.gateway, ward.pipeline):
         until(partial(ward.confirms, port, changed - 1), "the epoch of before")
     ward.wait_ready()

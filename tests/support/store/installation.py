@@ -170,6 +170,10 @@ class Installation:
         files = (self.data / "run" / "supervisor.log", self.folder / "beside.log")
         return "\n".join(file.read_text()[-20_000:] for file in files if file.exists())
 
+    def forget_newest_head(self) -> None:
+        """Say, as an operator would, that the audit log was set back on purpose."""
+        (self.data / "keys" / "audit-signing.head").unlink(missing_ok=True)
+
     def restarts(self) -> dict[str, int]:
         """Return how often each part was started again."""
         found = RunFolder(self.data).read()

@@ -140,7 +140,11 @@ class DefinitionFeed:
         # An update that is not newer is late: a change made here was taken over before it.
         # Its keys are those since the follower's last one, so never fewer than are new.
         held = self._rules.snapshot
-        if held is None or update.snapshot.epoch > held.epoch:
+        if held is not None and update.is_other_history:
+            # What is held may be newer than what the follower compared with, and from before.
+            _log.warning("the store tells another history", epoch=update.snapshot.epoch)
+            self._take_set(update.snapshot, differing(held, update.snapshot))
+        elif held is None or update.snapshot.epoch > held.epoch:
             self._take_set(update.snapshot, update.changed)
 
     def _take_set(self, snapshot: Snapshot, changed: Iterable[Key]) -> None:

@@ -63,6 +63,8 @@ class Update(NamedTuple):
 
     snapshot: Snapshot
     changed: frozenset[Key]
+    is_other_history: bool = False
+    """Whether the store does not know the one held before: it was replaced or set back."""
 
 
 def load_current(connection: Connection, held: Snapshot | None = None) -> Update:
@@ -72,7 +74,8 @@ def load_current(connection: Connection, held: Snapshot | None = None) -> Update
     if held is None or marks.get(held.epoch) != held.mark:
         documents = _load_documents(connection, epoch)
         changed = frozenset(documents) | frozenset(held.documents if held else ())
-        return Update(_snapshot(epoch, marks[epoch], documents), changed)
+        made = _snapshot(epoch, marks[epoch], documents)
+        return Update(made, changed, is_other_history=held is not None)
     if epoch == held.epoch:
         return Update(held, frozenset())
     documents = held.copy_documents()
