@@ -105,7 +105,7 @@ class Connection:
         self.method: str | None = None
 
     def see(self, sender: Sender, packet: Packet) -> ConnectionState:
-        """Take note of a packet that was received or is sent; refuse it if it is not its time."""
+        """Follow a packet that was received or is sent; refuse one that the state forbids."""
         kind = packet.packet_type
         state = TABLE[self.state].get((sender, kind))
         if state is None:  # MQTT5 3.1, 4.12
@@ -125,7 +125,7 @@ class Connection:
         return state
 
     def close(self) -> None:
-        """Take note that the network connection has ended."""
+        """Note that the network connection has ended."""
         self.state = ConnectionState.CLOSED
 
     def _check_method(self, packet: Auth) -> None:

@@ -257,7 +257,7 @@ MOST_PEOPLE: Final = 10_000
 _NAME: Final = re.compile(r"\w[\w .:/+*#-]{0,199}")
 
 
-class ConsentDesk:
+class ConsentAdministration:
     """Takes choices under the definitions of one epoch."""
 
     def __init__(

@@ -23,7 +23,7 @@ from penstock.cli.session import authenticate, configuration, open_database, ref
 from penstock.errors import UsageError
 
 if TYPE_CHECKING:
-    from penstock.store.consent import ConsentDesk
+    from penstock.store.consent import ConsentAdministration
 
 LONGEST_INPUT = 16 * 1024 * 1024
 LINES = "-"
@@ -66,10 +66,10 @@ def _make_verb(name: str, about: str) -> None:
         from penstock.store.consent import Choice
 
         people = _read_people() if subject == LINES else [subject]
-        with _open_desk() as desk:
-            _authenticate(desk, user, password_file)
-            changed = desk.enter(user, Choice(name), people, purpose)
-            views, unable = desk.views_of(purpose)
+        with _open_administration() as administration:
+            _authenticate(administration, user, password_file)
+            changed = administration.enter(user, Choice(name), people, purpose)
+            views, unable = administration.views_of(purpose)
         data = {
             "choice": name,
             "purpose": purpose,
@@ -98,16 +98,18 @@ def show_subject(subject: str, user: str, password_file: Path | None, as_json: b
     """Show what SUBJECT chose, and which views leave them out."""
     from penstock.store.consent import Choice
 
-    with _open_desk() as desk:
-        _authenticate(desk, user, password_file)
+    with _open_administration() as administration:
+        _authenticate(administration, user, password_file)
         rows: list[dict[str, Any]] = [
             {
                 "purpose": it.purpose,
                 "choice": it.choice.value,
                 "since": it.at.isoformat(timespec="seconds"),
-                "views": desk.views_of(it.purpose)[0] if it.choice is Choice.OPT_OUT else [],
+                "views": administration.views_of(it.purpose)[0]
+                if it.choice is Choice.OPT_OUT
+                else [],
             }
-            for it in desk.show(user, subject)
+            for it in administration.show(user, subject)
         ]
 
     def render(target: Console) -> None:
@@ -132,10 +134,10 @@ def show_subject(subject: str, user: str, password_file: Path | None, as_json: b
 @json_option
 def list_purposes(as_json: bool) -> None:
     """Show the purposes that people opted out of, how many did, and what leaves them out."""
-    with _open_desk() as desk:
-        found = desk.book.opt_outs()
+    with _open_administration() as administration:
+        found = administration.book.opt_outs()
         rows: list[dict[str, Any]] = [
-            {"purpose": purpose, "people": len(who), "views": desk.views_of(purpose)[0]}
+            {"purpose": purpose, "people": len(who), "views": administration.views_of(purpose)[0]}
             for purpose, who in sorted(found.by_purpose.items())
         ]
 
@@ -154,11 +156,11 @@ def list_purposes(as_json: bool) -> None:
 
 
 @contextmanager
-def _open_desk() -> Iterator[ConsentDesk]:
+def _open_administration() -> Iterator[ConsentAdministration]:
     """Open the choices with their audit log, for as long as the block lasts."""
     from penstock.store.audit.log import AuditLog
     from penstock.store.audit.pseudonyms import Pseudonyms
-    from penstock.store.consent import ConsentBook, ConsentDesk
+    from penstock.store.consent import ConsentAdministration, ConsentBook
     from penstock.store.definitions.checked import CheckedDefinitions
     from penstock.store.definitions.history import Definitions
     from penstock.telemetry import configure
@@ -173,15 +175,17 @@ def _open_desk() -> Iterator[ConsentDesk]:
         log = AuditLog.open(database, config.audit.signing_key)
         try:
             people = Pseudonyms.open(config.audit.pseudonym_key)
-            yield ConsentDesk(book, log, people, definitions, snapshot.epoch)
+            yield ConsentAdministration(book, log, people, definitions, snapshot.epoch)
         finally:
             log.close()
 
 
-def _authenticate(desk: ConsentDesk, user: str, password_file: Path | None) -> None:
+def _authenticate(
+    administration: ConsentAdministration, user: str, password_file: Path | None
+) -> None:
     if not authenticate(configuration(), user, password_file):
         message = "wrong user name or password"
-        raise desk.deny(user, "password", message, "`penstock password` sets one")
+        raise administration.deny(user, "password", message, "`penstock password` sets one")
 
 
 def _read_people() -> list[str]:

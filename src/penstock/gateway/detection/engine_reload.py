@@ -23,7 +23,7 @@ from penstock.cep.program import Program
 from penstock.errors import UnavailableError
 from penstock.gateway.detection.journal import Journal, Snapshot
 from penstock.gateway.detection.persistence import JournalWriter, StateOwner, fork_snapshot
-from penstock.store.detection.journal import ClaimLostError
+from penstock.store.detection.journal import LeaseLostError
 from penstock.telemetry import get_logger
 
 _log = get_logger("gateway")
@@ -119,7 +119,7 @@ class EngineReload:
         snapshot = Snapshot(state.pack(saved), list(made.situations()))
         try:
             await self._writer.store_snapshot(snapshot, number)
-        except (UnavailableError, ClaimLostError) as error:
+        except (UnavailableError, LeaseLostError) as error:
             _log.warning("a state under new definitions was not stored; it will be", error=error)
             self._writer.handle_failure(error)
             journal.snapshot_due = True

@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, NamedTuple, Protocol
 
 from penstock.errors import UnavailableError
-from penstock.store.detection.journal import ClaimLostError, DetectedTransition, JournalBatch
+from penstock.store.detection.journal import DetectedTransition, JournalBatch, LeaseLostError
 from penstock.telemetry import get_logger
 
 PAUSE_SECONDS: Final = 0.01
@@ -155,7 +155,7 @@ class Journal:
         while True:
             try:
                 await self._backend.write(batch, snapshot)
-            except ClaimLostError as error:
+            except LeaseLostError as error:
                 self._backend.handle_failure(error)
                 return False
             except UnavailableError as error:

@@ -20,7 +20,7 @@ from typing import Any, Final
 from penstock.errors import UnavailableError
 from penstock.gateway.detection.engine_host import EngineHost
 from penstock.gateway.detection.persistence import restore
-from penstock.store.detection.journal import ClaimLostError, DetectionStore, Detector
+from penstock.store.detection.journal import DetectionStore, Detector, LeaseLostError
 from penstock.telemetry import get_logger
 
 _IDLE_SECONDS: Final = 3600.0
@@ -106,7 +106,7 @@ class LeaderElection:
                 async with asyncio.timeout(lease.seconds):
                     await journal.finish()
                     await lease.release()
-            except (TimeoutError, UnavailableError, ClaimLostError) as error:
+            except (TimeoutError, UnavailableError, LeaseLostError) as error:
                 _log.warning("the last state was not stored", error=error)
 
     async def _idle(self) -> None:

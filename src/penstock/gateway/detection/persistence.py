@@ -32,7 +32,7 @@ from penstock.gateway.detection.journal import Snapshot
 from penstock.gateway.detection.leader_lease import LeaderLease
 from penstock.gateway.detection.outbox import Outbox
 from penstock.gateway.replication.deduplication import AppliedSubmissions, Qos2Duplicates
-from penstock.store.detection.journal import ClaimLostError, DetectionStore, JournalBatch
+from penstock.store.detection.journal import DetectionStore, JournalBatch, LeaseLostError
 from penstock.telemetry import get_logger
 
 _SIZE: Final = 4
@@ -233,14 +233,14 @@ class JournalWriter:
             data = await self._run_in_thread(child.read)
             if await durable:
                 await self._run_in_thread(self._store.keep, data, number)
-        except (UnavailableError, ClaimLostError) as error:
+        except (UnavailableError, LeaseLostError) as error:
             _log.warning("a snapshot was not stored; the next one will be", error=error)
         finally:
             self._forked = None
 
     def handle_failure(self, error: Exception) -> None:
         """Stop to detect where the lease is lost, or over."""
-        if isinstance(error, ClaimLostError):
+        if isinstance(error, LeaseLostError):
             self._owner.invalidate("claim", "another gateway detects")
         elif not self._lease.is_held:
             self._owner.invalidate("store", "the store does not answer")

@@ -144,7 +144,7 @@ class DetectionRunner:
         self._clear()
 
     def close(self) -> None:
-        """Give the detection free."""
+        """Release the detection."""
         self._writer.close()
 
     @property

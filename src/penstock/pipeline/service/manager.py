@@ -161,7 +161,7 @@ class Manager:
             yield
 
     def close(self) -> None:
-        """End all queries, and give all views free."""
+        """End all queries, and release all views."""
         for runner in self._streams.values():
             runner.stop()
         self._streams.clear()

@@ -183,7 +183,7 @@ class Observer:
         while not ended.wait(LOOK_SECONDS):
             try:
                 self.look()
-            except Exception as error:  # noqa: BLE001 - figures may be late, but must come again
+            except Exception as error:  # noqa: BLE001 - figures may be late, but must be retried
                 _log.warning("views could not be looked at", error=error)
 
     def look(self) -> None:

@@ -174,7 +174,7 @@ class ViewWriter(ViewFolder):
         self._clear()
 
     def close(self) -> None:
-        """Give the view free."""
+        """Release the view."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None

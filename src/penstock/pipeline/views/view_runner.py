@@ -152,14 +152,14 @@ class ViewRunner:
         earlier.end()
 
     def complete(self, command: Command) -> None:
-        """Let a command be obeyed that was given before; whoever calls has the view open."""
+        """Run a command that was given before; the caller has the view open."""
         self._resume()
         self.ask()
         save_opted_out(self._steps.command_folder.rows(command.number), self._refusing)
         self._obey(command)
 
     def end(self) -> None:
-        """Publish what is held back, for good; whoever calls has the view open."""
+        """Publish what is held back, for good; the caller has the view open."""
         self._resume()
         self.flush()
 
@@ -180,7 +180,7 @@ class ViewRunner:
         )
 
     def close(self) -> None:
-        """Give the view free."""
+        """Release the view."""
         self._steps.close()
         self._writer.close()
 

@@ -1,11 +1,11 @@
-"""The state of event detection in the store: who detects, the last snapshot, steps since.
+"""The journal of event detection: the lease of who detects, the last snapshot, steps since.
 
     claim ──▶ load: snapshot, steps ──▶ append, append, … ──▶ keep (a snapshot) ──▶ release
 
 Rules that hold here:
-- One process detects at a time: the holder of the claim. It is held for some seconds and
-  renewed with everything that is written; who was too slow may no longer write
-  (`ClaimLostError`), so that no two of them can ever continue one history.
+- One process detects at a time: the holder of the lease. A lease lasts for some seconds, and
+  each write renews it; who was too slow may no longer write (`LeaseLostError`), so that no
+  two processes can ever continue one history.
 - A batch is one transaction: the steps, the transitions that they came to, the situations
   that hold then, and the requests that were carried out. All of it is durable, or nothing.
 - A snapshot replaces the steps up to its number in one transaction.
@@ -74,13 +74,13 @@ steps_table = Table(
 )
 
 
-class ClaimLostError(PenstockError):
-    """Somebody else detects now."""
+class LeaseLostError(PenstockError):
+    """Another process holds the lease now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Detector:
-    """Who detects, and what keeps it from doing so, if anything."""
+    """The holder of the lease, and what keeps it from detecting, if anything."""
 
     holder: str
     place: str
@@ -90,10 +90,10 @@ class Detector:
     address: str = ""
     """Where other gateways reach it, as `host:port`; empty where they cannot."""
     told_for: int = 0
-    """How long other gateways go by what it told them, in ms; 0 where it has told nobody."""
+    """How long other gateways rely on state that it replicated, in ms; 0 where there is none."""
 
     def is_alive(self, now: datetime) -> bool:
-        """Say whether it still holds the claim."""
+        """Say whether it still holds the lease."""
         return now < self.held_until
 
 
@@ -137,22 +137,22 @@ class DetectionStore:
     ) -> None:
         self.holder = holder or secrets.token_hex(HOLDER_BYTES)
         self.address = ""
-        """Where other gateways reach this one; told with the claim."""
+        """Where other gateways reach this one; written with the lease."""
         self._database = database
         self._place = place[:PLACE_LENGTH]
         self._life = timedelta(seconds=seconds)
         self._clock = clock
 
     def find(self) -> Detector | None:
-        """Return who has the claim, or had it last; nothing is written."""
+        """Return who holds the lease, or held it last; nothing is written."""
         return find_detector(self._database)
 
     def is_free(self, held: Detector, seconds: float = 0.0) -> bool:
-        """Say whether a claim has run out, and so many seconds ago."""
+        """Say whether a lease has expired, and so many seconds ago."""
         return not held.is_alive(self._clock() - timedelta(seconds=seconds))
 
     def claim(self, instead_of: str = "") -> Detector:
-        """Take the claim if nobody has it, renew it if it is ours; return who has it.
+        """Acquire the lease if nobody holds it, renew it if it is ours; return who holds it.
 
         It is also taken from the holder `instead_of`, of whom the caller knows that it is gone.
         """
@@ -172,7 +172,7 @@ class DetectionStore:
             return made
 
     def release(self) -> None:
-        """Give the claim back, so that another need not wait for its end."""
+        """Release the lease, so that another need not wait until it expires."""
         with self._database.write(AREA) as connection:
             connection.execute(
                 _own_row()
@@ -186,7 +186,7 @@ class DetectionStore:
             self._renew(connection, trouble=trouble[:TROUBLE_LENGTH])
 
     def announce(self, seconds: float) -> None:
-        """Take note that other gateways are told what holds, and go by it for so long."""
+        """Note that other gateways rely on replicated state for so long."""
         with self._database.write(AREA) as connection:
             self._renew(connection, told_for=math.ceil(seconds * 1000))
 
@@ -251,14 +251,14 @@ class DetectionStore:
     # --- inside ---
 
     def _renew(self, connection: Connection, **values: str | int) -> None:
-        """Renew the claim within a transaction; nothing is written where it is lost."""
+        """Renew the lease within a transaction; nothing is written where it is lost."""
         renewed = connection.execute(
             _own_row()
             .where(detectors_table.c.holder == self.holder)
             .values(held_until=self._clock() + self._life, **values)
         )
         if renewed.rowcount != 1:
-            raise ClaimLostError(
+            raise LeaseLostError(
                 "another gateway has taken over the detection of events",
                 fix="nothing to do: this one follows when the other ends",
             )

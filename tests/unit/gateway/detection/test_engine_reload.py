@@ -8,7 +8,7 @@ import pytest
 
 from penstock.gateway.detection.engine_reload import EngineReload
 from penstock.policy.access.emergencies import SituationsUnknownError
-from penstock.store.detection.journal import ClaimLostError
+from penstock.store.detection.journal import LeaseLostError
 from tests.support.gateway.detection import Detecting, detecting, run, ward_program
 
 
@@ -140,7 +140,7 @@ def test_a_lease_that_is_lost_during_a_reload_ends_detection(
             await host.journal.finish()
 
             def fail(*given: object) -> None:
-                raise ClaimLostError("gone")
+                raise LeaseLostError("gone")
 
             with monkeypatch.context() as patch:
                 patch.setattr(detection.store, "keep", fail)

@@ -5,7 +5,7 @@ from collections.abc import Awaitable
 
 from penstock.errors import UnavailableError
 from penstock.gateway.detection.journal import Journal, Snapshot
-from penstock.store.detection.journal import ClaimLostError, DetectedTransition, JournalBatch
+from penstock.store.detection.journal import DetectedTransition, JournalBatch, LeaseLostError
 
 STEP = DetectedTransition(0, "s", "p", None, "A", "E")
 
@@ -73,7 +73,7 @@ def test_a_store_that_fails_is_tried_again() -> None:
 def test_what_another_has_taken_over_is_given_up_and_told() -> None:
     async def run() -> None:
         desk = Desk()
-        desk.failures = [ClaimLostError("gone")]
+        desk.failures = [LeaseLostError("gone")]
         journal = Journal(desk, 1_000_000)
         assert not await journal.reach(journal.add(b"lost"))
         assert desk.batches == []

@@ -13,10 +13,10 @@ from penstock.store.audit.pseudonyms import Pseudonyms, generate_key
 from penstock.store.audit.reader import read_last
 from penstock.store.database import Database
 from penstock.store.detection.journal import (
-    ClaimLostError,
     DetectedTransition,
     DetectionStore,
     JournalBatch,
+    LeaseLostError,
     find_detector,
 )
 from penstock.store.detection.situations import REQUEST_LIFE, Situations
@@ -77,9 +77,9 @@ def test_only_one_detects_and_who_was_too_slow_writes_nothing(
     assert second.claim().holder == first.holder
     watch.pass_by(2)
     assert second.claim().holder == second.holder
-    with pytest.raises(ClaimLostError):
+    with pytest.raises(LeaseLostError):
         first.append(JournalBatch(2, b"lost", [step("p", "Severe")]))
-    with pytest.raises(ClaimLostError):
+    with pytest.raises(LeaseLostError):
         first.keep(b"lost", 2, [])
     assert second.load() == (None, 1, [b"one"])
     second.release()
