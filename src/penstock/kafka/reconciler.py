@@ -381,7 +381,7 @@ def open_reconciler(
     *,
     audit: AccessAudit | None = None,
 ) -> Reconciler:
-    """Return what compares and mends the cluster of these settings."""
+    """Return the reconciler of the cluster of these settings."""
     return Reconciler(
         definitions,
         KafkaUsers(database),

@@ -14,7 +14,7 @@ MOST_SEED = 2**63 - 1
 
 @click.group("generate")
 def command() -> None:
-    """Make up records, the same for the same seed."""
+    """Generate synthetic records, the same for the same seed."""
 
 
 @command.command("hospital")
@@ -27,7 +27,7 @@ def command() -> None:
 @click.option("--out", default="-", help="The file to write; - is standard output.")
 @json_option
 def hospital(rows: int, seed: int, form: str, out: str, as_json: bool) -> None:
-    """Make up patients of a German hospital's diabetes ward.
+    """Generate patients of a German hospital's diabetes ward.
 
     Row number n of a seed is the same however many rows are asked for.
     """

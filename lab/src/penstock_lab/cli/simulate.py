@@ -42,7 +42,7 @@ def parse_speed(ctx: click.Context, param: click.Parameter, value: str) -> float
 
 @click.group("simulate")
 def command() -> None:
-    """Let made-up days pass, the same for the same seed."""
+    """Simulate days of made-up people, the same for the same seed."""
 
 
 @command.command("nursing-home")
@@ -86,7 +86,7 @@ def nursing_home(
     quickly as it can be worked through. A gateway has its own clock: give --prepare and the
     run the same --speed, so that windows of days are as much shorter.
 
-    The exit code is 1 if some evolution of the plans was not gone along though there were
+    The exit code is 1 if some transition of the plans was not taken though there were
     days enough for it (ten for all of them), and if the gateway refused a message.
     """
     from penstock_lab.generate.nursing_home import House

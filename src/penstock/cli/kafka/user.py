@@ -74,7 +74,7 @@ def delete(name: str, as_json: bool) -> None:
 @click.argument("role")
 @json_option
 def assign(name: str, role: str, as_json: bool) -> None:
-    """Give ROLE to a user."""
+    """Assign ROLE to a user."""
     with open_officer() as officer:
         done = officer.assign_role(name, role)
     show_done(as_json, done, f"{name} has the role {role}")

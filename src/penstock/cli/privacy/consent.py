@@ -46,7 +46,7 @@ def _asking(function: Function) -> Function:
 
 @click.group("consent")
 def command() -> None:
-    """Take people's opt-outs of purposes, and show what holds.
+    """Record people's opt-outs of purposes, and show what holds.
 
     A person who opted out of a purpose is left out of every view that serves it, what lies
     below it or what it is a part of. USER needs a `right` with `administer: true`; every
@@ -82,9 +82,9 @@ def _make_verb(name: str, about: str) -> None:
 
 
 for _name, _about in {
-    "opt-out": "Leave SUBJECT out of what serves PURPOSE, from now on.\n\nSUBJECT is as the "
+    "opt-out": "Opt SUBJECT out of PURPOSE, from now on.\n\nSUBJECT is as the "
     "subject field of streams names a person; with - one per line is read.",
-    "opt-in": "Take back that SUBJECT opted out of PURPOSE.\n\nOnly this choice is taken back, "
+    "opt-in": "Withdraw the opt-out of SUBJECT from PURPOSE.\n\nOnly this choice is taken back, "
     "none for purposes above or below. With - one SUBJECT per line is read.",
 }.items():
     _make_verb(_name, _about)

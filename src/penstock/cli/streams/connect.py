@@ -27,7 +27,7 @@ MOST_SHOWN = 20
 
 @click.group("connect")
 def command() -> None:
-    """Feed streams from what others write."""
+    """Ingest what others write into streams."""
 
 
 @command.command("csv")
@@ -35,9 +35,9 @@ def command() -> None:
 @click.option("--stream", "name", required=True, help="The stream that the rows are records of.")
 @json_option
 def feed_csv(folder: Path, name: str, as_json: bool) -> None:
-    """Feed the CSV files of FOLDER to a stream, each row once.
+    """Ingest the CSV files of FOLDER into a stream, each row once.
 
-    Files have a first line of names. What was fed already is passed over, also after a crash
+    Files have a first line of names. What was ingested already is skipped, also after a crash
     in the middle; files that grew are read on. Rows that are no records are reported with their
     place and the reason, and left out.
     """

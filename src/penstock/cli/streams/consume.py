@@ -44,7 +44,7 @@ LONGEST_CELL = 60
 def command(
     *, name: str, user: str, password_file: Path | None, rows: int, follow: bool, as_json: bool
 ) -> None:
-    """Print the records of VIEW that Kafka gives to a user.
+    """Print the records of VIEW that Kafka lets a user read.
 
     Kafka itself decides: a user without a role of the view is refused. With --json, one line
     per record.

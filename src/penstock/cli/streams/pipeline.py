@@ -27,7 +27,7 @@ def command() -> None:
 
 @command.command("detect")
 @click.option("--stream", required=True, help="The stream whose records are looked at.")
-@click.option("--once", is_flag=True, help="Take in the records that there are, and end.")
+@click.option("--once", is_flag=True, help="Process the records that there are, and exit.")
 @json_option
 def detect(stream: str, once: bool, as_json: bool) -> None:
     """Detect events in the records of a stream, until Ctrl-C or SIGTERM.

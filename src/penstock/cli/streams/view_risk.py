@@ -52,7 +52,7 @@ HOPELESS = 20
     "--plot",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Draw it, as FILE.png or FILE.svg.",
+    help="Plot it, as FILE.png or FILE.svg.",
 )
 @json_option
 def command(

@@ -49,7 +49,7 @@ def command() -> None:
 @click.option("-m", "--message", "reason", default="", help="Why; kept in the history.")
 @json_option
 def import_file(file: str, reason: str, as_json: bool) -> None:
-    """Take over a requirements file: a stream and its anonymized versions as JSON.
+    """Import a requirements file: a stream and its anonymized versions as JSON.
 
     The file has globalConfig (topic, dataSchema) and streamProperties (applicationId,
     anonymizers). Everything is checked first; all of it is applied, or nothing.
@@ -134,17 +134,17 @@ def _make_action(action: str, about: str) -> None:
 
 
 for _action, _about in {
-    "initialize": "Make views ready; they read nothing yet.",
-    "start": "Let views run from where they left off, or from the stream's beginning.",
-    "pause": "Let views rest; they keep what they hold back.",
-    "resume": "Let paused views go on.",
-    "stop": "End views; what they hold back is published or suppressed first.",
+    "initialize": "Initialize views; they read nothing yet.",
+    "start": "Start views from their checkpoint, or from the beginning of the stream.",
+    "pause": "Pause views; buffered records are kept.",
+    "resume": "Resume paused views.",
+    "stop": "Stop views; buffered records are published or suppressed first.",
 }.items():
     _make_action(_action, _about)
 
 
 @command.command("run")
-@click.option("--once", is_flag=True, help="Bring views to the end of their streams, and end.")
+@click.option("--once", is_flag=True, help="Catch up with the ends of the streams, and exit.")
 def run(once: bool) -> None:
     """Run the views that should run, until Ctrl-C or SIGTERM."""
     from penstock.pipeline.service.manager import Manager

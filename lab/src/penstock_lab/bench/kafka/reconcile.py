@@ -4,7 +4,7 @@ Method:
 - 10,000 users, 100 roles with two views each of 200; every user has three roles, drawn with
   a fixed seed. That makes six rules on topics for most users and one on groups.
 - `fill`: a cluster that has nothing is repaired: users and rules. `compare` and `repair`
-  find nothing to do. `mend`: of 20 users the rules were taken away behind our back.
+  find nothing to do. `restore`: the ACLs of 20 users were deleted behind our back.
   `take_one_role`: a role is taken from one user among all. `close_a_view`: a view is closed
   to its role, that is to some hundred users. Memory is the process's own peak,
   above what it had before the first of these.
@@ -114,9 +114,9 @@ def _measure_repairs(
         held = cluster.acls_of(robbed)
         gone = [(f"User:{user}", acl) for user, acls in held.items() for acl in acls]
         removal, _ = _timed(lambda: list(cluster.delete_acls(gone)))
-    mend, mended = _timed(reconciler.repair)
-    if mended.put != len(gone):
-        raise RuntimeError(f"{len(gone)} rules were missing, {mended.put} were put")
+    restore, restored = _timed(reconciler.repair)
+    if restored.put != len(gone):
+        raise RuntimeError(f"{len(gone)} ACLs were missing, {restored.put} were put")
     role = officer.user_status("u1").roles[0]
     one, _ = _timed(lambda: officer.remove_role("u1", role))
     close, closed = _timed(lambda: officer.remove_permission("r0", "v0"))
@@ -128,7 +128,7 @@ def _measure_repairs(
         "compare_s": round(compare, 2),
         "repair_nothing_s": round(repair, 2),
         "remove_behind_our_back": {"rules": len(gone), "s": round(removal, 2)},
-        "mend_s": round(mend, 2),
+        "restore_s": round(restore, 2),
         "take_one_role_s": round(one, 3),
         "close_a_view": {"users": closed.removed, "s": round(close, 2)},
         "added_peak_mib": round(_peak_mib() - before, 1),
