@@ -11,22 +11,15 @@ Rules that hold here:
   DISCONNECT, which deletes the will (MQTT5 3.1.2.5, 3.14.4).
 - What was already handed to a transport is still sent, but a client that does not read
   cannot keep its connection open: after a grace the transport is cut off.
-- A message that does not go to the broker is answered here. MQTT 5 is told the reason, 0x87
-  or what fits better, with a text where the client wants texts (MQTT5 3.1.2.11.7); 3.1.1 gets
-  an ordinary acknowledgement or the end of its connection, as configured (MQTT3 3.3.5).
-  With QoS 0 there is no answer.
-- No answer is larger than the largest packet that the client takes (MQTT5 3.1.2.11.4).
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
 from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Protocol, cast
 
-from penstock.errors import UsageError
 from penstock.gateway.connection.backlog import Backlog
 from penstock.gateway.connection.broker_connection import BrokerConnection
 from penstock.gateway.connection.context import ConnectionContext
@@ -37,11 +30,11 @@ from penstock.gateway.connection.disconnect import (
     encode_refusal,
     make_disconnect,
 )
+from penstock.gateway.connection.replies import ClientReplies
 from penstock.gateway.limits import TICK_SECONDS
 from penstock.gateway.session import Session
 from penstock.gateway.translation import Offer
 from penstock.mqtt import (
-    NO_PROPERTIES,
     V5,
     Connack,
     Connect,
@@ -51,30 +44,14 @@ from penstock.mqtt import (
     MqttError,
     Packet,
     PeerLimits,
-    Properties,
-    Puback,
-    Publish,
-    Pubrec,
     Reader,
     ReasonCode,
     Sender,
-    encode_puback,
-    encode_pubrec,
 )
 from penstock.mqtt.connection import TopicAliases
 
-_QOS = 0x06
-_AT_LEAST_ONCE = 0x02
 _WRITES_LIMIT = 2_048
 _UNREAD_QUEUES = 2
-
-
-class Answer(Protocol):
-    """A packet that can be encoded."""
-
-    def encode(self, version: int, /) -> bytes:
-        """Encode for a protocol version."""
-        ...
 
 
 class Registry(Protocol):
@@ -97,7 +74,7 @@ class Registry(Protocol):
         """Go on with what the broker sends as soon as the situations are known."""
 
 
-class ClientConnection:
+class ClientConnection(ClientReplies):
     """One client: who it is, what it may, and what it waits for."""
 
     __slots__ = (
@@ -111,35 +88,27 @@ class ClientConnection:
         "blocked",
         "connect",
         "connection",
-        "context",
         "deferred_acks",
         "ended",
         "generation",
         "heard",
         "open",
         "peer",
-        "problems",
         "quota",
         "reader",
-        "refused",
         "registry",
         "session",
         "stamp",
-        "takes",
-        "transport",
         "unacked",
         "upstream",
-        "version",
         "writes",
     )
 
-    transport: asyncio.Transport
     session: Session
     connect: Connect
-    takes: PeerLimits
 
     def __init__(self, context: ConnectionContext, registry: Registry) -> None:
-        self.context = context
+        super().__init__(context)
         self.registry = registry
         self.reader = Reader(
             Sender.CLIENT,
@@ -149,15 +118,12 @@ class ClientConnection:
         )
         self.connection = Connection()
         self.upstream: BrokerConnection | None = None
-        self.version = 0
         self.peer = ""
         self.open = False
         self.ended = False
         self.heard = True
         self.blocked = False
         """Whether the client reads too slowly."""
-        self.problems = True
-        """Whether the client wants texts."""
         self.generation = -1
         """The generation of the rules that `writes` and `stamp` are of."""
         self.stamp = b""
@@ -166,8 +132,6 @@ class ClientConnection:
         """The topics that this client may write to, whatever the message."""
         self.unacked: set[int] = set()
         """The messages of this client that the broker has not finished with."""
-        self.refused: set[int] = set()
-        """Messages of QoS 2 that were answered here: so is their PUBREL."""
         self.quota = 0
         self._budget = 0.0
         self._idle = 0
@@ -273,56 +237,6 @@ class ClientConnection:
         """Take note that the broker has finished with a message of this client."""
         self.unacked.discard(packet_id)
         self.backlog.free_quota()
-
-    def send(self, data: bytes) -> None:
-        """Write to the client."""
-        if not self.transport.is_closing():
-            self.transport.write(data)
-
-    # --- answers ---
-
-    def fit(self, told: Answer, short: Answer) -> bytes:
-        """Encode an answer, or its short form where the client takes no packet of that size."""
-        data = told.encode(self.version)
-        return data if len(data) <= self.takes.maximum_packet_size else short.encode(self.version)
-
-    def deny(self, packet: Publish, why: str, text: str, reason: ReasonCode) -> None:
-        """Answer a message that does not go to the broker."""
-        self.context.counters.denied("publish", why)
-        qos = packet.first & _QOS
-        if self.version == V5:
-            if qos:
-                kind = Puback if qos == _AT_LEAST_ONCE else Pubrec
-                properties = Properties(reason_string=text) if self.problems else NO_PROPERTIES
-                told = kind(packet.packet_id, int(reason), properties)
-                self.send(self.fit(told, kind(packet.packet_id, int(reason))))
-        elif self.context.close_denied:
-            self.end(Cause.DENIED)
-        else:
-            self.confirm(packet)
-
-    def confirm(self, packet: Publish) -> None:
-        """Acknowledge a message that was dealt with here."""
-        qos = packet.first & _QOS
-        if qos == _AT_LEAST_ONCE:
-            self.send(encode_puback(packet.packet_id))
-        elif qos:
-            self.refused.add(packet.packet_id)
-            self.send(encode_pubrec(packet.packet_id))
-
-    def answer(self, packet: Publish, payload: bytes) -> None:
-        """Answer a question, on the topic that the client named for that."""
-        asked = packet.properties
-        topic = asked.response_topic or packet.topic
-        properties = Properties(correlation_data=asked.correlation_data)
-        data = Publish.of(topic, payload, properties=properties).encode(self.version)
-        most = min(self.takes.maximum_packet_size, self.context.limits.packet)
-        if len(data) > most:
-            raise UsageError(
-                f"the answer has {len(data)} bytes, more than fit into a packet of {most}",
-                fix="ask for less, or raise the largest packet",
-            )
-        self.send(data)
 
     # --- the clock ---
 

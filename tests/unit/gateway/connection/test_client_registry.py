@@ -80,6 +80,10 @@ def test_connections_are_counted_as_a_whole_and_by_address() -> None:
         assert not registry.arrive(five.seen)
         registry.leave(five.seen)
         assert len(registry.connections) == 3
+        registry.leave(two.seen)
+        registry.leave(four.seen)
+        assert registry.arrive(five.seen)
+        assert registry.arrive(four.seen)
 
     run(trial)
 

@@ -1,0 +1,110 @@
+"""What one client is told: answers to messages that do not go to the broker.
+
+Rules that hold here:
+- MQTT 5 is told the reason, 0x87 or what fits better, with a text where the client wants
+  texts (MQTT5 3.1.2.11.7). 3.1.1 gets an ordinary acknowledgement or the end of its
+  connection, as configured (MQTT3 3.3.5). With QoS 0 there is no answer.
+- No answer is larger than the largest packet that the client takes (MQTT5 3.1.2.11.4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from typing import Protocol
+
+from penstock.errors import UsageError
+from penstock.gateway.connection.context import ConnectionContext
+from penstock.gateway.connection.disconnect import Cause
+from penstock.mqtt import (
+    NO_PROPERTIES,
+    V5,
+    PeerLimits,
+    Properties,
+    Puback,
+    Publish,
+    Pubrec,
+    ReasonCode,
+    encode_puback,
+    encode_pubrec,
+)
+
+_QOS = 0x06
+_AT_LEAST_ONCE = 0x02
+
+
+class Answer(Protocol):
+    """A packet that can be encoded."""
+
+    def encode(self, version: int, /) -> bytes:
+        """Encode for a protocol version."""
+        ...
+
+
+class ClientReplies:
+    """The side of a client that is written to."""
+
+    __slots__ = ("context", "problems", "refused", "takes", "transport", "version")
+
+    transport: asyncio.Transport
+    takes: PeerLimits
+
+    def __init__(self, context: ConnectionContext) -> None:
+        self.context = context
+        self.version = 0
+        self.problems = True
+        """Whether the client wants texts."""
+        self.refused: set[int] = set()
+        """Messages of QoS 2 that were answered here: so is their PUBREL."""
+
+    @abstractmethod
+    def end(self, cause: Cause) -> None:
+        """End the connection."""
+
+    def send(self, data: bytes) -> None:
+        """Write to the client."""
+        if not self.transport.is_closing():
+            self.transport.write(data)
+
+    def fit(self, told: Answer, short: Answer) -> bytes:
+        """Encode an answer, or its short form where the client takes no packet of that size."""
+        data = told.encode(self.version)
+        return data if len(data) <= self.takes.maximum_packet_size else short.encode(self.version)
+
+    def deny(self, packet: Publish, why: str, text: str, reason: ReasonCode) -> None:
+        """Answer a message that does not go to the broker."""
+        self.context.counters.denied("publish", why)
+        qos = packet.first & _QOS
+        if self.version == V5:
+            if qos:
+                kind = Puback if qos == _AT_LEAST_ONCE else Pubrec
+                properties = Properties(reason_string=text) if self.problems else NO_PROPERTIES
+                told = kind(packet.packet_id, int(reason), properties)
+                self.send(self.fit(told, kind(packet.packet_id, int(reason))))
+        elif self.context.close_denied:
+            self.end(Cause.DENIED)
+        else:
+            self.confirm(packet)
+
+    def confirm(self, packet: Publish) -> None:
+        """Acknowledge a message that was dealt with here."""
+        qos = packet.first & _QOS
+        if qos == _AT_LEAST_ONCE:
+            self.send(encode_puback(packet.packet_id))
+        elif qos:
+            self.refused.add(packet.packet_id)
+            self.send(encode_pubrec(packet.packet_id))
+
+    def answer(self, packet: Publish, payload: bytes) -> None:
+        """Answer a question, on the topic that the client named for that."""
+        asked = packet.properties
+        topic = asked.response_topic or packet.topic
+        properties = Properties(correlation_data=asked.correlation_data)
+        data = Publish.of(topic, payload, properties=properties).encode(self.version)
+        most = min(self.takes.maximum_packet_size, self.context.limits.packet)
+        if len(data) > most:
+            raise UsageError(
+                f"the answer has {len(data)} bytes, more than fit into a packet of {most}",
+                fix="ask for less, or raise the largest packet",
+            )
+        self.send(data)
