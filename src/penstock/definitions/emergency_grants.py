@@ -1,7 +1,7 @@
 """What a situation opens, and to whom: the emergency policies that apply in it now.
 
 Rules that hold here:
-- Whether a policy applies is asked of its compiled form, as a decision would.
+- The authorizer is asked which policies there are, compiled, and who everybody is.
 - People are the users and clients whom definitions name. A condition that looks at more than
   the person and the subject cannot be answered without a message: such people are told apart.
 """
@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.definitions.access import AccessDefinitions, compile_rule, scenarios_by_plan
+from penstock.definitions.access import name_rule
+from penstock.definitions.authorizer import make_authorizer
 from penstock.definitions.set import DefinitionSet
 from penstock.model import kinds
 from penstock.policy.access.emergencies import SituationBoard
-from penstock.policy.access.rules import Policy
 
 _USER = "user:"
 _CLIENT = "client:"
@@ -44,18 +44,16 @@ def list_grants(
 ) -> list[Grant]:
     """Return the emergency policies that apply while a subject is in a situation."""
     board = SituationBoard([(scenario, subject, situation)])
-    access = AccessDefinitions(definitions).access
-    known = scenarios_by_plan(definitions)
+    access = make_authorizer(definitions).access
+    policies = {name_rule(it.key): it for it in definitions.of(kinds.EmergencyPolicy).values()}
     principals = {
         name: access.principal(*who) for name, who in sorted(_list_principals(definitions).items())
     }
     found = []
-    for policy in definitions.of(kinds.EmergencyPolicy).values():
-        rule = compile_rule(policy, definitions, known)
-        if not isinstance(rule, Policy) or rule.emergency is None:
+    for rule in access.emergency_policies():
+        if rule.emergency is None or rule.emergency.find(board, subject) is None:
             continue
-        if rule.emergency.find(board, subject) is None:
-            continue
+        policy = policies[rule.name]
         grant = Grant(
             policy.name,
             policy.subject,

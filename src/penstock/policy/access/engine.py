@@ -16,6 +16,7 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from typing import Any, Final
 
 from penstock.lang import RecordType
@@ -172,6 +173,11 @@ class AccessEngine:
         """Return all preferences that are about a topic, of whomever."""
         buckets = self._preferences.matching(topic)
         return pick(buckets, sorted({user for bucket in buckets for user in bucket}))
+
+    def emergency_policies(self) -> list[Policy]:
+        """Return all emergency policies, in the order of their names."""
+        found = [it for index in self._rules.values() for it in index if it.emergency is not None]
+        return sorted(found, key=attrgetter("name"))
 
     @property
     def has_preferences(self) -> bool:

@@ -9,7 +9,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import reduce
 from operator import attrgetter, or_
 from typing import Final, Generic, TypeVar
@@ -105,6 +105,9 @@ class RuleIndex(Generic[R]):
 
     def __len__(self) -> int:
         return len(self._by_name)
+
+    def __iter__(self) -> Iterator[R]:
+        return iter(self._by_name.values())
 
     def put(self, rule: R) -> None:
         """Add a rule, in the place of one with its name."""
