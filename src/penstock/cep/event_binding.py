@@ -32,9 +32,9 @@ _EMPTY: Final[Mapping[str, Any]] = {}
 class Packet:
     """A message that is being published: its topic, and what expressions see of it.
 
-    `id` tells a repeated packet, where the publisher or the protocol gives one. `depth`
+    `id` identifies a duplicate, where the publisher or the protocol gives one. `depth`
     counts the actions that led to it: 0 for a client's packet. `ahead` is by how much the
-    gateway's clock is ahead of the one that clients go by, in milliseconds.
+    gateway's clock is ahead of the clients' one, in milliseconds.
     """
 
     topic: str

@@ -235,16 +235,16 @@ def find_daily_sums(index: int, operators: Sequence[Operator]) -> DailySums | No
     visits = operators[source.inputs[0]]
     if not isinstance(visits, Visits) or visits.every % 1000:
         return None
-    told = {names.get(name, ""): name for name in spec.by}
+    keys = {names.get(name, ""): name for name in spec.by}
     wanted = (visits.who, "other", "date", "at")
-    if set(told) != set(wanted) or len(spec.by) != len(wanted) or not spec.values:
+    if set(keys) != set(wanted) or len(spec.by) != len(wanted) or not spec.values:
         return None
     for value in spec.values:
         argument = "" if value.argument is None else _attribute(value.argument.tree)
         if value.function != "sum" or names.get(argument) != "duration":
             return None
     sums = tuple(value.name for value in spec.values)
-    who, other, date, at = (told[it] for it in wanted)
+    who, other, date, at = (keys[it] for it in wanted)
     return DailySums(source.inputs[0], who, other, date, at, sums, (*spec.by, *sums))
 
 

@@ -6,8 +6,8 @@ Rules that hold here:
   which the plan names them.
 - An event leads along the one evolution from the present situation, or nowhere.
 - A case that is held by hand follows no event until its time is over, and then ends.
-- Where too many subjects are in some situation the oldest case ends, and is told to have: of
-  those that nobody holds, as long as there is one.
+- Where too many subjects are in some situation the oldest case ends, with a transition of
+  its own: of those that nobody holds, as long as there is one.
 - Scenarios are followed in the order of their names, each by its own plan's priority.
 - However many scenarios there are, an event costs no more than those that it concerns: the
   ones for everyone, and the ones whose list of subjects has the event's.

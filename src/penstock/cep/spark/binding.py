@@ -24,21 +24,21 @@ from penstock.lang.spark import Inputs, column
 
 HAPPENED: Final = "happened"
 OWN: Final = "own"
-_TOLD: Final = ("t.topic", "t.payload", "o.", "e.time")
-"""What every record tells."""
+_PROVIDED: Final = ("t.topic", "t.payload", "o.", "e.time")
+"""What every record provides."""
 
 
 def bind_types(
-    types: Mapping[str, PacketEvents], inputs: Inputs, told: Collection[str] = frozenset()
+    types: Mapping[str, PacketEvents], inputs: Inputs, provided: Collection[str] = frozenset()
 ) -> dict[str, Column]:
     """Return for each type a struct of what the event says, NULL where there is none.
 
-    `told` is what records tell beyond the usual, such as `s.uid`. The fields are the
+    `provided` is what records have beyond the usual, such as `s.uid`. The fields are the
     attributes, by `field_name`; `happened`, the event's own time in milliseconds;
     and `own`, its own identifier.
     """
     for name, spec in types.items():
-        _check(name, spec, told)
+        _check(name, spec, provided)
     return {name: _bind(name, spec, inputs) for name, spec in types.items()}
 
 
@@ -52,14 +52,14 @@ def _bind(name: str, spec: PacketEvents, inputs: Inputs) -> Column:
     topic = given.getField("topic") if isinstance(given, Column) else given["topic"]
     matched = reduce(or_, (match_filter(topic, filter_) for filter_ in spec.filters))
     holds = [matched, column(spec.when, inputs)]
-    values = [_travel(assignment.value, inputs) for assignment in spec.assignments]
+    values = [_exact_column(assignment.value, inputs) for assignment in spec.assignments]
     for assignment, value in zip(spec.assignments, values, strict=True):
         if assignment.name not in spec.optional:
             holds.append(value.isNotNull())
     happened = F.lit(None).cast("bigint")
     if spec.time is not None:
-        told = column(spec.time, inputs)
-        happened = F.unix_millis(told) if spec.time.type == TIMESTAMP else told
+        time = column(spec.time, inputs)
+        happened = F.unix_millis(time) if spec.time.type == TIMESTAMP else time
         holds.append(happened.isNotNull())
     own = F.lit(None).cast("string")
     if spec.id is not None:
@@ -75,7 +75,7 @@ def _bind(name: str, spec: PacketEvents, inputs: Inputs) -> Column:
     return F.when(reduce(and_, holds), event)
 
 
-def _travel(expression: Expression, inputs: Inputs) -> Column:
+def _exact_column(expression: Expression, inputs: Inputs) -> Column:
     made = column(expression, inputs)
     if expression.type == TIMESTAMP:
         return F.unix_micros(made)
@@ -96,13 +96,13 @@ def match_filter(topic: Column, filter_: str) -> Column:
     return found & ~topic.startswith("$") if levels[0] == "+" else found
 
 
-def _check(name: str, spec: PacketEvents, told: Collection[str]) -> None:
-    """Refuse a type that looks at what no record tells."""
+def _check(name: str, spec: PacketEvents, provided: Collection[str]) -> None:
+    """Refuse a type that reads what no record provides."""
     needed = [it for it in (spec.when, spec.time, spec.id) if it is not None]
     needed += [it.value for it in _required(spec)]
     for expression in needed:
         for path in sorted(expression.references):
-            if not path.startswith(_TOLD) and path not in told:
+            if not path.startswith(_PROVIDED) and path not in provided:
                 raise UsageError(
                     f"the event {quote(name)} looks at {path}, which records do not tell",
                     fix="look at the topic, the payload, o or e.time, and at s.uid where the "

@@ -1,14 +1,14 @@
-"""The engine of one part of the persons, over batches of columns.
+"""The engine of one partition of the persons, over Arrow batches.
 
-    batch of a part ─ read_steps ─→ steps ─ follow ─→ Results: columns again
+    batch of a partition ─ read_steps ─→ steps ─ PartitionEngine ─→ ResultTable: columns again
 
 Rules that hold here:
 - Steps come in the order of records. A step's time never lies before the one of an earlier
   record, whichever part that belongs to: whoever makes the batches sees to it.
-- What time alone brings about is told apart from what a record brings about, so that the
-  joint part can take up both in the order of an engine that sees everything.
-- What actions would publish is told and not published: messages of actions are records of
-  their own, written by the gateway that carried the actions out.
+- Results of time alone are kept apart from results of a record, so that the joint partition can
+  apply both in the order of an engine that sees everything.
+- Publications of actions are reported, not published: messages of actions are records of their
+  own, written by the gateway that carried the actions out.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class PartitionEngine(Engine):
         wanted = frozenset(self.program.actions[name].event for name in actions)
         raised = self._runner.request(transition, None, wanted)
         outcome.detected += raised
-        # Of the request itself the part has told already what follows.
+        # What follows from the request itself is a result of the partition already.
         more = [it for it in raised if not self._is_request(it[0])]
         publications, _ = self._runner.publisher.publish(actions, more, transition, 1)
         outcome.add_publications(publications)
@@ -111,9 +111,9 @@ class PartitionEngine(Engine):
                 _values(fields[field_name(it)], of) for it, of in zip(names, kinds, strict=True)
             ]
             rows: Iterable[tuple[Any, ...]] = zip(*values, strict=True) if values else repeat(())
-            told = fields[HAPPENED].to_pylist() if spec.time else repeat(None, len(array))
+            times = fields[HAPPENED].to_pylist() if spec.time else repeat(None, len(array))
             ids = fields[OWN].to_pylist() if spec.id else repeat(None, len(array))
-            for row, at, identifier in zip(rows, told, ids, strict=False):
+            for row, at, identifier in zip(rows, times, ids, strict=False):
                 yield kind, dict(zip(names, row, strict=True)), at, identifier
 
         return read
@@ -162,7 +162,7 @@ class ResultTable:
         self._rows: list[tuple[Any, ...]] = []
         self._texts: dict[int, str] = {}
         attributes = sorted({it.attribute for it in program.scenarios.values()})
-        self._told = {
+        self._attributes = {
             name: next((it for it in attributes if operator.attributes.field(it)), "")
             for name, index in program.types.items()
             if not isinstance(operator := program.operators[index], PacketEvents | RequestEvents)
@@ -174,7 +174,7 @@ class ResultTable:
         step, part, rows = outcome.seq, self._part, self._rows
         place = 0
         for name, row in outcome.detected:
-            about = self._told.get(name)
+            about = self._attributes.get(name)
             if about is None:
                 continue
             text = self._texts.get(row.uid)

@@ -6,8 +6,8 @@ Rules that hold here:
   meet in it, and parts of the persons can be followed apart. All others are *joint*.
 - What is made of joint operators is joint. Where a scenario waits for a joint event, or
   scenarios know their subjects by different attributes, everything stays in one part.
-- The joint program has all that joint operators are made of; its scenarios never move, it is
-  told of transitions.
+- The joint program has all that joint operators are made of; its scenarios never move by
+  events, it gets the transitions.
 """
 
 from __future__ import annotations

@@ -331,7 +331,7 @@ class ReplicationLeader:
             await self._announce(_MARGIN * self._lease)
         except PenstockError as error:
             # The next ping retries, if the situations are still known by then.
-            _log.warning("other gateways cannot be told yet", error=error)
+            _log.warning("the lease of followers is not on record yet", error=error)
             return
         finally:
             self._announcing = None
@@ -361,10 +361,10 @@ class ReplicationLeader:
         self._sent_before.append(self._updates)
         for peer in list(self._peers.values()):
             if peer.heard < latest:
-                _log.warning("another gateway is silent and is no longer told")
+                _log.warning("a follower is silent and is dropped")
                 peer.link.close("it is silent")
             elif peer.synced and peer.acked < self._sent_before[0]:
-                _log.warning("another gateway does not take in what it is told")
+                _log.warning("a follower does not acknowledge updates and is dropped")
                 peer.link.close("it does not follow")
         pause = self._lease / CHECKS_PER_LEASE
         self._timer = asyncio.get_running_loop().call_later(pause, self._check_peers)
