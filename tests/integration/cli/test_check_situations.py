@@ -40,7 +40,8 @@ def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 @pytest.fixture
 def gateway(broker: MosquittoServer, tmp_path: Path) -> Iterator[GatewayThread]:
-    with open_ward(tmp_path, broker.port, window="1h") as running:
+    # Long, as a gateway that a busy machine lets wait closes when its lease runs out.
+    with open_ward(tmp_path, broker.port, window="1h", lease="60s") as running:
         yield running
 
 
