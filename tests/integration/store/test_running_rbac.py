@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import urllib.request
 import uuid
 from collections.abc import Iterator
@@ -12,7 +13,10 @@ import pytest
 from penstock.components import KafkaCluster, PostgresServer
 from penstock.components.processes import free_port
 from penstock.config import load
+from penstock.errors import UnavailableError
 from penstock.kafka import Cluster
+from penstock.store.database import Database
+from penstock.store.kafka_users import KafkaUsers
 from tests.support.store.installation import (
     FileStore,
     Installation,
@@ -59,6 +63,12 @@ class Office(Installation):
         """Say whether the cluster is known to lack what the definitions say."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as told:
             return b"penstock_kafka_behind 1" in told.read()
+
+    def knows(self, user: str) -> bool:
+        """Say whether the store tells that a user may be at the cluster."""
+        with contextlib.suppress(UnavailableError), Database.open(self.store.url) as database:
+            return user in KafkaUsers(database).names()
+        return False
 
     def confirms(self, epoch: int) -> bool:
         """Say whether an epoch is the newest one that the store has confirmed."""
@@ -108,6 +118,8 @@ def test_the_cluster_follows_while_the_store_changes_goes_and_is_set_back(office
     # which only somebody who says that it was on purpose can make good; until then it is told.
     office.store.replace()
     until(office.is_behind, "notice of another history")
+    # A store that is away while it is replaced is told in the same way: this comes of the notice.
+    until(lambda: office.knows(other), "note of who may be at the cluster")
     office.run("down")
     office.forget_newest_head()
     office.run("up", "--detach")
