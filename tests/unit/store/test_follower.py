@@ -70,7 +70,7 @@ def test_an_epoch_that_does_not_come_is_not_waited_for_for_ever(database: Databa
 
 
 def test_the_lease_is_renewed_while_nothing_changes(database: Database) -> None:
-    with Follower(database, lease=1.0) as follower:
+    with Follower(database, lease=3.0) as follower:
         snapshot = follower.wait_for(0, SOON)
         started = boot_clock()
         eventually(lambda: boot_clock() - (follower.status().age or 0) > started + 0.5)
@@ -136,7 +136,7 @@ def test_an_update_that_a_subscriber_did_not_take_is_not_known(database: Databas
             raise KeyError("a secret")
         taken.append(update)
 
-    with Follower(database, lease=1.0) as follower:
+    with Follower(database, lease=3.0) as follower:
         follower.wait_for(0, SOON)
         follower.subscribe(take)
         broken.set()
@@ -154,7 +154,7 @@ def test_an_update_that_a_subscriber_did_not_take_is_not_known(database: Databas
 def test_a_database_restored_to_another_history_is_loaded_anew(database: Database) -> None:
     apply(database, put(A), put(B))
     seen: list[Update] = []
-    with Follower(database, lease=0.5) as follower:
+    with Follower(database, lease=3.0) as follower:
         follower.wait_for(1, SOON)
         follower.subscribe(seen.append)
         with database.write() as connection:
@@ -203,7 +203,7 @@ def test_updates_can_be_awaited(database: Database) -> None:
 
 
 def test_a_loop_that_ended_does_not_stop_the_follower(database: Database) -> None:
-    with Follower(database, lease=0.5) as follower:
+    with Follower(database, lease=3.0) as follower:
         follower.wait_for(0, SOON)
         loop = asyncio.new_event_loop()
         updates = follower.updates()
