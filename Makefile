@@ -15,10 +15,10 @@ demo: setup ## Show Penstock at work; ONCE=1 ends by itself
 	@$(BIN)/penstock demo $(if $(ONCE),--once)
 
 test: setup ## Run all tests
-	@$(BIN)/pytest -n 4 --dist loadfile -q --durations=15 --durations-min=1
+	@$(BIN)/pytest -n 2 --dist loadfile -q --durations=15 --durations-min=1
 
 test-long: setup ## Run them with the series: more walks, kills and examples; takes hours
-	@$(BIN)/pytest -n 4 --dist loadfile -q --durations=30 --durations-min=1 --long
+	@$(BIN)/pytest -n 2 --dist loadfile -q --durations=30 --durations-min=1 --long
 
 lint: setup ## Check style, types and the direction of imports
 	@$(BIN)/ruff check .
