@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.definitions.anonymizers import STATEFUL_ANONYMIZERS
+from penstock.definitions.grouping_risks import MEANINGS
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "anonymizers.md"
 
@@ -25,3 +26,10 @@ def test_each_parameter_is_explained(name: str) -> None:
     fields = STATEFUL_ANONYMIZERS[name].model_fields.items()
     missing = [key for key in (it.alias or own for own, it in fields) if f"| `{key}` |" not in text]
     assert missing == []
+
+
+@pytest.mark.parametrize("name", sorted(MEANINGS))
+def test_each_risk_is_listed_under_its_name(name: str) -> None:
+    lines = _section("k_anonymization").splitlines()
+    names = [line.split("`")[1].partition(":")[0] for line in lines if line.startswith("| `")]
+    assert name in names

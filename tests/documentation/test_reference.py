@@ -9,6 +9,11 @@ from types import ModuleType
 
 import pytest
 
+from penstock.config.sections.gateway import FilteringSettings
+from penstock.definitions.authorizer import configured_settings
+from penstock.model import kinds
+from penstock.policy.purposes.settings import SETTING_NAMES, PurposeSettings
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
 PAGES += sorted((ROOT / "docs").rglob("*.md"))
@@ -37,3 +42,17 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
         if not target.startswith(("http:", "https:", "mailto:")):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_purpose_settings_have_the_defaults_and_the_words_of_the_page() -> None:
+    page = (ROOT / "docs" / "reference" / "purpose-commands.md").read_text(encoding="utf-8")
+    table = page.split("\n## Settings\n")[1].split("\n## ")[0]
+    told = re.findall(r"^\| `(\w+)` \| (true|false) \| (.*) \|$", table, re.MULTILINE)
+    fields = kinds.PurposeSettings.model_fields
+    assert told == [
+        (name, str(fields[name].default).lower(), fields[name].description)
+        for name in SETTING_NAMES
+    ]
+    declared = {name: fields[name].default for name in SETTING_NAMES}
+    assert PurposeSettings().as_dict() == declared
+    assert configured_settings(FilteringSettings()).as_dict() == declared

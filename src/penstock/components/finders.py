@@ -64,10 +64,12 @@ class JarSet:
         ]
 
 
-JAR_SETS = (
+KAFKA_JARS = (
     JarSet("spark-kafka", "spark-sql-kafka-0-10_2.13"),
     JarSet("kafka-broker", "kafka_2.13"),
 )
+HIVEMQ_JARS = JarSet("hivemq", "hivemq-community-edition-embedded")
+JAR_SETS = (*KAFKA_JARS, HIVEMQ_JARS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,19 +230,31 @@ def find_kcat() -> Component:
 
 
 def find_jars() -> Component:
-    """Find the folders of jars, all or none; the path is their parent."""
-    versions = [jars.version() for jars in JAR_SETS]
+    """Find the folders of Kafka's jars, all or none; the path is their parent."""
+    versions = [jars.version() for jars in KAFKA_JARS]
     complete = all(versions)
     return Component(
         name="jars",
-        path=JAR_SETS[0].folder.parent if complete else None,
+        path=KAFKA_JARS[0].folder.parent if complete else None,
         version=", ".join(
-            f"{jars.name} {version}" for jars, version in zip(JAR_SETS, versions, strict=True)
+            f"{jars.name} {version}" for jars, version in zip(KAFKA_JARS, versions, strict=True)
         )
         if complete
         else None,
         fix="fetch them: make setup (needs Maven)",
         purpose="Kafka and Spark's Kafka connector",
+    )
+
+
+def find_hivemq() -> Component:
+    """Find the jars of HiveMQ CE."""
+    version = HIVEMQ_JARS.version()
+    return Component(
+        name="hivemq",
+        path=HIVEMQ_JARS.folder if version else None,
+        version=version,
+        fix="fetch them: make setup (needs Maven)",
+        purpose="tests of the gateway before a second broker",
     )
 
 
@@ -253,6 +267,7 @@ COMPONENTS: dict[str, Callable[[], Component]] = {
     "maven": find_maven,
     "kcat": find_kcat,
     "jars": find_jars,
+    "hivemq": find_hivemq,
 }
 
 

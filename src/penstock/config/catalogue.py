@@ -17,7 +17,7 @@ from pydantic.fields import FieldInfo
 
 from penstock.config.environment import variable_of
 from penstock.config.secrets import Secret, SecretFile
-from penstock.config.settings import BYTES, SECONDS, Settings, TypeLabel
+from penstock.config.settings import BYTES, INITIAL, SECONDS, Settings, TypeLabel
 from penstock.yaml_text import Steps, dotted
 
 ANY_NAME = "NAME"
@@ -126,6 +126,12 @@ class Setting:
     def default(self) -> Any:
         """Its default, as a person would write it; None where there is none."""
         return None if self.group is not None else self.field.default
+
+    @property
+    def initial(self) -> Any:
+        """What a new settings file says: the default, unless the setting tells otherwise."""
+        extra = self.field.json_schema_extra
+        return extra[INITIAL] if isinstance(extra, dict) and INITIAL in extra else self.default
 
 
 def settings_of(model: type[Settings], path: Steps = ()) -> Iterator[Setting]:

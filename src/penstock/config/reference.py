@@ -19,7 +19,8 @@ INDENT = "  "
 HEAD = """\
 # The settings of one installation of Penstock.
 #
-# Each setting stands here with its default; a line that you remove keeps its default.
+# Each setting stands here with its default, or with what suits a new installation. A line
+# that you remove has its default.
 # Environment variables go before this file: PENSTOCK_STORE__URL sets store.url.
 # Relative paths start at the data folder, and the data folder at the folder of this file.
 # Durations are written 250ms, 5s, 2m, 1h; sizes 512B, 64KiB, 1MiB.
@@ -48,7 +49,7 @@ def _template_lines(path: Steps, indent: str) -> Iterator[str]:
                 yield f"{indent}{INDENT}{name}:"
                 yield from _template_lines((*setting.path, name), indent + 2 * INDENT)
         else:
-            yield f"{key} {show(setting.default)}"
+            yield f"{key} {show(setting.initial)}"
 
 
 def _comment(setting: Setting, indent: str) -> Iterator[str]:

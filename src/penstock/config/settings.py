@@ -74,9 +74,24 @@ def wrong(message: str, fix: str) -> PydanticCustomError:
     return PydanticCustomError(WRONG, "{message}", {"message": message, "fix": fix})
 
 
-def setting(default: Any, description: str, *, examples: tuple[str, ...] = ()) -> Any:
-    """Declare a setting: its default as a person would write it, and its meaning in one line."""
-    return Field(default=default, description=description, examples=list(examples) or None)
+INITIAL = "initial"
+"""Under this word a field tells what a new settings file says instead of the default."""
+
+
+def setting(
+    default: Any, description: str, *, examples: tuple[str, ...] = (), initial: Any = None
+) -> Any:
+    """Declare a setting: its default as a person would write it, and its meaning in one line.
+
+    `initial` is what `penstock init` writes where a new installation should differ from one that
+    has been running without this setting.
+    """
+    return Field(
+        default=default,
+        description=description,
+        examples=list(examples) or None,
+        json_schema_extra={INITIAL: initial} if initial is not None else None,
+    )
 
 
 def _from_data(path: Path, info: ValidationInfo) -> Path:

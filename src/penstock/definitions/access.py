@@ -10,7 +10,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from penstock.definitions.set import DefinitionSet
@@ -23,7 +23,9 @@ from penstock.policy.access.emergencies import Emergency
 from penstock.policy.access.engine import AccessEngine
 from penstock.policy.access.plans import Enforcement
 from penstock.policy.access.principals import KnownAttributes, Membership
+from penstock.policy.access.roles import RoleGraph
 from penstock.policy.access.rules import Policy, Preference
+from penstock.policy.purposes.claims import Grant
 
 RULE_KINDS: Final = kinds.kinds_of(kinds.Concern.RULES)
 SETTING_KINDS: Final = kinds.kinds_of(kinds.Concern.SETTINGS)
@@ -168,3 +170,19 @@ def find_right(
         if gives(right) and not names.isdisjoint(right.subjects):
             return name
     return None
+
+
+def list_claims(definitions: DefinitionSet) -> Iterator[Grant]:
+    """Yield who may claim which purposes: by rights, and by the roles of users."""
+    for name, right in sorted(definitions.of(kinds.Right).items()):
+        for subject in right.subjects:
+            for purpose in right.claim:
+                yield Grant(subject, purpose, f"right {name}")
+    roles = definitions.of(kinds.Role)
+    if not any(role.claim for role in roles.values()):
+        return
+    graph = RoleGraph(roles)
+    for name, user in sorted(definitions.of(kinds.User).items()):
+        for role in sorted(graph.closure(user.roles)):
+            for purpose in roles[role].claim:
+                yield Grant(f"user:{name}", purpose, f"role {role}")

@@ -13,12 +13,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
-from penstock.config.sections.gateway import FilteringSettings
-from penstock.definitions.access import AccessDefinitions
+from penstock.config.sections.gateway import FilteringSettings, GatewaySettings
+from penstock.definitions.access import AccessDefinitions, list_claims
 from penstock.definitions.set import DefinitionSet
 from penstock.errors import UsageError, quote
 from penstock.model import kinds
 from penstock.policy.authorizer import Authorizer
+from penstock.policy.purposes.claims import PurposeClaims
 from penstock.policy.purposes.declared_purposes import DeclaredPurposes
 from penstock.policy.purposes.engine import PurposeEngine
 from penstock.policy.purposes.settings import PurposeSettings
@@ -28,9 +29,11 @@ def configured_settings(filtering: FilteringSettings) -> PurposeSettings:
     """Return the settings of purposes that hold where no definition says otherwise."""
     return PurposeSettings(
         allow_without_reservation=not filtering.strict,
+        claims_need_right=filtering.claims_need_right,
         filter_on_subscribe=filtering.mode == "subscribe",
         filter_on_publish=filtering.mode == "publish",
         filter_hybrid=filtering.mode == "hybrid",
+        hybrid_partial=filtering.hybrid_partial,
         auto_persist=True,
     )
 
@@ -47,8 +50,18 @@ def settings_in_force(
     )
 
 
+def authorizer_of(gateway: GatewaySettings, definitions: DefinitionSet) -> Authorizer:
+    """Make what decides as a gateway with these settings does."""
+    return make_authorizer(
+        definitions, configured_settings(gateway.filtering), open_mode=gateway.open_mode
+    )
+
+
 def make_authorizer(
-    definitions: DefinitionSet, configured: PurposeSettings | None = None
+    definitions: DefinitionSet,
+    configured: PurposeSettings | None = None,
+    *,
+    open_mode: bool = False,
 ) -> Authorizer:
     """Make what decides under a set of definitions."""
     declared_settings = definitions.get(kinds.PurposeSettings, "default")
@@ -59,7 +72,9 @@ def make_authorizer(
     )
     declared = DeclaredPurposes()
     declared.take(definitions.definitions, definitions.definitions)
-    return Authorizer(purposes, declared, AccessDefinitions(definitions).access)
+    access = AccessDefinitions(definitions).access
+    claims = PurposeClaims(list_claims(definitions), open_mode=open_mode)
+    return Authorizer(purposes, declared, access, claims)
 
 
 def suppose_situations(

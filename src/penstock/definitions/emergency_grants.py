@@ -90,7 +90,9 @@ def _list_principals(definitions: DefinitionSet) -> dict[str, tuple[str | None, 
             user = name.removeprefix(_USER)
             found[user] = (user, None)
         elif name.startswith(_CLIENT):
-            found[name] = (None, name.removeprefix(_CLIENT))
+            # A client counts beside its user, which its identifier begins with.
+            client = name.removeprefix(_CLIENT)
+            found[name] = (client.partition(":")[0], client)
     return found
 
 

@@ -27,7 +27,7 @@ from penstock.definitions.events.program import (
     check_plans,
     check_scenarios,
 )
-from penstock.definitions.views import check_hierarchies, check_rest, check_views
+from penstock.definitions.view_checks import check_hierarchies, check_rest, check_views
 from penstock.errors import Problem
 from penstock.model.definition import Definition
 from penstock.model.document import Document, Key
@@ -54,7 +54,7 @@ CHECKS: Final[Mapping[str, KindCheck]] = {
     "role": KindCheck(check_roles, frozenset({"role"})),
     "scenario": KindCheck(check_scenarios, frozenset({"event", "plan", "vocabulary"})),
     "user": KindCheck(check_users, frozenset({"role"})),
-    "view": KindCheck(check_views, frozenset({"stream", "hierarchy", "view"})),
+    "view": KindCheck(check_views, frozenset({"stream", "hierarchy", "view", "role"})),
 }
 
 

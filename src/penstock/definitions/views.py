@@ -4,7 +4,6 @@
 
 Rules that hold here:
 - A plan exists only where nothing is wrong; all that is wrong with a view is told at once.
-- Two topics never have one name, whether of a stream or of a view.
 """
 
 from __future__ import annotations
@@ -37,9 +36,10 @@ from penstock.masks import (
     split_anonymizer,
     unknown_parameter,
 )
+from penstock.masks.noise import Noise
 from penstock.model import kinds
 from penstock.model.definition import Definition
-from penstock.model.document import Document, Key
+from penstock.model.document import Key
 
 Definitions = Mapping[Key, Definition]
 Finding = tuple[Key, Problem]
@@ -113,72 +113,19 @@ def plan_view(
 ) -> ViewPlan:
     """Return what a view does; raise InvalidError with all that is wrong with it."""
     problems: list[Problem] = []
-    plan = _plan(view, stream, hierarchies, problems)
+    plan = find_plan(view, stream, hierarchies, problems)
     if plan is None:
         raise InvalidError(f"view {view.name}", problems)
     return plan
 
 
-def check_views(views: Iterable[kinds.View], definitions: Definitions) -> Iterator[Finding]:
-    """Yield what is wrong with views; places are within the view."""
-    hierarchies = hierarchies_of(definitions)
-    topics: dict[str, list[Key]] = {}
-    for other in definitions.values():
-        if isinstance(other, kinds.Stream | kinds.View):
-            topics.setdefault(other.topic, []).append(other.key)
-    for view in views:
-        for key in topics[view.topic]:
-            if key != view.key:
-                message = f"its topic {quote(view.topic)} is the topic of {key} too"
-                yield view.key, Problem("name", message, "rename one of them")
-        stream = find(definitions, kinds.Stream, view.stream)
-        if stream is not None:  # else a dangling reference, which is told elsewhere
-            problems: list[Problem] = []
-            _plan(view, stream, hierarchies, problems)
-            yield from ((view.key, problem) for problem in problems)
-
-
-def check_rest(document: Document, definitions: Definitions) -> Iterator[Problem]:
-    """Yield what is wrong with the anonymizers of a view that other fields keep from being one."""
-    body = {name: document.body.get(name) for name in ("stream", "anonymizers")}
-    try:
-        view = kinds.View.model_validate({"name": document.name, **body})
-    except ValidationError:
-        return  # told already
-    stream = find(definitions, kinds.Stream, view.stream)
-    if stream is not None:
-        problems: list[Problem] = []
-        _plan(view, stream, hierarchies_of(definitions), problems)
-        # What is wrong with its window is told already.
-        yield from (it for it in problems if it.place.startswith("anonymizers"))
-
-
-def check_hierarchies(
-    found: Iterable[kinds.Hierarchy],
-    definitions: Definitions,  # noqa: ARG001
-) -> Iterator[Finding]:
-    """Yield what keeps hierarchies from being trees."""
-    for hierarchy in found:
-        try:
-            Hierarchy.model_validate(hierarchy.nested())
-        except ValidationError as error:
-            for detail in error.errors(include_url=False):
-                text, _, fix = detail["msg"].removeprefix("Value error, ").partition(" → ")
-                yield hierarchy.key, Problem("", text, fix or None)
-
-
-def find(definitions: Definitions, kind: type[Kind], name: str) -> Kind | None:
-    """Return one definition, if there is such a one."""
-    found = definitions.get(Key(kind.kind, name))
-    return found if isinstance(found, kind) else None
-
-
-def _plan(
+def find_plan(
     view: kinds.View,
     stream: kinds.Stream,
     hierarchies: Mapping[str, Hierarchy],
     problems: list[Problem],
 ) -> ViewPlan | None:
+    """Return what a view does, or None with all that is wrong with it added to `problems`."""
     read = [
         _read_step(item, f"anonymizers[{index}]", problems)
         for index, item in enumerate(view.anonymizers)
@@ -311,3 +258,20 @@ def _check_window(view: kinds.View, plan: ViewPlan, problems: list[Problem]) -> 
         problems.append(Problem("window", message, "add window: {size: 10s}"))
     if view.window is not None and not windowed:
         problems.append(Problem("window", "no anonymizer uses the window", "leave it out"))
+    if view.window is not None and view.window.advance not in {None, view.window.size}:
+        problems.extend(_find_repeated_noise(plan))
+
+
+def _find_repeated_noise(plan: ViewPlan) -> Iterator[Problem]:
+    """Yield noise on values that overlapping windows publish several times.
+
+    Each copy would have a draw of its own, and their mean the value. Aggregates are other values
+    in each window, so that one draw for all copies would tell their differences.
+    """
+    made = {key for step in plan.stateful for key in getattr(step, "keys", ())}
+    for index, mask in enumerate(plan.after, len(plan.before) + len(plan.stateful)):
+        for number, key in enumerate(mask.keys):
+            if isinstance(mask, Noise) and key not in made:
+                place = f"anonymizers[{index}].keys[{number}]"
+                message = f"{quote(key)} would get other noise in each window a record lies in"
+                yield Problem(place, message, "put the noise before the window anonymizers")

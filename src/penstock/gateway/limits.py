@@ -25,6 +25,7 @@ class Limits:
     queue: int
     subscriptions: int
     receive_maximum: int
+    client_id_bytes: int
     topic_bytes: int
     topic_levels: int
     topic_aliases: int
@@ -46,6 +47,7 @@ class Limits:
             queue=given.queue,
             subscriptions=given.subscriptions,
             receive_maximum=given.receive_maximum,
+            client_id_bytes=given.client_id_bytes,
             topic_bytes=given.topic_bytes,
             topic_levels=given.topic_levels,
             topic_aliases=given.topic_aliases,

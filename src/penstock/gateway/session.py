@@ -16,17 +16,18 @@ import secrets
 from typing import Final
 
 from penstock.mqtt import Will
+from penstock.policy.access.principals import ANONYMOUS
 from penstock.policy.purposes.subscriptions import Subscription
 from penstock.store.sessions import StoredSubscription
 
 HIGHEST_NUMBER: Final = 268_435_455
-ANONYMOUS: Final = "anonymous"
 
 
 class Session:
     """What belongs to one client identifier."""
 
     __slots__ = (
+        "address",
         "by_number",
         "client_id",
         "dormant",
@@ -36,13 +37,18 @@ class Session:
         "numbers",
         "principal",
         "stored",
+        "user",
         "will",
         "will_given",
     )
 
-    def __init__(self, client_id: str, principal: str, expiry: int) -> None:
+    def __init__(self, client_id: str, principal: str, expiry: int, *, address: str = "") -> None:
         self.client_id = client_id
+        self.address = address
+        """Where the client is connected from; empty where nobody knows any more."""
         self.principal = principal
+        self.user = None if principal == ANONYMOUS else principal
+        """Who has authenticated, None where nobody has."""
         self.expiry = expiry
         self.will: Will | None = None
         """The will as it is to be published, stamp included; None where there is none."""

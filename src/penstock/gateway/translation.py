@@ -7,7 +7,8 @@ Rules that hold here:
 - The gateway uses no topic aliases towards either side, and expands those of clients.
 - Names of user properties that begin with a reserved prefix are the gateway's own: they
   are taken out of what clients send, and never shown to them.
-- The client is told the smaller of the broker's and the gateway's limits.
+- The client is told the smaller of the broker's and the gateway's limits; those that MQTT 5 has
+  no property for, in user properties.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from penstock.mqtt import (
     Will,
     encode_user_properties,
 )
+from penstock.mqtt.codes import PACKET_SIZE_LIMIT
 from penstock.mqtt.properties import UserProperties
 
 RESERVED: Final = ("penstock-", "purpose-")
@@ -41,7 +43,8 @@ MESSAGE_PIP: Final = "penstock-pip"
 
 NEVER_EXPIRES: Final = 0xFFFF_FFFF
 HEADROOM: Final = 2048
-"""What the gateway's own properties may add to a packet on its way to and from the broker."""
+"""What the gateway's own properties may add to a packet on its way to and from the broker, beside
+the client identifier of its publisher."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,17 @@ class Offer:
     topic_aliases: int
     keep_alive: int
     broker_keep_alive: int
+    client_id_bytes: int
+    topic_bytes: int
+    topic_levels: int
+
+    def as_properties(self) -> UserProperties:
+        """Return the limits that MQTT 5 has no property for."""
+        return (
+            ("penstock-client-id-bytes", str(self.client_id_bytes)),
+            ("penstock-topic-bytes", str(self.topic_bytes)),
+            ("penstock-topic-levels", str(self.topic_levels)),
+        )
 
 
 def strip(pairs: UserProperties) -> UserProperties:
@@ -87,7 +101,7 @@ def upstream_connect(
     properties = Properties(
         session_expiry=session_expiry(connect) or None,
         receive_maximum=min(wanted, offer.receive_maximum),
-        maximum_packet_size=offer.packet + HEADROOM,
+        maximum_packet_size=offer.packet + HEADROOM + offer.client_id_bytes,
         request_response_information=asked.request_response_information,
         user=strip(asked.user),
     )
@@ -103,25 +117,28 @@ def upstream_connect(
 
 
 def client_connack(
-    answer: Connack, connect: Connect, assigned: str | None, offer: Offer
+    answer: Connack, connect: Connect, client_id: str, assigned: str | None, offer: Offer
 ) -> Connack:
     """Make the CONNACK that tells the client what broker and gateway grant together."""
     granted = answer.properties
     keep_alive = offer.keep_alive if offer.keep_alive != connect.keep_alive else None
-    packet = min(granted.maximum_packet_size or offer.packet + HEADROOM, offer.packet + HEADROOM)
+    added = HEADROOM + len(client_id.encode())
+    packet = min(granted.maximum_packet_size or PACKET_SIZE_LIMIT, offer.packet + added)
     properties = replace(
         granted,
         assigned_client_id=assigned,
         server_keep_alive=keep_alive,
         receive_maximum=min(granted.receive_maximum or 0xFFFF, offer.receive_maximum),
         topic_alias_maximum=offer.topic_aliases or None,
-        maximum_packet_size=max(packet - HEADROOM, 1),
+        maximum_packet_size=max(packet - added, 1),
         authentication_method=None,
         authentication_data=None,
         subscription_identifiers_available=None,
-        user=strip(granted.user),
+        user=(*strip(granted.user), *offer.as_properties()),
     )
-    return Connack(answer.reason, answer.session_present, properties)
+    # MQTT 3.1 has no such flag: its byte is reserved.
+    present = answer.session_present and not connect.is_31
+    return Connack(answer.reason, present, properties)
 
 
 def refusal(reason: ReasonCode, text: str | None, connect: Connect | None) -> Connack:

@@ -156,7 +156,7 @@ class Administration:
             want,
             f"add permission {permission} to role {role}",
             "add-permission",
-            role=f"{role}: {allow} {permission}",
+            role=role,
         )
 
     def remove_permission(
@@ -194,7 +194,7 @@ class Administration:
             want,
             f"remove permission {permission} from role {role}",
             "remove-permission",
-            role=f"{role}: {allow} {permission}",
+            role=role,
         )
 
     def assign_role(self, user: str, role: str) -> ReconcileResult:

@@ -9,14 +9,14 @@ Rules that hold here:
 - Nothing is changed at the cluster before the log says so. A crash in between leaves what
   was about to be done without its end; it is not known how much of it was done, and the
   next comparison goes on from what the cluster has.
-- Users appear as pseudonyms. No password, and nothing made of one, comes here.
+- Users appear as pseudonyms, and so do the names of ACLs: groups and topics are named after
+  users. No password, and nothing made of one, comes here.
 - Where thousands of ACLs change at once, a user's are counted in one entry: which ones they
   are follows from the definitions of the epoch.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,7 +27,7 @@ from sqlalchemy import Connection
 from penstock.kafka.acls import Acl
 from penstock.kafka.cluster import PRINCIPAL
 from penstock.kafka.drift import Drift
-from penstock.store.audit.entry import RULE_LIMIT, Detail, Entry, Outcome, allow_detail
+from penstock.store.audit.entry import Detail, Entry, Outcome, allow_detail
 from penstock.store.audit.log import AREA, AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms
 
@@ -112,12 +112,14 @@ class AccessAudit:
     ) -> Entry:
         person = None if who is None else self._people.person(who.removeprefix(PRINCIPAL))
         outcome = Outcome.DONE if kind == COMMAND else Outcome.ALLOWED
-        if rule is not None and not (rule.isprintable() and len(rule) <= RULE_LIMIT):
-            # Others may have made an ACL with any name.
-            details["digest"] = hashlib.sha256(rule.encode("utf-8", "replace")).hexdigest()
-            rule = None
         return Entry.make(
-            kind, outcome, actor=self._actor, subject=person, rule=rule, epoch=epoch, **details
+            kind,
+            outcome,
+            actor=self._actor,
+            subject=person,
+            rule=None if rule is None else self._people.rule(rule),
+            epoch=epoch,
+            **details,
         )
 
     def _append(self, entries: list[Entry]) -> None:

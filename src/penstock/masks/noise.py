@@ -8,6 +8,8 @@
 Rules that hold here:
 - The amount is drawn from the keyed hash of the record's identity and the field: a replay
   draws the same, and asking for a record twice tells nothing more.
+- Every parameter is part of the key. A record under two amounts of noise has two draws that
+  have nothing to do with each other; of one draw, scaled twice, the original would follow.
 - Whole numbers stay whole: the amount is rounded, halves to the even number. Where the
   result would leave the type, it stops at the type's last number.
 - A number that is not finite has no neighbours: the record is rejected.
@@ -155,7 +157,8 @@ class Noise(Mask):
 
     def key(self, target: Target) -> bytes:
         """Return the key under which amounts are drawn for a field."""
-        return target.keys.derive(self.name, target.name, target.label, str(self.seed))
+        drawn = (self.distribution, self.mode, float(self.noise).hex(), str(self.seed))
+        return target.keys.derive(self.name, target.name, target.label, target.field.type, *drawn)
 
     def transform(self, target: Target) -> Transform:
         """Return the function that moves numbers of a field."""

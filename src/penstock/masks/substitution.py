@@ -9,6 +9,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
@@ -79,6 +80,10 @@ class Substitution(Mask):
         """Return the key under which substitutes are chosen for a field."""
         if self.domain is not None:
             return target.keys.derive_shared(self.name, self.domain)
+        if self.random:
+            # Choices of a record from two lists have nothing to do with each other.
+            listed = json.dumps(self.substitution_list, ensure_ascii=True)
+            return target.keys.derive(self.name, target.name, target.label, "random", listed)
         return target.keys.derive(self.name, target.name, target.label)
 
     def transform(self, target: Target) -> Transform:

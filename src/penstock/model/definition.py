@@ -39,6 +39,8 @@ class Concern(enum.Flag):
     """What topics may be used for."""
     COMMANDS = enum.auto()
     """Who may give commands."""
+    CLAIMS = enum.auto()
+    """Who may subscribe for which purposes."""
     ACCESS = enum.auto()
     """Who may read and write what: rules, settings, and the attributes they look at."""
     RULES = enum.auto()

@@ -22,6 +22,9 @@ from typing import ClassVar, Final
 
 from penstock.errors import PenstockError
 
+V31: Final = 3
+"""MQTT 3.1 by its protocol level; its packets are read and written as those of 3.1.1."""
+
 V3: Final = 4
 """MQTT 3.1.1, by the protocol level it is known by on the wire."""
 
@@ -96,6 +99,9 @@ FIXED_FLAGS: Final[dict[PacketType, int]] = {
     if kind is not PacketType.PUBLISH
 }
 """The flags that every packet type but PUBLISH must carry."""
+
+RESENT: Final = 0x08
+"""The flag by which MQTT 3.1 marks what is sent again, wherever flags are not all zero."""
 
 
 class ReasonCode(IntEnum):
@@ -269,7 +275,7 @@ class UnsupportedVersionError(MqttError):
     _BRIDGE_BIT: ClassVar[int] = 0x80
 
     def __init__(self, message: str, *, level: int) -> None:
-        super().__init__(message, fix="connect with MQTT 3.1.1 or 5.0")
+        super().__init__(message, fix="connect with MQTT 3.1, 3.1.1 or 5.0")
         self.level = level
 
     def connack(self) -> bytes:

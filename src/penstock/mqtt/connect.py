@@ -3,6 +3,9 @@
 Rules that hold here:
 - The protocol name and level are judged before anything else of a CONNECT, so that a
   client of another version gets the answer it understands.
+- MQTT 3.1 is read as 3.1.1 with fewer rules: it knows no reserved connect flag, it may leave
+  out a user name that its flags promise, and it always names itself. Client identifiers of
+  more than its 23 characters are taken, as brokers take them.
 - A CONNACK's reason is in MQTT 5's numbering in both versions; 3.1.1's return codes exist
   on the wire only.
 - Passwords and will payloads never show in a representation.
@@ -18,6 +21,7 @@ from penstock.mqtt.codes import (
     ALLOWED,
     V3,
     V5,
+    V31,
     ClientIdError,
     PacketType,
     ProtocolError,
@@ -74,6 +78,8 @@ class Connect:
     password: bytes | None = field(default=None, repr=False)
     will: Will | None = None
     properties: Properties = NO_PROPERTIES
+    is_31: bool = False
+    """Whether it is MQTT 3.1: its `version` is 3.1.1, but it reads no refused subscription."""
 
     def encode(self, version: int | None = None) -> bytes:
         """Encode for its own protocol version, or for another."""
@@ -94,7 +100,8 @@ class Connect:
         if self.password is not None:
             flags |= _PASSWORD
             parts.append(encode_binary(self.password, "password"))
-        head = b"\x00\x04MQTT" + bytes((version, flags)) + self.keep_alive.to_bytes(2)
+        protocol = b"\x00\x06MQIsdp\x03" if self.is_31 else b"\x00\x04MQTT" + bytes((version,))
+        head = protocol + bytes((flags,)) + self.keep_alive.to_bytes(2)
         if version == V5:
             head += encode_properties(self.properties, PacketType.CONNECT)
         return frame(0x10, head + b"".join(parts))
@@ -120,7 +127,7 @@ class Connack:
 
 
 def read_version(cursor: Cursor) -> int:
-    """Read protocol name and level: 3.1.1 or 5, or else an error that knows its CONNACK."""
+    """Read protocol name and level: 3.1, 3.1.1 or 5, or else an error that knows its CONNACK."""
     size = cursor.two_bytes("protocol name")
     if size > _LONGEST_NAME:
         raise cursor.malformed("protocol name is too long")
@@ -128,15 +135,17 @@ def read_version(cursor: Cursor) -> int:
     level = cursor.byte("protocol level")
     if name not in {_NAME, _OLD_NAME}:  # MQTT5 3.1.2.1
         raise UnsupportedVersionError("CONNECT: the protocol name is not MQTT", level=level)
-    if name == _OLD_NAME or level not in {V3, V5}:  # MQTT5 3.1.2.2
+    if level not in ({V31} if name == _OLD_NAME else {V3, V5}):  # MQTT5 3.1.2.2
         raise UnsupportedVersionError(f"CONNECT: protocol level {level}", level=level)
     return level
 
 
-def read_connect(cursor: Cursor, version: int) -> Connect:
+def read_connect(cursor: Cursor, level: int) -> Connect:
     """Read what follows the protocol level of a CONNECT."""
     flags = cursor.byte("connect flags")
-    _check_flags(cursor, flags, version)
+    is_31 = level == V31
+    version = V3 if is_31 else level
+    _check_flags(cursor, flags & ~_RESERVED if is_31 else flags, version)
     keep_alive = cursor.two_bytes("keep alive")
     properties = NO_PROPERTIES
     if version == V5:
@@ -144,13 +153,21 @@ def read_connect(cursor: Cursor, version: int) -> Connect:
         _check_authentication("CONNECT", properties)
     client_id = cursor.text("client identifier")
     clean = bool(flags & _CLEAN_START)
+    if is_31 and not client_id:  # MQTT3.1 3.1
+        raise ClientIdError("CONNECT: empty client identifier")
     if version == V3 and not client_id and not clean:  # MQTT3.1.1 3.1.3.1
         raise ClientIdError("CONNECT: empty client identifier without clean session")
     will = _read_will(cursor, flags, version) if flags & _WILL else None
+    if is_31 and not cursor.left:  # MQTT3.1 3.1: the length counts, whatever the flags say
+        flags &= ~(_USERNAME | _PASSWORD)
     username = cursor.text("user name") if flags & _USERNAME else None
+    if is_31 and not cursor.left:
+        flags &= ~_PASSWORD
     password = cursor.binary("password") if flags & _PASSWORD else None
     cursor.finish()
-    return Connect(client_id, version, clean, keep_alive, username, password, will, properties)
+    return Connect(
+        client_id, version, clean, keep_alive, username, password, will, properties, is_31
+    )
 
 
 def read_connack(cursor: Cursor, version: int) -> Connack:

@@ -29,9 +29,11 @@ from penstock.mqtt.acks import Puback, Pubcomp, Pubrec, Pubrel, read_ack
 from penstock.mqtt.codes import (
     FIXED_FLAGS,
     PACKET_SIZE_LIMIT,
+    RESENT,
     SENDABLE,
     V3,
     V5,
+    V31,
     MalformedPacketError,
     MqttError,
     PacketTooLargeError,
@@ -140,6 +142,7 @@ class Reader:
         "_held",
         "_late",
         "_need",
+        "_unjudged",
         "maximum_packet_size",
         "properties",
         "refused",
@@ -169,6 +172,8 @@ class Reader:
         self.refused = False
         """Whether a rule was broken: `packets` raises as soon as those before are taken."""
         self._late: MqttError | None = None
+        self._unjudged = 0
+        """The flags of PUBREL, SUBSCRIBE and UNSUBSCRIBE that mean nothing here."""
 
     @property
     def buffered(self) -> int:
@@ -254,10 +259,14 @@ class Reader:
         version = self.version
         if version is None:
             # Known from here on, even if the rest is refused: the answer depends on it.
-            self.version = version = read_version(cursor)
-            return read_connect(cursor, version)
+            level = read_version(cursor)
+            self.version = V3 if level == V31 else level
+            self._unjudged = RESENT if level == V31 else 0
+            return read_connect(cursor, level)
         if first == _CONNECT:
             return read_connect(cursor, read_version(cursor))
+        if FIXED_FLAGS[PacketType(first >> 4)]:
+            first &= ~self._unjudged
         return _DECODERS[version, self.sender][first](cursor)
 
     def _hold(self, data: bytes, at: int) -> None:
@@ -299,5 +308,7 @@ class Reader:
         if kind == PacketType.PUBLISH:
             if first not in PUBLISH_FIRST:  # MQTT5 3.3.1.1, 3.3.1.2
                 raise MalformedPacketError("PUBLISH: QoS is 3, or DUP is set although QoS is 0")
-        elif first & 0xF != FIXED_FLAGS[PacketType(kind)]:  # MQTT5 2.1.3
+            return
+        flags = FIXED_FLAGS[PacketType(kind)]
+        if first & 0xF & ~(self._unjudged if flags else 0) != flags:  # MQTT5 2.1.3
             raise MalformedPacketError(f"{_NAMES[kind]}: reserved flags are set")

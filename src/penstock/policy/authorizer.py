@@ -1,8 +1,8 @@
 """The one authorizer: who may read and write what, for which purpose, now.
 
-    request ──▶ subscription ──▶ declared purposes ──▶ reservations ──▶ message purposes ─┐
-    (a write begins behind them)                                                          │
-                     decision ◀── policies, preferences, emergencies ◀────────────────────┘
+    request ─▶ subscription ─▶ declared purposes ─▶ claims ─▶ reservations ─▶ message purposes ─┐
+    (a write begins behind them)                                                                │
+                     decision ◀── policies, preferences, emergencies ◀──────────────────────────┘
 
 Gateway, command line, demonstrations and, later, console and views ask it and nothing else.
 
@@ -10,9 +10,10 @@ Rules that hold here:
 - One composition, in `_compose`: an ordered list of parts. All of them must allow; the first
   that denies decides, else the last that has something to say. `authorize` and `explain` walk
   the same list.
-- Purpose limitation is one part: subscription, declared purposes, reservations and the
-  purposes of the message, in this order. Policies, preferences and emergencies are another: an
-  emergency policy may grant against both of the others, so that none of them decides alone.
+- Purpose limitation is one part: subscription, declared purposes, who may claim them,
+  reservations and the purposes of the message, in this order. Policies, preferences and
+  emergencies are another: an emergency policy may grant against both of the others, so that
+  none of them decides alone.
 - A new kind of rule is a new part in `_compose`, nowhere else: roles and consent belong
   behind the purposes, interaction rules behind the policies. A part is a class with
   `decide` and `explain` beside those below, and members of `Part`.
@@ -34,8 +35,10 @@ from penstock.policy.access.emergencies import NO_SITUATIONS, Situations
 from penstock.policy.access.engine import AccessEngine
 from penstock.policy.access.objects import Message
 from penstock.policy.access.plans import DEFAULT
-from penstock.policy.access.principals import Action
-from penstock.policy.decision import Decision, Explanation, Part
+from penstock.policy.access.principals import ANONYMOUS, Action
+from penstock.policy.decision import Considered, Decision, Explanation, Part
+from penstock.policy.purposes.claims import RULE as UNCLAIMED
+from penstock.policy.purposes.claims import PurposeClaims
 from penstock.policy.purposes.declared_purposes import RULE as UNDECLARED
 from penstock.policy.purposes.declared_purposes import DeclaredPurposes
 from penstock.policy.purposes.engine import PurposeEngine
@@ -88,6 +91,7 @@ def make_request(
     `about` are attributes of a hypothetical object, `publisher` is who published what is read.
     """
     check_topic(topic)
+    user, publisher = (None if it == ANONYMOUS else it for it in (user, publisher))
     if purpose is not None:
         check_purpose(purpose)
     writes = action == "write"
@@ -118,15 +122,21 @@ def make_request(
 class Authorizer:
     """Decides on requests by the rules that its parts hold; whoever holds those changes them."""
 
-    __slots__ = ("_checks", "_parts", "access", "declared", "purposes")
+    __slots__ = ("_checks", "_limitation", "_parts", "access", "claims", "declared", "purposes")
 
     def __init__(
-        self, purposes: PurposeEngine, declared: DeclaredPurposes, access: AccessEngine
+        self,
+        purposes: PurposeEngine,
+        declared: DeclaredPurposes,
+        access: AccessEngine,
+        claims: PurposeClaims,
     ) -> None:
         self.purposes = purposes
         self.declared = declared
         self.access = access
-        self._parts = _compose(purposes, declared, access)
+        self.claims = claims
+        self._limitation = _PurposePart(purposes, declared, access, claims)
+        self._parts = _compose(self._limitation, access)
         # Looked up once: the lookups would cost as much as a part does.
         self._checks = {
             action: tuple(part.decide for part in parts) for action, parts in self._parts.items()
@@ -160,12 +170,25 @@ class Authorizer:
             more=any(it.more for it in told),
         )
 
-    def name_denial(self, request: AccessRequest) -> str:
-        """Name the rule that denies a request, nothing where none does.
+    def may_claim(self, user: str | None, client: str | None, purpose: str | None) -> bool:
+        """Tell whether somebody may subscribe for a purpose at all, whatever the topic."""
+        return self.declared.admits(purpose) and self._limitation.lets_claim(user, client, purpose)
 
-        Parts behind the one that denies are not looked at: a refusal stays cheap.
+    def refuse_claim(
+        self, user: str | None, client: str | None, purpose: str | None
+    ) -> Explanation | None:
+        """Explain why somebody may not subscribe for a purpose; None where they may."""
+        if self.may_claim(user, client, purpose):
+            return None
+        told = self._limitation.explain_claim(user, client, purpose)
+        return next(it for it in told if not it.allowed)
+
+    def name_purpose_denial(self, request: AccessRequest) -> str:
+        """Name the rule by which purposes deny reading, nothing where they do not.
+
+        Policies are not looked at: a refusal stays cheap, and none of them is named for it.
         """
-        told = (it for part in self._parts[request.action] for it in part.explain(request))
+        told = self._limitation.explain(request)
         return next((it.rule for it in told if not it.allowed), "")
 
 
@@ -178,13 +201,13 @@ class _AuthorizerPart(Protocol):
 
 
 def _compose(
-    purposes: PurposeEngine, declared: DeclaredPurposes, access: AccessEngine
+    limitation: _PurposePart, access: AccessEngine
 ) -> Mapping[Action, tuple[_AuthorizerPart, ...]]:
     """Put the parts in their order; the place for each further kind of rule."""
     by_access = _AccessPart(access)
     return {
         "read": (
-            _PurposePart(purposes, declared),
+            limitation,
             # Roles and consent: here.
             by_access,
             # Interaction rules: here.
@@ -196,6 +219,7 @@ def _compose(
 _UNOPPOSED: Final = Decision(allowed=True, rule=DEFAULT)
 _PAUSED: Final = Decision(allowed=False, rule="", part=Part.SUBSCRIPTION)
 _UNDECLARED: Final = Decision(allowed=False, rule=UNDECLARED, part=Part.DECLARED_PURPOSES)
+_UNCLAIMED: Final = Decision(allowed=False, rule=UNCLAIMED, part=Part.CLAIMS)
 _RESERVED: Final = Decision(allowed=False, rule="", part=Part.RESERVATIONS)
 _COMPATIBLE: Final = Decision(allowed=True, rule="", part=Part.RESERVATIONS)
 _NARROWED: Final = Decision(allowed=False, rule="", part=Part.MESSAGE_PURPOSES)
@@ -205,11 +229,19 @@ _UNSTAMPED: Final = Decision(allowed=False, rule=UNSTAMPED, part=Part.PREFERENCE
 class _PurposePart:
     """Purpose limitation, from the subscription to the purposes that the message carries."""
 
-    __slots__ = ("_declared", "_purposes")
+    __slots__ = ("_access", "_claims", "_declared", "_purposes")
 
-    def __init__(self, purposes: PurposeEngine, declared: DeclaredPurposes) -> None:
+    def __init__(
+        self,
+        purposes: PurposeEngine,
+        declared: DeclaredPurposes,
+        access: AccessEngine,
+        claims: PurposeClaims,
+    ) -> None:
         self._purposes = purposes
         self._declared = declared
+        self._access = access
+        self._claims = claims
 
     # One function on purpose: on the way of every uncached delivery calls cost more than they tidy.
     def decide(self, request: AccessRequest) -> Decision | None:
@@ -218,6 +250,10 @@ class _PurposePart:
             return _PAUSED
         if not self._declared.admits(purpose):
             return _UNDECLARED
+        if self._purposes.settings.claims_need_right and not self.lets_claim(
+            request.user, request.client, purpose, request.attributes
+        ):
+            return _UNCLAIMED
         if held is not None:
             allowed = self._purposes.permits(held, request.topic)
         else:
@@ -236,13 +272,40 @@ class _PurposePart:
                 reason=f"it is paused: reservations forbid topics of {quote(held.filter)}",
                 part=Part.SUBSCRIPTION,
             )
+        yield from self.explain_claim(request.user, request.client, purpose, request.attributes)
+        yield explain_topic(self._purposes.reservations, request.topic, purpose)
+        if request.message_purposes is not None:
+            yield explain_message(purpose, request.message_purposes)
+
+    def lets_claim(
+        self,
+        user: str | None,
+        client: str | None,
+        purpose: str | None,
+        attributes: Mapping[str, Any] | None = None,
+    ) -> bool:
+        """Tell whether somebody has the right to a purpose, where one is asked for."""
+        if purpose is None or not self._purposes.settings.claims_need_right:
+            return True
+        return self._claims.admits(
+            self._access.principal(user, client, attributes).subjects, purpose
+        )
+
+    def explain_claim(
+        self,
+        user: str | None,
+        client: str | None,
+        purpose: str | None,
+        attributes: Mapping[str, Any] | None = None,
+    ) -> Iterator[Explanation]:
+        """Explain whether a purpose may be used, and by them, as far as anything asks for that."""
         if reason := self._declared.object_to(purpose):
             yield Explanation(
                 allowed=False, rule=UNDECLARED, reason=reason, part=Part.DECLARED_PURPOSES
             )
-        yield explain_topic(self._purposes.reservations, request.topic, purpose)
-        if request.message_purposes is not None:
-            yield explain_message(purpose, request.message_purposes)
+        if purpose is not None and self._purposes.settings.claims_need_right:
+            principal = self._access.principal(user, client, attributes)
+            yield self._claims.explain(principal.subjects, purpose)
 
 
 class _AccessPart:
@@ -273,9 +336,17 @@ class _AccessPart:
             yield Explanation(allowed=False, rule=UNSTAMPED, reason=reason, part=Part.PREFERENCES)
             return
         principal = access.principal(request.user, request.client, request.attributes)
-        yield access.explain(
+        told = access.explain(
             request.action, principal, request.message, _environment(request), request.situations
         )
+        if request.user is None and request.client is not None:
+            told = replace(told, considered=(_unproven(request.client), *told.considered))
+        yield told
+
+
+def _unproven(client: str) -> Considered:
+    why = "without a user it counts for nothing: anybody can choose a client identifier"
+    return Considered(f"client {client}", why)
 
 
 def _environment(request: AccessRequest) -> Mapping[str, Any]:

@@ -24,6 +24,7 @@ class Part(StrEnum):
 
     SUBSCRIPTION = "subscription"
     DECLARED_PURPOSES = "declared purposes"
+    CLAIMS = "claims"
     RESERVATIONS = "reservations"
     MESSAGE_PURPOSES = "message purposes"
     POLICIES = "policies"

@@ -352,7 +352,7 @@ class ConsentAdministration:
             outcome,
             actor=self._people.person(user),
             subject=None if subject is None else self._people.person(subject),
-            rule=None if right is None else f"right/{right}",
+            rule=None if right is None else self._people.rule(f"right/{right}"),
             epoch=self._epoch,
             **details,
         )

@@ -214,11 +214,15 @@ class Detokenizer:
         """Write down the request and, where there are any, its answers: all or nothing."""
         number = secrets.token_hex(REQUEST_BYTES)
         actor = self._people.person(request.user)
-        rule = None if right is None else f"right/{right}"
+        rule = None if right is None else self._people.rule(f"right/{right}")
         names: dict[str, Any] = {"request": number}
-        if self._definitions.get(View, request.view) is not None and _NAME.fullmatch(request.view):
-            names["view"] = request.view
-            if _NAME.fullmatch(request.field):
+        # Both are typed by hand: what is not defined may be anything, a person's name included.
+        view = self._definitions.get(View, request.view)
+        if view is not None and _NAME.fullmatch(view.name):
+            names["view"] = view.name
+            stream = self._definitions.get(Stream, view.stream)
+            known = () if stream is None else {it.name for it in stream.fields}
+            if request.field in known and _NAME.fullmatch(request.field):
                 names["field"] = request.field
         digest = hashlib.sha256(f"{number}\0{request.reason}".encode()).hexdigest()
         more: dict[str, Any] = {} if code is None else {"reason": code}

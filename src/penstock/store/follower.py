@@ -20,13 +20,10 @@ Rules that hold here:
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import threading
-from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -151,27 +148,6 @@ class Follower:
 
         return unsubscribe
 
-    async def updates(self) -> AsyncIterator[Update]:
-        """Yield updates on an event loop; those that came in the meantime are joined."""
-        loop = asyncio.get_running_loop()
-        woken = asyncio.Event()
-        waiting: deque[Update] = deque()
-
-        def take(update: Update) -> None:
-            waiting.append(update)
-            with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits
-                loop.call_soon_threadsafe(woken.set)
-
-        unsubscribe = self.subscribe(take)
-        try:
-            while True:
-                await woken.wait()
-                woken.clear()
-                if waiting:  # an update may ring after it was joined to the one before
-                    yield _join(waiting)
-        finally:
-            unsubscribe()
-
     def start(self) -> None:
         """Start following; a follower is started once."""
         self._thread.start()
@@ -187,12 +163,7 @@ class Follower:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _run(self) -> None:
@@ -257,13 +228,3 @@ class Follower:
         if isinstance(error, SQLAlchemyError):
             return self._database.unavailable(error).message
         return f"unexpected {type(error).__name__}"  # a subscriber's text may hold anything
-
-
-def _join(waiting: deque[Update]) -> Update:
-    """Take all waiting updates as one."""
-    snapshot, changed, other = waiting.popleft()
-    while waiting:
-        snapshot, more, is_other = waiting.popleft()
-        changed |= more
-        other |= is_other
-    return Update(snapshot, changed, other)

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from penstock.cli import main
+from penstock.cli.entry import penstock
 from penstock.cli.session import configuration, open_database
 from penstock.store.audit import AuditLog, Entry, Outcome, Pseudonyms
 
@@ -56,7 +57,11 @@ def record(*events: tuple[str, Outcome, str]) -> None:
         log.append(
             [
                 Entry.make(
-                    kind, outcome, actor=people.person(name), rule="policy/x", purpose="care"
+                    kind,
+                    outcome,
+                    actor=people.person(name),
+                    rule=people.rule("policy x"),
+                    purpose="care",
                 )
                 for kind, outcome, name in events
             ]
@@ -100,6 +105,35 @@ def test_tail(run: Run) -> None:
     assert "alice" not in out
     assert out.split()[:2] == ["entry", "time"]
     assert "denied   decision.read" in out.splitlines()[3]
+
+
+def test_rules_are_shown_by_name_with_the_key_only(run: Run, tmp_path: Path) -> None:
+    documents = [
+        "{kind: purpose, name: care}",
+        "{kind: reservation, name: ward/alice/#, allow: [care]}",
+        "{kind: right, name: bob, subjects: [user:bob], administer: true}",
+    ]
+    file = tmp_path / "ward.yaml"
+    file.write_text("\n---\n".join(documents))
+    penstock.main(["apply", "-f", str(file)], standalone_mode=False)
+    settings = configuration()
+    known = ["reservation ward/alice/#{care}", "right/bob"]
+    with open_database(settings) as database:
+        log = AuditLog.open(database, settings.audit.signing_key)
+        people = Pseudonyms.open(settings.audit.pseudonym_key)
+        rules = [people.rule(it) for it in (*known, "subscription ward/carol")]
+        log.append([Entry.make("x", Outcome.DENIED, rule=it, epoch=1) for it in rules])
+        log.close()
+    # As soon as the rules are gone they are found in history.
+    penstock.main(["delete", "right/bob"], standalone_mode=False)
+    assert "alice" not in run("tail")[1].partition(" entry ")[2]
+    plain = [it["rule"] for it in objects(run("tail", "--json")[1]) if it["kind"] == "x"]
+    assert plain == rules
+    named = [it["rule"] for it in objects(run("tail", "--names", "--json")[1]) if it["kind"] == "x"]
+    assert named == [*known, rules[2]]
+    assert "reservation ward/alice/#{care}" in run("tail", "--names")[1]
+    settings.audit.pseudonym_key.path.rename(tmp_path / "elsewhere")
+    assert run("tail", "--names")[0] == 3
 
 
 @pytest.mark.usefixtures("recorded")

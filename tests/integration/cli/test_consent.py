@@ -148,7 +148,7 @@ def test_choices_are_entered_shown_and_recorded(run: Run) -> None:
     ]
     assert {it["actor"] for it in entries} == {people.person("ann")}
     assert {it["subject"] for it in entries} == {people.person("Jörg"), people.person("Eva")}
-    assert {it["rule"] for it in entries} == {"right/officer"}
+    assert {it["rule"] for it in entries} == {people.rule("right/officer")}
     with open_database() as database:
         path = database.address.path
     assert path is not None

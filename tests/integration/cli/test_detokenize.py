@@ -151,7 +151,7 @@ def test_who_has_the_right_gets_the_original(run: Run, tokens: dict[str, Any], f
     whole, single = _audited(run)
     assert whole["outcome"] == single["outcome"] == "allowed"
     assert whole["actor"] == single["actor"] == people.person("ann")
-    assert whole["rule"] == single["rule"] == "right/trust"
+    assert whole["rule"] == single["rule"] == people.rule("right/trust")
     assert whole["details"]["count"] == 1
     assert whole["details"]["request"] == single["details"]["request"]
     assert single["details"]["view"] == "research"

@@ -13,6 +13,7 @@ from typing import NoReturn
 import pytest
 
 from penstock.components import MosquittoServer
+from penstock.json_text import SIZE
 from penstock.mqtt import V3, V5, Publish, ReasonCode, Will
 from penstock.mqtt.codes import FAILURE
 from penstock.store.detection.tables import State
@@ -42,7 +43,6 @@ ODD = [
     "$SYS",
     "$share/x/y",
     "a\0b",
-    "\ud800",
     "\ufffe\uffff",
     "\u202egnirts",
     "Ærøskøbing 病 🏥",
@@ -159,13 +159,14 @@ def test_a_burst_moves_the_scenario_in_its_order(
         b'[{"pid": "payload", "value": 120}]',
         b'\xef\xbb\xbf{"pid": "payload", "value": 120}',
         '{"pid": "payload", "value": 120}'.encode("utf-16"),
-        b'{"pid": "payload", "value": 120}' + b" " * 300_000,
+        b'{"pid": "payload", "value": 120}' + b" " * SIZE,
         b'{"pid": "payload", "value": 120, "deep": ' + b"[" * 60_000 + b"]" * 60_000 + b"}",
         b'{"pid": "payload", "value": 120}}',
         b'{"pid": "payload", "value": true}',
         b'{"pid": "payload", "value": "120"}',
+        b'{"pid": "\\ud800", "value": 120}',
     ],
-    ids=range(14),
+    ids=range(15),
 )
 def test_what_is_about_nobody_opens_and_starts_nothing(
     gateway: GatewayThread, enter: Login, payload: bytes

@@ -284,7 +284,7 @@ def test_what_an_emergency_granted_is_on_record(broker: MosquittoServer, tmp_pat
         for entry in granted:
             assert entry.actor == people.person("doctor")
             assert entry.subject == people.person("ann")
-            assert entry.rule == "emergency-policy doctor"
+            assert entry.rule == people.rule("emergency-policy doctor")
             details = json.loads(entry.details)
             assert (details["scenario"], details["situation"]) == ("alert", "Alert")
         changed = [it for it in entries if it.kind == "situation.changed"]

@@ -239,6 +239,27 @@ def test_a_mode_can_be_changed_while_messages_flow(opened: GatewayThread, topic:
             assert [it.payload for it in reader.messages()] == expected[mode], mode
 
 
+def test_hybrid_refuses_what_only_a_part_of_the_filter_allows_unless_set(
+    opened: GatewayThread, topic: str
+) -> None:
+    with login(opened, None) as client, RawClient(opened.port) as reader:
+        reader.connect("reader")
+        client.publish("!PBAC/SET/filter_hybrid", b"true", qos=1)
+        client.publish(f"!RESERVE/{topic}/HASH{{a}}", qos=1)
+        client.publish(f"!RESERVE/{topic}/x{{b}}", qos=1)
+        wide = f"!AP/{topic}/HASH{{b}}"
+        assert reader.subscribe(wide).reasons == (ReasonCode.NOT_AUTHORIZED,)
+        client.publish("!PBAC/SET/hybrid_partial", b"true", qos=1)
+        assert reader.subscribe(wide).reasons == (2,)
+        for end in "xy":
+            client.publish(f"{topic}/{end}", end.encode(), qos=1)
+        assert reader.texts(1) == [(f"{topic}/x", b"x")]
+        # The stricter rule pauses what it would refuse.
+        client.publish("!PBAC/SET/hybrid_partial", b"false", qos=1)
+        client.publish(f"{topic}/x", b"paused", qos=1)
+        assert reader.texts() == []
+
+
 def test_a_gateway_that_cannot_check_policies_is_closed(opened: GatewayThread, topic: str) -> None:
     with login(opened, None) as client:
         client.subscribe(topic)

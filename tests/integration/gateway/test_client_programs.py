@@ -76,7 +76,9 @@ class Paho:
         self.client.loop_stop()
 
 
-@pytest.mark.parametrize("version", [paho.MQTTv311, paho.MQTTv5], ids=["v3", "v5"])
+@pytest.mark.parametrize(
+    "version", [paho.MQTTv31, paho.MQTTv311, paho.MQTTv5], ids=["v31", "v3", "v5"]
+)
 def test_paho(process: GatewayProcess, topic: str, version: int) -> None:
     reader = Paho(process.port, version, f"reader-{version}")
     writer = Paho(process.port, version, f"writer-{version}")
@@ -111,7 +113,7 @@ def test_paho_with_user_properties(process: GatewayProcess, topic: str) -> None:
 
 
 @pytest.mark.needs("mosquitto-clients")
-@pytest.mark.parametrize("version", ["mqttv311", "mqttv5"])
+@pytest.mark.parametrize("version", ["mqttv31", "mqttv311", "mqttv5"])
 def test_libmosquitto(process: GatewayProcess, topic: str, version: str) -> None:
     """The second library: the C client that comes with Mosquitto."""
     listen, say = "mosquitto_sub", "mosquitto_pub"

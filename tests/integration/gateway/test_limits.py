@@ -43,6 +43,7 @@ LIMITS = {
     "receive_maximum": 10,
     "queue": "64KiB",
     "stall_timeout": "2s",
+    "client_id_bytes": 40,
     "topic_bytes": 200,
     "topic_levels": 8,
     "topic_aliases": 2,
@@ -158,11 +159,56 @@ def test_a_silent_client_is_lost_after_one_and_a_half_keep_alives(make: Make) ->
         alive.expect(Pingresp)
 
 
-def test_the_keep_alive_is_limited(gateway: GatewayThread) -> None:
+@pytest.mark.parametrize(
+    ("asked", "told"), [(0, 20), (21, 20), (65_535, 20), (20, None), (5, None)]
+)
+def test_the_keep_alive_is_limited(gateway: GatewayThread, asked: int, told: int | None) -> None:
     with RawClient(gateway.port) as client:
-        assert client.connect("x", keep_alive=0).properties.server_keep_alive == 20
+        assert client.connect("x", keep_alive=asked).properties.server_keep_alive == told
+
+
+def test_clients_are_told_the_limits_that_are_set(gateway: GatewayThread) -> None:
     with RawClient(gateway.port) as client:
-        assert client.connect("x", keep_alive=10).properties.server_keep_alive is None
+        told = client.connect("x" * 40).properties
+    assert dict(told.user) == {
+        "penstock-client-id-bytes": "40",
+        "penstock-topic-bytes": "200",
+        "penstock-topic-levels": "8",
+    }
+    assert (told.receive_maximum, told.topic_alias_maximum) == (10, 2)
+    with RawClient(gateway.port) as small:
+        assert small.connect("x", maximum_packet_size=60).properties.user == ()
+    with RawClient(gateway.port) as client:
+        refused = client.connect("x" * 41)
+    assert refused.reason == ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
+    assert "41 bytes; at most 40" in str(refused.properties.reason_string)
+
+
+@pytest.mark.parametrize("version", [V3, V5])
+def test_the_usual_limits_are_those_of_brokers(
+    tmp_path: Path, broker: MosquittoServer, version: int
+) -> None:
+    """Nothing that a client may say to the embedded broker is refused before it."""
+    deep = "/".join("a" * 200)
+    with (
+        run_gateway(tmp_path, broker.port) as gateway,
+        RawClient(gateway.port, version=version) as client,
+        RawClient(gateway.port, version=version) as other,
+    ):
+        answer = client.connect("x" * 65_535, keep_alive=0)
+        assert answer.reason == 0
+        if version == V5:
+            assert answer.properties.server_keep_alive == 65_535
+            assert dict(answer.properties.user)["penstock-topic-levels"] == "200"
+        other.connect("other", keep_alive=65_535)
+        assert other.subscribe(deep, qos=1).reasons == (1,)
+        share = f"$share/g/{'/'.join('a' * 198)}"
+        assert other.subscribe(share, f"$share/g/{deep}", qos=1).reasons[0] == 1
+        client.publish(deep, b"deep", qos=1)
+        client.publish(deep, b"large" * 200_000, qos=1)
+        assert [len(it.payload) for it in other.messages(2)] == [4, 1_000_000]
+        client.publish(f"{deep}/a", b"deeper", qos=1)
+        assert other.texts() == []
 
 
 def test_a_stuck_subscriber_is_closed_and_others_are_served(

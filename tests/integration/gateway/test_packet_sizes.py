@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from penstock.components import MosquittoServer
 from penstock.mqtt import V5, Connack, Disconnect, ReasonCode
 from tests.support.gateway.clients import Make
-from tests.support.gateway.harness import GatewayThread
+from tests.support.gateway.harness import GatewayThread, run_gateway
 from tests.support.gateway.raw import ClosedError, RawClient
 
 pytestmark = pytest.mark.needs("mosquitto")
@@ -52,11 +54,12 @@ def test_the_reason_is_told_where_there_is_just_room_for_it(make: Make) -> None:
     assert ASKED["PUBACK"](make(maximum_packet_size=needed - 1)).properties.reason_string is None
 
 
-def test_a_refusal_to_connect_leaves_out_its_words(gateway: GatewayThread) -> None:
+def test_a_refusal_to_connect_leaves_out_its_words(tmp_path: Path, broker: MosquittoServer) -> None:
     answers: list[Connack] = []
-    for room in (1_000, SMALL):
-        with RawClient(gateway.port) as client:
-            answers.append(client.connect("x" * 5_000, maximum_packet_size=room))
+    with run_gateway(tmp_path, broker.port, {"limits": {"client_id_bytes": 40}}) as gateway:
+        for room in (1_000, SMALL):
+            with RawClient(gateway.port) as client:
+                answers.append(client.connect("x" * 41, maximum_packet_size=room))
     wordy, terse = answers
     assert wordy.properties.reason_string
     assert len(wordy.encode(V5)) > SMALL

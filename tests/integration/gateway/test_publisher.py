@@ -12,9 +12,10 @@ import pytest
 from penstock.components import MosquittoServer, processes
 from penstock.gateway.broker import BrokerAddress
 from penstock.gateway.publishing.publisher import Publisher
+from tests.support.gateway.fixtures import BROKERS, AnyBroker
 from tests.support.gateway.raw import RawClient
 
-pytestmark = pytest.mark.needs("mosquitto")
+pytest_plugins = ("tests.support.gateway.fixtures",)
 
 
 async def until(holds: Callable[[], object]) -> None:
@@ -23,6 +24,7 @@ async def until(holds: Callable[[], object]) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.needs("mosquitto")
 def test_what_the_broker_has_not_confirmed_is_sent_when_it_is_back(tmp_path: Path) -> None:
     port = processes.free_port()
     broker = MosquittoServer(tmp_path, port=port)
@@ -54,3 +56,50 @@ def test_what_the_broker_has_not_confirmed_is_sent_when_it_is_back(tmp_path: Pat
     finally:
         broker.stop()
     assert sorted(done) == list(range(31))
+
+
+@BROKERS
+def test_no_more_are_unconfirmed_than_the_broker_takes(broker: AnyBroker) -> None:
+    """HiveMQ takes 10 and ends the connection that sends more."""
+    done: list[int] = []
+
+    async def run() -> None:
+        publisher = Publisher(BrokerAddress("127.0.0.1", broker.port))
+        for number in range(500):
+            publisher.send("much", b"%d" % number, b"", partial(done.append, number))
+        task = asyncio.create_task(publisher.run())
+        await until(lambda: len(done) == 500)
+        task.cancel()
+
+    with RawClient(broker.port) as reader:
+        reader.connect("reader-of-much")
+        reader.subscribe("much", qos=1)
+        asyncio.run(run())
+        assert [it.payload for it in reader.messages(500)] == [b"%d" % n for n in range(500)]
+
+
+@BROKERS
+def test_one_on_which_the_broker_chokes_is_given_up_alone(
+    broker: AnyBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both brokers end a connection that publishes a control character in a topic."""
+    monkeypatch.setattr("penstock.gateway.publishing.publisher.TRIES", 3)
+    done: list[int] = []
+
+    async def run() -> None:
+        publisher = Publisher(BrokerAddress("127.0.0.1", broker.port))
+        for number in range(9):
+            topic = "choke/\x01" if number == 4 else f"choke/{number}"
+            publisher.send(topic, b"x", b"", partial(done.append, number))
+        task = asyncio.create_task(publisher.run())
+        await until(lambda: len(done) == 9)
+        task.cancel()
+
+    with RawClient(broker.port) as reader:
+        reader.connect("reader-of-rest")
+        reader.subscribe("choke/+", qos=1)
+        asyncio.run(run())
+        assert {it.topic for it in reader.messages(8)} == {
+            f"choke/{number}" for number in range(9) if number != 4
+        }
+    assert sorted(done) == list(range(9))

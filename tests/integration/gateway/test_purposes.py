@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.components import MosquittoServer
 from penstock.mqtt import V3, V5, ReasonCode, RequestedSubscription, Will
 from tests.support.gateway.clients import VERSIONS, Make, make_clients
+from tests.support.gateway.fixtures import BROKERS, AnyBroker
 from tests.support.gateway.harness import GatewayThread, run_gateway
 from tests.support.gateway.raw import RawClient
 
-pytestmark = pytest.mark.needs("mosquitto")
+pytestmark = BROKERS
 pytest_plugins = ("tests.support.gateway.fixtures",)
 MODES = ("publish", "subscribe", "hybrid")
 
@@ -21,7 +21,7 @@ MODES = ("publish", "subscribe", "hybrid")
 @pytest.fixture(scope="module", params=MODES)
 def gateway(
     request: pytest.FixtureRequest,
-    broker: MosquittoServer,
+    broker: AnyBroker,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[GatewayThread]:
     settings = {"filtering": {"mode": request.param}}
@@ -296,7 +296,7 @@ def test_malformed_commands_are_told_to_version_5(make: Make, topic: str, qos: i
 
 @pytest.mark.parametrize("qos", [1, 2])
 def test_malformed_commands_are_acknowledged_to_version_3_and_reach_nobody(
-    broker: MosquittoServer, make: Make, topic: str, qos: int
+    broker: AnyBroker, make: Make, topic: str, qos: int
 ) -> None:
     client = make(version=V3)
     with RawClient(broker.port) as behind:
@@ -308,7 +308,7 @@ def test_malformed_commands_are_acknowledged_to_version_3_and_reach_nobody(
         assert [it.topic for it in behind.messages(1)] == [topic]
 
 
-def test_commands_are_never_routed(broker: MosquittoServer, make: Make, topic: str) -> None:
+def test_commands_are_never_routed(broker: AnyBroker, make: Make, topic: str) -> None:
     with RawClient(broker.port) as behind:
         behind.connect(f"behind-{topic}")
         behind.subscribe("#", "!RESERVE/#", "!PBAC/#", "!AIP/#", qos=0)

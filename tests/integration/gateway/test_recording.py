@@ -15,6 +15,7 @@ import pytest
 from penstock.components import MosquittoServer
 from penstock.config import Config
 from penstock.eventlog import EventLog, Record
+from penstock.json_text import UNREAD
 from penstock.model.document import Document
 from penstock.mqtt import V5, Properties, Puback, Publish, Will
 from penstock.store.database import Database
@@ -139,7 +140,7 @@ def test_the_log_holds_what_was_accepted(
         ]
         assert [it.key for it in held[:30]] == [f"p{number}".encode() for number in range(30)]
         # What is no record is the pipeline's to set aside.
-        assert (held[30].key, held[30].value) == (b"", b"no object")
+        assert (held[30].key, held[30].value) == (b"", UNREAD + b"no object")
         assert before - 1 <= held[0].milliseconds <= held[30].milliseconds <= time.time() * 1000
         time.sleep(QUIET)
         assert len(records(gateway.config)) == 31
@@ -157,10 +158,11 @@ def test_a_message_may_feed_several_streams_and_each_once(
         publisher.publish("home/w7/pulse", b'{"patient": "p1", "pulse": 60}', qos=1)
         publisher.publish("home/w7/pulse/raw", b'{"patient": "p1"}', qos=1)
         held = wait_for_records(gateway.config, 2, "wide")
-        # The first pattern that fits says which levels are fields: here none.
+        # The first pattern that fits says which levels are fields: here none. What another
+        # one would say is no payload's to say.
         assert [it.value for it in held] == [
-            b'{"patient": "p1", "pulse": 60}',
-            b'{"patient": "p1"}',
+            b'{"patient":"p1","pulse":60,"ward":null}',
+            b'{"patient":"p1","ward":null}',
         ]
         (record,) = records(gateway.config)
         assert json.loads(record.value) == {"patient": "p1", "pulse": 60, "ward": "w7"}

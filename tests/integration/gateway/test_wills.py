@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from penstock.components import MosquittoServer
 from penstock.config import Config
 from penstock.mqtt import Disconnect, Properties, ReasonCode, Will
 from penstock.mqtt.codes import FAILURE
@@ -16,6 +15,7 @@ from penstock.store.database import Database
 from penstock.store.detection.journal import find_detector
 from penstock.store.detection.tables import situations_table
 from penstock.store.wills import keepers_table, wills_table
+from tests.support.gateway.fixtures import BROKERS, AnyBroker
 from tests.support.gateway.harness import GatewayProcess, make_process, share
 from tests.support.gateway.raw import RawClient
 from tests.support.gateway.ward import WARD, define, login, open_ward, reading, settings
@@ -34,7 +34,7 @@ def wait_until(holds: Callable[[], object], seconds: float = LONG) -> None:
 
 
 @pytest.fixture
-def process(broker: MosquittoServer, tmp_path: Path) -> GatewayProcess:
+def process(broker: AnyBroker, tmp_path: Path) -> GatewayProcess:
     made = make_process(tmp_path, broker.port, settings(tmp_path))
     define(made.config, WARD.replace("WINDOW", "1h"))
     return made
@@ -52,7 +52,7 @@ def situation(config: Config, patient: str) -> str | None:
     return None if row is None else str(row.situation)
 
 
-def listen(broker: MosquittoServer, text: str) -> RawClient:
+def listen(broker: AnyBroker, text: str) -> RawClient:
     """Listen at the broker itself: to what arrives there, however often."""
     client = RawClient(broker.port)
     client.connect(f"listener-{time.monotonic_ns()}")
@@ -72,8 +72,9 @@ def heard(client: RawClient, count: int) -> list[tuple[str, bytes]]:
     return [*seen, *client.texts(quiet=1.5)]
 
 
+@BROKERS
 def test_a_will_outlives_a_killed_gateway_and_is_sent_once(
-    broker: MosquittoServer, process: GatewayProcess
+    broker: AnyBroker, process: GatewayProcess
 ) -> None:
     with listen(broker, "ward/+/pulse") as at_broker, process:
         lost = login(process.port, "sensor", will=Will(TOPIC, reading(130), 1))
@@ -101,9 +102,7 @@ def test_a_will_outlives_a_killed_gateway_and_is_sent_once(
             client.vanish()
 
 
-def test_a_will_comes_before_its_client_is_back(
-    broker: MosquittoServer, process: GatewayProcess
-) -> None:
+def test_a_will_comes_before_its_client_is_back(broker: AnyBroker, process: GatewayProcess) -> None:
     """A retained status ends with what the client says after it is back, not with its will."""
     status, will = "ward/ann/status", Will("ward/ann/status", b'"lost"', 1, retain=True)
     with process:
@@ -125,7 +124,7 @@ def test_a_will_comes_before_its_client_is_back(
 
 
 def test_a_delayed_will_waits_for_its_client_across_a_kill(
-    broker: MosquittoServer, process: GatewayProcess
+    broker: AnyBroker, process: GatewayProcess
 ) -> None:
     def late(seconds: int, patient: str) -> Will:
         topic = f"ward/{patient}/pulse"
@@ -149,7 +148,7 @@ def test_a_delayed_will_waits_for_its_client_across_a_kill(
 
 
 def test_a_will_waits_for_detection_instead_of_being_lost(
-    broker: MosquittoServer, process: GatewayProcess
+    broker: AnyBroker, process: GatewayProcess
 ) -> None:
     """Whoever held the claim is not known to be gone: the will waits until it has run out."""
     with process, listen(broker, TOPIC) as at_broker:
@@ -171,7 +170,7 @@ def test_a_will_waits_for_detection_instead_of_being_lost(
 
 
 def test_another_gateway_sends_the_wills_of_one_that_is_gone(
-    broker: MosquittoServer, tmp_path: Path
+    broker: AnyBroker, tmp_path: Path
 ) -> None:
     one, other = (
         make_process(tmp_path / name, broker.port, settings(tmp_path), **share(tmp_path))
@@ -207,7 +206,7 @@ def test_another_gateway_sends_the_wills_of_one_that_is_gone(
 
 
 def test_a_will_at_the_broker_is_taken_back_when_policies_come(
-    broker: MosquittoServer, tmp_path: Path
+    broker: AnyBroker, tmp_path: Path
 ) -> None:
     """Not even a gateway that is killed then lets it pass unseen, and nobody is told a lie."""
     process = make_process(tmp_path, broker.port, settings(tmp_path))
@@ -243,7 +242,7 @@ def test_a_will_at_the_broker_is_taken_back_when_policies_come(
     ids=["topic", "none", "property", "type"],
 )
 def test_no_will_breaks_the_connection_that_all_wills_share(
-    broker: MosquittoServer, tmp_path: Path, will: Will
+    broker: AnyBroker, tmp_path: Path, will: Will
 ) -> None:
     with (
         open_ward(tmp_path, broker.port) as gateway,

@@ -47,8 +47,8 @@ def test_commands_and_what_they_change_are_recorded(officer: Officer) -> None:
     cara = officer.people.person("cara")
     entries = officer.recorded()[before:]
     assert sorted(short(entry) for entry in entries[1:-1]) == [
-        ("rule", "allowed", "put", GROUPS),
-        ("rule", "allowed", "put", READ),
+        ("rule", "allowed", "put", officer.people.rule(GROUPS)),
+        ("rule", "allowed", "put", officer.people.rule(READ)),
         ("user", "allowed", "put", None),
     ]
     assert short(entries[0]) == ("command", "done", "add-user", None)
@@ -73,8 +73,8 @@ def test_commands_and_what_they_change_are_recorded(officer: Officer) -> None:
     before = len(officer.recorded())
     officer.does.remove_permission("carer", "care")
     assert said(officer, before)[:2] == [
-        ("command", "done", "remove-permission", "role carer: read care"),
-        ("rule", "allowed", "remove", GROUPS),
+        ("command", "done", "remove-permission", officer.people.rule("role carer")),
+        ("rule", "allowed", "remove", officer.people.rule(GROUPS)),
     ]
     before = len(officer.recorded())
     officer.does.assign_role("cara", "carer")
@@ -105,8 +105,9 @@ def test_what_is_mended_and_pruned_is_recorded(officer: Officer) -> None:
     assert said(officer, before) == [], "rules of others are left alone"
     reconciler.repair(prune=True)
     entries = officer.recorded()[before:]
-    pruned = [entry for entry in entries if entry["rule"] == str(odd)]
-    assert [short(entry) for entry in pruned] == [("rule", "allowed", "prune", str(odd))]
+    named = officer.people.rule(str(odd))
+    pruned = [entry for entry in entries if entry["rule"] == named]
+    assert [short(entry) for entry in pruned] == [("rule", "allowed", "prune", named)]
     assert pruned[0]["subject"] == officer.people.person("stranger")
     assert {entry["actor"] for entry in entries} == {service}
     assert short(entries[-1])[:2] == ("reconciled", "done")

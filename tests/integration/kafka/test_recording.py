@@ -18,6 +18,7 @@ from penstock.components import KafkaCluster, MosquittoServer
 from penstock.config import Config
 from penstock.eventlog import Record
 from penstock.eventlog.kafka import KafkaLog
+from penstock.json_text import UNREAD
 from penstock.model.document import Document
 from penstock.mqtt import Puback, Publish
 from penstock.store.database import Database
@@ -114,6 +115,10 @@ def test_kafka_holds_what_was_accepted(
         assert [json.loads(it.value)["patient"] for it in found] == [f"p{it}" for it in range(30)]
         assert [it.key for it in found] == [b"p%d" % it for it in range(30)]
         assert all(before - 1 <= it.milliseconds <= time.time() * 1000 for it in found)
+        # What the gateway cannot read is nobody's record.
+        forged = b'{"patient":"other","x":' + b"[" * 989 + b"]" * 989 + b"}"
+        publisher.publish("home/own/pulse", forged, qos=1)
+        assert [it.value for it in records(gateway.config, name)][30:] == [UNREAD + forged]
 
 
 def test_a_kafka_that_stands_still_holds_up_acknowledgements_alone(

@@ -59,7 +59,7 @@ DEFINITIONS = DefinitionSet.build(
         view("care", "care"),
         view("research", "research/cancer"),
         view("lines", "research", format="json"),
-        view("grouped", "research", anonymizers=GROUPED),
+        view("grouped", "research", anonymizers=GROUPED, accept_risk=["identifier:pid"]),
     ]
 )
 VIEWS = ("care", "research", "lines", "grouped")

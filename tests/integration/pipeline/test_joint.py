@@ -116,7 +116,7 @@ def test_a_view_that_fails_does_not_hinder_the_others(
     def refuse() -> None:
         raise UnavailableError("the disk of this view is full")
 
-    monkeypatch.setattr(runner.view("masked"), "branch", refuse)
+    monkeypatch.setattr(runner.find("masked"), "branch", refuse)
     runner.catch_up()
     assert runner.failures == {"masked": "the disk of this view is full"}
     runner.stop()

@@ -47,7 +47,7 @@ time: at
   {anonymizer: suppression, keys: [pid]},
   {anonymizer: noise, keys: [glucose], noise: 0.5}]}
 ---
-{kind: view, name: research, stream: patients, anonymizers: [
+{kind: view, name: research, stream: patients, accept_risk: [time:at], anonymizers: [
   {anonymizer: k_anonymization, keys: [pid], k: 5, delta: 100,
    quasi_identifiers: [{key: age, min: 0, max: 120}]}]}
 ---

@@ -69,7 +69,9 @@ class House:
         return sorted(row["pid"] for row in read_published(self.control.view(view)))
 
     def state(self, view: str) -> str:
-        found: str = describe(view, "patients", self.topic.next_offset, self.control)["state"]
+        found: str = describe(view, "patients", self.topic.next_offset, self.control, coarse=False)[
+            "state"
+        ]
         return found
 
 
@@ -130,3 +132,38 @@ def test_a_view_that_fails_says_why_and_is_tried_again(spark: SparkSession, tmp_
         house.definitions = house.definitions.change([_view("two", SUPPRESS)])
         _wait(lambda: house.published("two") == [1])
         _wait(lambda: house.state("two") == "running")
+
+
+def test_a_view_that_moved_to_another_stream_leaves_the_first(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    house = House(spark, tmp_path)
+    house.append(1)
+    for name in ("one", "two"):
+        house.control.change(name, "start")
+    with house.running():
+        _wait(lambda: house.published("one") == house.published("two") == [1])
+        body = {"stream": "others", "anonymizers": []}
+        others = Document("stream", "others", STREAM.body)
+        house.definitions = house.definitions.change([others, Document("view", "one", body)])
+        # Without a record: no batch finds out that the view is defined otherwise.
+        _wait(lambda: house.manager._streams["patients"].views == ("two",))
+
+
+def test_a_view_that_changes_while_it_catches_up_is_brought_to_the_end(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    house = House(spark, tmp_path)
+    house.append(1, 2)
+    house.control.change("one", "start")
+    before = house.definitions
+    asked: list[None] = []
+
+    def look() -> DefinitionSet:
+        asked.append(None)
+        return before if len(asked) == 1 else before.change([_view("one", SUPPRESS)])
+
+    house.manager._definitions = look
+    house.manager.run_once()
+    assert house.published("one") == [1, 2]
+    assert {row["name"] for row in read_published(house.control.view("one"))} == {"*"}

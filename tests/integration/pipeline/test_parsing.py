@@ -31,6 +31,12 @@ FIELDS = [
 ]
 DAY, MOMENT = date(2024, 2, 29), datetime(2024, 2, 29, 10, tzinfo=UTC)
 NOT_ONE = "the record is not one JSON object and nothing else"
+NO_UNICODE = "a text of the record has half of a surrogate pair, or a name occurs twice"
+NOT_READ = (
+    "the gateway could not read the message as one JSON object in UTF-8, nested at most 100 "
+    "deep, without a name twice and with numbers of at most 1000 characters; or it is too long "
+    "with what the gateway adds"
+)
 NO_OBJECT = "the record is no JSON object whose fields have the declared types"
 
 
@@ -74,6 +80,10 @@ RECORDS: list[tuple[bytes, str | dict[str, Any]]] = [
     (b'{"name": "\xff"}', "the record is not text in UTF-8"),
     (b'{"name": "\xed\xa0\x80"}', "the record is not text in UTF-8"),
     ('{"pid": 1}'.encode("utf-16-le"), NOT_ONE),
+    (b'{"name": "\\ud83d\\ude00"}', {"name": "😀"}),
+    (b'{"name": "\\\\ud800"}', {"name": "\\ud800"}),
+    (b'{"name": "\\ud800"}', NO_UNICODE),
+    (b'{"pid": 1, "other": ["\\uDFFF"]}', NO_UNICODE),
     # Types; the first field that is wrong is named, in the order of types.
     (b'{"pid": "5"}', _wrong("pid", "int")),
     (b'{"pid": 1.5}', _wrong("pid", "int")),
@@ -94,9 +104,14 @@ RECORDS: list[tuple[bytes, str | dict[str, Any]]] = [
     (b'{"gluc.": "NaN"}', _wrong("gluc.", "float")),
     (b'{"gluc.": ' + b"1" * 1500 + b"}", NO_OBJECT),
     # Depth and size.
-    (b'{"x": ' + b"[" * 900 + b"]" * 900 + b', "pid": 1}', {"pid": 1}),
+    (b'{"x": ' + b"[" * 99 + b"]" * 99 + b', "pid": 1}', {"pid": 1}),
+    (b'{"x": ' + b"[" * 100 + b"]" * 100 + b', "pid": 1}', NO_OBJECT),
     (b'{"x": ' + b"[" * 2000 + b"]" * 2000 + b', "pid": 1}', NO_OBJECT),
+    (b'{"x": [0.' + b"9" * 1001 + b'], "pid": 1}', NO_OBJECT),
     (b'{"name": "' + b"x" * 1_000_000 + b'"}', {"name": "x" * 1_000_000}),
+    (b'{"name": "' + b"x" * (1 << 20) + b'"}', "the record is longer than 1048576 bytes"),
+    # What the gateway could not read.
+    (b'!unread {"pid": 1}', NOT_READ),
 ]
 
 

@@ -60,7 +60,8 @@ class House:
         from penstock.pipeline.views.blueprint import Blueprint  # noqa: PLC0415 - loads Spark
         from penstock.pipeline.views.view_runner import ViewRunner  # noqa: PLC0415
 
-        body = {"stream": "patients", "anonymizers": [K], "purposes": ["research"]}
+        body: dict[str, Any] = {"stream": "patients", "anonymizers": [K], "purposes": ["research"]}
+        body["accept_risk"] = ["time:at"]
         built = DefinitionSet.build([PURPOSE, STREAM, Document("view", "research", body)])
         blueprint = Blueprint.find(built, "research")
         view = ViewRunner(self.spark, blueprint, self.folder, bytes(32), consent=self._consent)

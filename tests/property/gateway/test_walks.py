@@ -23,7 +23,7 @@ from tests.support.gateway.model import Client, Message, World
 from tests.support.gateway.raw import RawClient
 from tests.support.scale import scaled
 
-pytestmark = pytest.mark.needs("mosquitto")
+pytestmark = [pytest.mark.needs("mosquitto"), pytest.mark.timeout(1800)]
 
 WALKS = scaled(15, long=2_550)
 STEPS = 40

@@ -108,6 +108,8 @@ class Model:
                 held.union(union).compatible(ap) if held.prohibits_only else held.compatible(ap)
                 for held in partial
             )
+        if mode is Mode.HYBRID and not self.settings.hybrid_partial:
+            return union.compatible(ap) if covering else default
         if mode is Mode.HYBRID:
             if union.effect(ap) < 0:
                 return False
@@ -357,13 +359,14 @@ def test_judging_a_filter_as_a_whole_errs_on_the_safe_side(
     ap: str | None,
     strict: bool,  # noqa: FBT001
 ) -> None:
-    """Filtering on subscribe lets no forbidden topic in, and hybrid keeps no allowed one out."""
+    """Filtering on subscribe lets no forbidden topic in, and the laxer hybrid keeps none out."""
     for hybrid in (False, True):
         engine = PurposeEngine(
             PurposeSettings(
                 allow_without_reservation=not strict,
                 filter_on_subscribe=not hybrid,
                 filter_hybrid=hybrid,
+                hybrid_partial=hybrid,
             )
         )
         for reserved, purposes in reservations.items():

@@ -1,4 +1,7 @@
-"""Fixtures for tests against a real broker: one broker and one open gateway per module."""
+"""Fixtures for tests against a real broker: one broker and one open gateway per module.
+
+A module whose marks include `BROKERS` runs before each of the brokers.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,32 @@ import pytest
 from penstock.components import MosquittoServer
 from tests.support.gateway.clients import Make, make_clients
 from tests.support.gateway.harness import GatewayThread, run_gateway
+from tests.support.gateway.hivemq import HiveMqServer
+
+BROKERS = pytest.mark.parametrize(
+    "broker",
+    [
+        pytest.param(MosquittoServer, id="mosquitto", marks=pytest.mark.needs("mosquitto")),
+        pytest.param(HiveMqServer, id="hivemq", marks=pytest.mark.needs("java", "hivemq")),
+    ],
+    indirect=True,
+    scope="module",
+)
+
+AnyBroker = MosquittoServer | HiveMqServer
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MosquittoServer]:
-    with MosquittoServer(tmp_path_factory.mktemp("broker")) as server:
+def broker(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[AnyBroker]:
+    kind: type[AnyBroker] = getattr(request, "param", MosquittoServer)
+    with kind(tmp_path_factory.mktemp("broker")) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def gateway(
-    broker: MosquittoServer, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[GatewayThread]:
+def gateway(broker: AnyBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayThread]:
     with run_gateway(tmp_path_factory.mktemp("gateway"), broker.port) as running:
         yield running
 

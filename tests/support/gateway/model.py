@@ -85,11 +85,7 @@ class World:
                 for held in partial
             )
         if self.mode == "hybrid":
-            if union.effect(ap) < 0:
-                return False
-            if any(held.compatible(ap) for held in [*covering, *partial]):
-                return True
-            return not self.strict and not covering
+            return union.compatible(ap) if covering else not self.strict
         return True
 
     def passes(self, held: Held, message: Message) -> bool:

@@ -154,7 +154,14 @@ class Socketless:
         """Let the client in; return what reaches it after its CONNACK."""
         told = Connack()
         offer = Offer(
-            packet=1 << 20, receive_maximum=20, topic_aliases=0, keep_alive=60, broker_keep_alive=60
+            packet=1 << 20,
+            receive_maximum=20,
+            topic_aliases=0,
+            keep_alive=60,
+            broker_keep_alive=60,
+            client_id_bytes=1000,
+            topic_bytes=1000,
+            topic_levels=64,
         )
         self.client.let_in(told, told.encode(self.client.version), offer, 20)
         self.upstream.resume(OPENING)

@@ -196,6 +196,7 @@ def settings(folder: Path, **emergencies: Any) -> dict[str, Any]:
         "open_mode": False,
         "authentication": {"passwords": str(path), "anonymous": True},
         "emergencies": {"lease": "3s", **emergencies},
+        "limits": {"packet": "2MiB"},  # room for payloads that are too large to be looked into
     }
 
 

@@ -8,6 +8,7 @@ from penstock.model.purposes import PurposeSet
 from penstock.model.topics import matches
 from penstock.policy.access.engine import AccessEngine
 from penstock.policy.authorizer import AccessRequest, Authorizer
+from penstock.policy.purposes.claims import PurposeClaims
 from penstock.policy.purposes.declared_purposes import DeclaredPurposes
 from penstock.policy.purposes.engine import PurposeEngine
 from penstock.policy.purposes.subscriptions import Subscription
@@ -20,7 +21,9 @@ def passes(
     message: PurposeSet | None = None,
 ) -> bool:
     """Tell whether a message passes through a subscription; `explain` must say the same."""
-    authorizer = Authorizer(engine, DeclaredPurposes(), AccessEngine())
+    authorizer = Authorizer(
+        engine, DeclaredPurposes(), AccessEngine(), PurposeClaims(open_mode=True)
+    )
     request = AccessRequest(
         "read",
         topic,

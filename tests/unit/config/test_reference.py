@@ -7,10 +7,18 @@ from penstock.config.reference import WIDTH, write_template
 from penstock.config.root import Config
 
 
-def test_what_init_writes_are_the_defaults(tmp_path: Path) -> None:
+def test_what_init_writes_are_the_defaults_but_for_what_new_installations_ask(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "penstock.yaml"
     path.write_text(write_template())
-    assert load(path, environ={}).model_dump() == defaults(tmp_path, {}).model_dump()
+    written = load(path, environ={})
+    filtering = written.gateway.filtering
+    assert filtering.claims_need_right
+    unasked = filtering.model_copy(update={"claims_need_right": False})
+    gateway = written.gateway.model_copy(update={"filtering": unasked})
+    as_before = written.model_copy(update={"gateway": gateway})
+    assert as_before.model_dump() == defaults(tmp_path, {}).model_dump()
 
 
 def test_every_setting_is_written_below_its_meaning() -> None:

@@ -86,8 +86,15 @@ def test_each_part_alone_denies_with_its_reason(change: dict[str, Any], reason: 
 
 
 def test_groups_within_groups_and_clients_count() -> None:
-    allowed, _ = _decide(**{**GRANTED, "user": None, "client": "terminal"})
+    allowed, _ = _decide(**{**GRANTED, "user": "tim", "client": "terminal"})
     assert allowed
+
+
+@pytest.mark.parametrize("user", [None, "anonymous"])
+def test_a_client_identifier_without_a_user_counts_for_nothing(user: str | None) -> None:
+    allowed, text = _decide(**{**GRANTED, "user": user, "client": "terminal"})
+    assert not allowed
+    assert "client terminal: without a user it counts for nothing" in text
 
 
 def test_writing_needs_a_policy_of_its_own_and_has_no_purpose() -> None:

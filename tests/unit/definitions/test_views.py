@@ -92,3 +92,19 @@ def test_a_field_that_is_missing_is_told_behind_a_step_that_is_wrong() -> None:
 def test_entries_that_are_wrong_do_not_make_their_list_too_short() -> None:
     found = _problems(Document("stream", "w", {"fields": [{"name": "a", "type": "integer"}]}))
     assert [it.place for it in found] == ["stream/w.fields.0.type"]
+
+
+def test_noise_is_not_drawn_anew_for_each_window_that_a_record_lies_in() -> None:
+    average = {"anonymizer": "aggregation", "keys": ["pid"], "aggregation_mode": "average"}
+    fields = [*FIELDS, {"name": "sugar", "type": "double"}]
+    noise = {"anonymizer": "noise", "keys": ["pid", "sugar"], "noise": 1}
+
+    def view(*anonymizers: dict[str, Any], **window: str) -> list[Document]:
+        body = {"stream": "s", "anonymizers": list(anonymizers), "window": {"size": "9s", **window}}
+        return [Document("stream", "s", {"fields": fields}), Document("view", "v", body)]
+
+    (told,) = _problems(*view(average, noise, advance="3s"))
+    assert told.place == "view/v.anonymizers.1.keys.1"
+    assert told.message == "'sugar' would get other noise in each window a record lies in"
+    DefinitionSet.build(view(noise, average, advance="3s"))
+    DefinitionSet.build(view(average, noise))

@@ -15,7 +15,21 @@ from penstock.mqtt import V3, V5, Connack, Connect, Properties, ReasonCode
 from penstock.mqtt.codes import PacketType
 from penstock.mqtt.properties import encode_items
 
-OFFER = Offer(packet=1000, receive_maximum=50, topic_aliases=8, keep_alive=60, broker_keep_alive=30)
+OFFER = Offer(
+    packet=1000,
+    receive_maximum=50,
+    topic_aliases=8,
+    keep_alive=60,
+    broker_keep_alive=30,
+    client_id_bytes=100,
+    topic_bytes=70,
+    topic_levels=9,
+)
+TOLD = (
+    ("penstock-client-id-bytes", "100"),
+    ("penstock-topic-bytes", "70"),
+    ("penstock-topic-levels", "9"),
+)
 
 
 def ask(connect: Connect) -> Connect:
@@ -42,7 +56,7 @@ def test_the_broker_is_told_the_clients_wishes_within_our_limits() -> None:
     assert made.properties == Properties(
         session_expiry=300,
         receive_maximum=10,
-        maximum_packet_size=1000 + HEADROOM,
+        maximum_packet_size=1000 + HEADROOM + 100,
         user=(("a", "b"),),
     )
     assert ask(Connect("x", V3)).properties.receive_maximum == 50
@@ -54,20 +68,32 @@ def test_the_client_is_told_the_smaller_limits() -> None:
         session_present=True,
         properties=Properties(receive_maximum=20, maximum_qos=1, user=(("penstock-x", "y"),)),
     )
-    told = client_connack(answer, Connect("x", keep_alive=60), None, OFFER)
+    told = client_connack(answer, Connect("x", keep_alive=60), "x", None, OFFER)
     assert told.session_present
     assert told.properties == Properties(
-        receive_maximum=20, maximum_qos=1, maximum_packet_size=1000, topic_alias_maximum=8
+        receive_maximum=20,
+        maximum_qos=1,
+        maximum_packet_size=1000,
+        topic_alias_maximum=8,
+        user=TOLD,
     )
-    told = client_connack(Connack(), Connect("x", keep_alive=0), "made", OFFER)
+    told = client_connack(Connack(), Connect("x", keep_alive=0), "made", "made", OFFER)
     assert told.properties.server_keep_alive == 60
     assert told.properties.assigned_client_id == "made"
 
 
 def test_room_for_our_own_properties_is_kept_free() -> None:
     answer = Connack(properties=Properties(maximum_packet_size=HEADROOM + 10))
-    told = client_connack(answer, Connect("x", keep_alive=60), None, OFFER)
-    assert told.properties.maximum_packet_size == 10
+    for client_id, left in (("x", 9), ("x" * 8, 2), ("x" * 30, 1)):
+        told = client_connack(answer, Connect(client_id), client_id, None, OFFER)
+        assert told.properties.maximum_packet_size == left
+
+
+def test_mqtt_31_is_not_told_of_a_session() -> None:
+    old = Connect("x", V3, clean_start=False, is_31=True)
+    assert not client_connack(
+        Connack(0, session_present=True), old, "x", None, OFFER
+    ).session_present
 
 
 def test_refusals_have_texts_for_those_who_want_them() -> None:

@@ -100,6 +100,43 @@ def test_the_record_the_field_the_view_and_the_seed_choose_the_amount() -> None:
     assert twice["x"] != pytest.approx(2 * first - 1.0), "a second mask draws anew"
 
 
+@pytest.mark.parametrize("distribution", ["normal", "laplace", "uniform"])
+@pytest.mark.parametrize("mode", ["additive", "multiplicative"])
+def test_two_amounts_of_noise_do_not_give_the_original(mode: str, distribution: str) -> None:
+    value = 100.0
+    once, twice = (
+        draw(noise(amount, mode=mode, distribution=distribution), 2000, value)
+        for amount in (0.1, 0.2)
+    )
+    # By one draw that is scaled twice, 2a - b would be the value.
+    guessed = [2 * a - b for a, b in zip(once, twice, strict=True)]
+    assert sum(abs(it - value) < 1e-9 for it in guessed) == 0
+    assert abs(statistics.correlation(once, twice)) < 0.1
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"mode": "multiplicative"}, {"distribution": "laplace"}, {"amount": 1.0 + 1e-9}, {"seed": 3}],
+)
+def test_every_parameter_draws_anew(other: dict[str, Any]) -> None:
+    one, two = draw(noise(), 2000, 1.0), draw(noise(**other), 2000, 1.0)
+    assert abs(statistics.correlation(one, two)) < 0.1
+    signs = [(a > 1) == (b > 1) for a, b in zip(one, two, strict=True)]
+    assert 0.4 < statistics.mean(signs) < 0.6
+
+
+def test_a_choice_by_chance_from_two_lists_has_nothing_in_common() -> None:
+    lists = [[f"n{number}" for number in range(size)] for size in (10, 20)]
+    spec = {"anonymizer": "substitution", "random": True}
+    chains = [chain_of("string", {**spec, "substitution_list": it}) for it in lists]
+    drawn = [
+        [str(it["x"]) for it in made if isinstance(it, dict)]
+        for made in ([chain.apply({"x": "a"}, f"t/0/{n}") for n in range(2000)] for chain in chains)
+    ]
+    same = [int(a[1:]) == int(b[1:]) % 10 for a, b in zip(*drawn, strict=True)]
+    assert statistics.mean(same) < 0.2
+
+
 def test_fields_draw_independently() -> None:
     spec = {**noise(), "keys": ["x", "y"]}
     fields = {"x": Field.of("double"), "y": Field.of("double")}

@@ -35,6 +35,6 @@ def test_each_error_knows_the_reason_to_answer_with(kind: type[MqttError], reaso
 
 
 def test_an_unsupported_version_names_the_fix() -> None:
-    error = UnsupportedVersionError("CONNECT: protocol level 3", level=3)
+    error = UnsupportedVersionError("CONNECT: protocol level 2", level=2)
     assert error.reason == 0x84
-    assert str(error) == "CONNECT: protocol level 3 → connect with MQTT 3.1.1 or 5.0"
+    assert str(error) == "CONNECT: protocol level 2 → connect with MQTT 3.1, 3.1.1 or 5.0"

@@ -11,9 +11,12 @@ from penstock.mqtt import (
     MqttError,
     Properties,
     ProtocolError,
+    Pubrel,
     Reader,
     Sender,
+    Subscribe,
     TopicNameError,
+    Unsubscribe,
     UnsupportedVersionError,
     Will,
 )
@@ -80,8 +83,8 @@ def test_properties_of_connect_and_will() -> None:
 @pytest.mark.parametrize(
     ("name", "level", "answer"),
     [
-        ("MQIsdp", 3, "20020001"),
         ("MQIsdp", 4, "20020001"),
+        ("MQIsdp", 0x83, "20020001"),
         ("MQTT", 3, "20020001"),
         ("MQTT", 0x84, "20020001"),
         ("MQTT", 6, "2003008400"),
@@ -96,7 +99,67 @@ def test_other_protocols_are_refused_in_words_they_know(name: str, level: int, a
 
 
 def test_a_refused_version_does_not_need_the_rest_to_be_in_order() -> None:
-    assert isinstance(refused(packet(0x10, field("MQIsdp"), 3)), UnsupportedVersionError)
+    assert isinstance(refused(packet(0x10, field("MQIsdp"), 4)), UnsupportedVersionError)
+
+
+def old_connect(flags: int, *payload: bytes) -> bytes:
+    return packet(0x10, field("MQIsdp"), 3, flags, b"\x00\x3c", *payload)
+
+
+def test_mqtt_31_is_read_as_311() -> None:
+    data = old_connect(0xC0, field("me"), field("user"), field("pass"))
+    found = opened(data)
+    assert (found.version, found.is_31, found.clean_start) == (V3, True, False)
+    assert (found.username, found.password) == ("user", b"pass")
+    assert found.encode() == data
+
+
+def test_mqtt_31_knows_no_reserved_connect_flag() -> None:
+    assert opened(old_connect(0x03, field("me"))).client_id == "me"
+
+
+@pytest.mark.parametrize(
+    ("payload", "expected"),
+    [
+        ((), (None, None)),
+        ((field("user"),), ("user", None)),
+        ((field("user"), field("pass")), ("user", b"pass")),
+    ],
+)
+def test_mqtt_31_may_leave_out_what_its_flags_promise(
+    payload: tuple[bytes, ...], expected: tuple[str | None, bytes | None]
+) -> None:
+    found = opened(old_connect(0xC2, field("me"), *payload))
+    assert (found.username, found.password) == expected
+
+
+def test_mqtt_31_names_itself_with_any_length() -> None:
+    assert isinstance(refused(old_connect(0x02, field(""))), ClientIdError)
+    assert opened(old_connect(0x02, field("x" * 100))).client_id == "x" * 100
+
+
+@pytest.mark.parametrize("kind", [0x82, 0xA2])
+def test_mqtt_31_marks_what_it_sends_again(kind: int) -> None:
+    options = b"\x01" if kind == 0x82 else b""
+    again = packet(kind | 0x08, b"\x00\x07", field("a/b"), options)
+    old, new = Reader(Sender.CLIENT), Reader(Sender.CLIENT)
+    old.feed(old_connect(0x02, field("me")) + packet(0x6A, b"\x00\x05") + again)
+    _, release, request = old.packets()
+    assert isinstance(release, Pubrel)
+    assert isinstance(request, Subscribe if kind == 0x82 else Unsubscribe)
+    new.feed(connect(V3, 0x02, field("me")) + again)
+    new.packets()
+    with pytest.raises(MalformedPacketError, match="reserved flags"):
+        new.packets()
+
+
+@pytest.mark.parametrize("first", [0x18, 0xC8, 0xE8, 0x4A, 0x6B])
+def test_no_other_flag_of_mqtt_31_is_forgiven(first: int) -> None:
+    reader = Reader(Sender.CLIENT)
+    reader.feed(old_connect(0x02, field("me")) + packet(first))
+    reader.packets()
+    with pytest.raises(MalformedPacketError, match="reserved flags"):
+        reader.packets()
 
 
 def test_a_long_protocol_name_is_malformed() -> None:

@@ -118,7 +118,8 @@ def test_the_first_part_that_denies_decides_else_the_last(
     assert (decision.allowed, decision.part) == (allowed, part)
     assert (told.allowed, told.part, told.rule) == (allowed, part, rule)
     assert decision.rule in {"", rule}
-    assert authorizer.name_denial(request) == ("" if allowed else rule)
+    by_purpose = not allowed and part not in {Part.PREFERENCES, Part.POLICIES}
+    assert authorizer.name_purpose_denial(request) == (rule if by_purpose else "")
 
 
 def test_an_explanation_lists_what_all_parts_considered(authorizer: Authorizer) -> None:

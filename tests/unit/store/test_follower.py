@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -176,48 +175,6 @@ def test_a_replaced_file_is_followed_again(tmp_path: Path) -> None:
                 (tmp_path / left).unlink()
             there.replace(here)
             assert dict(follower.wait_for(2, SOON).documents) == {B: put(B, 1).document}
-
-
-def test_updates_can_be_awaited(database: Database) -> None:
-    async def follow(follower: Follower) -> list[tuple[int, set[Key]]]:
-        seen = []
-        async for update in follower.updates():
-            seen.append(summary(update))
-            if update.snapshot.epoch == 3:
-                return seen
-            if update.snapshot.epoch == 1:
-                await asyncio.to_thread(apply, database, put(A, 1))
-                # Both come before the loop looks again: they are joined.
-                epoch = apply(database, put(B))
-                follower.wait_for(epoch, SOON)
-        return seen
-
-    apply(database, put(A))
-    with Follower(database) as follower:
-        follower.wait_for(1, SOON)
-        seen = asyncio.run(asyncio.wait_for(follow(follower), SOON))
-        eventually(lambda: not follower._subscribers)
-        # The loop is gone; the follower goes on.
-        follower.wait_for(apply(database, Delete(A)), SOON)
-    assert seen == [(1, {A}), (3, {A, B})]
-
-
-def test_a_loop_that_ended_does_not_stop_the_follower(database: Database) -> None:
-    with Follower(database, lease=3.0) as follower:
-        follower.wait_for(0, SOON)
-        loop = asyncio.new_event_loop()
-        updates = follower.updates()
-        assert loop.run_until_complete(anext(updates)).snapshot.epoch == 0
-        loop.close()
-        follower.wait_for(apply(database, put(A)), SOON)
-        follower._subscribers.clear()
-        with pytest.raises(StopAsyncIteration):
-            asyncio.run(_end(updates))
-
-
-async def _end(updates: Any) -> None:
-    await updates.aclose()
-    await anext(updates)
 
 
 def test_a_follower_stops_at_once(database: Database) -> None:

@@ -99,7 +99,7 @@ class _Samples:
             Outcome.DENIED if number % 7 == 0 else Outcome.ALLOWED,
             actor=self.people.person(self._names[number % PEOPLE]),
             subject=self.people.person(self._names[number * 7 % PEOPLE]),
-            rule="policy/nurses-read-vitals",
+            rule=self.people.rule("policy nurses-read-vitals"),
             epoch=number // 1000,
             purpose="care",
             stream="vitals",

@@ -21,10 +21,10 @@ from penstock.cli.access.situation_context import (
 )
 from penstock.cli.output import json_option, show, table
 from penstock.cli.session import configuration
-from penstock.definitions.authorizer import configured_settings, make_authorizer
+from penstock.definitions.authorizer import authorizer_of
 from penstock.errors import UsageError, quote
+from penstock.json_text import read_object
 from penstock.policy.access.emergencies import RecordedSituations
-from penstock.policy.access.objects import parse_payload
 from penstock.policy.authorizer import make_request
 from penstock.policy.decision import Explanation
 from penstock.policy.purposes.declared_purposes import DeclaredPurposes
@@ -106,7 +106,7 @@ def command(
             snapshot = checked.definitions.snapshot_at(epoch)
             meaning = checked.meaning(snapshot)
         known = know(situation, meaning, database)
-    authorizer = make_authorizer(meaning, configured_settings(configuration().gateway.filtering))
+    authorizer = authorizer_of(configuration().gateway, meaning)
     _check_declared(purpose, authorizer.declared)
     witness = RecordedSituations(known.situations)
     decision = authorizer.explain(request._replace(situations=witness))
@@ -155,7 +155,7 @@ def _check_declared(purpose: str | None, declared: DeclaredPurposes) -> None:
 
 def _parse_payload(text: str) -> Mapping[str, Any]:
     """Read a payload as the gateway does: what it would not look into is refused here."""
-    payload = parse_payload(text.encode("utf-8", "surrogateescape"))
+    payload = read_object(text.encode("utf-8", "surrogateescape"))
     if payload is None:
         raise UsageError(
             f"the payload {quote(text)} is no JSON object, or a name occurs twice in it",

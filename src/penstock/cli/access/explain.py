@@ -17,11 +17,13 @@ from penstock.cli.access.situation_context import (
 )
 from penstock.cli.output import json_option, show, table
 from penstock.cli.session import configuration
-from penstock.definitions.authorizer import configured_settings, make_authorizer
+from penstock.definitions.authorizer import authorizer_of
+from penstock.model.purposes import PurposeSet
 from penstock.model.topics import check_topic
 from penstock.policy.access.emergencies import Emergency
 from penstock.policy.access.objects import ObjectLayout
 from penstock.policy.access.principals import ACTIONS
+from penstock.policy.authorizer import Authorizer
 
 MOST_NAMES = 12
 
@@ -39,7 +41,7 @@ def command(topic: str, situation: tuple[str, ...], as_json: bool) -> None:
     with open_questions() as (checked, database):
         snapshot, meaning = checked.current()
         known = know(situation, meaning, database)
-    authorizer = make_authorizer(meaning, configured_settings(configuration().gateway.filtering))
+    authorizer = authorizer_of(configuration().gateway, meaning)
     purposes, access = authorizer.purposes, authorizer.access
     effective = purposes.effective(topic)
     reservations = sorted(purposes.affected(topic))
@@ -73,6 +75,8 @@ def command(topic: str, situation: tuple[str, ...], as_json: bool) -> None:
         "allow": sorted(effective.aip) if effective else [],
         "prohibit": sorted(effective.pip) if effective else [],
         "open_without_reservation": purposes.settings.allow_without_reservation,
+        "claims_need_right": purposes.settings.claims_need_right,
+        "claims": _list_claims(authorizer, effective),
         "reservations": [{"filter": name, "purposes": str(held)} for name, held in reservations],
         "object": about,
         "policies_required": access.settings.required,
@@ -81,6 +85,16 @@ def command(topic: str, situation: tuple[str, ...], as_json: bool) -> None:
         "situations": {"source": known.source, "trouble": known.trouble or None},
     }
     show(as_json, data, lambda console: _render(console, data))
+
+
+def _list_claims(authorizer: Authorizer, effective: PurposeSet | None) -> list[dict[str, str]]:
+    """Say who may claim the purposes of a topic, where a right is asked for."""
+    if effective is None or not authorizer.purposes.settings.claims_need_right:
+        return []
+    return [
+        {"rule": it.rule, "subject": it.subject, "purpose": it.purpose}
+        for it in authorizer.claims.covering(effective.aip)
+    ]
 
 
 def _find_applying(
@@ -122,6 +136,7 @@ def _render(console: Console, data: dict[str, Any]) -> None:
         for item in data["reservations"]:
             shown.add_row(Text(item["filter"]), Text(item["purposes"]))
         console.print(shown)
+    _render_claims(console, data)
     for name, found in data["object"].items():
         console.print(Text(f"o.{name} is {found}"))
     if not data["policies_required"]:
@@ -149,10 +164,20 @@ def _render(console: Console, data: dict[str, Any]) -> None:
     console.print(f"under epoch {data['epoch']}", style="dim")
 
 
+def _render_claims(console: Console, data: dict[str, Any]) -> None:
+    if data["claims"]:
+        shown = table("who may claim", "purpose and what is below", "by")
+        for item in data["claims"]:
+            shown.add_row(Text(item["subject"]), Text(item["purpose"]), Text(item["rule"]))
+        console.print(shown)
+    elif data["claims_need_right"] and data["allow"]:
+        console.print("nobody has the right to claim these purposes")
+
+
 def _say_purposes(data: dict[str, Any]) -> str:
     if not data["reserved"]:
         if data["open_without_reservation"]:
-            return "not reserved: subscriptions may read it with any purpose, or none"
+            return "not reserved: subscriptions may read it with any purpose they have, or none"
         return "not reserved, and unreserved topics are closed: nobody may read it"
     if not data["allow"]:
         return "reserved for nobody"

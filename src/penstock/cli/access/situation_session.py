@@ -84,9 +84,15 @@ class Desk:
         situation: str | None = None,
     ) -> None:
         """Put on record that somebody was refused, and over what."""
+        from penstock.model.kinds import Plan, Scenario
         from penstock.store.audit.entry import Entry, Outcome
         from penstock.store.detection.situations import name_details
 
+        # Typed by hand and not checked yet: only what is defined is surely no name of a person.
+        held = None if scenario is None else self.definitions.get(Scenario, scenario)
+        plan = None if held is None else self.definitions.get(Plan, held.plan)
+        if plan is None or all(it.id != situation for it in plan.situations):
+            situation = None
         entry = Entry.make(
             "situation.refused",
             Outcome.DENIED,
@@ -94,7 +100,7 @@ class Desk:
             subject=None if subject is None else self.people.person(subject),
             epoch=self.epoch,
             reason=code,
-            **name_details(scenario=scenario, situation=situation),
+            **name_details(scenario=None if held is None else held.name, situation=situation),
         )
         self.log.append([entry])
 

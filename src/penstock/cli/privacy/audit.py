@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.text import Text
 
 from penstock.cli.output import console, json_option, print_json, show
+from penstock.cli.privacy.rule_names import find_names
 from penstock.cli.session import configuration, open_database
 from penstock.config import Config
 from penstock.errors import UsageError, quote
@@ -93,6 +94,7 @@ def _own_keys(settings: Config) -> Path:
     help="Only events that ended so; repeatable.",
 )
 @click.option("--person", "name", help="Only entries about or by this person; needs the key.")
+@click.option("--names", is_flag=True, help="Show the names of rules; needs the key.")
 @json_option
 def tail(
     *,
@@ -101,20 +103,22 @@ def tail(
     kinds: tuple[str, ...],
     outcomes: tuple[str, ...],
     name: str | None,
+    names: bool,
     as_json: bool,
 ) -> None:
     """Show the last entries. With --json, each is one line.
 
-    People appear as pseudonyms. With --person NAME the pseudonyms of the name are computed
-    with the pseudonym key, and only entries that hold one of them are shown.
+    People and the names of rules appear as pseudonyms. With --person NAME the pseudonyms of the
+    name are computed with the pseudonym key, and only entries that hold one of them are shown.
+    With --names those of all rules that were defined when an entry was made are computed, and
+    the rules are shown by their names.
     """
     for kind in kinds:
         if not CODE.fullmatch(kind):
             raise UsageError(f"{quote(kind)} is no kind of event", fix="write like decision.read")
     settings = configuration()
-    people: tuple[str, ...] = ()
-    if name is not None:
-        people = Pseudonyms.load(settings.audit.pseudonym_key).all_of(name)
+    key = Pseudonyms.load(settings.audit.pseudonym_key) if names or name is not None else None
+    people = () if key is None or name is None else key.all_of(name)
     only = Filter(kinds, [Outcome(one) for one in outcomes], people)
     with open_database(settings) as database:
         with database.read() as connection:
@@ -122,17 +126,19 @@ def tail(
             found = read_last(connection, lines, only) if lines else []
         if not as_json:
             _announce(expected=bool(found) or follow, any_at_all=bool(newest))
-        _print_entries(found, as_json=as_json)
+        shown = _Shown(database, key if names else None, as_json=as_json)
+        shown.print(found)
         if follow:
-            _follow(database, newest[0].seq if newest else -1, only, as_json=as_json)
+            _follow(shown, newest[0].seq if newest else -1, only)
 
 
-def _follow(database: Database, seq: int, only: Filter, *, as_json: bool) -> None:
+def _follow(shown: _Shown, seq: int, only: Filter) -> None:
+    database = shown.database
     while True:
         with database.read() as connection:
             newest = read_last(connection, 1)
             found = read_after(connection, seq, only=only)
-        _print_entries(found, as_json=as_json)
+        shown.print(found)
         if found:
             seq = found[-1].seq
         elif newest:
@@ -141,20 +147,31 @@ def _follow(database: Database, seq: int, only: Filter, *, as_json: bool) -> Non
         time.sleep(POLL_SECONDS)
 
 
-def _print_entries(found: list[Recorded], *, as_json: bool) -> None:
-    target = console()
-    for one in found:
-        try:
-            shown = _document(one) if as_json else _line(one)
-        except (ValueError, TypeError, OverflowError):
-            raise TamperedError(
-                f"entry {one.seq} is unreadable", fix="run `penstock audit verify`"
-            ) from None
-        if as_json:
-            print_json(shown)
-        else:
-            target.print(shown, soft_wrap=True)
-    sys.stdout.flush()
+class _Shown:
+    """Prints entries, with the names of rules where a key is given."""
+
+    def __init__(self, database: Database, key: Pseudonyms | None, *, as_json: bool) -> None:
+        self.database = database
+        self._key = key
+        self._as_json = as_json
+
+    def print(self, found: list[Recorded]) -> None:
+        """Print entries, one on a line."""
+        names = {} if self._key is None else find_names(self.database, self._key, found)
+        target = console()
+        for one in found:
+            try:
+                rule = names.get(one.entry.rule or "", one.entry.rule)
+                line = _document(one, rule) if self._as_json else _line(one, rule)
+            except (ValueError, TypeError, OverflowError):
+                raise TamperedError(
+                    f"entry {one.seq} is unreadable", fix="run `penstock audit verify`"
+                ) from None
+            if self._as_json:
+                print_json(line)
+            else:
+                target.print(line, soft_wrap=True)
+        sys.stdout.flush()
 
 
 _COLOURS = {"allowed": "green", "denied": "red", "failed": "bold red"}
@@ -169,12 +186,12 @@ def _announce(*, expected: bool, any_at_all: bool) -> None:
         console().print("no entries that fit" if any_at_all else "no entries yet")
 
 
-def _document(one: Recorded) -> dict[str, Any]:
+def _document(one: Recorded, rule: str | None) -> dict[str, Any]:
     """Return an entry for machines; proofs keep the number that was signed."""
-    return one.as_document() | {"time": _moment(one.entry.time, "microseconds")}
+    return one.as_document() | {"time": _moment(one.entry.time, "microseconds"), "rule": rule}
 
 
-def _line(one: Recorded) -> Text:
+def _line(one: Recorded, rule: str | None) -> Text:
     entry = one.entry
     parts = [
         Text(f"{one.seq:>8}", "dim"),
@@ -182,7 +199,7 @@ def _line(one: Recorded) -> Text:
         Text(f"{entry.outcome:<7}", _COLOURS.get(entry.outcome, "")),
         Text(entry.kind),
     ]
-    named = {"actor": entry.actor, "subject": entry.subject, "rule": entry.rule}
+    named = {"actor": entry.actor, "subject": entry.subject, "rule": rule}
     named |= {"epoch": entry.epoch} | json.loads(entry.details)
     parts += [Text(f"{name}={value}", "dim") for name, value in named.items() if value is not None]
     line = Text("  ").join(parts)

@@ -18,6 +18,7 @@ from penstock.errors import UsageError, quote
 
 if TYPE_CHECKING:
     from penstock.pipeline.risk.figures import Attack, Promise
+    from penstock.pipeline.risk.linkage import Linkage
     from penstock.pipeline.risk.measurement import Risk
 
 THRESHOLD = 0.2
@@ -68,13 +69,15 @@ def command(
 
     k, l and t, the risk of being re-identified, what generalization lost, and the share of
     records that was suppressed. Persons are counted where that is possible; it is said from
-    what they are known. Of a view with differential privacy, which publishes no records, it
-    is said what it promises.
+    what they are known. Then what records tell together: those of one pseudonym, and those that
+    can be joined with the records of other views of the stream. Of a view with differential
+    privacy, which publishes no records, it is said what it promises.
     """
     from penstock.config.secrets import generate_key
     from penstock.eventlog import EventLog
     from penstock.model.kinds import View
     from penstock.pipeline.risk.figures import Promise
+    from penstock.pipeline.risk.linkage import PublishedView, measure_linkage
     from penstock.pipeline.risk.measurement import measure_view, read_newest
     from penstock.pipeline.risk.plots import check_target, draw
     from penstock.pipeline.risk.population import measure_journalist
@@ -89,7 +92,8 @@ def command(
         raise UsageError(
             f"there is no view {quote(name)}", fix=f"views are {', '.join(known) or 'none yet'}"
         )
-    folder = Control(config.pipeline.folder).view(name)
+    control = Control(config.pipeline.folder)
+    folder = control.view(name)
     blueprint, last = read_newest(folder)
     promise = Promise.find(blueprint, last)
     if promise is not None and not (quasi or sensitive or plot):
@@ -105,11 +109,22 @@ def command(
         risk = replace(risk, journalist=found[0], population=found[1])
     if plot is not None:
         draw(name, risk, plot)
-    data = {"view": name, "stream": meter.blueprint.stream.name, **risk.to_json()}
-    show(as_json, data, lambda target: _render(target, name, risk, plot))
+    siblings = [it for it in known if it != name and known[it].stream == known[name].stream]
+    others = [PublishedView(it, log) for it in map(control.view, siblings) if it.last() is not None]
+    linkage = measure_linkage(PublishedView(folder, log, quasi), others)
+    stream = {"view": name, "stream": meter.blueprint.stream.name}
+    data = {**stream, **risk.to_json(), "linkage": linkage.to_json()}
+
+    def render(target: Console) -> None:
+        _render(target, name, risk)
+        _render_linkage(target, linkage)
+        if plot is not None:
+            target.print(f"drawn in {plot}")
+
+    show(as_json, data, render)
 
 
-def _render(target: Console, name: str, risk: Risk, plot: Path | None) -> None:
+def _render(target: Console, name: str, risk: Risk) -> None:
     head = f"{risk.records:,} records in {risk.groups:,} groups"
     fields = ", ".join(risk.quasi_identifiers) or "no field: all records are alike"
     target.print(Text.assemble((name, "bold"), f"  {head}"))
@@ -136,8 +151,37 @@ def _render(target: Console, name: str, risk: Risk, plot: Path | None) -> None:
         target.print(_hidden(risk))
     target.print()
     target.print(_sizes(risk))
-    if plot is not None:
-        target.print(f"drawn in {plot}")
+
+
+def _render_linkage(target: Console, linkage: Linkage) -> None:
+    """Show what records tell together; nothing where no pseudonym and no other view links them."""
+    if linkage.pseudonyms:
+        made = table("linked by", "pseudonyms", "records each", "k", "alone", "mean risk")
+        for found in linkage.pseudonyms:
+            share = found.alone / found.pseudonyms if found.pseudonyms else 0.0
+            made.add_row(
+                found.field,
+                f"{found.pseudonyms:,}",
+                f"{found.records:g}",
+                _judge(f"{found.k:,}", bad=found.k == 1),
+                _judge(f"{found.alone:,} ({share:.1%})", bad=found.alone > 0),
+                f"{found.mean:.4f}",
+            )
+        target.print()
+        target.print(made)
+    if linkage.views:
+        made = table("joined with", "by", "paired", "k of pairs", "alone")
+        for it in linkage.views:
+            share = it.paired / it.records if it.records else 0.0
+            made.add_row(
+                it.view,
+                ", ".join(it.fields) or "nothing in common",
+                _judge(f"{it.paired:,} ({share:.1%})", bad=it.paired > 0),
+                _judge(f"{it.k:,}", bad=it.k == 1),
+                _judge(f"{it.alone:,}", bad=it.alone > 0),
+            )
+        target.print()
+        target.print(made)
 
 
 def _render_promise(target: Console, name: str, promise: Promise) -> None:
@@ -158,7 +202,7 @@ def _render_promise(target: Console, name: str, promise: Promise) -> None:
         "windows", f"{promise.windows_per_person:,}", f"in which a person counts, {period}"
     )
     made.add_row("contribution", f"{promise.contribution:,}", "records of a person in a window")
-    made.add_row("rejected", f"{promise.rejected:,}", "records that counted in no figure")
+    made.add_row("rejected", f"{promise.rejected:,}+", "records that counted in no figure")
     target.print(made)
 
 

@@ -87,6 +87,8 @@ def import_file(file: str, reason: str, as_json: bool) -> None:
 @json_option
 def list_views(as_json: bool) -> None:
     """Show each view: its state, rate, lag, and what became of its records."""
+    from penstock.pipeline.service.control import COUNTS
+
     rows = _describe()
 
     def render(target: Console) -> None:
@@ -96,7 +98,10 @@ def list_views(as_json: bool) -> None:
         for row in rows:
             state = Text(row["state"], style=COLOURS.get(row["state"], ""))
             write = _shorten if narrow else _write
-            shown.add_row(*(state if name == "state" else write(row[name]) for name in columns))
+            written = {name: write(row[name]) for name in columns}
+            if row["coarse"]:
+                written |= {name: f"{written[name]}+" for name in COUNTS if name in written}
+            shown.add_row(*(state if name == "state" else written[name] for name in columns))
         target.print(shown if rows else "no views yet → define one, or `penstock views import`")
         for row in rows:
             if row["error"]:
@@ -237,11 +242,14 @@ def dead(name: str, as_json: bool) -> None:
     """Count the records that VIEW could not publish, by their reasons."""
     from collections import Counter
 
-    from penstock.pipeline.service.control import Control
+    from penstock.definitions.anonymizers.differential_privacy import coarsen
+    from penstock.model.kinds import View
+    from penstock.pipeline.service.control import Control, find_private_streams
 
     config = configuration()
     with open_definitions() as store:
-        (found,) = _choose(store.current()[1], (name,))
+        known = store.current()[1]
+    (found,) = _choose(known, (name,))
     folder = Control(config.pipeline.folder).view(found)
     reasons: Counter[str] = Counter()
     first: dict[str, int] = {}
@@ -249,15 +257,21 @@ def dead(name: str, as_json: bool) -> None:
         reasons[letter["reason"]] += 1
         first.setdefault(letter["reason"], letter["offset"])
 
+    last = folder.last()
+    counts, read = dict(reasons.most_common()), last.totals.read if last else 0
+    coarse = known.of(View)[found].stream in find_private_streams(known.of(View).values())
+    if coarse:
+        counts, read = {reason: coarsen(it) for reason, it in counts.items()}, coarsen(read)
+    more = "+" if coarse else ""
+
     def render(target: Console) -> None:
         shown = table("records", "first offset", "reason")
-        for reason, count in reasons.most_common():
-            shown.add_row(f"{count:,}", f"{first[reason]:,}", reason)
-        last = folder.last()
-        read = last.totals.read if last else 0
-        target.print(shown if reasons else f"no dead letters; {read:,} records were read")
+        for reason, count in counts.items():
+            place = "" if coarse else f"{first[reason]:,}"
+            shown.add_row(f"{count:,}{more}", place, reason)
+        target.print(shown if counts else f"no dead letters; {read:,}{more} records were read")
 
-    show(as_json, dict(reasons.most_common()), render)
+    show(as_json, counts, render)
 
 
 command.add_command(risk)
@@ -278,7 +292,7 @@ def _choose(definitions: DefinitionSet, names: Iterable[str]) -> list[str]:
 
 def _describe() -> list[dict[str, Any]]:
     from penstock.model.kinds import Stream, View
-    from penstock.pipeline.service.control import Control, describe
+    from penstock.pipeline.service.control import Control, describe, find_private_streams
     from penstock.pipeline.sources.offsets import next_offset_of
 
     config = configuration()
@@ -289,8 +303,9 @@ def _describe() -> list[dict[str, Any]]:
         for name, stream in definitions.of(Stream).items()
     }
     control = Control(config.pipeline.folder)
+    private = find_private_streams(definitions.of(View).values())
     return [
-        describe(name, view.stream, ends[view.stream], control)
+        describe(name, view.stream, ends[view.stream], control, coarse=view.stream in private)
         for name, view in definitions.of(View).items()
     ]
 

@@ -82,8 +82,9 @@ class LimitSettings(Settings):
     connect_timeout: Annotated[Duration, Field(gt=0, le=300)] = setting(
         "10s", "How long a new connection may take to send its CONNECT."
     )
-    keep_alive: Annotated[Duration, Field(gt=0, le=65535)] = setting(
-        "30m", "The longest that a client may be silent, whatever it asks for."
+    keep_alive: Annotated[Duration, Field(ge=1, le=65_535)] = setting(
+        "65535s",
+        "The longest keep alive of a client, whatever it asks for; clients of MQTT 5 are told.",
     )
     packet: Annotated[Size, Field(ge=1024, le=268_435_455)] = setting("1MiB", "The largest packet.")
     subscriptions: Annotated[int, Field(ge=1, le=1_000_000)] = setting(
@@ -101,11 +102,14 @@ class LimitSettings(Settings):
     connections_per_address: Annotated[int, Field(ge=1, le=1_000_000)] = setting(
         10_000, "The most clients at a time from one network address."
     )
+    client_id_bytes: Annotated[int, Field(ge=23, le=65_535)] = setting(
+        65_535, "The longest client identifier, in bytes."
+    )
     topic_bytes: Annotated[int, Field(ge=16, le=65_535)] = setting(
         4096, "The longest topic or filter, in bytes."
     )
-    topic_levels: Annotated[int, Field(ge=1, le=128)] = setting(
-        64, "The most levels of a topic or filter."
+    topic_levels: Annotated[int, Field(ge=1, le=200)] = setting(
+        200, "The most levels of a topic or filter."
     )
     topic_aliases: Annotated[int, Field(ge=0, le=65_535)] = setting(
         64, "The most topic aliases of one client."
@@ -122,8 +126,19 @@ class FilteringSettings(Settings):
         "publish",
         "Check when a client subscribes, at each delivery, or both.",
     )
+    hybrid_partial: bool = setting(
+        default=False,
+        description="Whether the hybrid mode also accepts a subscription that only a part of its "
+        "filter may allow.",
+    )
     strict: bool = setting(
         default=False, description="Whether a topic without a reservation is closed to all."
+    )
+    claims_need_right: bool = setting(
+        default=False,
+        description="Whether a client that subscribes for a purpose needs the right to claim it: "
+        "`claim` of a `right`, or of a role of its user.",
+        initial=True,
     )
     denied_publish: Literal["acknowledge", "close"] = setting(
         "acknowledge",

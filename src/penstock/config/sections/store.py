@@ -109,6 +109,15 @@ class AuditSettings(Settings):
     delay: Annotated[Duration, Field(ge=0, le=60)] = setting(
         "100ms", "The longest that an entry waits for others."
     )
+    denials_per_principal: Annotated[int, Field(ge=1, le=1_000_000)] = setting(
+        100,
+        "The most entries an hour that the denials of one user, or of one address where nobody "
+        "authenticated, become at a gateway. Further ones are counted in them. Emergency grants "
+        "and overridden preferences may become ten times as many of their own.",
+    )
+    denials_per_hour: Annotated[int, Field(ge=1, le=100_000_000)] = setting(
+        5000, "The most entries an hour that the denials of all together become at a gateway."
+    )
 
 
 class ConsentSettings(Settings):

@@ -47,6 +47,16 @@ LEAST: Final = 1e-6
 LARGEST: Final = 1e15
 """The greatest bound of a value: sums of many stay exact far beyond it."""
 
+COARSE: Final = 1000
+"""Beside private figures, records are counted in steps of this: the exact number would be the
+figure without its noise."""
+
+
+def coarsen(count: int) -> int:
+    """Return a count as it may be told beside private figures."""
+    return count // COARSE * COARSE
+
+
 Bound = Annotated[float | int, Parameter(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
 
 

@@ -1,7 +1,7 @@
-"""Policies and events of the present definitions, compiled for decisions and detection.
+"""Policies, claims and events of the present definitions, compiled for decisions and detection.
 
 Rules that hold here:
-- Both are taken over in the step in which the definitions are: no decision sees policies of
+- All are taken over in the step in which the definitions are: no decision sees policies of
   one epoch and situations of another.
 - Definitions that cannot be compiled close the gateway (`trouble`) until others come: what
   it cannot check, it denies.
@@ -14,17 +14,19 @@ from typing import Final, NamedTuple
 
 from penstock.cep.program import Program
 from penstock.definitions import DefinitionSet
-from penstock.definitions.access import AccessDefinitions
+from penstock.definitions.access import AccessDefinitions, list_claims
 from penstock.definitions.events.program import compile_program
 from penstock.errors import PenstockError
 from penstock.model.document import Document, Key
 from penstock.model.kinds import Concern, kinds_of
 from penstock.policy.access.engine import AccessEngine
+from penstock.policy.purposes.claims import PurposeClaims
 from penstock.telemetry import get_logger
 
 _APART: Final = kinds_of(Concern.PURPOSES)
 """Kinds of which there may be millions; neither policies nor events refer to them."""
 _EVENT_KINDS: Final = kinds_of(Concern.EVENTS)
+_CLAIM_KINDS: Final = kinds_of(Concern.CLAIMS)
 
 _log = get_logger("gateway")
 
@@ -33,13 +35,15 @@ class Recompiled(NamedTuple):
     """What a change of definitions has changed."""
 
     access: bool = False
+    """What decides: policies or claims."""
     program: bool = False
 
 
 class CompiledDefinitions:
     """What definitions mean for access and detection."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, open_mode: bool = False) -> None:
+        self._open = open_mode
         self.trouble: str | None = None
         """Why nothing can be decided, if so."""
         self.program = Program()
@@ -48,6 +52,7 @@ class CompiledDefinitions:
     def _begin(self) -> None:
         self._definitions = DefinitionSet.empty()
         self._compiled = AccessDefinitions()
+        self.claims = PurposeClaims(open_mode=self._open)
 
     @property
     def access(self) -> AccessEngine:
@@ -78,8 +83,12 @@ class CompiledDefinitions:
             put=[documents[key] for key in keys if key in documents],
             delete=[key for key in keys if key not in documents],
         )
+        kinds = {key.kind for key in keys}
         access = self._compiled.take(found, keys) or anew
-        touched = {key.kind for key in keys} & _EVENT_KINDS
+        if anew or kinds & _CLAIM_KINDS:
+            self.claims = PurposeClaims(list_claims(found), open_mode=self._open)
+            access = True
+        touched = kinds & _EVENT_KINDS
         program = anew or bool(touched)
         if program:
             made = compile_program(found.definitions)

@@ -26,7 +26,6 @@ from penstock.gateway.authorization.request_context import (
     is_lasting,
     make_environment,
     packet_fields,
-    user_of,
 )
 from penstock.gateway.authorization.rules import Rules
 from penstock.gateway.authorization.stamps import Stamp, StampReader
@@ -103,21 +102,15 @@ class DeliveryCheck:
     def decide(self, session: Session, packet: Publish) -> DeliveryDecision:
         """Decide on a delivery."""
         self._count += 1
-        if self._count % _SAMPLE:
-            return self._decide(session, packet)
-        started = time.perf_counter()
-        decision = self._decide(session, packet)
-        DECISION.observe(time.perf_counter() - started)
-        return decision
-
-    def _decide(self, session: Session, packet: Publish) -> DeliveryDecision:
+        if not self._count % _SAMPLE:
+            return self._observe(session, packet)
         rules = self._rules
         if not rules.enforceable:
             return DeliveryDecision(None, Refusal("purpose", _UNENFORCEABLE), rules.remembers)
         topic, properties = packet.topic, packet.properties
         stamp = self._stamps.read(properties.reserved)
         authorizer = rules.authorizer
-        user, client = user_of(session), session.client_id
+        user, client = session.user, session.client_id
         seen = self._see(packet, stamp) if authorizer.access.decides["read"] else _UNSEEN
         message, environment, situations = seen
         held = session.by_number
@@ -158,10 +151,15 @@ class DeliveryCheck:
         if not passed:
             refusal = self._name_refusal(session, packet, seen, refused)
             return DeliveryDecision(None, refusal, lasting)
-        kept = properties.kept
-        if own:
-            kept += encode_subscription_identifiers(own)
-        return DeliveryDecision(kept, _NOTHING, lasting)
+        named = encode_subscription_identifiers(own) if own else b""
+        return DeliveryDecision(properties.kept + named, _NOTHING, lasting)
+
+    def _observe(self, session: Session, packet: Publish) -> DeliveryDecision:
+        """Decide, and tell how long it took."""
+        started = time.perf_counter()
+        decision = self.decide(session, packet)
+        DECISION.observe(time.perf_counter() - started)
+        return decision
 
     def _see(self, packet: Publish, stamp: Stamp) -> _Seen:
         """Return the message as conditions see it, the environment and the situations of now."""
@@ -196,7 +194,7 @@ class DeliveryCheck:
                 request = AccessRequest(
                     "read",
                     packet.topic,
-                    user_of(session),
+                    session.user,
                     session.client_id,
                     known[0],
                     self._stamps.read(properties.reserved).purposes,
@@ -205,7 +203,7 @@ class DeliveryCheck:
                     environment,
                     situations,
                 )
-                rule = self._rules.authorizer.name_denial(request)
+                rule = self._rules.authorizer.name_purpose_denial(request)
                 return Refusal("purpose", rule or _DORMANT)
         return _UNKNOWN
 

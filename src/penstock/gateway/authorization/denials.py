@@ -1,12 +1,18 @@
 """What was denied, or granted in an emergency only, for the audit log.
 
-It is counted by who and why, and written once a second.
+It is counted by who and why, looked at once a second, and written as far as bounds allow.
 
 Rules that hold here:
-- Nobody is named: users and clients appear as pseudonyms. The actor is the user where the
-  client authenticated as one, so that a person's entries can be found; else the client.
-- A flood of denials becomes few entries with counts. What is counted is bounded; beyond
-  the bound denials are counted without saying whose.
+- Nobody is named: users and clients appear as pseudonyms, and so do the names of rules. The
+  actor is the user where the client authenticated as one, so that a person's entries can be
+  found; else the client.
+- A principal causes so many entries an hour (`audit.denials_per_principal`), all of them
+  together so many more. What is beyond waits and is counted on: equal events stay one entry
+  with a count. What is too manifold for that loses its rule and its client, never its actor.
+- A principal is the user; who has not authenticated as one is known by its address, because
+  client identifiers are free to choose.
+- Emergency grants and overridden preferences have bounds of their own, ten times as high:
+  no flood of denials holds them up.
 - Recording never stops a message from being denied. What the audit log does not take is
   kept and tried again; the health check of its writer says so.
 - Changes of definitions are not recorded here: they are in their own transaction.
@@ -15,10 +21,12 @@ Rules that hold here:
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from penstock.gateway.session import ANONYMOUS, Session
+from penstock.gateway.authorization.event_budget import OTHERS, EventBudget, Principal, Waiting
+from penstock.gateway.session import Session
 from penstock.policy.decision import Applied, Decision
 from penstock.store.audit.entry import Detail, Entry, Outcome, allow_detail
 from penstock.store.audit.errors import AuditFullError, AuditStoppedError
@@ -26,11 +34,16 @@ from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.audit.writer import AuditWriter
 from penstock.store.detection.situations import name_details
 
-_KEYS_LIMIT = 4_096
-_RULE_LIMIT = 256
-_EMERGENCY = "emergency"
+PER_PRINCIPAL: Final = 100
+PER_HOUR: Final = 5_000
+_GRANTS: Final = 10
+_DENIALS_KEPT: Final = 64
+_GRANTS_KEPT: Final = 1_024
+_EMERGENCY: Final = "emergency"
+_MESSAGE_PURPOSES: Final = "purposes of the message"
 
 allow_detail("client", Detail.PSEUDONYM)
+allow_detail("folded", Detail.FLAG)
 
 
 class _Denial(NamedTuple):
@@ -42,18 +55,44 @@ class _Denial(NamedTuple):
     emergency: Applied | None = None
     """Whose emergency, where one was the reason to grant something after all."""
     overridden: bool = False
+    folded: bool = False
+    """Whether it stands for several, which differ in what is left out."""
+
+    def fold(self, whose: Principal) -> _Denial:
+        """Return what all of a kind have in common that one principal caused."""
+        client = "" if whose is OTHERS else whose.address
+        return _Denial(
+            self.kind, whose.user, client, self.why, "", None, self.overridden, folded=True
+        )
 
 
 class Denials:
     """Collects denials and hands them to the audit log."""
 
-    def __init__(self, writer: AuditWriter | None, pseudonyms: Pseudonyms | None) -> None:
+    def __init__(
+        self,
+        writer: AuditWriter | None,
+        pseudonyms: Pseudonyms | None,
+        *,
+        per_principal: int = PER_PRINCIPAL,
+        per_hour: int = PER_HOUR,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._writer = writer
         self._pseudonyms = pseudonyms
-        self._counts: dict[_Denial, int] = {}
+        self._clock = clock
+        self.denials: EventBudget[_Denial] = EventBudget(
+            per_principal, per_hour, _DENIALS_KEPT, _Denial.fold
+        )
+        self.grants: EventBudget[_Denial] = EventBudget(
+            _GRANTS * per_principal, _GRANTS * per_hour, _GRANTS_KEPT, _Denial.fold
+        )
 
     def delivery(self, session: Session, rule: str, why: str = "purpose") -> None:
         """Count a message that did not reach a client."""
+        if rule.startswith(_MESSAGE_PURPOSES):
+            # The publisher chose the rest: it must not use up what the reader may cause.
+            rule = _MESSAGE_PURPOSES
         self._count("delivery.denied", session, why, rule)
 
     def publication(self, session: Session, why: str, rule: str = "") -> None:
@@ -62,20 +101,12 @@ class Denials:
 
     def emergency(self, session: Session, decision: Decision) -> None:
         """Count a message that an emergency policy let pass, be it against a preference."""
-        user = "" if session.principal == ANONYMOUS else session.principal
+        user = session.user or ""
         overridden = decision.overridden
         kind = "preference.overridden" if overridden else "emergency.granted"
-        self._add(
-            _Denial(
-                kind,
-                user,
-                session.client_id,
-                _EMERGENCY,
-                decision.rule,
-                decision.applied,
-                overridden,
-            )
-        )
+        applied, client = decision.applied, session.client_id
+        granted = _Denial(kind, user, client, _EMERGENCY, decision.rule, applied, overridden)
+        self.grants.add(user, session.address, granted, self._clock())
 
     def subscription(self, session: Session, rule: str) -> None:
         """Count a subscription that was refused."""
@@ -95,7 +126,8 @@ class Denials:
 
     def connection(self, peer: str, why: str) -> None:
         """Count a connection that was refused; the address stands for who it was."""
-        self._add(_Denial("connection.refused", "", peer, why, ""))
+        denial = _Denial("connection.refused", "", peer, why, "")
+        self.denials.add("", peer, denial, self._clock())
 
     def record(self, entry_of: Callable[[Pseudonyms], Entry]) -> None:
         """Hand over something that is written by itself, not counted."""
@@ -104,52 +136,56 @@ class Denials:
             with contextlib.suppress(AuditFullError, AuditStoppedError):
                 self._writer.submit(entry_of(self._pseudonyms))
 
-    def flush(self, epoch: int) -> None:
-        """Hand what was counted to the audit log, as far as it takes it."""
-        if self._writer is None or self._pseudonyms is None:
-            self._counts.clear()
-            return
-        for denial in list(self._counts):
-            entry = _entry(denial, self._counts[denial], epoch, self._pseudonyms)
+    def flush(self, epoch: int, *, ending: bool = False) -> None:
+        """Hand what was counted to the audit log, as far as it takes it and bounds allow.
+
+        At the end nothing may wait any longer: what has no room by itself is folded.
+        """
+        writer, pseudonyms = self._writer, self._pseudonyms
+        now = self._clock()
+
+        def take(denial: _Denial, waiting: Waiting) -> bool:
+            if writer is None or pseudonyms is None:
+                return True
             try:
-                self._writer.submit(entry)
+                writer.submit(_entry(denial, waiting, now, epoch, pseudonyms))
             except (AuditFullError, AuditStoppedError):
-                return
-            del self._counts[denial]
+                return False
+            return True
+
+        for budget in (self.grants, self.denials):
+            budget.spend(now, take, ending=ending)
 
     def _count(self, kind: str, session: Session, why: str, rule: str = "") -> None:
-        user = "" if session.principal == ANONYMOUS else session.principal
-        self._add(_Denial(kind, user, session.client_id, why, rule))
-
-    def _add(self, denial: _Denial) -> None:
-        counts = self._counts
-        if denial not in counts and len(counts) >= _KEYS_LIMIT:
-            denial = _Denial(denial.kind, "", "", denial.why, "", None, denial.overridden)
-        counts[denial] = counts.get(denial, 0) + 1
+        user = session.user or ""
+        denial = _Denial(kind, user, session.client_id, why, rule)
+        self.denials.add(user, session.address, denial, self._clock())
 
 
-def _entry(denial: _Denial, count: int, epoch: int, pseudonyms: Pseudonyms) -> Entry:
-    details: dict[str, Any] = {"reason": denial.why, "count": count}
+def _entry(
+    denial: _Denial, waiting: Waiting, now: float, epoch: int, pseudonyms: Pseudonyms
+) -> Entry:
+    details: dict[str, Any] = {"reason": denial.why, "count": waiting.times}
+    if waiting.times > 1:
+        details["duration_us"] = max(0, int((now - waiting.since) * 1e6))
     client = pseudonyms.client(denial.client) if denial.client else None
     if client is not None:
         details["client"] = client
+    if denial.folded:
+        details["folded"] = True
     subject = None
     granted = denial.emergency
     if granted is not None:
         details |= name_details(scenario=granted.scenario, situation=granted.situation)
-        details["override"] = denial.overridden
         subject = pseudonyms.person(granted.subject) if granted.subject is not None else None
+    if denial.why == _EMERGENCY:
+        details["override"] = denial.overridden
     return Entry.make(
         denial.kind,
         Outcome.ALLOWED if denial.why == _EMERGENCY else Outcome.DENIED,
         actor=pseudonyms.person(denial.user) if denial.user else client,
         subject=subject,
-        rule=_printable(denial.rule),
+        rule=pseudonyms.rule(denial.rule),
         epoch=epoch,
         **details,
     )
-
-
-def _printable(rule: str) -> str | None:
-    shown = "".join(it if it.isprintable() else "?" for it in rule)[:_RULE_LIMIT]
-    return shown or None

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from penstock.gateway.authorization.request_context import user_of
 from penstock.gateway.session import Session
 from penstock.model import kinds
 from penstock.model.document import Document, Key
@@ -19,6 +18,14 @@ from penstock.policy.purposes.command_rights import OPEN_RIGHTS, CommandRights
 
 _KINDS: Final = kinds.kinds_of(kinds.Concern.COMMANDS)
 _LIMIT: Final = 65_536
+
+
+def names_client(document: Document) -> bool:
+    """Say whether a definition gives something to a client by its identifier."""
+    body = document.body
+    subjects = (*body.get("subjects", ()), *body.get("members", ()), body.get("subject", ""))
+    named = subjects if document.kind != kinds.Attributes.kind else (document.name,)
+    return any(it.startswith("client:") for it in named if isinstance(it, str))
 
 
 class GrantedRights:
@@ -62,7 +69,7 @@ class GrantedRights:
                 for key, document in documents.items()
                 if key.kind == kinds.Group.kind
             )
-        user, client = user_of(session), session.client_id
+        user, client = session.user, session.client_id
         names = set(list_subjects(user, client, self._membership.groups_of(user, client)))
         given = [
             document.body

@@ -26,7 +26,6 @@ from penstock.gateway.authorization.request_context import (
     is_lasting,
     make_environment,
     packet_fields,
-    user_of,
 )
 from penstock.gateway.authorization.rules import Rules
 from penstock.gateway.clock import Clock
@@ -40,10 +39,11 @@ from penstock.gateway.publish_result import (
 )
 from penstock.gateway.replication.deduplication import SubmissionId, fingerprint_of
 from penstock.gateway.replication.messages import PublishRequest
-from penstock.gateway.session import ANONYMOUS, Session
+from penstock.gateway.session import Session
 from penstock.gateway.translation import ACTIONS
 from penstock.mqtt import Publish
 from penstock.policy.access.objects import Message
+from penstock.policy.access.principals import ANONYMOUS
 from penstock.policy.authorizer import AccessRequest
 from penstock.policy.decision import Decision, Depends
 from penstock.telemetry import get_logger
@@ -87,7 +87,7 @@ class PublicationCheck:
         watched = detection.watched_topics.matches(topic)
         if not watched and not self._rules.authorizer.access.decides["write"]:
             return ALWAYS_ACCEPTED
-        user = user_of(session)
+        user = session.user
         fingerprint = fingerprint_of(user, session.client_id, packet) if watched else None
         request = PublishRequest(
             user,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from penstock.gateway.session import ANONYMOUS, Session
 from penstock.mqtt import Publish
 from penstock.policy.access.engine import AccessEngine
 from penstock.policy.decision import Decision, Depends
@@ -14,12 +13,6 @@ _OBJECT: Final = int(Depends.OBJECT)
 _EVERYTHING: Final = sum(Depends)
 KEPT_APART: Final = _EVERYTHING & ~int(Depends.PUBLISHER | Depends.ENVIRONMENT)
 """What counts where decisions are cached by property list: publisher and purpose are in it."""
-
-
-def user_of(session: Session) -> str | None:
-    """Return the user of a session, None where nobody has authenticated."""
-    principal = session.principal
-    return None if principal == ANONYMOUS else principal
 
 
 def make_environment(now: int, place: str | None) -> dict[str, Any]:

@@ -23,7 +23,6 @@ from penstock.cep.program import Program
 from penstock.definitions.authorizer import settings_in_force
 from penstock.gateway.authorization.compiled_definitions import CompiledDefinitions
 from penstock.gateway.authorization.granted_rights import GrantedRights
-from penstock.gateway.authorization.request_context import user_of
 from penstock.gateway.session import Session
 from penstock.gateway.translation import CLIENT, FOR, stamp
 from penstock.model import kinds
@@ -46,7 +45,8 @@ COMPARED: Final = 64
 """With how many changed filters others are compared; beyond that, trying out is cheaper."""
 
 _PURPOSE_KINDS: Final = kinds.kinds_of(kinds.Concern.PURPOSES) - {PURPOSE}
-_DECIDING: Final = kinds.kinds_of(kinds.Concern.PURPOSES) - {PRESUBSCRIPTION}
+_CLAIM_KINDS: Final = kinds.kinds_of(kinds.Concern.CLAIMS)
+_DECIDING: Final = kinds.kinds_of(kinds.Concern.PURPOSES) - {PRESUBSCRIPTION} | _CLAIM_KINDS
 _AT_ONCE: Final = 1_000
 """Where more than these, and more than half of all reservations change, all are taken anew."""
 _CACHE_LIMIT: Final = 65_536
@@ -74,8 +74,8 @@ class Rules:
         self.fresh_until = 0.0
         self.remembers = True
         """Whether decisions may be cached, as far as the settings say."""
-        self._compiled = CompiledDefinitions()
-        self.authorizer = Authorizer(self.engine, self.declared, self._compiled.access)
+        self._compiled = CompiledDefinitions(open_mode=open_mode)
+        self.authorizer = self._make_authorizer()
         self._rights = GrantedRights(open_mode=open_mode)
         self._overlay: dict[Key, Document | None] = {}
         self._presubscribed: dict[str, tuple[str, str, str]] = {}
@@ -114,7 +114,7 @@ class Rules:
         recompiled = self._compiled.take(documents, keys)
         if recompiled.access:
             # It may be another engine than before: one that was incomplete is made anew.
-            self.authorizer = Authorizer(self.engine, self.declared, self._compiled.access)
+            self.authorizer = self._make_authorizer()
         self.snapshot = snapshot
         self._invalidate()
         return RuleChanges(changes, self._compiled.program if recompiled.program else None)
@@ -162,6 +162,10 @@ class Rules:
         if keys:
             self._invalidate()
         return changes
+
+    def _make_authorizer(self) -> Authorizer:
+        compiled = self._compiled
+        return Authorizer(self.engine, self.declared, compiled.access, compiled.claims)
 
     def _invalidate(self) -> None:
         self.generation += 1
@@ -227,6 +231,14 @@ class Rules:
 
     # --- questions ---
 
+    def concerns_claims(self, changed: Iterable[Key]) -> bool:
+        """Say whether changes may take from somebody what they have subscribed for."""
+        kinds_changed = {key.kind for key in changed}
+        if PURPOSE in kinds_changed:
+            return True
+        asked = self.engine.settings.claims_need_right
+        return asked and bool(kinds_changed & (_CLAIM_KINDS | {SETTINGS}))
+
     def rights(self, session: Session) -> CommandRights:
         """Return what a session may command."""
         return self._rights.of(session)
@@ -249,7 +261,7 @@ class Rules:
         if not access.decides["read"]:
             return ()
         added: list[tuple[str, str]] = [(CLIENT, session.client_id)]
-        behalf = access.publishes_for(user_of(session), session.client_id)
+        behalf = access.publishes_for(session.user, session.client_id)
         if behalf is not None:
             added.append((FOR, behalf))
         return tuple(added)
@@ -261,7 +273,7 @@ class Rules:
 
         One that was plain stays plain, although a presubscription may have come since.
         """
-        if not self.declared.admits(held.purpose):
+        if not self.authorizer.may_claim(session.user, session.client_id, held.purpose):
             return None
         return self.engine.subscribe(
             session.client_id,

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from penstock.gateway.session import ANONYMOUS
 from penstock.gateway.translation import CLIENT, FOR, MESSAGE_AIP, MESSAGE_PIP, PUBLISHER
 from penstock.model.purposes import PurposeError, PurposeSet
 from penstock.mqtt.properties import UserProperties
+from penstock.policy.access.principals import ANONYMOUS
 
 AIP_PROPERTY: Final = "purpose-aip"
 PIP_PROPERTY: Final = "purpose-pip"

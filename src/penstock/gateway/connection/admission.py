@@ -186,6 +186,8 @@ class Admission:
             raise RefusedError(error.message, _NO_TOPIC, "will") from None
         if len(topic.encode()) > limits.topic_bytes or topic.count("/") >= limits.topic_levels:
             raise RefusedError("the will's topic is too long", _NO_TOPIC, "will")
+        if topic.startswith("$"):  # MQTT5 4.7.2; some brokers end the connection it came on
+            raise RefusedError("a will's topic cannot begin with $", _NO_TOPIC, "will")
         if not topic or (answer is not None and self._notation.is_command(answer)):
             raise RefusedError("a will cannot be a command", _NOT_ALLOWED, "will")
         if not are_acceptable(_texts(topic, will)):

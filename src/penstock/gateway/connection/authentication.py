@@ -40,8 +40,8 @@ from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
 from penstock.errors import PenstockError, UnavailableError, quote
-from penstock.gateway.session import ANONYMOUS
 from penstock.mqtt import Connect, ReasonCode
+from penstock.policy.access.principals import ANONYMOUS
 
 NAME_LIMIT = 256
 PASSWORD_LIMIT = 4096

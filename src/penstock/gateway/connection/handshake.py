@@ -102,7 +102,7 @@ class Handshake:
         certificate = tls.getpeercert() if tls is not None else None
         principal = await self._authenticator.identify(connect, certificate)
         client_id, assigned = self._client_id(connect, principal)
-        session = Session(client_id, principal, session_expiry(connect))
+        session = Session(client_id, principal, session_expiry(connect), address=client.peer)
         seen = await self._resumption.look_up(connect, session)
         will = self._admission.admit_will(connect, session)
         client.identify(session)
@@ -121,10 +121,11 @@ class Handshake:
         await self._context.wills.secure(session, resumed=answer.session_present)
         if upstream.ended:
             raise ConnectionResetError
-        told = client_connack(answer, connect, assigned, offer)
+        told = client_connack(answer, connect, client_id, assigned, offer)
         _begin(client, upstream, answer, told, offer)
         for subscription in missing:
             self._lifecycle.resume(client, subscription)
+        self._lifecycle.end_dormant(client)
 
     def _client_id(self, connect: Connect, principal: str) -> tuple[str, str | None]:
         """Return the client identifier, and whether it was assigned here."""
@@ -132,9 +133,10 @@ class Handshake:
             # MQTT5 3.1.3.1: the server assigns one, and says which; 3.1.1 is not told.
             made = f"{principal}:{secrets.token_hex(_ASSIGNED_BYTES)}"
             return made, made if connect.version == V5 else None
-        if len(connect.client_id.encode()) > self._context.limits.topic_bytes:
+        size, most = len(connect.client_id.encode()), self._context.limits.client_id_bytes
+        if size > most:
             raise RefusedError(
-                "the client identifier is too long",
+                f"the client identifier has {size} bytes; at most {most} are taken",
                 ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
                 "client_id",
             )
@@ -155,6 +157,9 @@ class Handshake:
             topic_aliases=limits.topic_aliases,
             keep_alive=limits.granted_keep_alive(connect.keep_alive),
             broker_keep_alive=self._broker.keep_alive,
+            client_id_bytes=limits.client_id_bytes,
+            topic_bytes=limits.topic_bytes,
+            topic_levels=limits.topic_levels,
         )
 
     async def _connect_broker(

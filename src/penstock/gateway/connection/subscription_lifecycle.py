@@ -2,7 +2,7 @@
 
     held ──▶ the mode forbids it now ──▶ paused ──▶ allowed again ──▶ held
      │                                                                 ▲
-     └─────▶ its purpose is no longer one ──▶ asleep ──▶ it is again ──┘
+     └─▶ its purpose is none, or not theirs ──▶ asleep ──▶ it is again ┘
 
 Rules that hold here:
 - What the rules forbid delivers nothing from the step on in which they changed; the broker
@@ -25,12 +25,12 @@ from penstock.gateway.background import Background
 from penstock.gateway.connection.broker_connection import BrokerConnection
 from penstock.gateway.connection.client_connection import ClientConnection
 from penstock.gateway.connection.context import ConnectionContext
-from penstock.gateway.session import ANONYMOUS, Session
+from penstock.gateway.session import Session
 from penstock.gateway.session_writer import SessionWriter
 from penstock.model.topics import overlaps, parse_subscribed
 from penstock.mqtt import Properties, RequestedSubscription, Subscribe, Unsubscribe
 from penstock.mqtt.codes import FAILURE
-from penstock.policy.purposes.declared_purposes import RULE as UNDECLARED
+from penstock.policy.access.principals import ANONYMOUS
 from penstock.policy.purposes.subscriptions import Subscription
 from penstock.store.sessions import Keep, SessionChange, StoredSubscription
 from penstock.telemetry import get_logger
@@ -97,15 +97,27 @@ class SubscriptionLifecycle:
     # --- asleep and awake ---
 
     def rest(self, client: ClientConnection) -> None:
-        """Put to sleep the subscriptions whose purpose is no longer a declared one."""
+        """Put to sleep what is for a purpose that is no longer declared, or no longer theirs."""
         session = client.session
-        declared = self._rules.declared
-        for subscription in [it for it in session.by_number.values() if not declared.admits(it.ap)]:
+        authorizer = self._rules.authorizer
+        for subscription in list(session.by_number.values()):
+            refusal = authorizer.refuse_claim(session.user, session.client_id, subscription.ap)
+            if refusal is None:
+                continue
             asleep = session.put_to_sleep(subscription)
             self._rules.engine.unsubscribe(session.client_id, asleep.filter)
-            self._denials.subscription(session, UNDECLARED)
+            self._denials.subscription(session, refusal.rule)
             client.forget_decisions()
             self._background.start(self._rest(client, asleep))
+
+    def end_dormant(self, client: ClientConnection) -> None:
+        """End at the broker what sleeps in a session that was taken up again.
+
+        A member of a shared subscription that sleeps would take messages from the others.
+        """
+        for asleep in client.session.dormant.values():
+            if not asleep.options & PAUSED:
+                self._background.start(self._rest(client, asleep))
 
     async def _rest(self, client: ClientConnection, asleep: StoredSubscription) -> None:
         """End at the broker what is asleep, unless it has woken up meanwhile."""

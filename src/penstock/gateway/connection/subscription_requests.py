@@ -47,7 +47,6 @@ from penstock.mqtt import (
 )
 from penstock.mqtt.codes import FAILURE
 from penstock.policy.purposes.commands import PurposedFilter, parse_subscribe
-from penstock.policy.purposes.declared_purposes import RULE as UNDECLARED
 from penstock.policy.purposes.notation import Notation
 from penstock.policy.purposes.subscriptions import Subscription
 from penstock.store.sessions import StoredSubscription
@@ -100,6 +99,12 @@ class SubscriptionRequests:
         await request.carry_out()
         # MQTT5 3.9.3: a reason for each filter, in their order.
         reasons = tuple(request.reasons[last[wanted.filter]] for wanted in packet.subscriptions)
+        if client.connect.is_31:
+            # MQTT 3.1 cannot be told of a refusal, and must be answered as if it were granted.
+            reasons = tuple(
+                wanted.qos if reason >= FAILURE else reason
+                for wanted, reason in zip(packet.subscriptions, reasons, strict=True)
+            )
         properties = NO_PROPERTIES
         if request.text and client.problems:
             properties = Properties(reason_string=request.text)
@@ -209,16 +214,17 @@ class _Request:
     ) -> tuple[Subscription | None, str, str]:
         """Ask the rules: the subscription, or None, the rule that refuses it, and why."""
         context = self._context
-        client_id = self.client.session.client_id
+        session = self.client.session
+        client_id = session.client_id
         engine = context.rules.engine
         purpose = asked.ap
         if purpose is None:
             found = engine.presubscriptions.find(client_id, asked.subscribed)
             purpose = found.ap if found else None
-        objection = context.rules.declared.object_to(purpose)
-        if objection:
+        refusal = context.rules.authorizer.refuse_claim(session.user, client_id, purpose)
+        if refusal is not None:
             engine.unsubscribe(client_id, asked.subscribed.text)
-            return None, UNDECLARED, objection
+            return None, refusal.rule, refusal.reason
         admission = engine.subscribe(
             client_id,
             asked.subscribed.text,
@@ -226,7 +232,7 @@ class _Request:
             wanted.qos,
             options=wanted.options(V5),
             identifier=self._identifier,
-            owner=self.client.session.principal,
+            owner=session.principal,
         )
         return admission.subscription, admission.decision.rule, admission.decision.reason
 

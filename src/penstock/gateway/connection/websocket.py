@@ -4,8 +4,8 @@
     Downstream ──▶ transport.write ──▶ one binary frame ──▶ TCP bytes
 
 Rules that hold here:
-- The subprotocol is `mqtt` and the path is the configured one; anything else is refused
-  with an HTTP answer.
+- The subprotocol is `mqtt`, or `mqttv3.1` as clients of MQTT 3.1 say, and the path is the
+  configured one; anything else is refused with an HTTP answer.
 - MQTT packets may span frames and frames may hold several: frames are a stream of bytes.
 - Text frames end the connection (MQTT5 6). A message is never larger than the largest packet, and
   compression is not offered: it would let few bytes become many.
@@ -28,6 +28,7 @@ from websockets.typing import Subprotocol
 from penstock.gateway.connection.downstream import Downstream
 
 SUBPROTOCOL = Subprotocol("mqtt")
+OLD_SUBPROTOCOL = Subprotocol("mqttv3.1")
 _FRAME_HEADROOM = 1024
 
 
@@ -39,7 +40,7 @@ class WebSocketServer(asyncio.Protocol):
         self._path = path
         self._open = False
         self._protocol = ServerProtocol(
-            subprotocols=[SUBPROTOCOL],
+            subprotocols=[SUBPROTOCOL, OLD_SUBPROTOCOL],
             max_size=self._client.context.limits.packet + _FRAME_HEADROOM,
         )
         self._transport: asyncio.Transport

@@ -8,8 +8,9 @@ Rules that hold here:
 - Whoever hands a message over has authorised it and gives it its stamp.
 - A message is done with when the broker has confirmed it; before that it is sent again
   after the connection broke, some times: one on which the broker chokes must not stop the
-  others for ever. At most so many wait: beyond that they are refused, counted
-  and logged.
+  others for ever. What is sent again goes one by one, so that it alone is given up. At most
+  so many wait: beyond that they are refused, counted and logged.
+- No more are unconfirmed than the broker takes (MQTT5 3.2.2.3.3).
 - The connection is opened when there is something to send.
 """
 
@@ -28,6 +29,7 @@ from penstock.mqtt import (
     V5,
     Connack,
     Connect,
+    PeerLimits,
     Puback,
     Publish,
     Reader,
@@ -79,6 +81,7 @@ class Publisher:
         self._emptied = asyncio.Event()
         self._accepted = False
         self._largest = PACKET_SIZE_LIMIT
+        self._in_flight = IN_FLIGHT
 
     def send(
         self,
@@ -165,7 +168,7 @@ class Publisher:
         pause = max(self._broker.keep_alive / 2, 1.0)
         while True:
             self._news.clear()
-            while self._waiting and len(self._sent) < IN_FLIGHT:
+            while self._waiting and len(self._sent) < self._room():
                 sending = self._waiting.popleft()
                 sending.tries += 1
                 self._number = self._number % 0xFFFF + 1
@@ -188,6 +191,11 @@ class Publisher:
             if not done:
                 writer.write(PINGREQ.encode(V5))
 
+    def _room(self) -> int:
+        """Return how many may be unconfirmed before the next one is sent."""
+        suspect = self._waiting[0].tries or any(it.tries > 1 for it in self._sent.values())
+        return 1 if suspect else self._in_flight
+
     async def _listen(self, reader: asyncio.StreamReader, packets: Reader) -> None:
         while True:
             await self._read(reader, packets)
@@ -204,7 +212,9 @@ class Publisher:
                     if packet.reason >= FAILURE:
                         raise ConnectionRefusedError(f"code 0x{packet.reason:02x}")
                     self._accepted = True
-                    self._largest = packet.properties.maximum_packet_size or PACKET_SIZE_LIMIT
+                    granted = PeerLimits.said_in(packet.properties)
+                    self._largest = granted.maximum_packet_size
+                    self._in_flight = min(IN_FLIGHT, granted.receive_maximum)
                 elif isinstance(packet, Puback):
                     self._confirm(packet)
 

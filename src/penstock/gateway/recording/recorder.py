@@ -30,8 +30,8 @@ from penstock.config.sections.gateway import RecordingSettings
 from penstock.gateway.publish_result import Journal
 from penstock.gateway.recording.log_writer import Batch, Entry, LogWriter, OpenTopic
 from penstock.gateway.recording.topic_mapping import MAX_VALUE, TopicMapping, TopicMappings
-from penstock.gateway.session import ANONYMOUS
 from penstock.mqtt import Publish
+from penstock.policy.access.principals import ANONYMOUS
 from penstock.telemetry import get_logger, metrics
 
 BATCH_RECORDS: Final = 1_000

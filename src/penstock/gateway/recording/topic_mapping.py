@@ -8,10 +8,11 @@ Rules that hold here:
   several streams.
 - The value is the payload as it came. Only where a pattern names levels, or the stream asks
   for the topic or the publisher, it is written anew with these as fields: what the gateway
-  knows goes before what the payload says, for it is what was authorised.
-- A payload that is no JSON object is recorded as it is: the pipeline sets it aside with the
-  reason, and nothing is lost on the way there. One that nothing can be added to is made so: a
-  payload is never taken for what the gateway knows.
+  knows goes before what the payload says, for it is what was authorised. A field that some
+  pattern of the stream fills is the gateway's alone: by another pattern it is null.
+- A payload that is no JSON object to `json_text` is recorded behind a mark: the pipeline sets
+  it aside with the reason, nothing is lost on the way there, and no view believes what the
+  gateway could not read. So is one that is too long with what is added to it; its end is cut.
 - The key is the person that the record is about, where the stream says which field that is.
 """
 
@@ -23,6 +24,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from penstock.eventlog.lines import MAX_KEY
+from penstock.json_text import UNREAD, read_object
 from penstock.model.document import Document, Key
 from penstock.model.kinds import Stream
 from penstock.model.kinds.fields import named_levels, plain_filter
@@ -48,9 +50,10 @@ class TopicMapping:
     """One pattern of a stream."""
 
     __slots__ = (
+        "_bytes",
         "_enveloped",
         "_levels",
-        "_plain",
+        "_nulls",
         "_publisher",
         "_subject",
         "_topic",
@@ -66,20 +69,23 @@ class TopicMapping:
         self._levels = tuple(
             (place, name, types[name] in _NUMBERS) for place, name in named_levels(pattern).items()
         )
-        self._subject = stream.subject if stream.format != "avro" else None
+        own = {name for _, name, _ in self._levels}
+        filled = (named_levels(it).values() for it in stream.patterns)
+        self._nulls = {name: None for names in filled for name in names if name not in own}
+        self._bytes = stream.format == "avro"
+        self._subject = stream.subject
         self._enveloped = stream.format == "connect"
         self._topic = stream.adds.topic if stream.adds else None
         self._publisher = stream.adds.publisher if stream.adds else None
-        self._plain = not self._levels and self._subject is None and stream.adds is None
 
     def record(
         self, topic: str, payload: bytes, publisher: str | None = None
     ) -> tuple[bytes, bytes]:
         """Return the key and the value of the record that a message becomes."""
-        if self._plain:
+        if self._bytes:
             return b"", payload
         levels = topic.split("/") if self._levels else []
-        said: dict[str, Any] = {
+        said: dict[str, Any] = self._nulls | {
             name: int(levels[place])
             if number and _NUMBER.fullmatch(levels[place])
             else levels[place]
@@ -89,14 +95,15 @@ class TopicMapping:
             said[self._topic] = topic
         if self._publisher is not None:
             said[self._publisher] = publisher
-        held = _read_object(payload)
-        value = payload
+        held = read_object(payload)
+        value = payload if held is not None else b""
         if held is not None and said:
-            value = _write_object({**held, **said}) or _spoil(payload)
+            value = _write_object(held | said)
         if held is not None and self._enveloped:
             held = held.get("payload")
-        fields = {**held, **said} if isinstance(held, dict) else said
-        return _key(fields.get(self._subject) if self._subject else None), value
+        fields = held | said if isinstance(held, dict) else said
+        key = _key(fields.get(self._subject) if self._subject else None)
+        return key, value or (UNREAD + payload)[:MAX_VALUE]
 
 
 class TopicMappings:
@@ -153,27 +160,14 @@ class TopicMappings:
         return tuple(first.values())
 
 
-def _read_object(payload: bytes) -> dict[str, Any] | None:
-    """Read a payload as a JSON object; None where it is none."""
-    try:
-        found = json.loads(payload.decode())
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
 def _write_object(fields: Mapping[str, Any]) -> bytes:
-    """Write a JSON object; nothing where no log would take it."""
+    """Write a JSON object; nothing where no log would take it, or where a number is endless."""
     try:
-        made = json.dumps(fields, separators=(",", ":")).encode()
-    except RecursionError:
+        made = json.dumps(fields, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    except ValueError:
         return b""
-    return made if len(made) <= MAX_VALUE else b""
-
-
-def _spoil(payload: bytes) -> bytes:
-    """Take the last brace from an object: it is kept, and no reader takes it for a record."""
-    return payload.rstrip()[:-1]
+    written = made.encode()
+    return written if len(written) <= MAX_VALUE else b""
 
 
 def _key(person: Any) -> bytes:

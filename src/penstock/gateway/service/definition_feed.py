@@ -18,7 +18,7 @@ from functools import partial
 
 from penstock.cep.program import Program
 from penstock.clock import boot_clock
-from penstock.gateway.authorization.rules import PURPOSE, Rules, concerned_filters, differing
+from penstock.gateway.authorization.rules import Rules, concerned_filters, differing
 from penstock.gateway.background import Background
 from penstock.gateway.connection.client_registry import ClientRegistry
 from penstock.gateway.connection.subscription_lifecycle import SubscriptionLifecycle
@@ -106,8 +106,9 @@ class DefinitionFeed:
     def pass_on(self, changes: SubscriptionChanges, changed: Iterable[Key] | None = None) -> None:
         """Let the broker know of subscriptions that are paused or resumed.
 
-        What sleeps is tried again where the change concerns it: these keys, or, if none are
-        given, what was or is tried out at this gateway alone.
+        What nobody may hold any longer is put to sleep, and what sleeps is tried again, where the
+        change concerns it: these keys, or, if none are given, what was or is tried out at this
+        gateway alone.
         """
         for subscription in changes.paused:
             client = self._clients.get(subscription.client)
@@ -118,8 +119,12 @@ class DefinitionFeed:
             if client is not None and client.open:
                 self._lifecycle.resume(client, subscription)
         tried = frozenset(self._rules.unsaved())
-        concerned = concerned_filters(self._tried | tried if changed is None else changed)
+        keys = self._tried | tried if changed is None else tuple(changed)
         self._tried = tried
+        if self._rules.concerns_claims(keys):
+            for client in self._clients.opened():
+                self._lifecycle.rest(client)
+        concerned = concerned_filters(keys)
         if concerned == ():
             return
         for client in self._clients.opened():
@@ -153,9 +158,6 @@ class DefinitionFeed:
         if changes.program is not None:
             self._follow_program(changes.program)
         self._mappings.take(snapshot.documents, keys)
-        if any(key.kind == PURPOSE for key in keys):
-            for client in self._clients.opened():
-                self._lifecycle.rest(client)
         self.pass_on(changes.subscriptions, keys)
 
     def _look_at_lease(self) -> None:

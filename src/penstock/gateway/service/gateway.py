@@ -192,7 +192,7 @@ class Gateway:
         await self.definition_feed.stop()
         await self.emergencies.stop()
         await self.background.cancel()
-        self._publish_counts()
+        self._publish_counts(ending=True)
         self._authenticator.close()
         self.background.close()
 
@@ -214,9 +214,9 @@ class Gateway:
 
     # --- inside ---
 
-    def _publish_counts(self) -> None:
+    def _publish_counts(self, *, ending: bool = False) -> None:
         self.counters.publish()
-        self.context.denials.flush(self.rules.epoch)
+        self.context.denials.flush(self.rules.epoch, ending=ending)
 
     async def _store_sessions(self, changes: list[SessionChange]) -> None:
         await self.background.run_in_thread(self.sessions.apply, changes)

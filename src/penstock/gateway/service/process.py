@@ -25,6 +25,7 @@ from penstock.config import Config
 from penstock.definitions.authorizer import configured_settings
 from penstock.errors import UnavailableError
 from penstock.gateway.authorization.denials import Denials
+from penstock.gateway.authorization.granted_rights import names_client
 from penstock.gateway.authorization.rules import Rules
 from penstock.gateway.background import Background
 from penstock.gateway.broker import BrokerAddress
@@ -97,7 +98,12 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
             definitions=definitions,
             sessions=Sessions(database),
             follower=follower,
-            denials=Denials(writer, pseudonyms),
+            denials=Denials(
+                writer,
+                pseudonyms,
+                per_principal=config.audit.denials_per_principal,
+                per_hour=config.audit.denials_per_hour,
+            ),
             close_denied=settings.filtering.denied_publish == "close",
             replay_retained=settings.filtering.replay_retained,
             emergencies=settings.emergencies,
@@ -115,6 +121,8 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
         )
         stack.push_async_callback(gateway.stop)
         await gateway.start()
+        if settings.authentication.anonymous:
+            _warn_of_client_names(gateway.rules)
         stack.push_async_callback(gateway.drain, DRAIN_SECONDS)
         listeners: list[Listener] = []
         for name, listener in settings.listeners.items():
@@ -142,6 +150,18 @@ async def run_until_told(config: Config, *, worker: int = 0) -> None:
             _log.info("the gateway is ready")
             await told.wait()
             _log.info("the gateway drains its connections")
+
+
+def _warn_of_client_names(rules: Rules) -> None:
+    """Tell a fleet that connects without user names what its identifiers do not give it."""
+    documents = rules.snapshot.documents.values() if rules.snapshot else ()
+    named = sum(names_client(document) for document in documents)
+    if named:
+        _log.warning(
+            "definitions name client identifiers, and anonymous clients are accepted: to those "
+            "they give nothing, as anybody can choose an identifier",
+            count=named,
+        )
 
 
 def make_sharing(config: Config, worker: int) -> Sharing:

@@ -91,7 +91,7 @@ class Published:
 
 
 class Release(NamedTuple):
-    """Tuples that leave, in the order they came in.
+    """Tuples that leave, in an order of chance.
 
     `places` names each tuple's box, NONE where it is suppressed. `reused` marks those that
     are published under a box of an earlier group.

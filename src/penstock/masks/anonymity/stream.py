@@ -15,6 +15,8 @@ Rules that hold here:
 - A tuple at position p leaves before the one at p + delta is taken in.
 - How the tuples are divided among calls of `feed` changes nothing, nor does a restart from
   `to_bytes`: randomness comes from the seed and the number of the release alone.
+- Tuples leave in an order of chance: the order they came in would pair them with those of
+  another view of the stream, one by one.
 - Memory is bounded by delta and beta.
 - State that was cut short or changed is refused: each array carries a checksum, and no
   object is ever unpickled.
@@ -185,8 +187,8 @@ class StreamAnonymizer:
             places[stragglers[found]] = numbers + len(boxes)
             reused[stragglers[found]] = True
             boxes = boxes.join(self._published.reusable.take(used))
-        leaves = ~stays
-        release = Release(positions[leaves].copy(), places[leaves], reused[leaves], boxes)
+        leaves = generator.permutation(np.flatnonzero(~stays))
+        release = Release(positions[leaves], places[leaves], reused[leaves], boxes)
         self._keep(np.flatnonzero(stays))
         self._releases += 1
         return release

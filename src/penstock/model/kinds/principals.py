@@ -20,8 +20,9 @@ from penstock.model.definition import (
     Reference,
     register,
 )
-from penstock.model.kinds.fields import Member, Subject, TopicFilter
+from penstock.model.kinds.fields import Member, PurposePath, Subject, TopicFilter
 from penstock.model.kinds.streams import TopicName
+from penstock.model.purposes import SET_LIMIT
 
 MEMBER_LIMIT = 100_000
 LIST_LIMIT = 10_000
@@ -33,7 +34,9 @@ class Group(Definition):
     """Users and clients that policies and rights name together."""
 
     kind: ClassVar[str] = "group"
-    concerns: ClassVar[Concern] = Concern.ACCESS | Concern.COMMANDS | Concern.EVENTS
+    concerns: ClassVar[Concern] = (
+        Concern.ACCESS | Concern.COMMANDS | Concern.CLAIMS | Concern.EVENTS
+    )
 
     members: tuple[Member, ...] = Field(
         default=(), max_length=MEMBER_LIMIT, strict=False, description="user:NAME or client:ID."
@@ -48,13 +51,20 @@ class Group(Definition):
 
 @register
 class Right(Definition):
-    """Who may command purposes, detokenize, or start and end emergencies by hand."""
+    """Who may claim and command purposes, detokenize, or set emergencies by hand."""
 
     kind: ClassVar[str] = "right"
-    concerns: ClassVar[Concern] = Concern.COMMANDS
+    concerns: ClassVar[Concern] = Concern.COMMANDS | Concern.CLAIMS
 
     subjects: tuple[Subject, ...] = Field(
         min_length=1, max_length=LIST_LIMIT, strict=False, description="Who has this right."
+    )
+    claim: tuple[PurposePath, ...] = Field(
+        default=(),
+        max_length=SET_LIMIT,
+        strict=False,
+        description="Purposes that these subjects may subscribe for, each with all below it. "
+        "Asked for where `claims_need_right` is set.",
     )
     reserve: tuple[TopicFilter, ...] = Field(
         default=(),
@@ -168,10 +178,10 @@ class Permission(Part):
 
 @register
 class Role(Definition):
-    """What those who have the role may read and write, beside the views that name it."""
+    """What those who have the role may claim, read and write, beside the views that name it."""
 
     kind: ClassVar[str] = "role"
-    concerns: ClassVar[Concern] = Concern.KAFKA
+    concerns: ClassVar[Concern] = Concern.KAFKA | Concern.CLAIMS
 
     permissions: tuple[Permission, ...] = Field(
         default=(),
@@ -180,11 +190,18 @@ class Role(Definition):
         description="What it allows: `{view: NAME}`, `{stream: NAME}`, `{topic: NAME}` or "
         "`{prefix: TEXT}`, each with `allow: read` or `allow: write`.",
     )
+    claim: tuple[PurposePath, ...] = Field(
+        default=(),
+        max_length=SET_LIMIT,
+        strict=False,
+        description="Purposes that users of the role may subscribe for at the gateway, each with "
+        "all below it. Asked for where `claims_need_right` is set.",
+    )
     includes: tuple[Annotated[PlainName, Reference("role", acyclic=True)], ...] = Field(
         default=(),
         max_length=ROLE_LIMIT,
         strict=False,
-        description="Roles whose permissions this role has too.",
+        description="Roles whose permissions and claims this role has too.",
     )
     excludes: tuple[Annotated[PlainName, Reference("role")], ...] = Field(
         default=(),
@@ -199,7 +216,7 @@ class User(Definition):
     """Someone with roles. Passwords are kept elsewhere, never in definitions."""
 
     kind: ClassVar[str] = "user"
-    concerns: ClassVar[Concern] = Concern.KAFKA
+    concerns: ClassVar[Concern] = Concern.KAFKA | Concern.CLAIMS
 
     roles: tuple[Annotated[PlainName, Reference("role")], ...] = Field(
         default=(), max_length=ROLE_LIMIT, strict=False, description="The roles of the user."

@@ -99,28 +99,47 @@ class PurposeSettings(Definition):
 
     name: Literal["default"] = Field(default="default", description="There is one: `default`.")
     allow_without_reservation: bool = Field(
-        default=True, description="Whether topics without a reservation are open to all."
+        default=True,
+        description="Topics without a reservation are open to all; false: strict mode.",
+    )
+    claims_need_right: bool = Field(
+        default=False,
+        description="Who subscribes for a purpose needs the right to claim it.",
     )
     filter_on_subscribe: bool = Field(
-        default=False, description="Whether subscriptions are refused as a whole."
+        default=False,
+        description="Subscriptions are refused unless no topic of their filter is forbidden.",
     )
-    filter_on_publish: bool = Field(default=True, description="Whether each delivery is checked.")
+    filter_on_publish: bool = Field(
+        default=True,
+        description="Each delivery is checked; beside `filter_on_subscribe`: as well.",
+    )
     filter_hybrid: bool = Field(
         default=False,
-        description="Whether subscriptions that can never receive are refused, the others checked.",
+        description="Subscriptions are refused unless the combined purposes of their filter allow "
+        "them, and each delivery is checked.",
+    )
+    hybrid_partial: bool = Field(
+        default=False,
+        description="hybrid: refused is only what every topic of the filter forbids.",
     )
     hybrid_tag: bool = Field(
-        default=False, description="hybrid: no check of subscriptions that are allowed as a whole."
+        default=False,
+        description="hybrid: deliveries of subscriptions of which no topic is forbidden are not "
+        "checked.",
     )
     use_tree_store: bool = Field(
-        default=True, description="Whether reservations are kept as a tree (else flat)."
+        default=True,
+        description="Reservations are found in a tree; false: by a scan of a flat list.",
     )
     cache_reservations: bool = Field(
-        default=True, description="Whether combined purposes of a topic are cached."
+        default=True, description="Which purposes apply to a topic is cached."
     )
     cache_subscriptions: bool = Field(
-        default=True, description="Whether decisions on subscriptions are cached."
+        default=True, description="Decisions on deliveries are cached by topic."
     )
     auto_persist: bool = Field(
-        default=True, description="Whether commands are stored at once, or on PERSIST."
+        default=True,
+        description="Changes by commands are stored at once, for all gateways; false: they hold at "
+        "one gateway until PERSIST.",
     )

@@ -16,6 +16,7 @@ from penstock.model.purposes import SET_LIMIT
 
 ANONYMIZER_LIMIT: Final = 64
 ROLE_LIMIT: Final = 1000
+RISK_LIMIT: Final = 1000
 LONGEST: Final = 366 * 24 * 3600 * 1000
 """Milliseconds of the longest window: records wait in memory until theirs is over."""
 
@@ -105,6 +106,14 @@ class View(Definition):
     )
     purposes: tuple[PurposePath, ...] = Field(
         default=(), max_length=SET_LIMIT, strict=False, description="What it may be used for."
+    )
+
+    accept_risk: tuple[Annotated[str, Field(min_length=1, max_length=TEXT_LIMIT)], ...] = Field(
+        default=(),
+        max_length=RISK_LIMIT,
+        strict=False,
+        description="Risks that are acknowledged, by name, of a view that makes groups: such as "
+        "`pseudonym:pid` or `no-subject`. A risk that is not named here refuses the definition.",
     )
 
     @property

@@ -8,7 +8,9 @@ Rules that hold here:
   datum, and nothing after it. A value of another type than declared makes the whole record a
   problem; it never becomes null by itself. What a schema does not name is left out.
 - Texts may be written as numbers or objects; they become the JSON text of these. Numbers are
-  finite. Of a key that stands twice in an object, the last counts.
+  finite. JSON has the limits of `json_text`, which the gateway reads by; what it could not
+  read stands behind a mark and is a problem. In records that no gateway has written, of a
+  name that stands twice in an object the last counts.
 - A problem names what is wrong, and the field, and never holds what the record said.
 """
 
@@ -22,6 +24,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, types
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
 from penstock.definitions.views import schema_of
+from penstock.json_text import DEPTH, NUMBER, SIZE, UNREAD
 from penstock.masks.chain import type_reason
 from penstock.masks.fields import DECIMALS, MAX_DOUBLE, MAX_FLOAT, FieldType, Schema
 from penstock.masks.spark import spark_type
@@ -31,10 +34,18 @@ from penstock.pipeline.records.columns import MILLISECONDS, OFFSET, PERSON, PROB
 
 _PARSED: Final = "penstock:parsed"
 _TEXT: Final = "penstock:text"
+_LONG: Final = "penstock:long"
 _CORRUPT: Final = "penstock:corrupt"
 _PAYLOAD: Final = "payload"
 
 NO_TEXT: Final = "the record is not text in UTF-8"
+TOO_LONG: Final = f"the record is longer than {SIZE} bytes"
+NOT_READ: Final = (
+    "the gateway could not read the message as one JSON object in UTF-8, "
+    f"nested at most {DEPTH} deep, without a name twice and with numbers of at most "
+    f"{NUMBER} characters; or it is too long with what the gateway adds"
+)
+NO_UNICODE: Final = "a text of the record has half of a surrogate pair, or a name occurs twice"
 NO_OBJECT: Final = "the record is no JSON object whose fields have the declared types"
 NOT_ONE: Final = "the record is not one JSON object and nothing else"
 NO_PAYLOAD: Final = "the envelope has no payload"
@@ -47,7 +58,11 @@ _OPTIONS: Final = {
     # JSON has neither NaN nor texts in single quotes.
     "allowNonNumericNumbers": "false",
     "allowSingleQuotes": "false",
+    # The limits that the gateway's reader has.
+    "maxNestingDepth": str(DEPTH),
+    "maxNumLen": str(NUMBER),
 }
+_SURROGATE: Final = r"\\u[dD][89a-fA-F]"
 
 
 class _Found(NamedTuple):
@@ -118,22 +133,29 @@ def _parse_json(schema: Schema, *, known: bool, enveloped: bool) -> _Found:
     )
     outer = types.StructType([types.StructField(_PAYLOAD, fields)]) if enveloped else fields
     read_as = types.StructType([*outer, types.StructField(_CORRUPT, types.StringType())])
-    text = F.try_validate_utf8(_named(VALUE).cast("string"))
+    long = F.coalesce(F.octet_length(_named(VALUE)) > SIZE, F.lit(False))  # noqa: FBT003
+    text = F.when(~long, F.try_validate_utf8(_named(VALUE).cast("string")))
     told = [_named(PROBLEM)] if known else []
     carried = [_named(OFFSET), _named(MILLISECONDS), *told]
     parsed = F.from_json(_named(_TEXT), read_as, _OPTIONS).alias(_PARSED)
-    steps = [[*carried, text.alias(_TEXT)], [*carried, _named(_TEXT), parsed]]
+    steps = [
+        [*carried, long.alias(_LONG), text.alias(_TEXT)],
+        [*carried, _named(_LONG), _named(_TEXT), parsed],
+    ]
     whole = _named(_PARSED)
     inner = whole.getField(_PAYLOAD) if enveloped else whole
     reasons = [
         *told,
+        F.when(_named(_LONG), F.lit(TOO_LONG)),
         F.when(_named(_TEXT).isNull(), F.lit(NO_TEXT)),
+        F.when(F.startswith(_named(_TEXT), F.lit(UNREAD.decode())), F.lit(NOT_READ)),
         F.when(~_is_one_object(_named(_TEXT)), F.lit(NOT_ONE)),
     ]
     corrupt = whole.isNull() | whole.getField(_CORRUPT).isNotNull()
     path = (_PAYLOAD,) if enveloped else ()
     named = explain(_named(_TEXT), inner, schema, _OPTIONS, path)
     reasons.append(F.when(corrupt, F.coalesce(named, F.lit(NO_OBJECT))))
+    reasons.append(F.when(_has_half_pair(_named(_TEXT)), F.lit(NO_UNICODE)))
     if enveloped:
         reasons.append(F.when(inner.isNull(), F.lit(NO_PAYLOAD)))
     made = {
@@ -160,6 +182,16 @@ def _is_one_object(text: Column) -> Column:
         & (F.coalesce(F.size(in_array), F.lit(0)) == 1)
         & (F.coalesce(F.size(in_object), F.lit(0)) == 1)
     )
+
+
+def _has_half_pair(text: Column) -> Column:
+    """Whether a text is escaped that is no Unicode; Spark would make a ? of it.
+
+    `try_parse_json` refuses it, but costs as much as all else: only texts with such escapes
+    are given to it.
+    """
+    may = F.contains(text, F.lit("\\u")) & F.rlike(text, F.lit(_SURROGATE))
+    return may & F.try_parse_json(text).isNull()
 
 
 def _read_as(kind: FieldType, *, enveloped: bool) -> types.DataType:

@@ -33,7 +33,7 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from penstock.definitions.anonymizers.differential_privacy import DifferentialPrivacy
+from penstock.definitions.anonymizers.differential_privacy import DifferentialPrivacy, coarsen
 from penstock.definitions.anonymizers.k_anonymity import KAnonymization
 from penstock.definitions.views import ViewPlan
 from penstock.errors import UsageError, quote
@@ -145,7 +145,7 @@ class Promise:
     published: int
     """Rows of figures, not records of persons."""
     rejected: int
-    """Records that counted in no figure."""
+    """Records that counted in no figure, in thousands."""
 
     @classmethod
     def find(cls, blueprint: Blueprint, last: Commit) -> Self | None:
@@ -159,7 +159,7 @@ class Promise:
                     contribution=step.contribution,
                     windows_per_person=step.budget_units // step.cost,
                     published=last.totals.published,
-                    rejected=last.totals.rejected,
+                    rejected=coarsen(last.totals.rejected),
                 )
         return None
 

@@ -13,7 +13,6 @@ Rules that hold here:
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,6 +21,7 @@ import numpy.typing as npt
 
 from penstock.definitions.anonymizers.k_anonymity import KAnonymization
 from penstock.eventlog import Topic
+from penstock.json_text import read_object
 from penstock.masks import Chain, Keys, Rejected, Supplies
 from penstock.masks.anonymity.domains import Domain
 from penstock.masks.conditional_substitution import ConditionalSubstitution
@@ -87,11 +87,8 @@ def read_population(
     persons: list[int] = []
     known: dict[Any, int] = {}
     for record in topic.read(start):
-        try:
-            found = json.loads(record.value)
-        except ValueError:
-            continue
-        if isinstance(found, dict):
+        found = read_object(record.value)
+        if found is not None:
             who = found.get(subject) if subject is not None else record.offset
             masked = chain.apply(found, f"{topic.folder.name}/{record.offset}") if chain else found
             if isinstance(masked, Rejected):

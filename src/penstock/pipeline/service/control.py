@@ -10,6 +10,8 @@ Rules that hold here:
   every process; whoever runs views brings them there.
 - Paused keeps what it holds back; stopped publishes it first. Both go on later where they
   left off.
+- Where a view of a stream is differentially private, no view of this stream tells how many
+  records there are, but in thousands.
 """
 
 from __future__ import annotations
@@ -17,12 +19,15 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from penstock.definitions.anonymizers.differential_privacy import DifferentialPrivacy, coarsen
 from penstock.errors import UsageError, quote
+from penstock.masks import split_anonymizer
+from penstock.model.kinds import View
 from penstock.pipeline.sinks.commits import ViewFolder
 
 ABSENT: Final = "absent"
@@ -39,6 +44,9 @@ ACTIONS: Final[Mapping[str, tuple[str, frozenset[str]]]] = {
     "resume": (RUNNING, frozenset({PAUSED})),
     "stop": (STOPPED, frozenset({INITIALIZED, RUNNING, PAUSED})),
 }
+COARSE_RATE: Final = 100.0
+COUNTS: Final = ("lag", "read", "published", "rejected", "held")
+"""What is told of a view that counts records."""
 # A runner tells how views are at least so often; after that it is taken for gone.
 FRESH_SECONDS: Final = 15.0
 
@@ -107,8 +115,29 @@ class Control:
         return found if time.time() - found.at <= FRESH_SECONDS and _lives(found.pid) else None
 
 
-def describe(name: str, stream: str, end: int, control: Control) -> dict[str, Any]:
-    """Return all there is to know about a view; `end` is the next offset of its stream."""
+def find_private_streams(views: Iterable[View]) -> frozenset[str]:
+    """Return the streams that have a view with differential privacy."""
+    private = DifferentialPrivacy.name
+    return frozenset(
+        view.stream
+        for view in views
+        if any(private in (split_anonymizer(it, "", []) or ())[:1] for it in view.anonymizers)
+    )
+
+
+def describe(name: str, stream: str, end: int, control: Control, *, coarse: bool) -> dict[str, Any]:
+    """Return all there is to know about a view; `end` is the next offset of its stream.
+
+    Coarse are the counts of a stream that has private figures.
+    """
+    found = _describe_exactly(name, stream, end, control)
+    if coarse:
+        found |= {it: coarsen(found[it]) for it in COUNTS}
+        found["rate"] = found["rate"] // COARSE_RATE * COARSE_RATE
+    return {**found, "coarse": coarse}
+
+
+def _describe_exactly(name: str, stream: str, end: int, control: Control) -> dict[str, Any]:
     wanted, condition = control.wanted(name), control.condition(name)
     last = control.view(name).last()
     totals = last.totals if last else None

@@ -138,13 +138,23 @@ class Manager:
         with self._alone():
             try:
                 self.look(stream=False)
-                for name, runner in self._streams.items():
-                    runner.catch_up()
-                    self._troubles[name] = runner.failure
-                    runner.tick()
+                while self._catch_up():
+                    # Views that changed meanwhile are back as they are defined now.
+                    self.look(stream=False)
                 self.look(stream=False)
             finally:
                 self.close()
+
+    def _catch_up(self) -> bool:
+        """Bring the views that run to the end; say whether some left in between, unfailed."""
+        left = False
+        for name, runner in self._streams.items():
+            began = set(runner.views)
+            runner.catch_up()
+            self._troubles[name] = runner.failure
+            runner.tick()
+            left |= not began <= {*runner.views, *runner.failures}
+        return left
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -174,8 +184,10 @@ class Manager:
             self._streams.pop(name).stop()
         for runner in self._streams.values():
             self._note_failures(runner)
-            for name in set(runner.views) - views.keys():
-                runner.remove(name)
+            for name in runner.views:
+                # Gone, or moved to another stream.
+                if name not in views or views[name].stream != runner.stream.name:
+                    runner.remove(name)
         for name in views:
             try:
                 self._bring(Blueprint.find(definitions, name))
@@ -194,10 +206,10 @@ class Manager:
         name = blueprint.view.name
         wanted = self.control.wanted(name)
         runner = self._streams.get(blueprint.stream.name)
-        runs = runner is not None and name in runner.views
-        changed = runs and runner is not None and (
-            runner.view(name).blueprint.signature != blueprint.signature
-        )  # fmt: skip
+        # Looked up once: a batch that finds it changed removes it at any moment.
+        running = runner.find(name) if runner is not None else None
+        runs = running is not None
+        changed = running is not None and running.blueprint.signature != blueprint.signature
         if runner is not None and runs and (changed or wanted.state != RUNNING):
             runner.remove(name, flush=wanted.state == STOPPED)
             runs = False

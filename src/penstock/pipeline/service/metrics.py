@@ -6,6 +6,7 @@ Rules that hold here:
 - Risk is measured on the published files, each read once, for a small share of the time and
   with a bounded number of groups. `penstock_view_measured` says how far that has come.
 - A view's name is its label; nothing of its records is.
+- Views of a stream with private figures are counted in thousands; see `control`.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from typing import Any, Final
 from typing_extensions import override
 
 from penstock.definitions import DefinitionSet
+from penstock.definitions.anonymizers.differential_privacy import coarsen
 from penstock.eventlog import EventLog
 from penstock.model.kinds import Stream, View
 from penstock.pipeline.risk.figures import NO_DISTANCE, Promise, Question
 from penstock.pipeline.risk.measurement import Meter, Risk, read_plan
-from penstock.pipeline.service.control import Control, describe
+from penstock.pipeline.service.control import Control, describe, find_private_streams
 from penstock.pipeline.sinks.commits import COMMITS, Commit, Totals, ViewFolder
 from penstock.pipeline.views.view_runner import ViewRunner
 from penstock.telemetry import get_logger
@@ -195,12 +197,16 @@ class Observer:
         for name in self._watched.keys() - views.keys():
             del self._watched[name]
         rows: dict[str, dict[str, Any]] = {}
+        private = find_private_streams(views.values())
         until = time.monotonic() + MEASURE_SECONDS
         for name, view in views.items():
             if name not in self._watched:
                 self._watched[name] = ViewWatch(self._control.view(name), self._event_log)
             watch = self._watched[name]
-            rows[name] = describe(name, view.stream, ends[view.stream], self._control)
+            coarse = view.stream in private
+            rows[name] = describe(
+                name, view.stream, ends[view.stream], self._control, coarse=coarse
+            )
             watch.note_state(name, rows[name]["state"])
             try:
                 # Each gets its turn, whatever the others need.
@@ -231,7 +237,12 @@ class Observer:
             }
         )
         SUPPRESSED.show({name: risk.suppressed for name, risk in known.items()})
-        GROUP_COUNT.show({name: risk.groups for name, risk in known.items()})
+        GROUP_COUNT.show(
+            {
+                name: coarsen(risk.groups) if rows[name]["coarse"] else risk.groups
+                for name, risk in known.items()
+            }
+        )
         K.show({name: risk.k for name, risk in known.items()})
         PERSONS.show({name: risk.unit == "persons" for name, risk in known.items()})
         RISK_MOST.show({name: risk.prosecutor.most for name, risk in known.items()})

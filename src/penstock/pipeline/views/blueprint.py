@@ -20,8 +20,8 @@ from penstock.definitions.views import ViewPlan, hierarchies_of, plan_view
 from penstock.errors import UsageError, quote
 from penstock.masks import Chain, Hierarchy, Keys, Vault
 from penstock.model.document import Document
+from penstock.model.kinds import KINDS, Stream, View
 from penstock.model.kinds import Hierarchy as HierarchyKind
-from penstock.model.kinds import Stream, View
 from penstock.pipeline.anonymizers.differential_privacy import DifferentialPrivacyStep
 from penstock.pipeline.anonymizers.k_anonymity import KAnonymityStep
 from penstock.pipeline.anonymizers.stateful import StatefulStep
@@ -56,13 +56,17 @@ class Blueprint:
         documents = [
             Document(item["kind"], item["name"], item["body"]) for item in json.loads(text)
         ]
-        built = DefinitionSet.build(documents)
-        return cls.find(built, documents[0].name)
+        found = [KINDS[it.kind].model_validate({"name": it.name, **it.body}) for it in documents]
+        (view,) = (it for it in found if isinstance(it, View))
+        (stream,) = (it for it in found if isinstance(it, Stream))
+        return cls(view, stream, tuple(it for it in found if isinstance(it, HierarchyKind)))
 
     def to_json(self) -> str:
         """Write the definitions down."""
-        # Purposes are not declared there; what they permit is decided elsewhere.
-        definitions = (self.view.model_copy(update={"purposes": ()}), self.stream, *self.named)
+        # Purposes are not declared there; what they permit is decided elsewhere. Risks were
+        # acknowledged when the view was defined, in the light of the other views.
+        view = self.view.model_copy(update={"purposes": (), "accept_risk": ()})
+        definitions = (view, self.stream, *self.named)
         documents = [item.document() for item in definitions]
         return json.dumps(
             [{"kind": it.kind, "name": it.name, "body": it.body} for it in documents],
@@ -96,7 +100,8 @@ class Blueprint:
         together = self.plan.stateful
         if not together:
             return None
-        key = Keys(secret, self.view.name).derive(together[0].name, "")
+        # Whatever changes the view changes its draws: two versions of it have none in common.
+        key = Keys(secret, self.view.name).derive(together[0].name, "", self.signature)
         if isinstance(together[0], KAnonymization):
             seed = int.from_bytes(key[:8])
             return KAnonymityStep(together[0], self.plan.middle, self.hierarchies, seed, saved)

@@ -115,9 +115,9 @@ class StreamRunner:
             finally:
                 view.close()
 
-    def view(self, name: str) -> ViewRunner:
-        """Return a view that runs."""
-        return self._views[name]
+    def find(self, name: str) -> ViewRunner | None:
+        """Return a view, if it runs."""
+        return self._views.get(name)
 
     def start(self, interval: float) -> None:
         """Let Spark offer new records as they come, at most so often."""
@@ -252,15 +252,19 @@ class StreamRunner:
             first, end = _survey(surveyed)
             if first < end:
                 self.source.check(first, end)
-                self._bring_to(first)
+                if self._bring_to(first):
+                    # That may have taken long: what held before it need not hold now.
+                    self._ask(self._views.values())
                 self._advance(self._views.values(), parsed, first, end)
 
-    def _bring_to(self, end: int) -> None:
-        """Read for views that are behind, those at the same place together."""
+    def _bring_to(self, end: int) -> bool:
+        """Read for views that are behind, those at the same place together; say if some were."""
+        read = False
         while True:
             behind = [view for view in self._views.values() if view.next < end]
             if not behind:
-                return
+                return read
+            read = True
             start = min(view.next for view in behind)
             together = [view for view in behind if view.next == start]
             others = [view.next for view in behind if view.next > start]

@@ -95,6 +95,8 @@ class AccessEngine:
         self, user: str | None, client: str | None, given: Mapping[str, Any] | None = None
     ) -> Principal:
         """Return who asks, with attributes; `given` ones make a hypothetical principal."""
+        if user is None:
+            client = None  # all who have not authenticated are one
         if given is not None:
             return self._directory.resolve(user, client, given=given, generation=self.generation)
         known = self._principals.get((user, client))

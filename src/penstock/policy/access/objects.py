@@ -1,53 +1,26 @@
 """What a message is about: the attributes of `o`, found in its topic and its payload.
 
 Rules that hold here:
-- A payload is a JSON object of limited size, without a name that occurs twice and without
-  NaN; anything else has no attributes. Two readers of one payload must see the same.
+- A payload is a JSON object as `json_text` reads it; anything else has no attributes. Two
+  readers of one payload must see the same.
 - An attribute that two definitions find with different values is missing.
 - A payload is parsed at most once for a message, and only where something looks at it.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
+from penstock.json_text import read_object
 from penstock.model.kinds import ObjectShape
-
-PAYLOAD_LIMIT: Final = 262_144
-"""Bytes of a payload that is looked into."""
-
-
-def _take_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        raise ValueError("a name occurs twice")
-    return made
-
-
-def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is no JSON")
-
-
-_DECODER: Final = json.JSONDecoder(object_pairs_hook=_take_once, parse_constant=_refuse)
-
-
-def parse_payload(payload: bytes) -> Mapping[str, Any] | None:
-    """Return the JSON object of a payload; None where it is none."""
-    if len(payload) > PAYLOAD_LIMIT or not payload.lstrip().startswith(b"{"):
-        return None
-    try:
-        parsed = _DECODER.decode(payload.decode("utf-8"))
-    except (ValueError, RecursionError):
-        return None
-    return parsed if isinstance(parsed, dict) else None
 
 
 class Message:
     """A message as decisions see it; `user` and `client` are its publisher's.
 
+    A client that nobody has authenticated is told for whom it publishes, and no condition.
     `behalf` is the user for whom it was published, where that was found out before; `rest`
     are further fields of `t`, such as qos and contentType; `about` are attributes of a
     hypothetical object, which go before those that are found.
@@ -94,7 +67,7 @@ class Message:
     def content(self) -> Mapping[str, Any] | None:
         """The JSON object that the payload is, None where it is none."""
         if self._raw is not None:
-            self._content, self._raw = parse_payload(self._raw), None
+            self._content, self._raw = read_object(self._raw), None
         return self._content
 
     @property
@@ -105,7 +78,8 @@ class Message:
                 **(self._rest or {}),
                 "topic": self.topic,
                 "user": self.user,
-                "clientId": self.client,
+                # Anybody can choose an identifier: without a user it is nobody's.
+                "clientId": self.client if self.user is not None else None,
                 "payload": self.content,
             }
         return self._t

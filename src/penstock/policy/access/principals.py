@@ -2,6 +2,10 @@
 
 Rules that hold here:
 - `uid`, `cid` and `groups` follow from who asks; no document can set them.
+- A client identifier counts beside a user only, whose identifier it was found to be. Anybody can
+  choose one: alone it gives no right, group, policy or attribute, and is no `cid`. What limits
+  counts all the same: messages are published for the person whose sensor an identifier is,
+  whoever uses it.
 - Of two that give the same attribute the nearer wins: the user's own before the client's,
   these before groups', a group before those that include it, `anyone` last.
 - Where groups that are equally near give different values, the attribute is missing: which
@@ -21,6 +25,8 @@ Action = Literal["read", "write"]
 ACTIONS: tuple[Action, ...] = ("read", "write")
 
 ANYONE: Final = "anyone"
+ANONYMOUS: Final = "anonymous"
+"""The name of those who have not authenticated; no definition means them by it."""
 BUILT_IN: Final = {"uid": "string", "cid": "string", "groups": "list(string)"}
 """Attributes of `s` that follow from who asks, where a vocabulary declares them."""
 
@@ -70,8 +76,8 @@ def list_subjects(user: str | None, client: str | None, groups: Iterable[str]) -
     names = [ANYONE, *(f"group:{name}" for name in sorted(groups))]
     if user is not None:
         names.append(f"user:{user}")
-    if client is not None:
-        names.append(f"client:{client}")
+        if client is not None:
+            names.append(f"client:{client}")
     return tuple(names)
 
 
@@ -97,8 +103,8 @@ class Membership:
         found: set[str] = set(self._groups.get(ANYONE, ()))
         if user is not None:
             found |= self._groups.get(f"user:{user}", set())
-        if client is not None:
-            found |= self._groups.get(f"client:{client}", set())
+            if client is not None:
+                found |= self._groups.get(f"client:{client}", set())
         return frozenset(found)
 
     def nearest(self, groups: Iterable[str]) -> list[str]:
@@ -151,7 +157,10 @@ class Directory:
             self._known[subject] = known
 
     def publishes_for(self, user: str | None, client: str | None) -> str | None:
-        """Return the user on whose behalf messages are published, if it is known."""
+        """Return the user on whose behalf messages are published, if it is known.
+
+        The word of a client that nobody has authenticated suffices: preferences only limit.
+        """
         for known in reversed(self._own(user, client)):
             if known.on_behalf_of is not None:
                 return known.on_behalf_of
@@ -166,6 +175,8 @@ class Directory:
         generation: int = 0,
     ) -> Principal:
         """Return a principal with all attributes that are known, checked once."""
+        if user is None:
+            client = None
         groups = self.membership.groups_of(user, client)
         from_groups, conflicts = self._inherit(groups)
         values: dict[str, Any] = {}

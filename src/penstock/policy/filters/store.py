@@ -15,7 +15,7 @@ from typing import Generic, Protocol, TypeVar
 from penstock.errors import quote
 from penstock.model.topics import TopicError, covers, matches, overlaps
 
-LEVEL_LIMIT = 128
+LEVEL_LIMIT = 200
 
 V = TypeVar("V")
 

@@ -2,7 +2,8 @@
 
 Rules that hold here:
 - Filtering on subscribe admits a subscription when no topic of its filter is forbidden to
-  it, the hybrid mode when not all are, filtering on publish always.
+  it, the hybrid mode when the combined purposes of its filter allow it (with `hybrid_partial`:
+  when not all topics are forbidden), filtering on publish always.
 - With `hybrid_tag`, the hybrid mode marks subscriptions of which no topic is forbidden, so
   that deliveries through them need no check.
 - The coverage of a filter is kept as long as a subscription to it is, in the modes that need it.
@@ -64,9 +65,8 @@ class Admissions:
             self._reservations,
             filter_,
             ap,
-            mode,
+            self._settings,
             allowed=allowed,
-            allow_unreserved=self._settings.allow_without_reservation,
         )
         return decision, coverage
 
@@ -120,10 +120,13 @@ class Admissions:
         return known or FilterCoverage.collect(filter_, self._reservations)
 
     def _refuses(self, counts: EffectCounts) -> bool:
-        allow_unreserved = self._settings.allow_without_reservation
-        if self._settings.mode is Mode.ON_SUBSCRIBE:
+        settings = self._settings
+        allow_unreserved = settings.allow_without_reservation
+        if settings.mode is Mode.ON_SUBSCRIBE:
             return not counts.whole(allow_unreserved=allow_unreserved)
-        return counts.hopeless(allow_unreserved=allow_unreserved)
+        if settings.hybrid_partial:
+            return counts.hopeless(allow_unreserved=allow_unreserved)
+        return not counts.combined(allow_unreserved=allow_unreserved)
 
     def _tags(self, counts: EffectCounts) -> bool:
         settings = self._settings

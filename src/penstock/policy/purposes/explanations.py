@@ -18,7 +18,7 @@ from penstock.model.purposes import ALLOWS, PROHIBITS, PurposeSet
 from penstock.model.topics import covers
 from penstock.policy.decision import Considered, Explanation, Part, list_considered
 from penstock.policy.purposes.reservations import Reservations
-from penstock.policy.purposes.settings import Mode
+from penstock.policy.purposes.settings import Mode, PurposeSettings
 from penstock.policy.purposes.subscriptions import Subscription
 
 DEFAULT_RULE = "allow_without_reservation"
@@ -32,7 +32,8 @@ def explain_topic(reservations: Reservations, topic: str, ap: str | None) -> Exp
     """Explain whether a subscription for this purpose may receive from the topic."""
     applying = sorted(reservations.affected(topic), key=_by_levels)
     considered, more = list_considered(
-        Considered(_name(filter_, purposes), effect(purposes, ap)) for filter_, purposes in applying
+        Considered(name_reservation(filter_, purposes), effect(purposes, ap))
+        for filter_, purposes in applying
     )
     if not applying:
         return _explain_unreserved(
@@ -46,7 +47,7 @@ def explain_topic(reservations: Reservations, topic: str, ap: str | None) -> Exp
         allowed = deciding is not None
         reason = f"it allows {ap}"
     if deciding is None:
-        deciding = _name(*applying[0])
+        deciding = name_reservation(*applying[0])
         reason = _say_silence(f"topic {quote(topic)} is reserved", ap)
     return Explanation(allowed, deciding, reason, considered, more, part=Part.RESERVATIONS)
 
@@ -55,27 +56,29 @@ def explain_filter(
     reservations: Reservations,
     filter_: str,
     ap: str | None,
-    mode: Mode,
+    settings: PurposeSettings,
     *,
     allowed: bool,
-    allow_unreserved: bool,
 ) -> Explanation:
     """Explain why a subscription was accepted or refused as a whole."""
+    mode, allow_unreserved = settings.mode, settings.allow_without_reservation
     if mode is Mode.ON_PUBLISH:
         return Explanation(
             allowed=True, rule="filter_on_publish", reason="each delivery is checked instead"
         )
     considered, more = list_considered(
-        Considered(_name(there, purposes), effect(purposes, ap))
+        Considered(name_reservation(there, purposes), effect(purposes, ap))
         for there, purposes in reservations.affected(filter_)
     )
     if allowed:
-        rule = "filter_on_subscribe" if mode is Mode.ON_SUBSCRIBE else "filter_hybrid"
-        reason = (
-            f"nothing below {quote(filter_)} forbids it"
-            if mode is Mode.ON_SUBSCRIBE
-            else f"something below {quote(filter_)} may allow it; each delivery is checked"
-        )
+        if mode is Mode.ON_SUBSCRIBE:
+            rule, reason = "filter_on_subscribe", f"nothing below {quote(filter_)} forbids it"
+        elif settings.hybrid_partial:
+            rule = "hybrid_partial"
+            reason = f"something below {quote(filter_)} may allow it; each delivery is checked"
+        else:
+            rule = "filter_hybrid"
+            reason = f"what holds for all of {quote(filter_)} allows it; each delivery is checked"
         return Explanation(True, rule, reason, considered, more)  # noqa: FBT003
     if not considered:
         return _explain_unreserved(f"filter {quote(filter_)}", allow_unreserved=allow_unreserved)
@@ -95,6 +98,11 @@ def explain_message(ap: str | None, message: PurposeSet) -> Explanation:
         (Considered(own, "admits" if admitted else "refuses"),),
         part=Part.MESSAGE_PURPOSES,
     )
+
+
+def name_reservation(filter_: str, purposes: PurposeSet) -> str:
+    """Return what a reservation is called in explanations."""
+    return f"reservation {filter_}{purposes}"
 
 
 def name_subscription(subscription: Subscription) -> str:
@@ -153,7 +161,9 @@ def _find_refusal(
     if deciding is not None:
         return deciding, f"it prohibits {ap} on topics of {quote(filter_)}"
     if covering and _first(covering, lambda purposes: purposes.compatible(ap)) is None:
-        return _name(*covering[0]), _say_silence(f"filter {quote(filter_)} is reserved", ap)
+        return name_reservation(*covering[0]), _say_silence(
+            f"filter {quote(filter_)} is reserved", ap
+        )
     if not covering and not allow_unreserved:
         return DEFAULT_RULE, f"not all topics of {quote(filter_)} are reserved"
     deciding = _first(
@@ -176,7 +186,9 @@ def _explain_unreserved(what: str, *, allow_unreserved: bool) -> Explanation:
 def _first(
     reservations: Iterable[tuple[str, PurposeSet]], wanted: Callable[[PurposeSet], object]
 ) -> str | None:
-    return next((_name(there, held) for there, held in reservations if wanted(held)), None)
+    return next(
+        (name_reservation(there, held) for there, held in reservations if wanted(held)), None
+    )
 
 
 def _say_purpose(ap: str | None) -> str:
@@ -185,10 +197,6 @@ def _say_purpose(ap: str | None) -> str:
 
 def _say_silence(what: str, ap: str | None) -> str:
     return f"{what}, but not for {ap}" if ap else f"{what}, and the subscription has no purpose"
-
-
-def _name(filter_: str, purposes: PurposeSet) -> str:
-    return f"reservation {filter_}{purposes}"
 
 
 def _by_levels(reservation: tuple[str, PurposeSet]) -> list[str]:

@@ -1,16 +1,20 @@
 """How reservations cover a subscribed filter: those that decide on it as a whole.
 
 A reservation that covers the filter applies to all its topics; one that merely overlaps it
-applies to some. From their effects on an access purpose two answers follow:
+applies to some. From their effects on an access purpose three answers follow:
 
 - `whole`: no topic of the filter is forbidden. Filtering on subscribe asks for it. The
   union of the covering reservations must allow the purpose (without any: the default
   holds), and so must each partial one, taken at its word. A partial one with prohibitions
   only adds these to what the covering ones allow; without covering ones it allows nobody.
-- `hopeless`: every topic of the filter is forbidden. The hybrid mode refuses it.
+- `combined`: the union of the covering reservations allows the purpose; without any the default
+  holds. The hybrid mode asks for it, as the paper does: what only a part of the filter allows
+  is not what the filter allows.
+- `hopeless`: every topic of the filter is forbidden. With `hybrid_partial` the hybrid mode refuses
+  nothing else.
 
 Rules that hold here:
-- Both answers err on the safe side: `whole` never holds where a topic is forbidden,
+- `whole` and `hopeless` err on the safe side: `whole` never holds where a topic is forbidden,
   `hopeless` never where one is allowed.
 - Reservations are counted by distinct set, and per access purpose by effect, so that a
   change is incremental: it looks at no other reservation.
@@ -58,6 +62,12 @@ class EffectCounts:
         if not self.covered:
             return allow_unreserved and not self.hindering
         return self.allowing > 0 and not self.forbidding and self.hindering == self.adding
+
+    def combined(self, *, allow_unreserved: bool) -> bool:
+        """Tell that what applies to all topics of the filter allows the purpose."""
+        if not self.covered:
+            return allow_unreserved
+        return self.allowing > 0 and not self.forbidding
 
     def hopeless(self, *, allow_unreserved: bool) -> bool:
         """Tell that every topic of the filter is forbidden."""

@@ -28,14 +28,16 @@ class PurposeSettings:
     """What can be switched while messages flow."""
 
     allow_without_reservation: bool = True
+    claims_need_right: bool = False
     filter_on_subscribe: bool = False
     filter_on_publish: bool = True
     filter_hybrid: bool = False
+    hybrid_partial: bool = False
     hybrid_tag: bool = False
     use_tree_store: bool = True
     cache_reservations: bool = True
     cache_subscriptions: bool = True
-    auto_persist: bool = False
+    auto_persist: bool = True
 
     @property
     def mode(self) -> Mode:

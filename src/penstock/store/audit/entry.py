@@ -1,7 +1,8 @@
 """An entry of the audit log: what may stand in it, and the bytes that are hashed.
 
 Rules that hold here:
-- People appear as pseudonyms (see `pseudonyms`); a name in their place is refused.
+- People appear as pseudonyms (see `pseudonyms`); a name in their place is refused. So is a rule
+  that is named in clear: filters and preferences hold people's names.
 - Details come from an allow-list, each in its shape. There is no place for payloads,
   topics with identities, or free text.
 - The bytes of an entry are its canonical JSON as in RFC 8785 (sorted keys, no spaces,
@@ -26,13 +27,34 @@ from typing import Any, Self
 from penstock.errors import UsageError, quote
 
 VERSION = 1
-RULE_LIMIT = 256
 DETAILS_LIMIT = 16
 # Beyond this, programs that read JSON numbers as doubles would see another number.
 LARGEST = 2**53 - 1
 
 PSEUDONYM = re.compile(r"[a-z]_[a-z2-7]{26}", re.ASCII)
 CODE = re.compile(r"[a-z][a-z0-9_.-]{0,63}", re.ASCII)
+_RULE = re.compile(r"[a-z][a-z _-]{0,99} r_[a-z2-7]{26}", re.ASCII)
+# Words of the program itself: what decided has no name of its own.
+_FIXED_RULES = frozenset(
+    (
+        "administer",
+        "allow_without_reservation",
+        "declared purposes",
+        "definitions",
+        "dormant subscription",
+        "enforcement default",
+        "filter_hybrid",
+        "filter_on_publish",
+        "filter_on_subscribe",
+        "open mode",
+        "presubscribe",
+        "purposes of the message",
+        "reserve",
+        "right to claim",
+        "unstamped",
+    )
+)
+_ERROR_RULE = re.compile(r"error [A-Za-z]{1,64}", re.ASCII)
 _NAME = re.compile(r"\w[\w .:/+*#-]{0,199}")
 _DIGEST = re.compile(r"[0-9a-f]{8,128}", re.ASCII)
 canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode
@@ -95,6 +117,11 @@ _details: dict[str, Detail] = {
 }
 
 
+def is_fixed_rule(text: str) -> bool:
+    """Tell whether a rule is a word of the program, so that no name can be in it."""
+    return text in _FIXED_RULES or _ERROR_RULE.fullmatch(text) is not None
+
+
 def allow_detail(name: str, shape: Detail) -> None:
     """Put a detail on the list; meant to be called while a module is imported."""
     if not CODE.fullmatch(name):
@@ -142,8 +169,12 @@ class Entry:
                     f"the {role} of an audit entry is not a pseudonym",
                     fix="pass Pseudonyms.person(name), never the name",
                 )
-        if rule is not None and not (0 < len(rule) <= RULE_LIMIT and rule.isprintable()):
-            raise UsageError(f"{quote(rule)} is no name of a rule")
+        if rule is not None and not (_RULE.fullmatch(rule) or is_fixed_rule(rule)):
+            # Not quoted either.
+            raise UsageError(
+                "the rule of an audit entry is named in clear",
+                fix="pass Pseudonyms.rule(text), never the text",
+            )
         moment = time.time_ns() // 1000 if at is None else at
         if not 0 <= moment <= LARGEST or (epoch is not None and not 0 <= epoch <= LARGEST):
             raise UsageError(f"time {moment} or epoch {epoch} is out of range")

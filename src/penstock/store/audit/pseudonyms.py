@@ -7,6 +7,8 @@ without changing a byte of the log.
 
 Rules that hold here:
 - Roles are separate domains: the person `alice` and the client `alice` share nothing.
+- A rule keeps its kind in clear; its name is a pseudonym. Filters, preferences, rights and ACLs
+  are named after people often enough, and nobody can tell from the name.
 - Names are taken as they are; two spellings are two names.
 - The key is never shown, not even by `repr`.
 """
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import base64
 import hmac
+import re
 import secrets
 from collections.abc import Callable
 from enum import StrEnum
@@ -24,11 +27,18 @@ from typing import Self
 
 from penstock.config.secrets import Secret, SecretFile
 from penstock.errors import UnavailableError
+from penstock.store.audit.entry import is_fixed_rule
 from penstock.telemetry import get_logger
 
 KEY_LEAST = 32
 _KEPT = 65_536
 _DOMAIN = b"penstock pseudonym v1\0"
+# What comes before the name of a rule; an ACL says who may do what with which kind of resource.
+_RULE_KIND = re.compile(
+    r"(reservation|shared subscription|subscription|policy|preference"
+    r"|emergency-policy|right|role|reserve|presubscribe"
+    r"|(?:allow|deny) [a-z_]{1,32} [a-z_]{1,32})[ /]"
+)
 
 
 class PseudonymRole(StrEnum):
@@ -37,6 +47,7 @@ class PseudonymRole(StrEnum):
     PERSON = "p"
     CLIENT = "c"
     SERVICE = "s"
+    RULE = "r"
 
 
 class Pseudonyms:
@@ -85,9 +96,20 @@ class Pseudonyms:
         """Return the pseudonym of a service account."""
         return self._of(PseudonymRole.SERVICE, name)
 
+    def rule(self, text: str) -> str | None:
+        """Return a rule as an entry may name it: `reservation r_…` for `reservation a/alice{care}`.
+
+        Words that the program knows stay as they are; no text gives nothing.
+        """
+        if not text or is_fixed_rule(text):
+            return text or None
+        kind = _RULE_KIND.match(text)
+        return f"{kind[1] if kind else 'rule'} {self._of(PseudonymRole.RULE, text)}"
+
     def all_of(self, name: str) -> tuple[str, ...]:
-        """Return the pseudonyms of a name in every role, to search for."""
-        return tuple(self._of(role, name) for role in PseudonymRole)
+        """Return the pseudonyms of somebody's name in every role, to search for."""
+        roles = (PseudonymRole.PERSON, PseudonymRole.CLIENT, PseudonymRole.SERVICE)
+        return tuple(self._of(role, name) for role in roles)
 
 
 def generate_key() -> bytes:

@@ -180,11 +180,6 @@ class DetectionStore:
                 .values(held_until=self._clock())
             )
 
-    def tell(self, trouble: str) -> None:
-        """Say what keeps this process from detecting; an empty text: nothing."""
-        with self._database.write(AREA) as connection:
-            self._renew(connection, trouble=trouble[:TROUBLE_LENGTH])
-
     def announce(self, seconds: float) -> None:
         """Note that other gateways rely on replicated state for so long."""
         with self._database.write(AREA) as connection:

@@ -46,6 +46,7 @@ CONDITIONS = [
         'e.ward == "w1" || s.rank > 2',
         't.topic.includes("pulse")',
         't.user == "pat1"',
+        't.clientId == "c1"',
     )
 ]
 ABOUT: list[Expression | None] = [
@@ -139,7 +140,8 @@ def make_access(world: World) -> AccessEngine:
 def attributes_of(
     user: str | None, client: str | None, rank: int
 ) -> tuple[set[str], dict[str, Any]]:
-    """Work out groups and attributes by hand."""
+    """Work out groups and attributes by hand: an identifier counts beside a user only."""
+    client = client if user is not None else None
     groups = set()
     if user == "ann":
         groups |= {"nurses", "staff"}
@@ -168,12 +170,14 @@ def decide_naively(world: World, action: Action, ask: dict[str, Any]) -> tuple[b
     """Return whether it is allowed, and whether preferences were overridden."""
     user, client, topic, payload = ask["user"], ask["client"], ask["topic"], ask["payload"]
     groups, s = attributes_of(user, client, world.rank)
-    names = {"anyone", f"user:{user}", f"client:{client}", *(f"group:{it}" for it in groups)}
+    names = {"anyone", *(f"group:{it}" for it in groups)}
+    if user is not None:
+        names |= {f"user:{user}", f"client:{client}"}
     o, e = object_of(topic, payload), ask["e"]
     t = {
         "topic": topic,
         "user": ask["publisher"],
-        "clientId": ask["publishing"],
+        "clientId": ask["publishing"] if ask["publisher"] is not None else None,
         "payload": payload,
     }
     roots = {"s": s, "o": o, "e": e, "t": t}

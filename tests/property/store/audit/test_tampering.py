@@ -67,7 +67,7 @@ def make(draw: random.Random, moment: int) -> Entry:
         draw.choice(list(Outcome)),
         actor=PEOPLE.person(str(draw.randint(0, 9))),
         subject=draw.choice([None, PEOPLE.person("x")]),
-        rule=draw.choice([None, "policy/one"]),
+        rule=draw.choice([None, PEOPLE.rule("policy one")]),
         epoch=draw.choice([None, 4]),
         at=moment,
         count=draw.randint(0, 9),

@@ -10,6 +10,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet  # type: ignore[import-untyped]
 import pytest
 
+from penstock.cli.entry import penstock
 from penstock.cli.streams.views import command
 from penstock.errors import InvalidError, UsageError
 from penstock.eventlog import EventLog
@@ -146,3 +147,45 @@ def test_the_list_can_be_read_on_a_narrow_terminal(
     monkeypatch.setenv("COLUMNS", "120")
     command.main(["list"], standalone_mode=False)
     assert "12,345,678" in capsys.readouterr().out
+
+
+def test_beside_private_figures_commands_count_in_thousands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _json(capsys, "import", "dash.json")
+    private = {
+        "kind": "view",
+        "name": "figures",
+        "stream": "patients",
+        "window": {"size": "1h"},
+        "anonymizers": [
+            {
+                "anonymizer": "differential_privacy",
+                "aggregates": [{"name": "patients", "mode": "count"}],
+                "epsilon": 1,
+                "budget": 10,
+            }
+        ],
+    }
+    stream = {"kind": "stream", "name": "patients", "subject": "pid"}
+    stream["fields"] = REQUIREMENTS["globalConfig"]["dataSchema"]["fields"]  # type: ignore[index]
+    writer = ViewWriter(tmp_path / "penstock-data" / "views" / "nurse")
+    writer.open()
+    letters = [json.dumps({"offset": n, "reason": "late"}) for n in range(1234)]
+    (writer.stage() / "dead" / "letters.jsonl").write_text("\n".join(letters) + "\n")
+    writer.commit(Commit(0, 2999, "p", held=17, totals=Totals(2999, 1748, 1234)))
+    writer.close()
+
+    def counts() -> list[int]:
+        (row,) = (it for it in _json(capsys, "list") if it["view"] == "nurse")
+        return [row[name] for name in ("read", "published", "rejected", "held")]
+
+    assert counts() == [2999, 1748, 1234, 17]
+    assert _json(capsys, "dead", "nurse") == {"late": 1234}
+    Path("all.yaml").write_text("\n---\n".join(map(json.dumps, [stream, private])))
+    penstock.main(["apply", "-f", "all.yaml"], standalone_mode=False)
+    capsys.readouterr()
+    assert counts() == [2000, 1000, 1000, 0]
+    assert _json(capsys, "dead", "nurse") == {"late": 1000}
+    command.main(["dead", "nurse"], standalone_mode=False)
+    assert "1,000+" in capsys.readouterr().out

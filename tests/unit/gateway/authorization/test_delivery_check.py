@@ -199,7 +199,7 @@ def test_an_emergency_opens_while_its_situation_holds_and_is_put_on_record() -> 
     during = checks.delivery.decide(doc, packet)
     assert during.properties == b""
     assert not during.lasting
-    assert [(it.kind, it.rule) for it in checks.denials._counts] == [
+    assert [(it.kind, it.rule) for it in checks.denials.grants.waiting()] == [
         ("emergency.granted", "emergency-policy doctor")
     ]
     checks.detection.board.move("falls", "p1", None)

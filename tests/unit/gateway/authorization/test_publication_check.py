@@ -107,7 +107,7 @@ def test_an_emergency_policy_grants_and_is_put_on_record() -> None:
     granted = publish(checks, helper, "home/p2/pulse")
     assert granted.accepted
     assert not granted.lasting
-    assert [it.rule for it in checks.denials._counts] == ["emergency-policy helpers"]
+    assert [it.rule for it in checks.denials.grants.waiting()] == ["emergency-policy helpers"]
 
 
 def test_a_refusal_by_situations_that_are_not_known_waits_until_they_are(

@@ -3,6 +3,9 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Any
 
+import pytest
+
+from penstock.gateway.authorization.granted_rights import names_client
 from penstock.gateway.authorization.rules import COMPARED, Rules, concerned_filters, differing
 from penstock.gateway.session import Session
 from penstock.gateway.translation import stamp
@@ -129,11 +132,12 @@ def test_rights_come_from_users_clients_and_groups() -> None:
         Document("group", "ops", {"members": ["user:olga"]}),
     )
     alice, olga = Session("x", "alice", 0), Session("y", "olga", 0)
-    nobody = Session("c", "anonymous", 0)
+    nobody, carl = Session("c", "anonymous", 0), Session("c", "carl", 0)
     assert made.rights(alice).may(Reserve("a/b", None)).allowed
     assert not made.rights(olga).may(Reserve("a/b", None)).allowed
     assert made.rights(olga).may(Clear()).allowed
-    assert made.rights(nobody).may(Presubscribe("z", "b/c", None)).allowed
+    assert made.rights(carl).may(Presubscribe("z", "b/c", None)).allowed
+    assert not made.rights(nobody).may(Presubscribe("z", "b/c", None)).allowed
     assert not made.rights(nobody).may(Clear()).allowed
     made.take(snapshot(2), [Key("right", "r1")])
     assert not made.rights(alice).may(Reserve("a/b", None)).allowed
@@ -176,13 +180,14 @@ def reserved_as(**bodies: int) -> Snapshot:
 
 
 def test_changes_concern_the_filters_that_are_reserved() -> None:
-    keys = [Key("reservation", "a/#"), Key("group", "p"), Key("reservation", "b")]
+    keys = [Key("reservation", "a/#"), Key("policy", "p"), Key("reservation", "b")]
     assert concerned_filters(keys) == ("a/#", "b")
     assert concerned_filters([Key("presubscription", "x")]) == ()
 
 
 def test_settings_purposes_and_very_many_changes_concern_all() -> None:
     assert concerned_filters([Key("purpose", "p")]) is None
+    assert concerned_filters([Key("right", "r")]) is None
     assert concerned_filters([Key("purpose-settings", "default")]) is None
     many = [Key("reservation", f"t/{it}") for it in range(COMPARED + 1)]
     assert concerned_filters(many) is None
@@ -192,3 +197,20 @@ def test_settings_purposes_and_very_many_changes_concern_all() -> None:
 def test_what_differs_is_new_changed_or_gone() -> None:
     found = differing(reserved_as(same=1, changed=1, gone=1), reserved_as(same=1, changed=2, new=1))
     assert {key.name for key in found} == {"changed", "gone", "new"}
+
+
+@pytest.mark.parametrize(
+    ("document", "named"),
+    [
+        (Document("right", "r", {"subjects": ["user:a", "client:c"]}), True),
+        (Document("group", "g", {"members": ["client:c"]}), True),
+        (Document("policy", "p", {"subject": "client:c", "filter": "a"}), True),
+        (Document("attributes", "client:c", {"values": {}}), True),
+        (Document("presubscription", "client:c", {"client": "c", "filter": "a"}), False),
+        (Document("policy", "p", {"filter": "a", "when": "client:c"}), False),
+    ],
+)
+def test_definitions_that_give_to_a_client_identifier_are_told(
+    document: Document, *, named: bool
+) -> None:
+    assert names_client(document) is named

@@ -49,7 +49,7 @@ def make_batch(*payloads: bytes) -> Batch:
 def test_a_batch_that_failed_halfway_goes_on_where_it_stopped(log: Log) -> None:
     async def run() -> None:
         writer = LogWriter(log.open)
-        batch = make_batch(b"1", b"2")
+        batch = make_batch(b'{"x":1}', b'{"x":2}')
         log.closed = "b"
         with pytest.raises(OSError, match="closed"):
             await writer.write(batch)
@@ -58,15 +58,15 @@ def test_a_batch_that_failed_halfway_goes_on_where_it_stopped(log: Log) -> None:
         writer.close()
 
     asyncio.run(run())
-    assert log.values("a") == log.values("b") == [b"1", b"2"]
+    assert log.values("a") == log.values("b") == [b'{"x":1}', b'{"x":2}']
     assert [it.milliseconds for it in log.files.topic("a").read()] == [1_000, 1_000]
 
 
 def test_batches_are_written_in_their_order(log: Log) -> None:
     async def run() -> None:
         writer = LogWriter(log.open)
-        await asyncio.gather(*(writer.write(make_batch(b"%d" % it)) for it in range(20)))
+        await asyncio.gather(*(writer.write(make_batch(b'{"x":%d}' % it)) for it in range(20)))
         writer.close()
 
     asyncio.run(run())
-    assert log.values("b") == [b"%d" % it for it in range(20)]
+    assert log.values("b") == [b'{"x":%d}' % it for it in range(20)]

@@ -21,6 +21,7 @@ def test_rules_and_settings_are_a_part_of_access() -> None:
     [
         (Concern.PURPOSES, {"purpose", "reservation", "presubscription", "purpose-settings"}),
         (Concern.COMMANDS, {"group", "right"}),
+        (Concern.CLAIMS, {"group", "right", "role", "user"}),
         (Concern.RULES, {"policy", "emergency-policy", "preference"}),
         (Concern.SETTINGS, {"enforcement", "plan", "scenario"}),
         (Concern.EVENTS, {"event", "action", "plan", "scenario", "vocabulary", "group"}),

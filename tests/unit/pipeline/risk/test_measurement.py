@@ -308,13 +308,13 @@ def test_of_noisy_figures_the_command_tells_the_promise_alone(
     (folder.folder / "plans").mkdir()
     (folder.folder / "plans" / f"{plan.signature}.json").write_text(plan.to_json())
     folder.stage()
-    folder.commit(Commit(0, 9, plan.signature, totals=Totals(9, 4, 1)))
+    folder.commit(Commit(0, 9, plan.signature, totals=Totals(9, 4, 1234)))
     folder.close()
     capsys.readouterr()
     command.main(["risk", "figures", "--json"], standalone_mode=False)
     told = json.loads(capsys.readouterr().out)
     assert (told["measure"], told["epsilon"], told["budget"]) == ("differential privacy", 0.5, 5.0)
-    assert (told["windows_per_person"], told["published"], told["rejected"]) == (10, 4, 1)
+    assert (told["windows_per_person"], told["published"], told["rejected"]) == (10, 4, 1000)
     assert not {"k", "prosecutor", "sensitive", "sizes"} & told.keys()
     command.main(["risk", "figures"], standalone_mode=False)
     shown = capsys.readouterr().out
@@ -330,7 +330,7 @@ def test_where_no_quasi_identifier_is_declared_the_command_warns(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NO_COLOR", "1")
     bare = [{"name": it["name"], "type": it["type"]} for it in STREAM["fields"]]
-    plan = blueprint({**GROUP, "keys": []}, fields=bare)
+    plan = blueprint(GROUP, fields=bare)
     files = [
         {"kind": it["kind"], "name": it["name"], **it["body"]} for it in json.loads(plan.to_json())
     ]

@@ -67,12 +67,12 @@ def test_a_condition_counts_while_its_runner_lives(tmp_path: Path) -> None:
 
 def test_a_view_is_described_from_its_commits(tmp_path: Path) -> None:
     control = Control(tmp_path)
-    assert describe("nurse", "patients", 7, control)["lag"] == 7
+    assert describe("nurse", "patients", 7, control, coarse=False)["lag"] == 7
     control.change("nurse", "start")
     totals = Totals(read=10, published=8, rejected=2, loss=2.0)
     line = Commit(0, 10, "p", held=1, totals=totals).to_line()
     (tmp_path / "nurse" / "commits.jsonl").write_bytes(line)
-    assert describe("nurse", "patients", 14, control) == {
+    assert describe("nurse", "patients", 14, control, coarse=False) == {
         "view": "nurse",
         "stream": "patients",
         "wanted": "running",
@@ -85,4 +85,5 @@ def test_a_view_is_described_from_its_commits(tmp_path: Path) -> None:
         "held": 1,
         "loss": 0.25,
         "error": None,
+        "coarse": False,
     }

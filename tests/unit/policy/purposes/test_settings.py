@@ -13,9 +13,11 @@ from penstock.policy.purposes.settings import SETTING_NAMES, Mode, PurposeSettin
 def test_the_settings_of_the_requirements_are_all_there() -> None:
     assert set(SETTING_NAMES) == {
         "allow_without_reservation",
+        "claims_need_right",
         "filter_on_subscribe",
         "filter_on_publish",
         "filter_hybrid",
+        "hybrid_partial",
         "hybrid_tag",
         "use_tree_store",
         "cache_reservations",

@@ -17,6 +17,7 @@ from penstock.store.audit.entry import (
 from penstock.store.audit.merkle import hash_leaf
 
 PERSON = "p_" + "a" * 26
+RULE = "policy r_" + "a" * 26
 
 
 def test_the_bytes_of_an_entry() -> None:
@@ -24,15 +25,16 @@ def test_the_bytes_of_an_entry() -> None:
         "decision.read",
         Outcome.DENIED,
         actor=PERSON,
-        rule='policy/„ä" \\',
+        rule=RULE,
         epoch=7,
         at=1_700_000_000_000_000,
-        stream="vitals",
+        stream="vitals/ä",
         purpose="care",
     )
     expected = (
-        '{"actor":"p_aaaaaaaaaaaaaaaaaaaaaaaaaa","details":{"purpose":"care","stream":"vitals"},'
-        '"epoch":7,"kind":"decision.read","outcome":"denied","rule":"policy/„ä\\" \\\\","seq":3,'
+        '{"actor":"p_aaaaaaaaaaaaaaaaaaaaaaaaaa","details":{"purpose":"care","stream":"vitals/ä"},'
+        '"epoch":7,"kind":"decision.read","outcome":"denied",'
+        '"rule":"policy r_aaaaaaaaaaaaaaaaaaaaaaaaaa","seq":3,'
         '"subject":null,"time":1700000000000000,"v":1}'
     ).encode()
     assert encode(3, entry) == expected
@@ -41,7 +43,7 @@ def test_the_bytes_of_an_entry() -> None:
 
 def test_the_bytes_are_what_a_json_library_writes() -> None:
     entry = Entry.make(
-        "x", Outcome.DONE, actor=PERSON, subject=PERSON, rule="r/ü", epoch=0, count=5
+        "x", Outcome.DONE, actor=PERSON, subject=PERSON, rule=RULE, epoch=0, stream="ü"
     )
     document = as_document(12, entry)
     again = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -67,7 +69,12 @@ def test_names_of_people_are_refused_and_not_quoted(person: str, role: str) -> N
     "wrong",
     [
         {"rule": ""},
-        {"rule": "x" * 257},
+        {"rule": "policy " + "x" * 257},
+        {"rule": "reservation wards/alice{care}"},
+        {"rule": "preference alice"},
+        {"rule": "alice"},
+        {"rule": RULE + " alice"},
+        {"rule": "alice/ " + RULE},
         {"rule": "a\nb"},
         {"epoch": -1},
         {"epoch": LARGEST + 1},

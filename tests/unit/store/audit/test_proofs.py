@@ -33,7 +33,7 @@ def log(database: Database) -> AuditLog:
 @pytest.fixture
 def heads(log: AuditLog) -> list[Head]:
     return [
-        log.append([Entry.make("x", Outcome.DONE, rule="policy/ä", count=n) for n in range(size)])
+        log.append([Entry.make("x", Outcome.DONE, stream="ä", count=n) for n in range(size)])
         for size in (1, 4, 2, 13)
     ]
 

@@ -6,7 +6,12 @@ import pytest
 
 from penstock.config.secrets import SecretFile, SecretVariable
 from penstock.errors import UnavailableError
-from penstock.store.audit.entry import PSEUDONYM
+from penstock.policy.access.plans import DEFAULT
+from penstock.policy.authorizer import UNSTAMPED
+from penstock.policy.purposes.claims import RULE as UNCLAIMED
+from penstock.policy.purposes.declared_purposes import RULE as UNDECLARED
+from penstock.policy.purposes.explanations import DEFAULT_RULE
+from penstock.store.audit.entry import PSEUDONYM, Entry, Outcome
 from penstock.store.audit.pseudonyms import Pseudonyms
 
 KEY = b"k" * 32
@@ -64,3 +69,35 @@ def test_the_key_can_stand_in_the_environment(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.delenv("TEST_PSEUDONYM_KEY")
     with pytest.raises(UnavailableError, match="TEST_PSEUDONYM_KEY"):
         Pseudonyms.open(secret)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("reservation ward/alice/#{care}", "reservation"),
+        ("shared subscription $share/g/alice", "shared subscription"),
+        ("subscription alice with purpose x", "subscription"),
+        ("preference alice", "preference"),
+        ("emergency-policy alice", "emergency-policy"),
+        ("right/alice", "right"),
+        ("allow read group alice…", "allow read group"),
+        ("deny describe_configs transactional_id alice", "deny describe_configs transactional_id"),
+        ("alice", "rule"),
+        ("policy\nalice", "rule"),
+    ],
+)
+def test_a_rule_keeps_its_kind_and_loses_its_name(text: str, kind: str) -> None:
+    people = Pseudonyms(b"k" * 32)
+    named = people.rule(text)
+    assert named is not None
+    assert named.startswith(f"{kind} r_")
+    assert "alice" not in named
+    assert Entry.make("x", Outcome.DENIED, rule=named).rule == named
+    assert named == people.rule(text) != Pseudonyms(b"l" * 32).rule(text)
+
+
+def test_words_of_the_program_stay_as_they_are() -> None:
+    people = Pseudonyms(b"k" * 32)
+    words = [DEFAULT, UNDECLARED, UNSTAMPED, UNCLAIMED, DEFAULT_RULE, "error KeyError"]
+    assert [people.rule(it) for it in words] == words
+    assert people.rule("") is None
