@@ -39,9 +39,9 @@ class House:
         self.stream = Document("stream", "s", {"fields": FIELDS, "source": source})
 
     def run(self, *views: str) -> StreamRunner:
+        from penstock.pipeline.anonymizers.blueprint import Blueprint  # noqa: PLC0415 - loads Spark
         from penstock.pipeline.sources.offsets import checkpoint_folder  # noqa: PLC0415
         from penstock.pipeline.sources.source import open_source  # noqa: PLC0415
-        from penstock.pipeline.views.blueprint import Blueprint  # noqa: PLC0415 - loads Spark
         from penstock.pipeline.views.stream_runner import StreamRunner  # noqa: PLC0415
         from penstock.pipeline.views.view_runner import ViewRunner  # noqa: PLC0415
 

@@ -57,8 +57,8 @@ RECORDS: list[dict[str, Any]] = [
 
 def _open(spark: SparkSession, folder: Path) -> tuple[StreamRunner, DefinitionSet]:
     from penstock.model.kinds import Stream  # noqa: PLC0415 - loads Spark
+    from penstock.pipeline.anonymizers.blueprint import Blueprint  # noqa: PLC0415
     from penstock.pipeline.sources.event_log import TopicSource  # noqa: PLC0415
-    from penstock.pipeline.views.blueprint import Blueprint  # noqa: PLC0415
     from penstock.pipeline.views.stream_runner import StreamRunner  # noqa: PLC0415
     from penstock.pipeline.views.view_runner import ViewRunner  # noqa: PLC0415
 
@@ -82,7 +82,7 @@ def _by_name(row: dict[str, Any]) -> str:
 
 
 def _check(folder: Path, known: DefinitionSet, name: str) -> None:
-    from penstock.pipeline.views.blueprint import Blueprint  # noqa: PLC0415 - loads Spark
+    from penstock.pipeline.anonymizers.blueprint import Blueprint  # noqa: PLC0415 - loads Spark
 
     chain, _ = Blueprint.find(known, name).chains(SECRET)
     made = {n: chain.apply(record, f"people/{n}") for n, record in enumerate(RECORDS)}

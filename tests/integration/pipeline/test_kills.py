@@ -21,9 +21,9 @@ import pytest
 
 from penstock.definitions import DefinitionSet, read_text
 from penstock.eventlog import Topic
+from penstock.pipeline.anonymizers.blueprint import Blueprint
 from penstock.pipeline.sinks.commits import ViewFolder
 from penstock.pipeline.sinks.published import read_published
-from penstock.pipeline.views.blueprint import Blueprint
 from tests.support.scale import scaled
 
 pytestmark = pytest.mark.needs("java")

@@ -53,8 +53,8 @@ class House:
     def run(self, **more: Any) -> StreamRunner:
         """Bring the view to the end of the stream, as a process of its own would."""
         from penstock.model.kinds import Stream  # noqa: PLC0415 - loads Spark
+        from penstock.pipeline.anonymizers.blueprint import Blueprint  # noqa: PLC0415
         from penstock.pipeline.sources.event_log import TopicSource  # noqa: PLC0415
-        from penstock.pipeline.views.blueprint import Blueprint  # noqa: PLC0415
         from penstock.pipeline.views.stream_runner import StreamRunner  # noqa: PLC0415
         from penstock.pipeline.views.view_runner import ViewRunner  # noqa: PLC0415
 

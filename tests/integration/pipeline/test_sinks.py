@@ -46,9 +46,9 @@ WINDOWED = {
 def test_every_sink_gets_every_record(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    from penstock.pipeline.anonymizers.blueprint import Blueprint  # noqa: PLC0415 - loads Spark
     from penstock.pipeline.sinks.formats import Sinks  # noqa: PLC0415
     from penstock.pipeline.sources.event_log import TopicSource  # noqa: PLC0415
-    from penstock.pipeline.views.blueprint import Blueprint  # noqa: PLC0415 - loads Spark
     from penstock.pipeline.views.stream_runner import StreamRunner  # noqa: PLC0415
     from penstock.pipeline.views.view_runner import ViewRunner  # noqa: PLC0415
 

@@ -57,7 +57,7 @@ class House:
 
     def open(self) -> ViewRunner:
         """Open the view, as a process of its own would."""
-        from penstock.pipeline.views.blueprint import Blueprint  # noqa: PLC0415 - loads Spark
+        from penstock.pipeline.anonymizers.blueprint import Blueprint  # noqa: PLC0415 - loads Spark
         from penstock.pipeline.views.view_runner import ViewRunner  # noqa: PLC0415
 
         body: dict[str, Any] = {"stream": "patients", "anonymizers": [K], "purposes": ["research"]}

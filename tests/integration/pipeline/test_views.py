@@ -63,7 +63,7 @@ class House:
         return DefinitionSet.build([stream, *documents])
 
     def view(self, definitions: DefinitionSet, name: str) -> ViewRunner:
-        from penstock.pipeline.views.blueprint import Blueprint  # noqa: PLC0415 - loads Spark
+        from penstock.pipeline.anonymizers.blueprint import Blueprint  # noqa: PLC0415 - loads Spark
         from penstock.pipeline.views.view_runner import ViewRunner  # noqa: PLC0415
 
         blueprint = Blueprint.find(definitions, name)

@@ -168,8 +168,8 @@ def _run(
     spark: SparkSession, folder: Path, views: dict[str, Any], records: list[dict[str, Any]]
 ) -> None:
     from penstock.model.kinds import Stream  # noqa: PLC0415 - loads Spark
+    from penstock.pipeline.anonymizers.blueprint import Blueprint  # noqa: PLC0415
     from penstock.pipeline.sources.event_log import TopicSource  # noqa: PLC0415
-    from penstock.pipeline.views.blueprint import Blueprint  # noqa: PLC0415
     from penstock.pipeline.views.stream_runner import StreamRunner  # noqa: PLC0415
     from penstock.pipeline.views.view_runner import ViewRunner  # noqa: PLC0415
 

@@ -10,7 +10,7 @@ from penstock.definitions import DefinitionSet
 from penstock.definitions.grouping_risks import FIXES, MEANINGS
 from penstock.errors import InvalidError
 from penstock.model.document import Document
-from penstock.pipeline.views.blueprint import Blueprint
+from penstock.pipeline.anonymizers.blueprint import Blueprint
 
 FIELDS = {
     "pid": {"type": "int", "category": "identifier"},

@@ -19,8 +19,8 @@ from pyspark.sql import SparkSession
 from penstock.config.sections.processes import PipelineSettings
 from penstock.eventlog import EventLog
 from penstock.model.kinds import Stream
+from penstock.pipeline.anonymizers.blueprint import Blueprint
 from penstock.pipeline.sources.event_log import TopicSource
-from penstock.pipeline.views.blueprint import Blueprint
 from penstock.pipeline.views.stream_runner import StreamRunner
 from penstock.pipeline.views.view_runner import ViewRunner
 from penstock_lab.bench.patients import SECRET, define, fill

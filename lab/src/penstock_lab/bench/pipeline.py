@@ -34,13 +34,13 @@ from penstock.eventlog import EventLog, Topic
 from penstock.masks.fields import Field
 from penstock.model.kinds import Stream
 from penstock.model.kinds.views import Window
+from penstock.pipeline.anonymizers.blueprint import Blueprint
 from penstock.pipeline.anonymizers.k_anonymity import KAnonymityStep
 from penstock.pipeline.anonymizers.stateful import StatefulStep
 from penstock.pipeline.anonymizers.windows import WindowStep
 from penstock.pipeline.records.columns import OFFSET, PERSON, SUBJECT, TIME, arrow_schema
 from penstock.pipeline.session import open_session
 from penstock.pipeline.sources.event_log import TopicSource
-from penstock.pipeline.views.blueprint import Blueprint
 from penstock.pipeline.views.stream_runner import StreamRunner
 from penstock.pipeline.views.view_runner import ViewRunner
 from penstock_lab.bench import anonymity, long_stream

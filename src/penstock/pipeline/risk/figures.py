@@ -37,10 +37,10 @@ from penstock.definitions.anonymizers.differential_privacy import DifferentialPr
 from penstock.definitions.anonymizers.k_anonymity import KAnonymization
 from penstock.definitions.views import ViewPlan
 from penstock.errors import UsageError, quote
+from penstock.pipeline.anonymizers.blueprint import Blueprint
 from penstock.pipeline.records.columns import Integers
 from penstock.pipeline.risk.tally import COUNT, Codes
 from penstock.pipeline.sinks.commits import Commit
-from penstock.pipeline.views.blueprint import Blueprint
 
 
 class Knowledge(StrEnum):

@@ -26,11 +26,11 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from penstock.definitions.grouping_risks import Trace
 from penstock.eventlog import EventLog
 from penstock.masks import Mask
+from penstock.pipeline.anonymizers.blueprint import Blueprint
 from penstock.pipeline.risk.figures import Promise, Question
 from penstock.pipeline.risk.measurement import read_newest
 from penstock.pipeline.risk.tally import read_columns, read_delivered
 from penstock.pipeline.sinks.commits import Totals, ViewFolder
-from penstock.pipeline.views.blueprint import Blueprint
 
 RECORDS: Final = 500_000
 """How many records of a view are looked at."""

@@ -21,6 +21,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from penstock.definitions.anonymizers.k_anonymity import KAnonymization
 from penstock.errors import UsageError, quote
 from penstock.eventlog import EventLog
+from penstock.pipeline.anonymizers.blueprint import Blueprint
 from penstock.pipeline.anonymizers.k_anonymity import PERSONS, SUPPRESSED
 from penstock.pipeline.anonymizers.window_anonymizers import TOO_FEW
 from penstock.pipeline.records.columns import Integers
@@ -46,7 +47,6 @@ from penstock.pipeline.risk.tally import (
 )
 from penstock.pipeline.sinks.commits import Commit, Totals, ViewFolder
 from penstock.pipeline.sinks.published import read_persons
-from penstock.pipeline.views.blueprint import Blueprint
 
 THRESHOLD: Final = 0.2
 """The risk above which records are counted: groups of fewer than five."""

@@ -25,12 +25,12 @@ from penstock.json_text import read_object
 from penstock.masks import Chain, Keys, Rejected, Supplies
 from penstock.masks.anonymity.domains import Domain
 from penstock.masks.conditional_substitution import ConditionalSubstitution
+from penstock.pipeline.anonymizers.blueprint import Blueprint
 from penstock.pipeline.anonymizers.k_anonymity import HIGH, LOW, make_domain
 from penstock.pipeline.records.columns import Integers
 from penstock.pipeline.risk.figures import Attack, Knowledge, measure_attack
 from penstock.pipeline.risk.measurement import Meter
 from penstock.pipeline.sinks.published import read_persons
-from penstock.pipeline.views.blueprint import Blueprint
 
 Floats = npt.NDArray[np.float64]
 

@@ -32,13 +32,13 @@ from penstock.errors import PenstockError, UnavailableError
 from penstock.eventlog import EventLog
 from penstock.masks.supplies import KEY_VAULT, Vault, fingerprint
 from penstock.model.kinds import Stream, View
+from penstock.pipeline.anonymizers.blueprint import Blueprint
 from penstock.pipeline.records.opt_outs import Consent, nobody_opted_out
 from penstock.pipeline.service.control import PAUSED, RUNNING, STOPPED, Condition, Control
 from penstock.pipeline.service.metrics import TimedView
 from penstock.pipeline.sinks.formats import Sinks
 from penstock.pipeline.sources.offsets import checkpoint_folder
 from penstock.pipeline.sources.source import open_source
-from penstock.pipeline.views.blueprint import Blueprint
 from penstock.pipeline.views.stream_runner import (
     LEAST_WAIT,
     MOST_WAIT,

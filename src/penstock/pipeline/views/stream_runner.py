@@ -28,11 +28,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 from penstock.errors import PenstockError
 from penstock.eventlog.connection import BrokerError
 from penstock.model.kinds import Stream
+from penstock.pipeline.anonymizers.blueprint import Blueprint
 from penstock.pipeline.records.avro import NO_ANSWER, RegistrySchemas
 from penstock.pipeline.records.columns import OFFSET
 from penstock.pipeline.records.parser import parse_records
 from penstock.pipeline.sources.source import Source
-from penstock.pipeline.views.blueprint import Blueprint
 from penstock.pipeline.views.operator.query import StepEndedError
 from penstock.pipeline.views.single_pass import Written
 from penstock.pipeline.views.view_runner import ViewRunner, process_together

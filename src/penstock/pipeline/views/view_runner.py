@@ -23,6 +23,7 @@ from penstock.errors import UnavailableError, UsageError, quote
 from penstock.eventlog import Topic
 from penstock.masks import Chain, Vault
 from penstock.masks.spark import RowMasks, mask_frame
+from penstock.pipeline.anonymizers.blueprint import Blueprint
 from penstock.pipeline.anonymizers.stateful import DeadLetter, StepOutcome
 from penstock.pipeline.records.columns import (
     NO_TIME,
@@ -44,7 +45,6 @@ from penstock.pipeline.sinks.commits import Commit, Totals, ViewWriter
 from penstock.pipeline.sinks.files import ParquetSink
 from penstock.pipeline.sinks.formats import Sinks
 from penstock.pipeline.sinks.published import write_persons
-from penstock.pipeline.views.blueprint import Blueprint
 from penstock.pipeline.views.operator.commands import (
     FEED,
     FLUSH,

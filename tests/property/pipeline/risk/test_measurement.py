@@ -21,11 +21,11 @@ from pycanon import anonymity
 from penstock.definitions import DefinitionSet
 from penstock.eventlog import EventLog
 from penstock.model.document import Document
+from penstock.pipeline.anonymizers.blueprint import Blueprint
 from penstock.pipeline.risk.figures import Knowledge
 from penstock.pipeline.risk.measurement import measure_view
 from penstock.pipeline.risk.tally import Codes, Tally
 from penstock.pipeline.sinks.commits import Commit, Totals, ViewFolder, ViewWriter
-from penstock.pipeline.views.blueprint import Blueprint
 from tests.support.scale import scaled
 
 FIELDS = [

@@ -17,6 +17,7 @@ from penstock.definitions import DefinitionSet
 from penstock.errors import UsageError
 from penstock.eventlog import EventLog, Topic
 from penstock.model.document import Document
+from penstock.pipeline.anonymizers.blueprint import Blueprint
 from penstock.pipeline.anonymizers.k_anonymity import count_persons
 from penstock.pipeline.anonymizers.stateful import DeadLetter
 from penstock.pipeline.records.columns import OFFSET, PERSON, SUBJECT, TIME
@@ -26,7 +27,6 @@ from penstock.pipeline.risk.plots import draw
 from penstock.pipeline.risk.population import measure_journalist
 from penstock.pipeline.sinks.commits import Commit, Totals, ViewFolder, ViewWriter
 from penstock.pipeline.sinks.published import read_persons, write_persons
-from penstock.pipeline.views.blueprint import Blueprint
 
 SECRET = bytes(32)
 STREAM: dict[str, Any] = {

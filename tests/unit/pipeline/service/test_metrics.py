@@ -12,11 +12,11 @@ import pytest
 from penstock.definitions import DefinitionSet
 from penstock.eventlog import EventLog
 from penstock.model.document import Document, Key
+from penstock.pipeline.anonymizers.blueprint import Blueprint
 from penstock.pipeline.service import metrics
 from penstock.pipeline.service.control import Condition, Control
 from penstock.pipeline.service.metrics import Observer
 from penstock.pipeline.sinks.commits import Commit, Totals, ViewWriter
-from penstock.pipeline.views.blueprint import Blueprint
 from penstock.telemetry.metrics import REGISTRY
 
 FIELDS = [

@@ -8,7 +8,7 @@ import pytest
 from penstock.definitions import DefinitionSet
 from penstock.model.document import Document
 from penstock.model.kinds import Stream
-from penstock.pipeline.views.blueprint import Blueprint
+from penstock.pipeline.anonymizers.blueprint import Blueprint
 from penstock.pipeline.views.stream_runner import StreamRunner, describe, is_passing
 
 KNOWN = DefinitionSet.build(

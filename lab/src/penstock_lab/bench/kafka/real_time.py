@@ -17,10 +17,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from penstock.definitions import DefinitionSet
 from penstock.eventlog.kafka import KafkaLog
 from penstock.masks.spark import mask_frame
+from penstock.pipeline.anonymizers.blueprint import Blueprint
 from penstock.pipeline.records.columns import MILLISECONDS, OFFSET, PROBLEM, VALUE
 from penstock.pipeline.records.parser import parse_records
 from penstock.pipeline.sources.kafka import connector_options
-from penstock.pipeline.views.blueprint import Blueprint
 
 _REJECTED = "rejected"
 

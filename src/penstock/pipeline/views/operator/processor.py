@@ -21,10 +21,10 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 from typing_extensions import override
 
 from penstock.errors import PenstockError
+from penstock.pipeline.anonymizers.blueprint import Blueprint
 from penstock.pipeline.anonymizers.stateful import StatefulStep, split_off
 from penstock.pipeline.records.columns import OFFSET, PERSON, SUBJECT, TIME, arrow_schema
 from penstock.pipeline.records.opt_outs import REFUSED
-from penstock.pipeline.views.blueprint import Blueprint
 from penstock.pipeline.views.operator.commands import (
     FLUSH,
     Command,

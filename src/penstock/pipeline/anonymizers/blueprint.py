@@ -94,9 +94,16 @@ class Blueprint:
         return self.plan.make_chains(self.view.name, secret, self.hierarchies, vault)
 
     def make_step(
-        self, secret: bytes, saved: bytes | None = None, earlier: StatefulStep | None = None
+        self,
+        secret: bytes,
+        saved: bytes | None = None,
+        earlier: StatefulStep | None = None,
+        shards: int = 1,
     ) -> StatefulStep | None:
-        """Return the stateful step, where there is one; `earlier` is that before a change."""
+        """Return the stateful step, or that of one of its shards, where there is one.
+
+        `earlier` is the step before a change of the definitions.
+        """
         together = self.plan.stateful
         if not together:
             return None
@@ -104,7 +111,10 @@ class Blueprint:
         key = Keys(secret, self.view.name).derive(together[0].name, "", self.signature)
         if isinstance(together[0], KAnonymization):
             seed = int.from_bytes(key[:8])
-            return KAnonymityStep(together[0], self.plan.middle, self.hierarchies, seed, saved)
+            # What waits is bounded for the view as a whole.
+            delta = max(together[0].k, -(-together[0].delta // shards))
+            own = together[0].model_copy(update={"delta": delta})
+            return KAnonymityStep(own, self.plan.middle, self.hierarchies, seed, saved)
         if self.view.window is None:
             raise TypeError(f"the check let {self.view.name} pass without a window")
         by_arrival = self.stream.time is None

@@ -1,0 +1,265 @@
+"""`anonymize`: the records of a stream as a DataFrame in, the records of a view out.
+
+    frame ─▶ masks ─▶ rejected │ stateful step: pack ─▶ shards ─▶ unpack │ ─▶ masks ─▶ the view
+            (columns)          └──────── only where the view has one ────┘
+
+Rules that hold here:
+- What comes out has the fields of the view and no others: nothing of the frame passes that the
+  definitions do not let pass.
+- Row-wise masks are native columns. A stateful step is an operator of Spark: grouped in a
+  batch, `transformWithState` in a stream.
+- A batch ends the stream: whatever a step still holds leaves, or is rejected. A stream goes on:
+  what is held waits in Spark's state for records to hide among.
+- Records that do not get into the view are dropped, or come with the reason and without fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, SparkSession, types
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
+
+from penstock.config.secrets import SecretFile
+from penstock.definitions import DefinitionSet, read_paths
+from penstock.definitions.anonymizers.k_anonymity import KAnonymization
+from penstock.definitions.views import schema_of
+from penstock.errors import UsageError, quote
+from penstock.masks import Chain
+from penstock.masks.spark import mask_frame, spark_type
+from penstock.pipeline.anonymizers.blueprint import Blueprint
+from penstock.pipeline.dataframes.operator import (
+    CARRIED,
+    ORDER,
+    REASON,
+    ShardOperator,
+    run_grouped,
+    run_streaming,
+)
+from penstock.pipeline.dataframes.shards import SHARD, choose_keys, pack, place, unpack
+from penstock.pipeline.records.columns import OFFSET, PERSON, PROBLEM, SUBJECT, TIME, WINDOW
+from penstock.pipeline.records.opt_outs import OptedOut, mark_refused
+
+ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
+_PARTITIONS: Final = "spark.sql.shuffle.partitions"
+_ZONE: Final = "spark.sql.session.timeZone"
+
+
+def anonymize(
+    frame: DataFrame,
+    *,
+    view: str,
+    definitions: DefinitionSet | str | Path | Sequence[str | Path],
+    key: bytes | str | Path,
+    position: str | None = None,
+    rejected: str | None = None,
+    shards: int | None = None,
+    opted_out: OptedOut | None = None,
+) -> DataFrame:
+    """Return the records of a view, of a batch or of a stream.
+
+    frame: the records of the view's stream, a column for each field, of its type. It may stream.
+    view: the name of the view.
+    definitions: files or folders of definitions, or a set of them.
+    key: what pseudonyms, tokens and noise are made with; a file of mode 0600, or the key itself.
+    position: a column of type bigint that says where a record stands in its source, for good. Masks
+        that draw chance draw by it; rejected records come with it.
+    rejected: the name of a column for the reason why a record is not in the view. Without it,
+        only records of the view come out.
+    shards: how many groups of persons are worked on side by side, in views that hold records
+        back. Left out: as many as the cluster has cores.
+    opted_out: people whose records stay out.
+    """
+    blueprint = Blueprint.find(_read_definitions(definitions), view)
+    secret = key if isinstance(key, bytes) else SecretFile(Path(key)).read()
+    _check(frame, blueprint, position, rejected)
+    records = _mark(frame, blueprint, position, opted_out)
+    before, after = blueprint.chains(secret)
+    if blueprint.plan.stateful:
+        number = _count_shards(frame, blueprint, shards)
+        records = _run_step(records, before, blueprint, secret, number, located=bool(position))
+    else:
+        records = _mask(records, before, blueprint, position, carry=(OFFSET,))
+    if after is not None:
+        identity = F.concat_ws("/", F.lit(blueprint.stream.topic), _named(OFFSET), _named(WINDOW))
+        records = _lay(records, after, identity, carry=(OFFSET,))
+    return _finish(records, blueprint, position, rejected)
+
+
+def _read_definitions(
+    given: DefinitionSet | str | Path | Sequence[str | Path],
+) -> DefinitionSet:
+    if isinstance(given, DefinitionSet):
+        return given
+    paths = [given] if isinstance(given, str | Path) else given
+    reading = read_paths(map(str, paths))
+    empty = DefinitionSet.empty()
+    return empty.change(reading.documents, locate=reading.locate, problems=reading.problems)
+
+
+def _check(
+    frame: DataFrame, blueprint: Blueprint, position: str | None, rejected: str | None
+) -> None:
+    """Refuse what would go wrong later, or silently otherwise than defined."""
+    session = frame.sparkSession
+    zone = session.conf.get(_ZONE)
+    if zone != "UTC":
+        raise UsageError(
+            f"the session's time zone is {quote(zone)}; dates would be taken for other days",
+            fix=f'spark.conf.set("{_ZONE}", "UTC")',
+        )
+    if position is not None and dict(frame.dtypes).get(position) != "bigint":
+        raise UsageError(
+            f"there is no column {quote(position)} of type bigint", fix="cast it to bigint"
+        )
+    taken = {name.lower() for name in blueprint.plan.output}
+    for name in (rejected, position if rejected is not None else None):
+        if name is not None and name.lower() in taken:
+            raise UsageError(
+                f"the view has a field {quote(name)} of its own", fix="give the column another name"
+            )
+    if not blueprint.plan.stateful or not frame.isStreaming:
+        return
+    if blueprint.view.window is not None and blueprint.stream.time is None:
+        raise UsageError(
+            f"the stream {quote(blueprint.stream.name)} does not say which field is its time",
+            fix="add time: FIELD to the stream",
+        )
+    if session.conf.get(_PROVIDER, "") != ROCKSDB:
+        raise UsageError(
+            "Spark keeps state of this kind in RocksDB only, and the session has another store",
+            fix=f'spark.conf.set("{_PROVIDER}", "{ROCKSDB}")',
+        )
+
+
+def _mark(
+    frame: DataFrame, blueprint: Blueprint, position: str | None, opted_out: OptedOut | None
+) -> DataFrame:
+    """Add what the rest needs to know of a record, before masks change its fields."""
+    stream = blueprint.stream
+    fields = [_named(name) for name in schema_of(stream)]
+    order = _named(position) if position else F.xxhash64(*fields)
+    offset = order if position else F.lit(None).cast("bigint")
+    subject = _named(stream.subject) if stream.subject else None
+    person = offset if subject is None else F.when(subject.isNotNull(), F.xxhash64(subject))
+    marked = frame.select(
+        *fields,
+        offset.alias(OFFSET),
+        person.alias(PERSON),
+        _time(blueprint).alias(TIME),
+        F.lit(None).cast("bigint").alias(SUBJECT),
+        order.alias(ORDER),
+        F.lit(None).cast("string").alias(PROBLEM),
+    )
+    return mark_refused(marked, stream, opted_out) if opted_out else marked
+
+
+def _time(blueprint: Blueprint) -> Column:
+    stream = blueprint.stream
+    if stream.time is None:
+        return F.lit(None).cast("bigint")
+    kinds = {field.name: field.type for field in stream.fields}
+    column = _named(stream.time)
+    return F.unix_millis(column) if kinds[stream.time] == "timestamp" else column
+
+
+def _mask(
+    records: DataFrame,
+    chain: Chain,
+    blueprint: Blueprint,
+    position: str | None,
+    carry: Sequence[str],
+) -> DataFrame:
+    """Lay the masks that come first over records; who has a problem is rejected."""
+    identity = None
+    if position is not None:
+        topic = F.lit(f"{blueprint.stream.topic}/")
+        identity = F.concat(topic, _named(OFFSET).cast("string"))
+    elif chain.needs_identity:
+        raise UsageError(
+            f"masks of the view {quote(blueprint.view.name)} draw chance for each record",
+            fix="pass position=, a column that names a record for good",
+        )
+    renamed = records.withColumnRenamed(PROBLEM, REASON)
+    return _lay(renamed, chain, identity, carry)
+
+
+def _lay(
+    records: DataFrame, chain: Chain, identity: Column | None, carry: Sequence[str]
+) -> DataFrame:
+    """Lay masks over records; those that were rejected before keep their reason."""
+    later = f"{REASON}:later"
+    made = mask_frame(records, chain, identity=identity, carry=(*carry, REASON), rejection=later)
+    reason = F.coalesce(_named(REASON), _named(later))
+    fields = [F.when(reason.isNull(), _named(name)).alias(name) for name in chain.output]
+    return made.select(*fields, *map(_named, carry), reason.alias(REASON))
+
+
+def _run_step(
+    records: DataFrame,
+    before: Chain,
+    blueprint: Blueprint,
+    secret: bytes,
+    shards: int,
+    *,
+    located: bool,
+) -> DataFrame:
+    session = records.sparkSession
+    keys = choose_keys(session, shards, int(session.conf.get(_PARTITIONS) or shards))
+    # Persons stay together; records about nobody in particular go anywhere.
+    who = PERSON if blueprint.stream.subject else ORDER
+    spread = records.withColumn(SHARD, place(_named(who), keys))
+    position = OFFSET if located else None
+    carry = (*CARRIED, ORDER, SHARD)
+    masked = _mask(spread, before, blueprint, position, carry)
+    fields = [*before.output, *CARRIED, ORDER, REASON, SHARD]
+    packed = pack(masked.select(*map(_named, fields)))
+    operator = ShardOperator(blueprint, secret, shards, located=located)
+    run = run_streaming if records.isStreaming else run_grouped
+    made = [
+        *(
+            types.StructField(name, spark_type(it.type))
+            for name, it in blueprint.plan.gathered.items()
+        ),
+        types.StructField(OFFSET, types.LongType()),
+        types.StructField(WINDOW, types.LongType()),
+        types.StructField(REASON, types.StringType()),
+    ]
+    return unpack(run(packed, operator), types.StructType(made))
+
+
+def _count_shards(frame: DataFrame, blueprint: Blueprint, asked: int | None) -> int:
+    """Return the number of shards; a step whose groups cannot be formed in parts has one."""
+    if not isinstance(blueprint.plan.stateful[0], KAnonymization):
+        return 1
+    if asked is None:
+        asked = _count_cores(frame.sparkSession)
+    if asked < 1:
+        raise UsageError(f"{asked} is no number of shards", fix="give 1 or more")
+    return asked
+
+
+def _count_cores(session: SparkSession) -> int:
+    partitions = int(session.conf.get(_PARTITIONS) or 1)
+    if not hasattr(session, "sparkContext"):
+        return partitions  # a session of Spark Connect does not tell
+    return min(partitions, session.sparkContext.defaultParallelism)
+
+
+def _finish(
+    records: DataFrame, blueprint: Blueprint, position: str | None, rejected: str | None
+) -> DataFrame:
+    fields = [_named(name) for name in blueprint.plan.output]
+    reason = _named(REASON)
+    if rejected is None:
+        return records.where(reason.isNull()).select(*fields)
+    # Where a published record stood would tell which one it was.
+    where = [F.when(reason.isNotNull(), _named(OFFSET)).alias(position)] if position else []
+    return records.select(*fields, *where, reason.alias(rejected))
+
+
+def _named(name: str) -> Column:
+    return F.col(f"`{name}`")
