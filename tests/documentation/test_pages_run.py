@@ -60,6 +60,16 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     "page", ["README.md", "docs/tutorial/first-hour.md", "docs/how-to/emergencies.md"]
 )
 def test_a_page_does_what_it_shows(page: str, folder: Path) -> None:
+    follow(page, folder)
+
+
+@pytest.mark.needs("java")
+def test_the_page_for_spark_jobs_does_what_it_shows(tmp_path: Path) -> None:
+    follow("docs/how-to/use-in-your-own-spark-job.md", tmp_path)
+
+
+def follow(page: str, folder: Path) -> None:
+    """Do what a page says, and compare what it prints."""
     printed = ""
     ran = compared = 0
     for block in BLOCK.finditer((ROOT / page).read_text(encoding="utf-8")):
