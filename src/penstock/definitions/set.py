@@ -86,7 +86,8 @@ class DefinitionSet:
             to_check = changed if scope is self.scope else definitions
             found += check_expressions(to_check, scope, locate)
         found += check_kinds(definitions, changed, locate)
-        found += check_misshapen(misshapen.values(), definitions, locate)
+        if misshapen:
+            found += check_misshapen(misshapen.values(), definitions, locate)
         if found:
             raise InvalidError("definitions", found)
         return DefinitionSet(definitions, references, scope)

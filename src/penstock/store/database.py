@@ -48,6 +48,8 @@ class Database:
     def __init__(self, address: Address, engine: Engine) -> None:
         self.address = address
         self.engine = engine
+        self.is_postgresql = address.path is None
+        """Whether this is PostgreSQL; otherwise it is SQLite."""
         self._writing = engine.execution_options(**{BEGIN_WRITE: True})
         self._reading = engine
         if self.is_postgresql:
@@ -73,11 +75,6 @@ class Database:
             raise
         return database
 
-    @property
-    def is_postgresql(self) -> bool:
-        """Say whether this is PostgreSQL; otherwise it is SQLite."""
-        return self.address.path is None
-
     @contextmanager
     def write(self, area: str = "store") -> Iterator[Connection]:
         """Open a transaction that writes; it is committed at the end, or undone by an error.
@@ -88,7 +85,8 @@ class Database:
         try:
             with self._writing.connect() as connection:
                 with connection.begin():
-                    self.lock(connection, area)
+                    if self.is_postgresql:
+                        self.lock(connection, area)
                     yield connection
                     committing = True
                 self._confirm(connection)

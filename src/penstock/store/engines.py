@@ -161,6 +161,6 @@ def _create_sqlite(address: Address, path: Path) -> Engine:
     def give_back(connection: FileConnection | None, record: object) -> None:
         del record
         if connection is not None:  # there is none where opening it failed
-            connection.give_back()
+            connection.in_use = False
 
     return engine

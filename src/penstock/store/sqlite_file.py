@@ -108,10 +108,6 @@ class FileConnection(sqlite3.Connection):
             self.in_use = self.files is not None and self.is_current()
             return self.in_use
 
-    def give_back(self) -> None:
-        """Use it no longer, for now."""
-        self.in_use = False
-
     def close(self) -> None:
         """Close it; a log that is not its own is left as it is."""
         with _gate:

@@ -80,16 +80,16 @@ def encode_edits(edits: Sequence[Edit], limits: EditLimits) -> dict[Key, str | N
     problems: list[Problem] = []
     encoded: dict[Key, str | None] = {}
     for edit in edits:
-        place = quote(edit.key)
         if edit.key in encoded:
-            problems.append(Problem(place, "appears twice in one change", "keep one of them"))
+            message = "appears twice in one change"
+            problems.append(Problem(quote(edit.key), message, "keep one of them"))
         encoded[edit.key] = None
         if isinstance(edit, Put):
             try:
                 _check_key(edit.key)
                 encoded[edit.key] = _encode(edit.document, limits)
             except ValueError as error:
-                problems.append(Problem(place, str(error)))
+                problems.append(Problem(quote(edit.key), str(error)))
     if problems:
         raise InvalidError("the change", problems)
     return encoded
