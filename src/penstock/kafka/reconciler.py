@@ -68,8 +68,8 @@ class ReconcileResult:
     def counts(self) -> dict[str, int]:
         """Return how much was done, as records name it."""
         return {
-            "rules_put": self.put,
-            "rules_removed": self.removed,
+            "acls_put": self.put,
+            "acls_removed": self.removed,
             "users_put": self.users_put,
             "users_removed": self.users_removed,
         }

@@ -202,8 +202,8 @@ def prune_log(dry_run: bool, as_json: bool) -> None:
             done = prune(log, retention)
             log.close()
     counts = {"denials": done.denials if done else 0, "others": done.others if done else 0}
-    data = {"pruned": not dry_run and done is not None, **counts}
-    data["before"] = done.before if done else None
+    before = done.before if done else None
+    data = {"pruned": not dry_run and done is not None, **counts, "before": before}
 
     def render(target: Console) -> None:
         if done is None:

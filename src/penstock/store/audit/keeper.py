@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Final, Self
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
 
 from penstock.config.sections.store import AuditSettings
 from penstock.errors import PenstockError
@@ -31,14 +33,12 @@ _log = get_logger("audit")
 
 
 class AuditKeeper:
-    """Looks at a log every so often and prunes what is due, in a thread, while it is entered."""
+    """Looks at a log every so often and prunes what is due."""
 
     def __init__(self, log: AuditLog, settings: AuditSettings) -> None:
         self._log = log
         self._retention = Retention.of(settings)
         self._every = settings.prune_every
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="audit-keeper", daemon=True)
 
     def look(self) -> int:
         """Prune if enough is due; return how many entries went."""
@@ -61,18 +61,25 @@ class AuditKeeper:
         waited = float("inf") if last is None else time.time() - last.entry.time / 1e6
         return due.count >= MANY or waited >= LONGEST_WAIT
 
-    def _run(self) -> None:
-        while not self._stop.wait(self._every):
+    def run(self, stop: threading.Event) -> None:
+        """Look every so often until told to stop."""
+        while not stop.wait(self._every):
             try:
                 self.look()
             except PenstockError as error:
                 FAILURES.inc()
                 _log.error("the audit log was not pruned; trying again later", error=error)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
+@contextmanager
+def keep_pruned(log: AuditLog, settings: AuditSettings) -> Iterator[None]:
+    """Prune a log in a thread for as long as the block lasts."""
+    stop = threading.Event()
+    keeper = AuditKeeper(log, settings)
+    thread = threading.Thread(target=keeper.run, args=(stop,), name="audit-keeper", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()

@@ -167,7 +167,7 @@ def _survivors(before: int, read_page: Pages) -> Iterator[_Piece]:
     last = -1
     while page := read_page(last + 1, PAGE):
         for one in page:
-            if not isinstance(one.seq, int) or one.seq >= before:
+            if one.seq >= before:
                 return
             leaf = one.leaf_hash() or bytes(HASH_SIZE)
             yield _Piece(one.seq, 0, leaf, one.hashes)

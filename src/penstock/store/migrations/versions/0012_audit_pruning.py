@@ -60,7 +60,7 @@ def _guard_postgresql() -> None:
         " FOR EACH STATEMENT EXECUTE FUNCTION audit_entries_refuse()"
     )
     op.execute(
-        "CREATE FUNCTION audit_entries_prune() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        "CREATE FUNCTION audit_entries_prune() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"  # noqa: S608
         f" IF EXISTS (SELECT 1 FROM gone WHERE NOT EXISTS ({_ALLOWED} AND gone.seq < p.before))"
         f" THEN RAISE EXCEPTION '{_REFUSAL}'; END IF; RETURN NULL; END $$"
     )
