@@ -21,6 +21,7 @@ from penstock.store.definitions.checked import CheckedDefinitions
 from penstock.store.definitions.history import Definitions
 from penstock.store.definitions.snapshots import Snapshot, Update
 from penstock.store.follower import StaleError, Status
+from tests.support.gateway.replication import until
 from tests.support.store.installation import FileStore
 
 
@@ -97,13 +98,10 @@ def test_a_lease_that_runs_out_between_two_looks_is_looked_at_again(
         assert feed.rules.fresh_until > 0
         feed.follower.runs_out = 1
         feed.background.start(feed.feed.watch_lease())
-        while feed.follower.runs_out:
-            await asyncio.sleep(0.01)
+        await until(lambda: not feed.follower.runs_out)
         assert feed.rules.fresh_until == 0.0, "who cannot know denies"
         seen = feed.follower.looks
-        async with asyncio.timeout(20):
-            while feed.follower.looks == seen or not feed.rules.fresh_until:
-                await asyncio.sleep(0.01)
+        await until(lambda: feed.follower.looks > seen and feed.rules.fresh_until > 0)
         await feed.background.cancel()
 
     asyncio.run(run())
