@@ -165,8 +165,10 @@ def _find_bound(
 ) -> int | None:
     """Find the first entry that may stay by age and by number; None: none of them may."""
     chosen = sa.select(entries.c.seq).where(of)
-    newest = chosen.order_by(entries.c.seq.desc()).offset(most - 1).limit(1)
-    by_number = connection.scalar(newest) or 0
+    by_number = 0
+    if read_tip(connection).size > most:  # else the search would read the whole log for nothing
+        newest = chosen.order_by(entries.c.seq.desc()).offset(most - 1).limit(1)
+        by_number = connection.scalar(newest) or 0
     young = chosen.where(entries.c.seq >= by_number, entries.c.time >= cutoff)
     found: int | None = connection.scalar(young.order_by(entries.c.seq).limit(1))
     return found
