@@ -29,7 +29,7 @@ DENIALS = (
     "busy",
     "will",
     "policy",
-    "detector",
+    "no_leader",
     "event",
 )
 

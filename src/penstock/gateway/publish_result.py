@@ -12,11 +12,11 @@ class PublishOutcome(StrEnum):
 
     ACCEPTED = ""
     DENIED = "policy"
-    NO_LEADER = "detector"
+    NO_LEADER = "no_leader"
     """No gateway detects events, or none that does can be reached."""
     INVALID_EVENT = "event"
     """The payload cannot be evaluated."""
-    NO_ANSWER = "untold"
+    NO_ANSWER = "no_answer"
     """The leader has got the request and has not responded: it may have taken effect."""
     AWAITING_LEADER = "awaiting_leader"
     """Replicated state may be out of date: the caller waits for the leader and retries."""

@@ -1,7 +1,7 @@
 """How a client's CONNECT becomes the gateway's, and the broker's CONNACK the client's.
 
 Rules that hold here:
-- Towards the broker it is always MQTT 5. What 3.1.1 means by "clean session" (MQTT3 3.1.2.4)
+- Towards the broker it is always MQTT 5. What 3.1.1 means by "clean session" (MQTT3.1.1 3.1.2.4)
   is said as clean start and session expiry (MQTT5 3.1.2.4, 3.1.2.11.2); its missing receive
   maximum is the gateway's limit.
 - The gateway uses no topic aliases towards either side, and expands those of clients.

@@ -40,7 +40,7 @@ SINGLE: Final = 1000
 """Up to this many ACLs each has an entry of its own."""
 _BATCH: Final = 10_000
 
-for name in ("rules_put", "rules_removed", "users_put", "users_removed"):
+for name in ("acls_put", "acls_removed", "users_put", "users_removed"):
     allow_detail(name, Detail.COUNT)
 
 

@@ -11,6 +11,8 @@ Rules that hold here:
 - A change counts as done when the cluster has it, what is removed at each of its brokers;
   until then it is reported as pending.
 - What is taken away goes first. What is given follows, and only if all of that worked.
+- A store that is set back is compared with what is remembered outside it: what its lost epochs
+  gave is taken back from the cluster.
 - Nothing is changed at the cluster before the audit log has it, where one is kept.
 - What the cluster has is looked at before it is changed: it is never guessed.
 - Users that Penstock owns have exactly the ACLs that are wanted. ACLs of others are shown,
@@ -26,7 +28,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from penstock.config.sections.brokers import KafkaSettings
-from penstock.errors import PenstockError, UsageError
+from penstock.errors import PenstockError
 from penstock.kafka.acls import WantedAccess
 from penstock.kafka.audit import AccessAudit
 from penstock.kafka.cluster import PRINCIPAL, Cluster
@@ -37,6 +39,7 @@ from penstock.kafka.drift import (
     compare_users,
     find_undeclared,
 )
+from penstock.kafka.memory import ClusterMemory, ReachedFile
 from penstock.kafka.revocation import confirm_revoked
 from penstock.store.database import Database
 from penstock.store.definitions.checked import CheckedDefinitions
@@ -68,8 +71,8 @@ class ReconcileResult:
     def counts(self) -> dict[str, int]:
         """Return how much was done, as records name it."""
         return {
-            "rules_put": self.put,
-            "rules_removed": self.removed,
+            "acls_put": self.put,
+            "acls_removed": self.removed,
             "users_put": self.users_put,
             "users_removed": self.users_removed,
         }
@@ -95,6 +98,7 @@ class Reconciler:
         *,
         own: Iterable[str],
         audit: AccessAudit | None = None,
+        memory: ReachedFile | None = None,
     ) -> None:
         self._definitions = definitions
         self._users = users
@@ -103,8 +107,7 @@ class Reconciler:
         self._own = frozenset(own)
         self._audit = audit
         self._ordered = False
-        # What the cluster has, if this very object brought it there: saves reading it again.
-        self._had: Snapshot | None = None
+        self._memory = ClusterMemory(definitions.definitions, users, self._own, memory)
 
     def compare(self) -> Drift:
         """Return how the whole cluster differs from the definitions; change nothing."""
@@ -131,7 +134,7 @@ class Reconciler:
         full = True
         while not stop.wait(pause or LOOK_SECONDS):
             try:
-                full = full or self._is_set_back()
+                full = self._memory.is_set_back() or full
                 if not full and not pause and not self.is_behind():
                     continue
                 done = self.repair() if full else self.follow_up()
@@ -152,26 +155,6 @@ class Reconciler:
         if (progress.epoch, progress.mark) != (snapshot.epoch, snapshot.mark):
             return True
         return bool(self._users.pending())
-
-    def _is_set_back(self) -> bool:
-        """Say whether the store tells another history than the cluster was brought to here.
-
-        Its own note of what the cluster has is then as old as the rest of it.
-        """
-        had = self._had
-        if had is None or self._users.progress().mark == had.mark:
-            return False
-        try:
-            if self._definitions.definitions.snapshot_at(had.epoch).mark == had.mark:
-                return False
-        except UsageError:
-            pass  # it has no such epoch
-        _log.warning("the store was set back to another history", epoch=had.epoch)
-        # Users of then may be at the cluster, and the store does not know of them any more.
-        users = {key.name for key in had.documents if key.kind == "user"}
-        self._users.register(users - self._own)
-        self._had = None
-        return True
 
     def progress(self) -> Progress:
         """Return the epoch that the cluster has, and what stands in the way of the next."""
@@ -196,6 +179,7 @@ class Reconciler:
         """Do the work, and record how it ended if there was any, or if it failed before."""
         self._ordered = False
         failed = self._users.progress().attempts > 0
+        self._memory.is_set_back()
         try:
             done = act(holding)
         except PenstockError as error:
@@ -219,7 +203,7 @@ class Reconciler:
             identity = cluster.identity()
             while True:
                 snapshot, definitions = self._definitions.current()
-                before = self._reached(identity)
+                before = self._memory.recall(identity)
                 if before is None:
                     # Another cluster, another history, or none yet: nothing can be built on.
                     done.add(self._repair_with(cluster, identity, holding, prune=False))
@@ -267,20 +251,7 @@ class Reconciler:
 
     def _complete(self, holding: Holding, identity: str, snapshot: Snapshot) -> None:
         holding.complete(identity, snapshot.epoch, snapshot.mark)
-        self._had = snapshot
-
-    def _reached(self, identity: str) -> Snapshot | None:
-        """Return the definitions that this cluster has, if that is known."""
-        progress = self._users.progress()
-        if progress.cluster != identity or progress.epoch < 0:
-            return None
-        if self._had is not None and self._had.mark == progress.mark:
-            return self._had
-        try:
-            snapshot = self._definitions.definitions.snapshot_at(progress.epoch)
-        except UsageError:
-            return None
-        return snapshot if snapshot.mark == progress.mark else None
+        self._memory.remember(snapshot)
 
     def _compare_all(
         self, cluster: Cluster, wanted: WantedAccess, kept: dict[str, KafkaUser]
@@ -389,4 +360,5 @@ def open_reconciler(
         CredentialVault.open(settings.key),
         own=[settings.user],
         audit=audit,
+        memory=ReachedFile(settings.key.path.with_suffix(".reached")),
     )

@@ -29,8 +29,8 @@ BEHIND: Final = gauge(
 FAILURES: Final = counter(
     "penstock_kafka_failures", "Attempts to bring Kafka up to date that failed."
 ).plain
-RULES: Final = counter(
-    "penstock_kafka_rules", "ACLs of users changed at Kafka.", change=("put", "removed")
+ACLS: Final = counter(
+    "penstock_kafka_acls", "ACLs of users changed at Kafka.", change=("put", "removed")
 )
 USERS: Final = counter(
     "penstock_kafka_users", "Logins of users changed at Kafka.", change=("put", "removed")
@@ -52,8 +52,8 @@ def run_watch(
         EPOCH.set(done.epoch)
         BEHIND.set(0)
         for metric, change, count in (
-            (RULES, "put", done.put),
-            (RULES, "removed", done.removed),
+            (ACLS, "put", done.put),
+            (ACLS, "removed", done.removed),
             (USERS, "put", done.users_put),
             (USERS, "removed", done.users_removed),
         ):

@@ -205,7 +205,7 @@ def _check_flags(cursor: Cursor, flags: int, version: int) -> None:
 def _read_will(cursor: Cursor, flags: int, version: int) -> Will:
     properties = read_properties(cursor, WILL) if version == V5 else NO_PROPERTIES
     topic = cursor.text("will topic")
-    if not topic or "#" in topic or "+" in topic:  # MQTT5 3.1.3.3
+    if not topic or "#" in topic or "+" in topic:  # MQTT5 3.1.3.3, 4.7.1
         raise TopicNameError("CONNECT: will topic is empty or holds a wildcard")
     payload = cursor.binary("will payload")
     return Will(topic, payload, (flags & _WILL_QOS) >> 3, bool(flags & _WILL_RETAIN), properties)

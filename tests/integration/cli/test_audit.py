@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -214,6 +215,38 @@ def test_a_database_set_back_is_found_with_the_anchor(run: Run, tmp_path: Path) 
     code, out, _ = run("verify")
     assert code == 1
     assert "the log ends at 4 entries, but a signed head says that there were 5" in out
+
+
+def test_pruning(run: Run, tmp_path: Path) -> None:
+    Path("penstock.yaml").write_text("audit: {denials_keep: 30d}\n")
+    assert run("prune") == (0, "nothing is due\n", "")
+    settings = configuration()
+    long_ago = int((time.time() - 40 * 86_400) * 1e6)
+    with open_database(settings) as database:
+        log = AuditLog.open(database, settings.audit.signing_key)
+        outcomes = (Outcome.DENIED, Outcome.ALLOWED, Outcome.DENIED)
+        log.append([Entry.make("x", one, at=long_ago) for one in outcomes])
+        log.close()
+    kept = tmp_path / "kept.json"
+    kept.write_text(run("head")[1])
+    record(("decision.read", Outcome.DENIED, "bob"))
+    code, out, _ = run("prune", "--dry-run", "--json")
+    due = {"pruned": False, "denials": 2, "others": 0, "before": 4}
+    assert (code, json.loads(out)) == (0, due)
+    assert len(objects(run("tail", "--json")[1])) == 5
+    assert run("prune")[1].startswith("2 denials and 0 other entries were pruned")
+    left = [(one["seq"], one["kind"]) for one in objects(run("tail", "--json")[1])]
+    assert [seq for seq, _ in left] == [0, 2, 4, 5]
+    assert left[-1][1] == "audit.pruned"
+    code, out, _ = run("verify", "--head", str(kept))
+    assert (code, "entries before 4 were pruned, as signed; 2 of them are left" in out) == (0, True)
+    assert json.loads(run("verify", "--json")[1])["pruned"] == 4
+    assert run("prove", "2")[0] == 0
+    code, _, err = run("prove", "1")
+    assert (code, "entry 1 of the audit log was pruned; entry 5 says so" in err) == (2, True)
+    assert run("prove", "--since", str(kept))[0] == 0
+    tamper("DELETE FROM audit_entries WHERE seq=2")
+    assert run("verify")[0] == 1
 
 
 @pytest.mark.usefixtures("recorded")

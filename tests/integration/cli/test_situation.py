@@ -92,7 +92,7 @@ def gateway(run: Run) -> Iterator[DetectionStore]:
 
 def _detect(database: Database) -> DetectionStore:
     store = DetectionStore(database, "test", seconds=300)
-    store.claim()
+    store.acquire()
     steps = [
         DetectedTransition(AT, "covid", "patient-1", None, "Suspected", "Symptom"),
         DetectedTransition(

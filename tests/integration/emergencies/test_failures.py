@@ -165,7 +165,7 @@ def _take_over(gateway: GatewayThread, usurper: DetectionStore) -> bool:
         detection.writer._store.release()
 
     gateway.call(stop)
-    if usurper.claim().holder != usurper.holder:
+    if usurper.acquire().holder != usurper.holder:
         return False
     wait_until(lambda: not gateway.do(detection.is_alive))
     return True

@@ -15,9 +15,12 @@ from penstock.components import MosquittoServer
 from penstock.config import Config
 from penstock.model.document import Document
 from penstock.mqtt import RequestedSubscription, Suback, Subscribe
-from penstock.store.audit.entry import Entry
+from penstock.store.audit.entry import Entry, Outcome
+from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.audit.reader import read_after
+from penstock.store.audit.signatures import anchor_path, load_head
+from penstock.store.audit.verification import verify
 from penstock.store.database import Database
 from penstock.store.definitions.checked import CheckedDefinitions
 from penstock.store.definitions.history import Definitions
@@ -30,6 +33,9 @@ pytest_plugins = ("tests.support.gateway.fixtures",)
 
 PATIENTS = 3_000
 SECONDS = 4
+
+
+LONG_AGO = int((time.time() - 40 * 86_400) * 1e6)
 
 
 def login(gateway: GatewayThread, client: str) -> RawClient:
@@ -96,6 +102,9 @@ def test_one_client_without_rights_neither_fills_the_log_nor_takes_others_their_
                 ask_for_all(attacker)
             alice.subscribe(f"ward/patient-{second}/bob-smith")
             officer.publish(f"!RESERVE/lab/{second}{{care}}", qos=1)
+            if second == SECONDS - 1:
+                officer.publish("!PBAC/SET/auto_persist", b"false", qos=1)
+                officer.publish("!RESERVE/tried{care}", qos=1)
             # Each second's denials are written at its end.
             time.sleep(max(0.0, started + 1.1 - time.monotonic()))
         port = ward.config
@@ -112,9 +121,43 @@ def test_one_client_without_rights_neither_fills_the_log_nor_takes_others_their_
         for second in range(SECONDS)
     )
     commands = [it for it in entries if it.kind == "definitions.changed"]
-    assert [it.actor for it in commands] == [people.person("officer")] * SECONDS
+    assert [it.actor for it in commands] == [people.person("officer")] * (SECONDS + 1)
+    # What was only tried out changed what this gateway enforces: nobody's flood hides it.
+    tried = [(it.actor, it.outcome) for it in entries if it.kind == "command.done"]
+    assert tried == [(people.person("officer"), "done")]
     # Nobody is named, in no field of any entry.
     text = repr(entries)
     assert [
         it for it in ("bob", "smith", "meyer", "mallory", "officer", "ward") if it in text
     ] == []
+
+
+def test_a_running_gateway_prunes_what_a_flood_left_and_keeps_the_commands(
+    broker: MosquittoServer, tmp_path: Path
+) -> None:
+    audit = {"denials_keep": "30d", "denials_entries": 1000, "prune_every": "1s"}
+    config = write_config(tmp_path, broker.port, {"filtering": {"mode": "subscribe"}}, audit=audit)
+    config.data.mkdir(parents=True, exist_ok=True)
+    with Database.open(config.store.connection_url()) as database:
+        log = AuditLog.open(database, config.audit.signing_key)
+        changed = Entry.make("definitions.changed", Outcome.DONE, at=LONG_AGO, epoch=1)
+        denied = Entry.make("delivery.denied", Outcome.DENIED, at=LONG_AGO)
+        log.append([changed, *[denied] * 30_000, changed, *[denied] * 9_000, changed])
+        log.close()
+        with run_gateway(
+            tmp_path, broker.port, {"filtering": {"mode": "subscribe"}}, audit=audit
+        ) as gateway:
+            deadline = time.monotonic() + 60
+            while "delivery.denied" in [it.kind for it in recorded(config)]:
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
+            with RawClient(gateway.port) as ada:
+                ada.connect("ada")
+                ada.publish("!RESERVE/lab{care}", qos=1)
+        kinds = [it.kind for it in recorded(config)]
+        changed_once_more = ["audit.pruned", "audit.pruned", "definitions.changed"]
+        assert kinds == ["audit.started", *["definitions.changed"] * 3, *changed_once_more]
+        kept = [load_head(anchor_path(config.audit.signing_key.path))]
+        verdict = verify(database, log.signer.public_keys, kept=kept)
+        assert verdict.ok, verdict.findings
+        assert (verdict.pruned, verdict.survivors) == (39_004, 4)

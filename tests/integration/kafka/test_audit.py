@@ -54,8 +54,8 @@ def test_commands_and_what_they_change_are_recorded(officer: Officer) -> None:
     assert short(entries[0]) == ("command", "done", "add-user", None)
     assert short(entries[-1]) == ("reconciled", "done", None, None)
     assert entries[-1]["details"] == {
-        "rules_put": 2,
-        "rules_removed": 0,
+        "acls_put": 2,
+        "acls_removed": 0,
         "users_put": 1,
         "users_removed": 0,
     }

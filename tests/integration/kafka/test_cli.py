@@ -131,7 +131,7 @@ def test_differences_are_shown_and_mended(folder: Path) -> None:
         list(cluster.create_acls([("carl", Acl("topic", "literal", "desk", "read"))]))
     found = run(folder, "rbac", "diff", code=1).stdout
     assert "- carl: allow read topic desk" in found
-    assert ask(folder, "rbac", "repair")["rules_removed"] == 1
+    assert ask(folder, "rbac", "repair")["acls_removed"] == 1
     assert acls_of(folder, "carl") == FRONT
 
 

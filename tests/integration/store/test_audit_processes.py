@@ -123,6 +123,53 @@ def test_killed_processes_leave_whole_batches_and_a_good_log(url: str, key: Path
         assert all(places == list(range(7)) for at, places in found.items() if at[0] != OTHER)
 
 
+# Appends and prunes in turn, for ever; says so before each pruning and after it.
+PRUNE = """
+import sys, time
+from pathlib import Path
+from penstock.config.secrets import SecretFile
+from penstock.store.audit import AuditLog, Entry, Outcome, Retention, prune
+from penstock.store.database import Database
+
+with Database.open(sys.argv[1]) as database:
+    log = AuditLog.open(database, SecretFile(Path(sys.argv[2])))
+    retention = Retention(1e9, 30, 1e9, 20, hold=0)
+    while True:
+        log.append(
+            [
+                Entry.make("x", Outcome.DENIED if n % 3 else Outcome.ALLOWED, at=1)
+                for n in range(40)
+            ]
+        )
+        print("about to prune", flush=True)
+        prune(log, retention, step=15)
+        print("pruned", flush=True)
+"""
+
+
+def test_a_pruning_that_is_killed_leaves_a_log_that_verifies(url: str, key: Path) -> None:
+    draw = random.Random(5)
+    with Database.open(url) as database:
+        for _ in range(scaled(6)):
+            process = subprocess.Popen(
+                [sys.executable, "-c", PRUNE, url, str(key)],
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            assert process.stdout is not None
+            for _ in range(draw.randint(1, 6)):
+                assert process.stdout.readline()
+            time.sleep(draw.uniform(0.0, 0.03))
+            process.kill()
+            process.wait()
+            log = AuditLog.open(database, SecretFile(key))
+            head = log.append([Entry.make("test.after", Outcome.DONE)])
+            verdict = verify(database, log.signer.public_keys, kept=[head])
+            assert verdict.ok, verdict.findings
+            log.close()
+        assert verdict.pruned > 0
+
+
 @pytest.mark.needs("postgresql")
 def test_a_database_that_goes_down_is_waited_for() -> None:
     server = PostgresServer()

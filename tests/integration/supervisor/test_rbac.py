@@ -126,7 +126,7 @@ def test_kafka_follows_under_the_supervisor(house: House) -> None:
     _until(lambda: house.acls() == 2)
     _until(lambda: house.figure("penstock_kafka_epoch") == 1)
     assert house.figure("penstock_kafka_behind") == 0
-    assert house.figure('penstock_kafka_rules_total{change="put"}') == 2
+    assert house.figure('penstock_kafka_acls_total{change="put"}') == 2
     # What was killed comes back, and goes on with what has changed meanwhile.
     os.kill(house.part()["pid"], signal.SIGKILL)
     house.declare()

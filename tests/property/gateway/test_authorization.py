@@ -371,6 +371,8 @@ def compare(world: World, probes: list[Probe]) -> None:
                 assert (decision.properties is not None) == (expected and held.active)
                 if held.active:
                     compare_refusal(decision, told)
+                else:
+                    compare_paused(decision, authorizer, request._replace(subscription=held))
                 SEEN["delivered" if expected and held.active else "held back"] += 1
                 SEEN["paused"] += not held.active
         write(checks, authorizer, world, sessions[user], request, Asked(who, patient, None))
@@ -415,6 +417,15 @@ def compare_refusal(decision: DeliveryDecision, told: Explanation) -> None:
     if decision.properties is None:
         assert decision.refusal.rule == told.rule
         assert (decision.refusal.why == "policy") == (told.part in BY_POLICY)
+
+
+def compare_paused(
+    decision: DeliveryDecision, authorizer: Authorizer, request: AccessRequest
+) -> None:
+    """A subscription that is paused is refused by purposes, and no policy is named for it."""
+    told = authorizer.explain(request)
+    assert (told.allowed, told.part) == (False, Part.SUBSCRIPTION)
+    assert (decision.refusal.why, decision.refusal.rule) == ("purpose", told.rule)
 
 
 def make_stamp(checks: Checks, message: PurposeSet | None, publisher: str) -> Pairs:

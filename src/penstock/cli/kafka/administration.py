@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,7 @@ def open_officer(*, service: str | None = None) -> Iterator[Administration]:
     `service` works by itself, and stands in the audit log instead of who started it.
     """
     from penstock.kafka import AccessAudit, open_administration
+    from penstock.store.audit.keeper import keep_pruned
     from penstock.store.audit.log import AuditLog
     from penstock.store.audit.pseudonyms import Pseudonyms
     from penstock.store.definitions.checked import CheckedDefinitions, recorder
@@ -37,9 +38,11 @@ def open_officer(*, service: str | None = None) -> Iterator[Administration]:
 
     settings = configuration()
     configure(level=settings.log.level, style=settings.log.format if service else "console")
-    with open_database(settings) as database:
+    with open_database(settings) as database, ExitStack() as stack:
         log = AuditLog.open(database, settings.audit.signing_key)
         people = Pseudonyms.open(settings.audit.pseudonym_key)
+        if service:
+            stack.enter_context(keep_pruned(log, settings.audit))
         who = people.service(service) if service else people.person(actor())
         try:
             definitions = CheckedDefinitions(Definitions(database), recorder(log, people))
@@ -98,8 +101,8 @@ def show_done(
     """Say what a command did."""
     data = {
         "epoch": done.epoch,
-        "rules_put": done.put,
-        "rules_removed": done.removed,
+        "acls_put": done.put,
+        "acls_removed": done.removed,
         "users_put": done.users_put,
         "users_removed": done.users_removed,
         **(more or {}),

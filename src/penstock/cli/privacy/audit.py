@@ -1,7 +1,8 @@
-"""`penstock audit`: read, verify and prove the audit log.
+"""`penstock audit`: read, verify, prove and prune the audit log.
 
 Rules that hold here:
-- Nothing here needs the private key; the public keys next to it, or given ones, suffice.
+- Only pruning needs the private key: for all else the public keys next to it, or given ones,
+  suffice.
 - Which keys to believe never comes from what is checked.
 - Exit codes: 0 fine, 1 not as it was signed, 2 wrong usage, 3 something is unavailable.
 """
@@ -9,11 +10,9 @@ Rules that hold here:
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,27 +20,26 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from penstock.cli.output import console, json_option, print_json, show
-from penstock.cli.privacy.rule_names import find_names
+from penstock.cli.output import json_option, print_json, show
+from penstock.cli.privacy.audit_tail import tail
 from penstock.cli.session import configuration, open_database
 from penstock.config import Config
 from penstock.errors import UsageError, quote
-from penstock.store.audit.entry import CODE, Outcome
 from penstock.store.audit.errors import TamperedError
+from penstock.store.audit.log import AuditLog, note_witness
 from penstock.store.audit.proofs import (
     check_proof,
     embedded_keys,
     prove_consistency,
     prove_inclusion,
 )
-from penstock.store.audit.pseudonyms import Pseudonyms
-from penstock.store.audit.reader import Filter, Recorded, newest_head, read_after, read_last
+from penstock.store.audit.pruning import Retention, plan_pruning, prune
+from penstock.store.audit.reader import newest_head
 from penstock.store.audit.signatures import Head, PublicKeys, anchor_path, load_head, public_path
-from penstock.store.audit.verification import AuditVerdict, verify
+from penstock.store.audit.verdict import AuditVerdict
+from penstock.store.audit.verification import verify
 from penstock.store.database import Database
 
-POLL_SECONDS = 0.25
-TAIL_LIMIT = 10_000
 PROOF_LIMIT = 1_000_000
 
 public_keys_option = click.option(
@@ -55,7 +53,10 @@ public_keys_option = click.option(
 
 @click.group("audit")
 def command() -> None:
-    """Read, verify and prove the audit log."""
+    """Read, verify, prove and prune the audit log."""
+
+
+command.add_command(tail)
 
 
 @contextmanager
@@ -70,149 +71,6 @@ def _opened(keys_file: Path | None) -> Iterator[tuple[Config, Database, PublicKe
 
 def _own_keys(settings: Config) -> Path:
     return public_path(settings.audit.signing_key.path)
-
-
-# --- reading ---------------------------------------------------------------------------------
-
-
-@command.command()
-@click.option(
-    "-n",
-    "--lines",
-    type=click.IntRange(0, TAIL_LIMIT),
-    default=20,
-    show_default=True,
-    help="How many of the last entries to show.",
-)
-@click.option("-f", "--follow", is_flag=True, help="Go on with new entries as they come.")
-@click.option("--kind", "kinds", multiple=True, help="Only events of this kind; repeatable.")
-@click.option(
-    "--outcome",
-    "outcomes",
-    multiple=True,
-    type=click.Choice([one.value for one in Outcome]),
-    help="Only events that ended so; repeatable.",
-)
-@click.option("--person", "name", help="Only entries about or by this person; needs the key.")
-@click.option("--names", is_flag=True, help="Show the names of rules; needs the key.")
-@json_option
-def tail(
-    *,
-    lines: int,
-    follow: bool,
-    kinds: tuple[str, ...],
-    outcomes: tuple[str, ...],
-    name: str | None,
-    names: bool,
-    as_json: bool,
-) -> None:
-    """Show the last entries. With --json, each is one line.
-
-    People and the names of rules appear as pseudonyms. With --person NAME the pseudonyms of the
-    name are computed with the pseudonym key, and only entries that hold one of them are shown.
-    With --names those of all rules that were defined when an entry was made are computed, and
-    the rules are shown by their names.
-    """
-    for kind in kinds:
-        if not CODE.fullmatch(kind):
-            raise UsageError(f"{quote(kind)} is no kind of event", fix="write like decision.read")
-    settings = configuration()
-    key = Pseudonyms.load(settings.audit.pseudonym_key) if names or name is not None else None
-    people = () if key is None or name is None else key.all_of(name)
-    only = Filter(kinds, [Outcome(one) for one in outcomes], people)
-    with open_database(settings) as database:
-        with database.read() as connection:
-            newest = read_last(connection, 1)
-            found = read_last(connection, lines, only) if lines else []
-        if not as_json:
-            _announce(expected=bool(found) or follow, any_at_all=bool(newest))
-        shown = _Shown(database, key if names else None, as_json=as_json)
-        shown.print(found)
-        if follow:
-            _follow(shown, newest[0].seq if newest else -1, only)
-
-
-def _follow(shown: _Shown, seq: int, only: Filter) -> None:
-    database = shown.database
-    while True:
-        with database.read() as connection:
-            newest = read_last(connection, 1)
-            found = read_after(connection, seq, only=only)
-        shown.print(found)
-        if found:
-            seq = found[-1].seq
-        elif newest:
-            # Nothing of what we look for up to here: the next look begins behind it.
-            seq = max(seq, newest[0].seq)
-        time.sleep(POLL_SECONDS)
-
-
-class _Shown:
-    """Prints entries, with the names of rules where a key is given."""
-
-    def __init__(self, database: Database, key: Pseudonyms | None, *, as_json: bool) -> None:
-        self.database = database
-        self._key = key
-        self._as_json = as_json
-
-    def print(self, found: list[Recorded]) -> None:
-        """Print entries, one on a line."""
-        names = {} if self._key is None else find_names(self.database, self._key, found)
-        target = console()
-        for one in found:
-            try:
-                rule = names.get(one.entry.rule or "", one.entry.rule)
-                line = _document(one, rule) if self._as_json else _line(one, rule)
-            except (ValueError, TypeError, OverflowError):
-                raise TamperedError(
-                    f"entry {one.seq} is unreadable", fix="run `penstock audit verify`"
-                ) from None
-            if self._as_json:
-                print_json(line)
-            else:
-                target.print(line, soft_wrap=True)
-        sys.stdout.flush()
-
-
-_COLOURS = {"allowed": "green", "denied": "red", "failed": "bold red"}
-_HEADER = f"{'entry':>8}  {'time':<24}  {'outcome':<7}  event"
-
-
-def _announce(*, expected: bool, any_at_all: bool) -> None:
-    """Say what the columns are, or that there is nothing to show."""
-    if expected:
-        console().print(Text(_HEADER, "bold dim"))
-    else:
-        console().print("no entries that fit" if any_at_all else "no entries yet")
-
-
-def _document(one: Recorded, rule: str | None) -> dict[str, Any]:
-    """Return an entry for machines; proofs keep the number that was signed."""
-    return one.as_document() | {"time": _moment(one.entry.time, "microseconds"), "rule": rule}
-
-
-def _line(one: Recorded, rule: str | None) -> Text:
-    entry = one.entry
-    parts = [
-        Text(f"{one.seq:>8}", "dim"),
-        Text(_moment(entry.time)),
-        Text(f"{entry.outcome:<7}", _COLOURS.get(entry.outcome, "")),
-        Text(entry.kind),
-    ]
-    named = {"actor": entry.actor, "subject": entry.subject, "rule": rule}
-    named |= {"epoch": entry.epoch} | json.loads(entry.details)
-    parts += [Text(f"{name}={value}", "dim") for name, value in named.items() if value is not None]
-    line = Text("  ").join(parts)
-    if not line.plain.isprintable():
-        # Nothing that was appended holds control characters; what was put in later may.
-        raise ValueError
-    return line
-
-
-def _moment(microseconds: int, precision: str = "milliseconds") -> str:
-    # Whole numbers throughout: seconds as a float would blur the last digit.
-    moment = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=microseconds)
-    return moment.isoformat(timespec=precision).replace("+00:00", "Z")
 
 
 # --- verifying -------------------------------------------------------------------------------
@@ -250,6 +108,8 @@ def verify_log(
         "size": verdict.size,
         "root": verdict.root.hex(),
         "heads": verdict.heads,
+        "pruned": verdict.pruned,
+        "survivors": verdict.survivors,
         "first_bad": verdict.first_bad,
         "findings": [
             {"message": one.message, "entry": one.entry, "until": one.until}
@@ -265,6 +125,9 @@ def _draw(target: Console, verdict: AuditVerdict) -> None:
     if verdict.ok:
         words = f"{verdict.size} entries are as they were signed ({verdict.heads} signed heads)"
         target.print(Text.assemble(("ok: ", "bold green"), words))
+        if verdict.pruned:
+            left = f"; {verdict.survivors} of them are left" if verdict.survivors else ""
+            target.print(f"entries before {verdict.pruned} were pruned, as signed{left}")
         return
     target.print(Text("the audit log is not as it was signed", "bold red"))
     for one in verdict.findings:
@@ -278,9 +141,14 @@ def _draw(target: Console, verdict: AuditVerdict) -> None:
 @command.command()
 @json_option
 def head(as_json: bool) -> None:
-    """Print the newest signed head, to keep it in a place out of the database's reach."""
+    """Print the newest signed head, to keep it in a place out of the database's reach.
+
+    The database notes its size, so that pruning leaves what connects it with the log.
+    """
     with open_database() as database:
-        _print_document(_newest(database).as_document(), as_json=as_json)
+        found = _newest(database)
+        note_witness(database, f"head {found.size}", found)
+    _print_document(found.as_document(), as_json=as_json)
 
 
 def _newest(database: Database) -> Head:
@@ -306,6 +174,46 @@ def keys(as_json: bool) -> None:
         print_json([{"key": one, "pem": found.pem(one)} for one in found.ids])
     else:
         print(found.pem(), end="")
+
+
+# --- pruning ---------------------------------------------------------------------------------
+
+
+@command.command("prune")
+@click.option("--dry-run", is_flag=True, help="Say what is due, and change nothing.")
+@json_option
+def prune_log(dry_run: bool, as_json: bool) -> None:
+    """Remove entries that are older or more than the settings keep; needs the signing key.
+
+    `audit.keep` and `audit.entries` are for grants, commands and changes, `audit.denials_keep`
+    and `audit.denials_entries` for denials. A signed entry says what was pruned, and `penstock
+    audit verify` goes on proving the rest. Running gateways do the same by themselves.
+    """
+    settings = configuration()
+    retention = Retention.of(settings.audit)
+    with open_database(settings) as database:
+        if newest_head(database) is None:
+            done = None
+        elif dry_run:
+            with database.read() as connection:
+                done = plan_pruning(connection, retention, time.time())
+        else:
+            log = AuditLog.open(database, settings.audit.signing_key)
+            done = prune(log, retention)
+            log.close()
+    counts = {"denials": done.denials if done else 0, "others": done.others if done else 0}
+    before = done.before if done else None
+    data = {"pruned": not dry_run and done is not None, **counts, "before": before}
+
+    def render(target: Console) -> None:
+        if done is None:
+            target.print("nothing is due")
+            return
+        words = "would be pruned" if dry_run else "were pruned"
+        target.print(f"{done.denials} denials and {done.others} other entries {words}")
+        target.print(f"all of them before entry {done.before}", style="dim")
+
+    show(as_json, data, render)
 
 
 # --- proving ---------------------------------------------------------------------------------

@@ -92,7 +92,7 @@ class StoreSettings(Settings):
 
 
 class AuditSettings(Settings):
-    """The keys and the batches of the audit log."""
+    """The keys, the batches and the retention of the audit log."""
 
     signing_key: KeyFile = setting(
         "keys/audit-signing.key",
@@ -117,6 +117,24 @@ class AuditSettings(Settings):
     )
     denials_per_hour: Annotated[int, Field(ge=1, le=100_000_000)] = setting(
         5000, "The most entries an hour that the denials of all together become at a gateway."
+    )
+    keep: Annotated[Duration, Field(ge=3600, le=36_500 * 86_400)] = setting(
+        "1826d",
+        "How long entries are kept: grants, overrides, commands, changes. Older ones are pruned.",
+    )
+    entries: Annotated[int, Field(ge=1000, le=10**12)] = setting(
+        10_000_000, "The most of them that are kept; the oldest go first."
+    )
+    denials_keep: Annotated[Duration, Field(ge=3600, le=36_500 * 86_400)] = setting(
+        "366d", "How long denials are kept."
+    )
+    denials_entries: Annotated[int, Field(ge=1000, le=10**12)] = setting(
+        2_000_000,
+        "The most denials that are kept; the oldest go first, and never an entry of another kind "
+        "in their place.",
+    )
+    prune_every: Annotated[Duration, Field(ge=1, le=1800)] = setting(
+        "10m", "How often a gateway and `rbac watch` look for entries to prune."
     )
 
 

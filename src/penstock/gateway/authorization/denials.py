@@ -15,13 +15,16 @@ Rules that hold here:
   no flood of denials holds them up.
 - Recording never stops a message from being denied. What the audit log does not take is
   kept and tried again; the health check of its writer says so.
-- Changes of definitions are not recorded here: they are in their own transaction.
+- Changes of definitions are not recorded here: they are in their own transaction. What only
+  this gateway does (transitions, commands that try something out) is written by itself, before
+  all that is counted.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
@@ -39,6 +42,7 @@ PER_HOUR: Final = 5_000
 _GRANTS: Final = 10
 _DENIALS_KEPT: Final = 64
 _GRANTS_KEPT: Final = 1_024
+_SINGLE_KEPT: Final = 10_000
 _EMERGENCY: Final = "emergency"
 _MESSAGE_PURPOSES: Final = "purposes of the message"
 
@@ -81,6 +85,8 @@ class Denials:
         self._writer = writer
         self._pseudonyms = pseudonyms
         self._clock = clock
+        # Of those that the log does not take, the newest wait; the writer counts refusals.
+        self._unwritten: deque[Entry] = deque(maxlen=_SINGLE_KEPT)
         self.denials: EventBudget[_Denial] = EventBudget(
             per_principal, per_hour, _DENIALS_KEPT, _Denial.fold
         )
@@ -129,12 +135,35 @@ class Denials:
         denial = _Denial("connection.refused", "", peer, why, "")
         self.denials.add("", peer, denial, self._clock())
 
+    def tried_out(self, session: Session, operation: str, epoch: int) -> None:
+        """Note a command that changed the rules at this gateway, and nothing that is stored."""
+
+        def entry_of(pseudonyms: Pseudonyms) -> Entry:
+            client = pseudonyms.client(session.client_id)
+            actor = pseudonyms.person(session.user) if session.user else client
+            return Entry.make(
+                "command.done",
+                Outcome.DONE,
+                actor=actor,
+                epoch=epoch,
+                client=client,
+                operation=operation,
+            )
+
+        self.record(entry_of)
+
     def record(self, entry_of: Callable[[Pseudonyms], Entry]) -> None:
         """Hand over something that is written by itself, not counted."""
         if self._writer is not None and self._pseudonyms is not None:
-            # What is not taken is in the metrics of the writer, and in the store's history.
-            with contextlib.suppress(AuditFullError, AuditStoppedError):
-                self._writer.submit(entry_of(self._pseudonyms))
+            self._unwritten.append(entry_of(self._pseudonyms))
+            self._write_single(self._writer)
+
+    def _write_single(self, writer: AuditWriter) -> None:
+        """Hand over what is written by itself, in its order; what is not taken waits."""
+        with contextlib.suppress(AuditFullError, AuditStoppedError):
+            while self._unwritten:
+                writer.submit(self._unwritten[0])
+                self._unwritten.popleft()
 
     def flush(self, epoch: int, *, ending: bool = False) -> None:
         """Hand what was counted to the audit log, as far as it takes it and bounds allow.
@@ -142,6 +171,8 @@ class Denials:
         At the end nothing may wait any longer: what has no room by itself is folded.
         """
         writer, pseudonyms = self._writer, self._pseudonyms
+        if writer is not None:
+            self._write_single(writer)
         now = self._clock()
 
         def take(denial: _Denial, waiting: Waiting) -> bool:

@@ -155,6 +155,7 @@ class PurposeCommands:
                 await self._store(sender, lambda _: unsaved, "stored what was tried out")
             case Reload():
                 self._definitions.pass_on(rules.reload())
+                self._denials.tried_out(sender.session, "reload", rules.epoch)
             case _:
                 await self._change(sender, command)
 
@@ -174,6 +175,8 @@ class PurposeCommands:
             wanted = want(rules.snapshot.documents if rules.snapshot else {})
             await self._definitions.check(wanted)
             self._definitions.pass_on(rules.try_out(wanted))
+            operation = type(command).__name__.lower()
+            self._denials.tried_out(sender.session, operation, rules.epoch)
 
     async def _store(
         self,

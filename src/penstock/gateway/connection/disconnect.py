@@ -13,7 +13,7 @@
 
 Rules that hold here:
 - A server of MQTT 5 says why it closes (MQTT5 4.13); one of 3.1.1 has no words for it: only
-  clients send DISCONNECT (MQTT3 3.14).
+  clients send DISCONNECT (MQTT3.1.1 3.14).
 - No DISCONNECT is larger than the client takes: its text is left out first (MQTT5 3.14.2.2.3).
 """
 
@@ -76,7 +76,7 @@ def encode_refusal(version: int | None, error: MqttError) -> bytes:
         return error.connack()
     if version is None:
         return b""
-    # MQTT3 3.2.2.3: of its return codes only that for a bad client identifier fits.
+    # MQTT3.1.1 3.2.2.3: of its return codes only that for a bad client identifier fits.
     if version != V5 and error.reason is not ReasonCode.CLIENT_IDENTIFIER_NOT_VALID:
         return b""
     return Connack(int(error.reason)).encode(version)

@@ -3,7 +3,7 @@
 Rules that hold here:
 - MQTT 5 is told the reason, 0x87 or what fits better, with a text where the client wants
   texts (MQTT5 3.1.2.11.7). 3.1.1 gets an ordinary acknowledgement or the end of its
-  connection, as configured (MQTT3 3.3.5). With QoS 0 there is no answer.
+  connection, as configured (MQTT3.1.1 3.3.5). With QoS 0 there is no answer.
 - No answer is larger than the largest packet that the client takes (MQTT5 3.1.2.11.4).
 """
 

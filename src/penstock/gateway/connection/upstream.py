@@ -338,7 +338,7 @@ class Upstream(BrokerConnection):
                 if packet.failed:
                     client.acknowledged(packet.packet_id)
                     if self.version == V3:
-                        # MQTT3 3.5: 3.1.1 cannot be told; it will release what was dropped.
+                        # MQTT3.1.1 3.5: 3.1.1 cannot be told; it will release what was dropped.
                         client.refused.add(packet.packet_id)
                 self._answer(packet, out)
             case Pubrel():

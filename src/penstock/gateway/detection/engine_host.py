@@ -60,7 +60,7 @@ _DETECTING = metrics.gauge(
 _FAILURES = metrics.counter(
     "penstock_gateway_detection_failures",
     "Times that detection ended or could not begin, by cause.",
-    cause=("crash", "store", "claim", "stall", "state", "link"),
+    cause=("crash", "store", "lease", "stall", "state", "link"),
 )
 _TRANSITIONS = metrics.counter(
     "penstock_gateway_transitions",
@@ -162,7 +162,7 @@ class EngineHost:
             return False
         if self.lease.is_held:
             return True
-        self.invalidate("stall", "the store has not confirmed the claim in time")
+        self.invalidate("stall", "the store has not confirmed the leader lease in time")
         return False
 
     def is_known(self) -> bool:

@@ -154,7 +154,7 @@ class LeaderElection:
         if other is None:
             return True
         if host.engine is not None:
-            host.invalidate("claim", f"another gateway detects: {other.place or 'elsewhere'}")
+            host.invalidate("lease", f"another gateway detects: {other.place or 'elsewhere'}")
         await self._follow(other)
         return False
 
@@ -164,7 +164,7 @@ class LeaderElection:
         where = f"another gateway detects: {leader.place or 'elsewhere'}"
         if not leader.address:
             host.follower.give_up()
-            host.invalidate("claim", where)
+            host.invalidate("lease", where)
             return
         trouble = await host.follower.join(leader.address, host.lease.seconds)
         if trouble:

@@ -110,7 +110,7 @@ class LeaderLease:
                 if self._store.is_free(held, told_for):
                     told_for = 0.0  # Its end was so long ago that nobody relies on its state.
         sent = boot_clock()
-        held = await self._run_in_thread(self._store.claim, instead_of)
+        held = await self._run_in_thread(self._store.acquire, instead_of)
         if held is not None and held.holder != mine:
             return held
         self.renew(sent)

@@ -241,7 +241,7 @@ class JournalWriter:
     def handle_failure(self, error: Exception) -> None:
         """Stop to detect where the lease is lost, or over."""
         if isinstance(error, LeaseLostError):
-            self._owner.invalidate("claim", "another gateway detects")
+            self._owner.invalidate("lease", "another gateway detects")
         elif not self._lease.is_held:
             self._owner.invalidate("store", "the store does not answer")
 

@@ -46,11 +46,11 @@ _FIRST_LEASE: Final = 1.0
 _DRIFT: Final = 0.001
 
 _JOINED = metrics.gauge(
-    "penstock_gateway_situations_shared",
+    "penstock_gateway_situations_replicated",
     "1 while this follower has situations from the leader, 0 while it does not.",
 ).plain
 _OUTDATED = metrics.counter(
-    "penstock_gateway_situations_doubted",
+    "penstock_gateway_leader_waits",
     "Times that a decision had to wait for the leader at a deadline.",
 ).plain
 

@@ -62,10 +62,10 @@ _EPOCH_SECONDS: Final = 0.01
 _NAME: Final = re.compile(r"[0-9a-f]{16}", re.ASCII)
 
 _FOLLOWERS = metrics.gauge(
-    "penstock_gateway_neighbours", "Followers that have their situations from this leader."
+    "penstock_gateway_followers", "Followers that have their situations from this leader."
 ).plain
 _SUBMITTED = metrics.counter(
-    "penstock_gateway_submitted",
+    "penstock_gateway_submissions_received",
     "Messages that followers submitted to this leader, by what became of them.",
     outcome=("passed", "refused"),
 )

@@ -31,12 +31,12 @@ MAX_OPEN: Final = 100_000
 """The most messages that wait for the leader."""
 
 _SUBMITTED = metrics.counter(
-    "penstock_gateway_asked",
+    "penstock_gateway_submissions",
     "Messages that this follower submitted to the leader, by what became of them.",
-    outcome=("passed", "refused", "unreached", "untold"),
+    outcome=("passed", "refused", "no_leader", "no_answer"),
 )
 _RESUBMITTED = metrics.counter(
-    "penstock_gateway_asked_again",
+    "penstock_gateway_resubmissions",
     "Messages that were resubmitted because the leader was gone.",
 ).plain
 _log = get_logger("gateway")
@@ -141,7 +141,7 @@ class Submissions:
         self._number += 1
         submission = Submission(self._number, request, boot_clock() + patience)
         if len(self._open) >= MAX_OPEN:
-            _SUBMITTED["unreached"].inc()
+            _SUBMITTED["no_leader"].inc()
             submission.resolve(NO_LEADER)
             return submission.response
         self._open[self._number] = submission
@@ -227,7 +227,7 @@ class Submissions:
         if submission.passed:
             submission.settle(False)  # noqa: FBT003
             return
-        why = "untold" if submission.sent else "unreached"
+        why = "no_answer" if submission.sent else "no_leader"
         _SUBMITTED[why].inc()
         _log.error("a message was not looked at by the gateway that detects", reason=why)
         no_answer = PublishResult(PublishOutcome.NO_ANSWER)

@@ -13,11 +13,13 @@ Rules that hold here:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterable
 from functools import partial
 
 from penstock.cep.program import Program
 from penstock.clock import boot_clock
+from penstock.errors import UsageError
 from penstock.gateway.authorization.rules import Rules, concerned_filters, differing
 from penstock.gateway.background import Background
 from penstock.gateway.connection.client_registry import ClientRegistry
@@ -28,7 +30,7 @@ from penstock.policy.purposes.engine import SubscriptionChanges
 from penstock.store.definitions.checked import CheckedDefinitions
 from penstock.store.definitions.history import Change
 from penstock.store.definitions.snapshots import Snapshot, Update
-from penstock.store.follower import Follower
+from penstock.store.follower import Follower, StaleError
 from penstock.telemetry import get_logger
 
 _TAKE_SECONDS = 10.0
@@ -64,6 +66,8 @@ class DefinitionFeed:
         self._tried: frozenset[Key] = frozenset()
         self._was_fresh = False
         self._behind = 0
+        self._built_on: set[str] = set()
+        """Marks of what changes made here were built on, since the follower's last update."""
 
     async def start(self) -> None:
         """Follow the definitions, and wait until they are known."""
@@ -85,22 +89,31 @@ class DefinitionFeed:
         reason: str,
     ) -> None:
         """Change what is stored, and take it over here."""
+        in_thread = self._background.run_in_thread
         edit = partial(self._definitions.edit, work_out, actor=actor, reason=reason)
-        self._take_change(await self._background.run_in_thread(edit))
+        change = await in_thread(edit)
+        held = self._rules.snapshot
+        # Held is more than the change where the follower was faster, or another change made here,
+        # or where the store was set back meanwhile: of that history it knows nothing.
+        if held is not None and held.epoch >= change.after.epoch:
+            same = held.mark == change.after.mark or await in_thread(self._is_stored, held)
+            if not same and self._rules.snapshot is held:
+                self._take_set(change.after, differing(held, change.after))
+            return
+        self._take_change(change)
 
     async def check(self, wanted: dict[Key, Document | None]) -> None:
         """Raise what is wrong with the definitions that would result."""
         await self._background.run_in_thread(self._check, wanted)
 
     def _take_change(self, change: Change) -> None:
-        """Take over a change that was made here, unless the follower was faster."""
+        """Take over a change that was made here."""
         held = self._rules.snapshot
-        if held is None or change.after.epoch <= held.epoch:
-            return
-        if change.before.mark == held.mark:
-            keys: Iterable[Key] = (*change.created, *change.updated, *change.deleted)
-        else:
+        keys: Iterable[Key] = (*change.created, *change.updated, *change.deleted)
+        if held is not None and change.before.mark != held.mark:
+            self._built_on.clear()
             keys = differing(held, change.after)
+        self._built_on.add(change.before.mark)
         self._take_set(change.after, keys)
 
     def pass_on(self, changes: SubscriptionChanges, changed: Iterable[Key] | None = None) -> None:
@@ -136,6 +149,13 @@ class DefinitionFeed:
         put = [document for document in wanted.values() if document is not None]
         meaning.change(put, [key for key, document in wanted.items() if document is None])
 
+    def _is_stored(self, snapshot: Snapshot) -> bool:
+        """Say whether the store knows an epoch that is held here."""
+        try:
+            return self._definitions.definitions.snapshot_at(snapshot.epoch).mark == snapshot.mark
+        except UsageError:
+            return False
+
     def _hear(self, update: Update) -> None:
         """Take an update from the follower's thread; return when the loop has it."""
         taken = asyncio.run_coroutine_threadsafe(self._take(update), self._loop)
@@ -145,6 +165,9 @@ class DefinitionFeed:
         # An update that is not newer is late: a change made here was taken over before it.
         # Its keys are those since the follower's last one, so never fewer than are new.
         held = self._rules.snapshot
+        if update.snapshot.mark in self._built_on:
+            return
+        self._built_on.clear()
         if held is not None and update.is_other_history:
             # What is held may be newer than what the follower compared with, and from before.
             _log.warning("the store tells another history", epoch=update.snapshot.epoch)
@@ -162,20 +185,23 @@ class DefinitionFeed:
 
     def _look_at_lease(self) -> None:
         status = self._follower.status()
-        fresh = status.is_fresh and self._rules.snapshot is not None
+        known: Snapshot | None = None
+        # The lease may run out between the two; the next look tells.
+        with contextlib.suppress(StaleError):
+            known = self._follower.current() if status.is_fresh else None
+        fresh = known is not None and self._rules.snapshot is not None
         age = status.age if status.age is not None else 0.0
         self._rules.fresh_until = boot_clock() + self._follower.lease - age if fresh else 0.0
-        if fresh:
-            self._look_for_another_history()
+        if known is not None and fresh:
+            self._look_for_another_history(known)
             self._clients.tell_fresh()
         if self._was_fresh and not fresh:
             _log.error("the definitions are stale: everything is denied")
         self._was_fresh = fresh
 
-    def _look_for_another_history(self) -> None:
+    def _look_for_another_history(self, known: Snapshot) -> None:
         """Take over what the follower has if it stays behind: the store was set back."""
         held = self._rules.snapshot
-        known = self._follower.current()
         if held is None or known.mark == held.mark or known.epoch > held.epoch:
             self._behind = 0
             return

@@ -39,6 +39,7 @@ from penstock.gateway.service.emergencies import Sharing
 from penstock.gateway.service.gateway import Gateway
 from penstock.gateway.service.listeners import Listener, open_listener
 from penstock.policy.purposes.notation import Notation
+from penstock.store.audit.keeper import keep_pruned
 from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.audit.writer import AuditWriter
@@ -85,6 +86,7 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
         log = AuditLog.open(database, config.audit.signing_key)
         writer = AuditWriter(log, batch=config.audit.batch, delay=config.audit.delay)
         stack.callback(_close_audit, writer, log)
+        stack.enter_context(keep_pruned(log, config.audit))
         follower = stack.enter_context(Follower(database, lease=config.store.lease))
         definitions = CheckedDefinitions(Definitions(database), recorder(log, pseudonyms))
         place, holder = make_place(), make_holder()

@@ -18,10 +18,12 @@ from penstock.store.audit.errors import (
 )
 from penstock.store.audit.log import AuditLog
 from penstock.store.audit.proofs import check_proof, prove_consistency, prove_inclusion
+from penstock.store.audit.pruning import PruningPlan, Retention, prune
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.audit.reader import Filter, Recorded, newest_head, read_after, read_last
 from penstock.store.audit.signatures import Head, PublicKeys, Signer
-from penstock.store.audit.verification import AuditFinding, AuditVerdict, verify
+from penstock.store.audit.verdict import AuditFinding, AuditVerdict
+from penstock.store.audit.verification import verify
 from penstock.store.audit.writer import AuditWriter
 
 __all__ = [
@@ -36,9 +38,11 @@ __all__ = [
     "Filter",
     "Head",
     "Outcome",
+    "PruningPlan",
     "Pseudonyms",
     "PublicKeys",
     "Recorded",
+    "Retention",
     "Signer",
     "TamperedError",
     "UncertainAppendError",
@@ -47,6 +51,7 @@ __all__ = [
     "newest_head",
     "prove_consistency",
     "prove_inclusion",
+    "prune",
     "read_after",
     "read_last",
     "verify",

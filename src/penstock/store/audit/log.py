@@ -12,10 +12,13 @@ Rules that hold here:
 
 from __future__ import annotations
 
+import contextlib
 import secrets
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Self
 
@@ -28,10 +31,11 @@ from penstock.errors import UnavailableError, UsageError
 from penstock.store.audit import merkle
 from penstock.store.audit.entry import Entry, Outcome, encode
 from penstock.store.audit.errors import TamperedError, UncertainAppendError
-from penstock.store.audit.reader import Tip, read_nodes, read_tip
-from penstock.store.audit.reader import heads as heads_table
-from penstock.store.audit.reader import tip as tip_table
+from penstock.store.audit.reader import Tip, read_checkpoint, read_nodes, read_tip
 from penstock.store.audit.signatures import Head, Signer, anchor_path, load_head, save_head
+from penstock.store.audit.tables import heads as heads_table
+from penstock.store.audit.tables import tip as tip_table
+from penstock.store.audit.tables import witnesses
 from penstock.store.database import Database
 from penstock.telemetry import get_logger
 
@@ -72,9 +76,10 @@ class AuditLog:
         self._anchored = 0.0
         self._lock = threading.Lock()
         self._seen: Head | None = None
+        self._loaded: Head | None = None
         self._unseen = False  # appended within transactions that others may have undone
         if anchor is not None and anchor.exists():
-            self._seen = load_head(anchor)
+            self._seen = self._loaded = load_head(anchor)
             signer.public_keys.check(self._seen)
 
     @classmethod
@@ -114,11 +119,25 @@ class AuditLog:
     def close(self) -> None:
         """Keep the newest head, also of what was appended within other transactions."""
         if self._anchor is not None and self._unseen:
-            with self.database.read() as connection:
-                tip = read_tip(connection)
-                self._checked_edge(connection, tip)
-            self._note(tip.head)
+            self.refresh()
         self._keep(at_once=True)
+        if self._anchor is not None and self._seen is not None and self._seen != self._loaded:
+            # The log may grow and be pruned by others before this anchor is looked at again.
+            with contextlib.suppress(UnavailableError):
+                note_witness(self.database, _anchor_name(self._anchor), self._seen)
+
+    def refresh(self) -> Head:
+        """Look at what others appended, and keep the newest head outside the database.
+
+        Who holds a log open does so now and then: pruning leaves nothing that would connect the
+        log with what was seen long ago.
+        """
+        with self.database.read() as connection:
+            tip = read_tip(connection)
+            self._checked_edge(connection, tip)
+        self._note(tip.head)
+        self._keep(at_once=True)
+        return tip.head
 
     def _append(self, connection: Connection, entries: Sequence[Entry]) -> Head:
         if not 0 < len(entries) <= BATCH_LIMIT:
@@ -162,13 +181,33 @@ class AuditLog:
         seen = self._seen
         if seen is None or (seen.size == tip.size and seen.root == tip.root):
             return edge
-        if not extends(connection, seen.size, seen.root, tip.head):
+        if not self._extends_seen(connection, seen, tip):
             raise TamperedError(
                 f"the audit log of size {tip.size} does not extend what it was at size {seen.size}",
                 fix="run `penstock audit verify`; if you restored a backup or use another database"
                 " on purpose, remove the .head file beside the signing key",
             )
         return edge
+
+    def _extends_seen(self, connection: Connection, seen: Head, tip: Tip) -> bool:
+        before = read_checkpoint(connection).before
+        if seen.size < before <= tip.size:
+            # Another process of this machine may have kept the head more recently.
+            anchored = load_head(self._anchor) if self._anchor and self._anchor.exists() else seen
+            self.signer.public_keys.check(anchored)
+            if anchored.size > seen.size:
+                seen = anchored
+        try:
+            return extends(connection, seen.size, seen.root, tip.head)
+        except TamperedError as error:
+            if seen.size >= before:
+                raise
+            raise TamperedError(
+                f"entries before {before} of the audit log were pruned since it was last seen here,"
+                f" at size {seen.size}, and nothing is left that connects the two",
+                fix="run `penstock audit verify`; if all is well, remove the .head file beside the"
+                " signing key and restart",
+            ) from error
 
     def _insert(self, connection: Connection, rows: list[tuple[Any, ...]]) -> None:
         if not self.database.is_postgresql:
@@ -217,6 +256,19 @@ class AuditLog:
             except OSError as error:
                 # The entries are safe; what is lost is the witness outside the database.
                 _log.error("cannot keep the newest head of the audit log", error=error)
+
+
+def note_witness(database: Database, name: str, head: Head) -> None:
+    """Note that somebody keeps this head, so that pruning leaves what connects it with the log."""
+    with database.write(AREA) as connection:
+        connection.execute(sa.delete(witnesses).where(witnesses.c.name == name))
+        row = {"name": name, "size": head.size, "time": head.time}
+        connection.execute(sa.insert(witnesses).values(**row))
+
+
+def _anchor_name(anchor: Path) -> str:
+    place = f"{socket.gethostname()}\0{anchor.absolute()}"
+    return f"anchor {sha256(place.encode()).hexdigest()[:32]}"
 
 
 def extends(connection: Connection, size: int, root: bytes, newest: Head) -> bool:

@@ -12,6 +12,8 @@ Rules that hold here:
   (place + 1) * 2^level - 1, as its hash number `level`, and needs no table of its own.
 - The right edge (`Frontier`) is all that appending needs: one hash per bit of the size.
 - A range (start, end) here is a subtree of the recursion, so `start` is aligned to it.
+- The *peaks* of a size are its largest complete subtrees. All proofs about what comes behind a
+  size need nothing else of what is before it (see `pruning`).
 """
 
 from __future__ import annotations
@@ -47,6 +49,30 @@ class TreeNode(NamedTuple):
         """The last leaf under this node, with which its hash is kept."""
         return ((self.place + 1) << self.level) - 1
 
+    @property
+    def start(self) -> int:
+        """The first leaf under this node."""
+        return self.place << self.level
+
+    @property
+    def sibling(self) -> TreeNode:
+        """The other half of the parent."""
+        return TreeNode(self.level, self.place ^ 1)
+
+    @property
+    def parent(self) -> TreeNode:
+        """The node above."""
+        return TreeNode(self.level + 1, self.place >> 1)
+
+    def siblings_below(self, size: int) -> list[TreeNode]:
+        """List the siblings on the way up to the peak of a tree of `size` leaves."""
+        found = []
+        node = self
+        while node.parent.leaf < size:
+            found.append(node.sibling)
+            node = node.parent
+        return found
+
 
 class Range(NamedTuple):
     """The leaves from `start` up to, not including, `end`."""
@@ -68,6 +94,19 @@ class Range(NamedTuple):
             found.append(TreeNode(level, start >> level))
             start += 1 << level
         return found
+
+
+def peaks_of(size: int) -> list[TreeNode]:
+    """List the peaks of a tree of this size, the largest first."""
+    return Range(0, size).nodes()
+
+
+def edge_below(first: int, size: int) -> list[TreeNode]:
+    """List what connects a tree of `first` leaves with the peaks of `size`, which extend it."""
+    if not first:
+        return []
+    last = peaks_of(first)[-1]
+    return [last, *last.siblings_below(size)]
 
 
 def fold(hashes: Sequence[bytes]) -> bytes:

@@ -15,7 +15,7 @@ from penstock.errors import UsageError, quote
 from penstock.store.audit import merkle
 from penstock.store.audit.entry import canonical
 from penstock.store.audit.errors import TamperedError
-from penstock.store.audit.reader import read_nodes, read_one, read_tip
+from penstock.store.audit.reader import read_checkpoint, read_nodes, read_one, read_tip
 from penstock.store.audit.signatures import Head, PublicKeys
 from penstock.store.database import Database
 
@@ -29,6 +29,12 @@ def prove_inclusion(database: Database, keys: PublicKeys, seq: int) -> dict[str,
     with database.read() as connection:
         head = read_tip(connection).head
         recorded = read_one(connection, seq)
+        cut = read_checkpoint(connection)
+        if recorded is None and 0 <= seq < cut.before:
+            raise UsageError(
+                f"entry {seq} of the audit log was pruned; entry {cut.entry} says so",
+                fix="prove that entry, or choose one that `penstock audit tail` shows",
+            )
         if recorded is None or not 0 <= seq < head.size:
             raise UsageError(
                 f"there is no entry {seq} in the audit log",

@@ -7,6 +7,8 @@ What each means:
   somebody who did not mend them; where they were mended too, the signed heads before
   and after still enclose the change.
 - Heads kept outside the database tell that the log was set back or replaced as a whole.
+- Where the log was pruned, the walk begins at the cut, with what stays of the entries before
+  it. A signed entry behind it has to say that we cut there, and what we left.
 
 Rules that hold here:
 - Nothing that stands in the database is trusted, not even to have the right type.
@@ -16,69 +18,38 @@ Rules that hold here:
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from penstock.errors import UnavailableError
 from penstock.store.audit import merkle
-from penstock.store.audit.entry import Entry, encode
+from penstock.store.audit.entry import Entry
+from penstock.store.audit.entry_walk import EntryWalk
 from penstock.store.audit.errors import TamperedError
-from penstock.store.audit.merkle import HASH_SIZE, Frontier
+from penstock.store.audit.pruned_prefix import PrunedPrefix, describe_cut, read_prefix
 from penstock.store.audit.reader import (
     PAGE,
+    Checkpoint,
     Recorded,
     Tip,
-    entries,
     read_after,
     read_bounds,
+    read_checkpoint,
     read_heads,
+    read_nodes,
     read_tip,
 )
 from penstock.store.audit.signatures import Head, PublicKeys
+from penstock.store.audit.tables import entries
+from penstock.store.audit.verdict import AuditVerdict
 from penstock.store.database import Database
 
-FINDINGS_LIMIT = 20
-_TEXT = (str, type(None))
-_NUMBER = (int, type(None))
+_ATTEMPTS = 5  # where the log is pruned meanwhile
 # What no appended entry can be equal to: its `details` are no JSON.
 _UNREADABLE = Entry(0, "", "", None, None, None, None, details="")
-
-
-@dataclass(frozen=True, slots=True)
-class AuditFinding:
-    """One thing that is not as it was signed."""
-
-    message: str
-    entry: int | None = None  # the first entry it is about
-    until: int | None = None  # where that is only known to lie in a range: its last entry
-
-
-@dataclass(slots=True)
-class AuditVerdict:
-    """What verification found."""
-
-    size: int = 0
-    root: bytes = merkle.EMPTY_ROOT
-    heads: int = 0
-    findings: list[AuditFinding] = field(default_factory=list)
-
-    @property
-    def ok(self) -> bool:
-        """Whether everything is as it was signed."""
-        return not self.findings
-
-    @property
-    def first_bad(self) -> int | None:
-        """The first entry that is known to be bad, or that may be the first bad one."""
-        return min((one.entry for one in self.findings if one.entry is not None), default=None)
-
-    def add(self, message: str, entry: int | None = None, until: int | None = None) -> None:
-        """Note a finding; after so many, more would not help anybody."""
-        if len(self.findings) < FINDINGS_LIMIT:
-            self.findings.append(AuditFinding(message, entry, until))
 
 
 def verify(
@@ -89,6 +60,21 @@ def verify(
     progress: Callable[[int, int], None] | None = None,
 ) -> AuditVerdict:
     """Verify the log against its signed heads and those that were `kept` elsewhere."""
+    for _ in range(_ATTEMPTS):
+        verdict, cut = _verify(database, keys, kept, progress)
+        with database.read() as connection:
+            if verdict.ok or cut == _read_cut(connection, AuditVerdict()):
+                break
+        # It was pruned under our hands.
+    return verdict
+
+
+def _verify(
+    database: Database,
+    keys: PublicKeys,
+    kept: Sequence[Head],
+    progress: Callable[[int, int], None] | None,
+) -> tuple[AuditVerdict, Checkpoint]:
     verdict = AuditVerdict()
     with database.read() as connection:
         try:
@@ -96,6 +82,7 @@ def verify(
         except TamperedError as error:
             end = None
             verdict.add(error.message)
+        cut = _read_cut(connection, verdict)
         stored = read_heads(connection)
     if end is not None and end.size == 0 and end.root == merkle.EMPTY_ROOT:
         believed: list[Head] = []
@@ -106,16 +93,93 @@ def verify(
     verdict.heads = len(believed)
     size = end.size if end else max((head.size for head in believed), default=0)
     _check_truncation(verdict, believed, size)
-    walk = _Walk(verdict, {head.size: [] for head in believed})
-    for head in believed:
-        walk.expected[head.size].append(head.root)
+    prefix = read_prefix(database, cut.before, lambda *at: _read_page(database, *at))
+    verdict.pruned, verdict.survivors = cut.before, prefix.kept.count
+    for message, entry in prefix.trouble:
+        verdict.add(message, entry=entry)
+    if prefix.edge.size < cut.before:
+        return verdict, cut  # nothing to go on from
+    if cut.before and not _leads_to(database, cut, prefix):
+        verdict.add(
+            f"entries before {cut.before} that are left, the hashes kept of the others, or entry"
+            f" {cut.entry} that tells of the pruning are not as they were signed",
+            entry=0,
+            until=cut.entry,
+        )
+        return verdict, cut
+    walk = EntryWalk(verdict, believed, prefix.edge)
+    _check_old_heads(verdict, database, [it for it in believed if it.size < cut.before], prefix)
     _read_all(database, walk, size, progress)
-    if end is not None and walk.complete and end.frontier != bytes(walk.computed):
-        verdict.add("the right edge that appending continues from was changed")
+    if walk.complete:
+        _check_cut(verdict, prefix, walk.last_pruning)
+        if end is not None and end.frontier != bytes(walk.computed):
+            verdict.add("the right edge that appending continues from was changed")
     with database.read() as connection:
         _check_surplus(verdict, connection)
     verdict.size, verdict.root = walk.computed.size, walk.computed.root()
-    return verdict
+    return verdict, cut
+
+
+def _read_cut(connection: Connection, verdict: AuditVerdict) -> Checkpoint:
+    try:
+        return read_checkpoint(connection)
+    except TamperedError as error:
+        verdict.add(error.message)
+        return Checkpoint()
+
+
+def _leads_to(database: Database, cut: Checkpoint, prefix: PrunedPrefix) -> bool:
+    """Tell whether what is left leads to the root that the checkpoint's entry names."""
+    said = next(iter(_read_page(database, cut.entry, 1)), None)
+    try:
+        details = json.loads(said.entry.details) if said and said.seq == cut.entry else None
+    except (ValueError, TypeError, RecursionError):
+        return False
+    return isinstance(details, dict) and details.get("root") == prefix.edge.root().hex()
+
+
+def _check_old_heads(
+    verdict: AuditVerdict, database: Database, old: Sequence[Head], prefix: PrunedPrefix
+) -> None:
+    """Check that what was pruned extends heads of its time, as far as that was provided for."""
+    before, root = prefix.edge.size, prefix.edge.root()
+    for head in old:
+        ranges = merkle.consistency_ranges(head.size, before)
+        try:
+            with database.read() as connection:
+                found = read_nodes(connection, merkle.needed_nodes(ranges))
+        except TamperedError:
+            verdict.add(
+                f"whether the log extends the head of size {head.size} cannot be told: entries"
+                f" before {before} were pruned, and nothing was kept for a head of this size"
+            )
+            continue
+        path = merkle.hash_ranges(ranges, found)
+        if not merkle.is_consistent(head.size, head.root, before, root, path):
+            verdict.add(f"the log does not extend the head of size {head.size}", entry=0)
+
+
+def _check_cut(verdict: AuditVerdict, prefix: PrunedPrefix, said: Recorded | None) -> None:
+    """Compare the cut with the last entry that tells of one."""
+    before = prefix.edge.size
+    if said is None:
+        if before:
+            verdict.add(f"entries before {before} are missing, and no entry says that we pruned")
+        return
+    details = json.loads(said.entry.details)
+    told = describe_cut(prefix.edge, prefix.kept)
+    differing = [name for name, value in told.items() if details.get(name) != value]
+    if "before" in differing:
+        verdict.add(
+            f"the log begins at {before}, but entry {said.seq} says that it was pruned up to"
+            f" {details.get('before')}",
+            entry=min(before, details.get("before", before)),
+        )
+    elif differing:
+        verdict.add(
+            f"of what was before {before}, other entries or hashes are left than entry"
+            f" {said.seq} names: {prefix.kept.count} entries instead of {details.get('kept')}"
+        )
 
 
 def _believed(
@@ -145,7 +209,7 @@ def _check_truncation(verdict: AuditVerdict, believed: Sequence[Head], size: int
 
 def _read_all(
     database: Database,
-    walk: _Walk,
+    walk: EntryWalk,
     size: int,
     progress: Callable[[int, int], None] | None,
 ) -> None:
@@ -186,117 +250,9 @@ def _check_surplus(verdict: AuditVerdict, connection: Connection) -> None:
         return
     if not all(type(value) is int for value in (size, first, last)):
         verdict.add("the numbers of the entries are unreadable")
-    elif last >= size:
+        return
+    left = size - verdict.pruned + verdict.survivors
+    if last >= size:
         verdict.add(f"entry {last} stands behind the signed end at {size}", entry=size)
-    elif first < 0 or count > size:
-        verdict.add(f"{count} entries stand where {size} were signed", entry=max(first, 0))
-
-
-class _Walk:
-    """Walks through the entries in order, growing the tree.
-
-    `computed` grows from the entries themselves. From the first entry on that disagrees
-    with the hash kept beside it, `claimed` grows from the kept hashes: the next signed
-    head then tells which of the two is right.
-    """
-
-    def __init__(self, verdict: AuditVerdict, expected: dict[int, list[bytes]]) -> None:
-        self.verdict = verdict
-        self.expected = expected
-        self.computed = Frontier()
-        self.claimed: Frontier | None = None
-        self.complete = False
-        self.lost = False  # a signed head disagreed: every later one must, too
-        self._good = 0  # up to here a signed head agrees
-        # Entries since then that do not fit the hash kept with them, and those whose kept
-        # hashes do not fit the tree.
-        self._changed: list[int] = []
-        self._unfit: list[int] = []
-
-    def take(self, recorded: Recorded) -> None:
-        """Add the next entry to the tree."""
-        leaf = _leaf_of(recorded)
-        kept = recorded.hashes if isinstance(recorded.hashes, bytes) else b""
-        kept_leaf = kept[:HASH_SIZE] if len(kept) >= HASH_SIZE else leaf or bytes(HASH_SIZE)
-        if leaf != kept_leaf:
-            self.claimed = self.claimed or self.computed.copy()
-            _note(self._changed, recorded.seq)
-        completed = self.computed.append(leaf or bytes(HASH_SIZE))
-        if kept != b"".join(completed):
-            _note(self._unfit, recorded.seq)
-        if self.claimed is not None:
-            self.claimed.append(kept_leaf)
-        self.compare()
-
-    def compare(self) -> None:
-        """Compare the tree with the heads that were signed at this size."""
-        size = self.computed.size
-        roots = self.expected.get(size)
-        if not roots:
-            return
-        if all(root == self.computed.root() for root in roots):
-            for seq in self._unfit:
-                self.verdict.add(
-                    f"the hashes kept with entry {seq} were changed; the entry itself is as signed",
-                    entry=seq,
-                )
-            self._good, self._changed, self._unfit, self.claimed = size, [], [], None
-            return
-        self.lost = True
-        if self.claimed is not None and all(root == self.claimed.root() for root in roots):
-            for seq in self._changed:
-                self.verdict.add(f"entry {seq} is not as it was signed", entry=seq)
-        else:
-            self._report_range(size)
-
-    def finish(self, size: int) -> None:
-        """Note what is missing at the end."""
-        if self.lost:
-            return
-        reached = self.computed.size
-        self.complete = reached == size
-        if reached < size:
-            if self._unfit:
-                self._report_range(reached)
-            self.verdict.add(
-                f"entry {reached} is missing; {size} entries were signed", entry=reached
-            )
-        elif self._good < reached:
-            self.verdict.add(
-                f"entries {self._good} to {reached - 1} are covered by no good signature",
-                entry=self._good,
-                until=reached - 1,
-            )
-
-    def _report_range(self, size: int) -> None:
-        hint = f"; entry {self._changed[0]} disagrees with its own hash" if self._changed else ""
-        self.verdict.add(
-            f"entries {self._good} to {size - 1} are not all as they were signed{hint}",
-            entry=self._good,
-            until=size - 1,
-        )
-
-
-def _note(seqs: list[int], seq: int) -> None:
-    # In a log that was changed throughout, no longer list than can be reported.
-    if len(seqs) < FINDINGS_LIMIT:
-        seqs.append(seq)
-
-
-def _leaf_of(recorded: Recorded) -> bytes | None:
-    """Hash an entry as it stands; None where it is nothing that could have been appended."""
-    entry = recorded.entry
-    needed = (type(entry.time), type(entry.kind), type(entry.outcome), type(entry.details))
-    if (
-        needed != (int, str, str, str)
-        or type(entry.actor) not in _TEXT
-        or type(entry.subject) not in _TEXT
-        or type(entry.rule) not in _TEXT
-        or type(entry.epoch) not in _NUMBER
-    ):
-        return None
-    try:
-        # `details` stands in the hashed bytes as it is: any other text gives another hash.
-        return merkle.hash_leaf(encode(recorded.seq, entry))
-    except ValueError:
-        return None
+    elif first < 0 or count > left:
+        verdict.add(f"{count} entries stand where {left} were signed", entry=max(first, 0))

@@ -13,8 +13,8 @@ Rules that hold here:
 - A log that was tampered with, or an entry that the database refuses, ends the writer for
   good: all further calls raise, and its health check says so.
 - Entries are appended in the order in which they were taken.
-- Denials leave a fifth of the queue free: grants, overrides and commands find room where a
-  flood of denials does not.
+- Denials leave a fifth of the queue free, and grants and overrides a tenth: what was done
+  (commands, changes, transitions of situations) finds room where no flood does.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from penstock.telemetry import counter, gauge, get_logger, histogram
 CAPACITY = 50_000
 BATCH = 1000
 DELAY = 0.1
-RESERVE = 5  # one part of so many is not for denials
+RESERVES = {Outcome.DENIED: 5, Outcome.ALLOWED: 10}
+"""One part of so many is not for events that ended so."""
 RETRY_FIRST = 0.05
 RETRY_MOST = 2.0
 
@@ -79,9 +80,8 @@ class AuditWriter:
 
     def submit(self, entry: Entry, *, timeout: float = 0.0) -> int:
         """Take an entry; return the ticket to `wait` with. Where there is no room, raise."""
-        room = self._capacity
-        if entry.outcome == Outcome.DENIED:
-            room -= self._capacity // RESERVE
+        parts = RESERVES.get(Outcome(entry.outcome))
+        room = self._capacity - (self._capacity // parts if parts else 0)
         with self._lock:
             if len(self._queue) >= room and timeout > 0 and self._is_open():
                 self._room.wait_for(lambda: len(self._queue) < room or not self._is_open(), timeout)

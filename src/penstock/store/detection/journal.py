@@ -1,6 +1,6 @@
 """The journal of event detection: the lease of who detects, the last snapshot, steps since.
 
-    claim ──▶ load: snapshot, steps ──▶ append, append, … ──▶ keep (a snapshot) ──▶ release
+    acquire ──▶ load: snapshot, steps ──▶ append, append, … ──▶ keep (a snapshot) ──▶ release
 
 Rules that hold here:
 - One process detects at a time: the holder of the lease. A lease lasts for some seconds, and
@@ -151,7 +151,7 @@ class DetectionStore:
         """Say whether a lease has expired, and so many seconds ago."""
         return not held.is_alive(self._clock() - timedelta(seconds=seconds))
 
-    def claim(self, instead_of: str = "") -> Detector:
+    def acquire(self, instead_of: str = "") -> Detector:
         """Acquire the lease if nobody holds it, renew it if it is ours; return who holds it.
 
         It is also taken from the holder `instead_of`, of whom the caller knows that it is gone.

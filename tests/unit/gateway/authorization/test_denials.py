@@ -3,13 +3,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.session import Session
 from penstock.policy.decision import Applied, Decision
-from penstock.store.audit.entry import Entry
+from penstock.store.audit.entry import Entry, Outcome
+from penstock.store.audit.errors import AuditFullError
 from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.audit.reader import read_last
@@ -111,3 +113,32 @@ def test_grants_and_overrides_do_not_wait_behind_denials(database: Database) -> 
     with database.read() as connection:
         kinds = [it.entry.kind for it in read_last(connection, 10)]
     assert kinds == ["audit.started", "preference.overridden", "delivery.denied"]
+
+
+class FullWriter:
+    """Takes nothing until it is told to."""
+
+    def __init__(self) -> None:
+        self.full = True
+        self.taken: list[Entry] = []
+
+    def submit(self, entry: Entry) -> int:
+        if self.full:
+            raise AuditFullError("full")
+        self.taken.append(entry)
+        return len(self.taken)
+
+
+def test_what_was_done_waits_for_room_and_comes_first() -> None:
+    writer = FullWriter()
+    denials = Denials(cast("AuditWriter", writer), PSEUDONYMS)
+    denials.delivery(ALICE, "reservation a")
+    denials.tried_out(ALICE, "reserve", 3)
+    denials.record(lambda _: Entry.make("situation.changed", Outcome.DONE))
+    denials.flush(3)
+    assert writer.taken == []
+    writer.full = False
+    denials.flush(3)
+    kinds = ["command.done", "situation.changed", "delivery.denied"]
+    assert [it.kind for it in writer.taken] == kinds
+    assert writer.taken[0].actor == PSEUDONYMS.person("alice")

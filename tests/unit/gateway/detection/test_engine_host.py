@@ -141,7 +141,7 @@ def test_a_lease_that_is_over_ends_detection(
                 assert not host.is_alive()
             assert is_unknown(detection)
             assert host.engine is None
-            assert "claim" in host.trouble
+            assert "lease" in host.trouble
 
     run(work)
 
@@ -152,7 +152,7 @@ def test_a_lease_that_another_has_got_drops_what_is_not_durable(tmp_path: Path) 
             host = detection.host
             other = DetectionStore(detection.database, "there", seconds=LEASE)
             detection.store.release()
-            assert other.claim().holder == other.holder
+            assert other.acquire().holder == other.holder
             ticket = detection.offer("ward/p/pulse", 120)
             assert not await host.journal.reach(ticket)
             assert host.trouble == "another gateway detects"

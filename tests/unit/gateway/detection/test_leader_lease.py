@@ -51,7 +51,7 @@ def test_who_is_gone_keeps_nobody_waiting(tmp_path: Path, shared: bool) -> None:
 
     async def run(database: Database) -> None:
         gone = DetectionStore(database, place, seconds=600, holder=holder)
-        gone.claim()
+        gone.acquire()
         if shared:
             gone.announce(2.5)
         store = DetectionStore(database, "here", seconds=600)
@@ -96,11 +96,11 @@ def test_who_was_killed_and_is_not_counted_yet_is_gone() -> None:
 def test_who_had_it_long_ago_told_nobody_anything_that_still_holds(tmp_path: Path) -> None:
     async def run(database: Database) -> None:
         past = DetectionStore(database, "past", seconds=2, clock=lambda: NOW)
-        past.claim()
+        past.acquire()
         past.announce(60)
-        claim = LeaderLease(DetectionStore(database, "here", seconds=600), 600, call)
-        assert await claim.acquire() is None
-        assert not claim.others_until
+        lease = LeaderLease(DetectionStore(database, "here", seconds=600), 600, call)
+        assert await lease.acquire() is None
+        assert not lease.others_until
 
     with Database.open(f"sqlite:///{tmp_path}/penstock.db") as database:
         asyncio.run(run(database))

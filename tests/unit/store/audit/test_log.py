@@ -22,8 +22,9 @@ from penstock.store.audit import (
     verify,
 )
 from penstock.store.audit.log import BATCH_LIMIT
-from penstock.store.audit.reader import Recorded, entries, heads, read_heads, read_tip, tip
+from penstock.store.audit.reader import Recorded, read_heads, read_tip
 from penstock.store.audit.signatures import anchor_path, load_head
+from penstock.store.audit.tables import entries, heads, tip
 from penstock.store.database import Database
 
 PEOPLE = Pseudonyms(b"k" * 32)
@@ -253,6 +254,7 @@ def peaks_of(size: int) -> list[int]:
 def drop_guards(database: Database, connection: sa.Connection) -> None:
     if database.is_postgresql:
         connection.execute(sa.text("DROP TRIGGER audit_entries_guard ON audit_entries"))
+        connection.execute(sa.text("DROP TRIGGER audit_entries_guard_delete ON audit_entries"))
     else:
         connection.execute(sa.text("DROP TRIGGER audit_entries_no_update"))
         connection.execute(sa.text("DROP TRIGGER audit_entries_no_delete"))

@@ -5,7 +5,8 @@ import sqlalchemy as sa
 
 from penstock.store.audit import AuditLog, Entry, Outcome, Signer, verify
 from penstock.store.audit import verification as module
-from penstock.store.audit.reader import entries, tip
+from penstock.store.audit.tables import entries, tip
+from penstock.store.audit.verdict import FINDINGS_LIMIT
 from penstock.store.database import Database
 
 START = 1_700_000_000 * 10**9
@@ -22,6 +23,7 @@ def log(database: Database) -> AuditLog:
     with database.write() as connection:
         if database.is_postgresql:
             connection.execute(sa.text("DROP TRIGGER audit_entries_guard ON audit_entries"))
+            connection.execute(sa.text("DROP TRIGGER audit_entries_guard_delete ON audit_entries"))
         else:
             connection.execute(sa.text("DROP TRIGGER audit_entries_no_update"))
             connection.execute(sa.text("DROP TRIGGER audit_entries_no_delete"))
@@ -105,7 +107,7 @@ def test_findings_have_a_limit(log: AuditLog) -> None:
     log.append([Entry.make("x", Outcome.DONE)] * 30)
     run(log, sa.update(entries).where(entries.c.seq >= 41).values(kind="y"))
     verdict = verify(log.database, log.signer.public_keys)
-    assert len(verdict.findings) == module.FINDINGS_LIMIT
+    assert len(verdict.findings) == FINDINGS_LIMIT
     assert verdict.first_bad == 41
 
 

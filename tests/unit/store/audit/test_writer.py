@@ -127,6 +127,23 @@ def test_a_full_queue_refuses_at_once(troubled: TroubledLog) -> None:
     assert len(counts(troubled)) == 3
 
 
+def test_what_was_done_finds_room_behind_denials_and_grants(troubled: TroubledLog) -> None:
+    troubled.go.clear()
+    writer = AuditWriter(troubled, capacity=20, delay=0)
+    taken: list[int] = []
+    for outcome in (Outcome.DENIED, Outcome.ALLOWED, Outcome.DONE):
+        before = len(taken)
+        while True:
+            try:
+                taken.append(writer.submit(Entry.make("x", outcome, count=before)))
+            except AuditFullError:
+                break
+    troubled.go.set()
+    writer.close()
+    expected = [0] * 16 + [16] * 2 + [18] * 2
+    assert counts(troubled) == [f'{{"count":{it}}}' for it in expected]
+
+
 def test_a_full_queue_blocks_for_its_time(troubled: TroubledLog) -> None:
     troubled.go.clear()
     writer = AuditWriter(troubled, capacity=1, delay=0)

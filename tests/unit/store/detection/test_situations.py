@@ -69,21 +69,21 @@ def test_only_one_detects_and_who_was_too_slow_writes_nothing(
     database: Database, watch: Watch
 ) -> None:
     first, second = make_store(database, watch, "a"), make_store(database, watch, "b")
-    assert first.claim().holder == first.holder
-    assert second.claim().place == "a"
+    assert first.acquire().holder == first.holder
+    assert second.acquire().place == "a"
     watch.pass_by(9)
-    first.append(JournalBatch(1, b"one"))  # renews the claim
+    first.append(JournalBatch(1, b"one"))  # renews the lease
     watch.pass_by(9)
-    assert second.claim().holder == first.holder
+    assert second.acquire().holder == first.holder
     watch.pass_by(2)
-    assert second.claim().holder == second.holder
+    assert second.acquire().holder == second.holder
     with pytest.raises(LeaseLostError):
         first.append(JournalBatch(2, b"lost", [step("p", "Severe")]))
     with pytest.raises(LeaseLostError):
         first.keep(b"lost", 2, [])
     assert second.load() == (None, 1, [b"one"])
     second.release()
-    assert first.claim().holder == first.holder
+    assert first.acquire().holder == first.holder
     found = find_detector(database)
     assert found is not None
     assert found.place == "a"
@@ -91,7 +91,7 @@ def test_only_one_detects_and_who_was_too_slow_writes_nothing(
 
 def test_a_snapshot_replaces_the_steps_before_it(database: Database, watch: Watch) -> None:
     store = make_store(database, watch)
-    store.claim()
+    store.acquire()
     assert store.load() == (None, 0, [])
     for number in range(1, 6):
         store.append(JournalBatch(number, b"%d" % number))
@@ -108,7 +108,7 @@ def test_history_and_what_holds_come_with_the_steps(
     database: Database, watch: Watch, situations: Situations
 ) -> None:
     store = make_store(database, watch)
-    store.claim()
+    store.acquire()
     store.append(
         JournalBatch(1, b"", [step("p", "Suspected", at=1000), step("q", "Possible", at=1001)])
     )
@@ -134,7 +134,7 @@ def test_any_subject_can_be_stored_and_found(
     database: Database, watch: Watch, situations: Situations, subject: str
 ) -> None:
     store = make_store(database, watch)
-    store.claim()
+    store.acquire()
     store.append(JournalBatch(1, b"", [step(subject, "Severe"), step(subject + "!", "Severe")]))
     found = situations.current("covid", subject)
     assert [it.subject for it in found] == [as_stored(subject)]
@@ -147,7 +147,7 @@ def test_a_request_is_carried_out_and_named_in_the_history(
     asked = situations.request("covid", "p", "Severe", actor="ann", reason="collapsed")
     assert situations.ready() == [asked]
     store = make_store(database, watch)
-    store.claim()
+    store.acquire()
     made = DetectedTransition(0, "covid", "p", None, "Severe", None, Cause.MANUAL, asked.request)
     store.append(JournalBatch(1, b"", [made], [(asked.request, "")]))
     assert situations.ready() == []

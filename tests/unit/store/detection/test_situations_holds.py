@@ -34,7 +34,7 @@ def situations(database: Database, tmp_path: Path) -> Iterator[Situations]:
 @pytest.fixture
 def gateway(database: Database) -> DetectionStore:
     store = DetectionStore(database, "test", seconds=300)
-    store.claim()
+    store.acquire()
     return store
 
 

@@ -19,7 +19,7 @@ def test_what_holds_is_known_while_somebody_detects(database: Database) -> None:
     with pytest.raises(SituationsUnknownError, match="no gateway has detected"):
         read_live(database, NOW).current("covid", "ann")
     store = DetectionStore(database, "here", seconds=10, clock=lambda: NOW)
-    store.claim()
+    store.acquire()
     steps = [
         DetectedTransition(0, "covid", "ann", None, "Severe", "Symptom"),
         DetectedTransition(0, "covid", LONG, None, "Possible", "Contact"),
