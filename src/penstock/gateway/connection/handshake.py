@@ -22,12 +22,13 @@ from dataclasses import replace
 from penstock.errors import UnavailableError
 from penstock.gateway.broker import BrokerAddress
 from penstock.gateway.connection.admission import Admission
-from penstock.gateway.connection.authentication import Authenticator, RefusedError
+from penstock.gateway.connection.authentication import Authenticator, RefusedError, too_busy
 from penstock.gateway.connection.client_connection import ClientConnection
 from penstock.gateway.connection.client_registry import ClientRegistry
 from penstock.gateway.connection.context import ConnectionContext
 from penstock.gateway.connection.disconnect import Cause
 from penstock.gateway.connection.intake import OPENING
+from penstock.gateway.connection.login_queue import BusyError
 from penstock.gateway.connection.session_resumption import SessionResumption
 from penstock.gateway.connection.subscription_lifecycle import SubscriptionLifecycle
 from penstock.gateway.connection.upstream import Upstream
@@ -79,20 +80,23 @@ class Handshake:
             await self._open(client)
         except RefusedError as refused:
             context.counters.opened("refused")
+            context.counters.turned_away(refused.why)
             context.counters.denied("connection", refused.why)
             context.denials.connection(client.peer, refused.why)
             _refuse(client, refusal(refused.reason, refused.message, client.connect))
         except UnavailableError as error:
             # Whose session it is cannot be known: the store is away.
             context.counters.opened("refused")
-            _log.warning("a connection cannot be opened now", error=error)
+            if context.counters.turned_away("store"):
+                _log.warning("a connection cannot be opened now", error=error)
             _refuse(client, refusal(ReasonCode.SERVER_UNAVAILABLE, None, client.connect))
         except (OSError, TimeoutError, asyncio.CancelledError) as error:
             if client.ended:
                 raise
             context.counters.opened("broker")
             context.counters.broker_lost()
-            _log.warning("the broker cannot be reached", error=error)
+            if context.counters.turned_away("broker"):
+                _log.warning("the broker cannot be reached", error=error)
             _refuse(client, refusal(ReasonCode.SERVER_UNAVAILABLE, None, client.connect))
 
     async def _open(self, client: ClientConnection) -> None:
@@ -100,7 +104,7 @@ class Handshake:
         relay = self._authenticator.relay
         tls = client.transport.get_extra_info("ssl_object")
         certificate = tls.getpeercert() if tls is not None else None
-        principal = await self._authenticator.identify(connect, certificate)
+        principal = await self._authenticator.identify(connect, certificate, client.peer)
         client_id, assigned = self._client_id(connect, principal)
         session = Session(client_id, principal, session_expiry(connect), address=client.peer)
         seen = await self._resumption.look_up(connect, session)
@@ -109,9 +113,14 @@ class Handshake:
         if not relay:
             self._registry.take_over(client)
         offer = self._offer(connect)
-        upstream, answer = await self._connect_broker(client, offer, will)
+        if relay and not certificate and connect.username is not None:
+            upstream, answer = await self._log_in_at_broker(client, offer, will)
+        else:
+            upstream, answer = await self._connect_broker(client, offer, will)
         if answer.reason >= FAILURE:
             self._context.counters.opened("refused")
+            if relay and answer.reason in _ABOUT_THE_CLIENT:
+                self._context.counters.turned_away("password")
             _refuse(client, self._broker_refusal(answer))
             return
         if relay:
@@ -162,6 +171,22 @@ class Handshake:
             topic_levels=limits.topic_levels,
         )
 
+    async def _log_in_at_broker(
+        self, client: ClientConnection, offer: Offer, will: Will | None
+    ) -> tuple[Upstream, Connack]:
+        """Let the broker check a password, when it is this client's turn."""
+        try:
+            async with self._authenticator.logins.turn(
+                client.peer, client.session.principal
+            ) as turn:
+                upstream, answer = await self._connect_broker(client, offer, will)
+                turn.right = answer.reason < FAILURE
+                if not turn.right and answer.reason not in _ABOUT_THE_CLIENT:
+                    turn.right = None
+        except BusyError:
+            raise too_busy() from None
+        return upstream, answer
+
     async def _connect_broker(
         self, client: ClientConnection, offer: Offer, will: Will | None
     ) -> tuple[Upstream, Connack]:
@@ -195,7 +220,8 @@ class Handshake:
             return Connack(answer.reason)
         if answer.reason in {ReasonCode.QUOTA_EXCEEDED, ReasonCode.SERVER_BUSY}:
             return Connack(answer.reason)
-        _log.warning("the broker refused a client", code=f"0x{answer.reason:02x}")
+        if self._context.counters.turned_away("broker"):
+            _log.warning("the broker refused a client", code=f"0x{answer.reason:02x}")
         return Connack(int(ReasonCode.SERVER_UNAVAILABLE))
 
 

@@ -126,7 +126,15 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
         stack.push_async_callback(gateway.drain, DRAIN_SECONDS)
         listeners: list[Listener] = []
         for name, listener in settings.listeners.items():
-            opened = await open_listener(gateway.make_client, name, listener, limits, shared=shared)
+            opened = await open_listener(
+                gateway.make_client,
+                gateway.arrivals,
+                gateway.counters,
+                name,
+                listener,
+                limits,
+                shared=shared,
+            )
             stack.callback(opened.close)
             listeners.append(opened)
             _log.info("listening", kind=listener.transport, host=listener.host, port=opened.port)
@@ -185,6 +193,8 @@ def make_authenticator(config: Config) -> Authenticator:
         anonymous=settings.anonymous,
         checks=settings.checks,
         certificates=any(it.client_ca for it in config.gateway.listeners.values()),
+        waiting=config.gateway.limits.unauthenticated,
+        waiting_per_address=config.gateway.limits.unauthenticated_per_address,
     )
 
 
