@@ -52,7 +52,7 @@ PASSWORD_LIMIT = 4096
 FILE_LIMIT = 64 * 1024 * 1024
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _RELAYED_PER_CHECK = 16
-_LOW_PRIORITY = 10
+_LOW_PRIORITY = 5
 
 
 class RefusedError(PenstockError):

@@ -98,9 +98,9 @@ class LoginOrder(Generic[Login]):
 
     def add(self, source: Source, login: Login, now: float) -> None:
         """Let a log-in wait."""
-        parked = self._parked.get(source)
-        if parked is not None:
-            parked.append(login)
+        waiting = self._waiting(source)
+        if waiting is not None:
+            waiting.append(login)
         elif self._must_wait(source):
             self._parked[source] = deque([login])
         elif self.failures.blocked_until(source) > now:
@@ -154,6 +154,10 @@ class LoginOrder(Generic[Login]):
             self.failures.forget(source)
         elif right is not None:
             self.failures.add(source, now)
+            waiting = self._ready.get(source.network, OrderedDict()).get(source.user)
+            if waiting is not None:
+                self._drop_ready(source)
+                self._parked[source] = waiting
         self._release(source, now)
 
     def has_ready(self) -> bool:
