@@ -23,7 +23,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import Generic, NamedTuple, TypeVar
 
 _HOST_BITS = 64
@@ -66,6 +66,9 @@ class FairPlaces(Generic[Peer]):
 
     def __len__(self) -> int:
         return len(self._network_of)
+
+    def __iter__(self) -> Iterator[Peer]:
+        return iter(list(self._network_of))
 
     def __contains__(self, peer: object) -> bool:
         return peer in self._network_of

@@ -194,8 +194,13 @@ class Reader:
             self._held = bytearray(held)
             self._held += data
 
+    def discard(self) -> None:
+        """Forget what is kept: nothing more will come."""
+        self._held = b""
+        self._late = None
+
     def first_packet(self) -> Packet | None:
-        """Give the first packet if it is complete; whatever follows stays bytes."""
+        """Give a client's first packet, its CONNECT, if complete; what follows stays bytes."""
         held = self._held
         if not held or len(held) < self._need:
             return None

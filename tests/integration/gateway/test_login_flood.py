@@ -13,7 +13,7 @@ import psutil
 import pytest
 from argon2 import PasswordHasher
 
-from penstock.components import MosquittoServer
+from penstock.components import MosquittoServer, processes
 from penstock.mqtt import V5, Connack, Connect, Publish, ReasonCode
 from tests.support.gateway.certificates import Authority
 from tests.support.gateway.flood import Flood, wrong_logins
@@ -158,9 +158,9 @@ def encrypted(broker: MosquittoServer, tmp_path: Path) -> Iterator[tuple[Gateway
     """Give a gateway with TLS and few places, and the file of its authority."""
     authority = Authority(tmp_path / "authority")
     certificate, key = authority.issue("server")
-    process = make_process(tmp_path / "g", broker.port)
+    port = processes.free_port()
     listener = {
-        "port": process.port,
+        "port": port,
         "transport": "tls",
         "certificate": str(certificate),
         "key": str(key),
@@ -169,7 +169,9 @@ def encrypted(broker: MosquittoServer, tmp_path: Path) -> Iterator[tuple[Gateway
         "listeners": {"mqtt": listener},
         "limits": {"handshakes": 20, "connections_per_address": 50},
     }
-    with make_process(tmp_path / "g", broker.port, settings) as process:
+    process = make_process(tmp_path / "g", broker.port, settings)
+    process.port = port
+    with process:
         yield process, authority.path
 
 

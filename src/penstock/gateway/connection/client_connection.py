@@ -311,7 +311,8 @@ class ClientConnection(ClientReplies):
         self.registry.release(self)
 
     def forget(self) -> None:
-        """Take note that the transport is gone."""
+        """Take note that the transport is gone; what was sent goes now, not when garbage does."""
+        self.reader.discard()
         if self._farewell is not None:
             self._farewell.cancel()
         self.registry.leave(self)

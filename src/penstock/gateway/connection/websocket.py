@@ -20,9 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import http
-import ipaddress
 from collections import deque
-from collections.abc import Iterable
 from typing import Any, Final, cast
 
 from websockets.exceptions import InvalidHandshake
@@ -34,6 +32,7 @@ from websockets.typing import Subprotocol
 
 from penstock.gateway.connection.disconnect import FAREWELL_SECONDS
 from penstock.gateway.connection.downstream import Downstream
+from penstock.gateway.connection.origins import OriginRule
 
 SUBPROTOCOL = Subprotocol("mqtt")
 OLD_SUBPROTOCOL = Subprotocol("mqttv3.1")
@@ -47,44 +46,6 @@ CONTROL_BURST: Final = 100
 _FRAME_HEADROOM: Final = 1024
 _PIECE: Final = 4_096
 _PONG: Final = b"\x8a"
-_ANYBODY: Final = "*"
-
-
-class OriginRule:
-    """Which web pages may connect."""
-
-    def __init__(self, origins: Iterable[str], *, encrypted: bool) -> None:
-        self._origins = frozenset(origins)
-        self._encrypted = encrypted
-
-    def allows(self, origins: list[str], hosts: list[str]) -> bool:
-        """Say whether a request with these Origin and Host headers may be served."""
-        if not origins or _ANYBODY in self._origins:
-            return True  # RFC 6455 10.2: what is no browser sends none, or what it likes.
-        if len(origins) > 1:
-            return False
-        origin = origins[0].lower()
-        return origin in self._origins or (len(hosts) == 1 and self._is_own(origin, hosts[0]))
-
-    def _is_own(self, origin: str, host: str) -> bool:
-        """Say whether a page is of this very host, and the browser has proof of the host.
-
-        A name proves nothing by itself: whoever owns one may let it stand for our address
-        (DNS rebinding). The certificate does, and so does an address in the place of a name.
-        """
-        host = host.lower()
-        if self._encrypted:
-            return origin == f"https://{host}"
-        return origin == f"http://{host}" and _is_address(host)
-
-
-def _is_address(host: str) -> bool:
-    name = host.rpartition("]")[0].removeprefix("[") or host.partition(":")[0]
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return name == "localhost"
-    return True
 
 
 class WebSocketServer(asyncio.Protocol):
@@ -136,6 +97,7 @@ class WebSocketServer(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Pass on that the client is gone."""
         self._pieces.clear()
+        self._protocol.reader.discard()
         if self._closing is not None:
             self._closing.cancel()
         self._client.connection_lost(exc)

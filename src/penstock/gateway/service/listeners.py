@@ -31,7 +31,8 @@ from penstock.errors import UnavailableError, quote
 from penstock.gateway.connection.arrivals import Arrival, Arrivals
 from penstock.gateway.connection.disconnect import FAREWELL_SECONDS
 from penstock.gateway.connection.downstream import Downstream
-from penstock.gateway.connection.websocket import OriginRule, WebSocketServer
+from penstock.gateway.connection.origins import OriginRule
+from penstock.gateway.connection.websocket import WebSocketServer
 from penstock.gateway.counters import Counters
 from penstock.gateway.limits import TICK_SECONDS, Limits
 

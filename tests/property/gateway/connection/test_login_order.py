@@ -59,9 +59,7 @@ class Record:
         """Check that nobody who was ready was passed over twice by the same."""
         ready = self.eligible()
         keys = {("network", it.network): source.network for it in ready}
-        keys |= {
-            (it.network, it.user): source.user for it in ready if it.network == source.network
-        }
+        keys |= {(it.network, it.user): source.user for it in ready if it.network == source.network}
         for key in list(self.passed_over):
             if key not in keys and (key[0] == "network" or key[0] == source.network):
                 del self.passed_over[key]
