@@ -227,6 +227,8 @@ class ClientConnection(ClientReplies):
 
     def release_reading(self, reason: str) -> None:
         """Read again where no other reason is left."""
+        if reason not in self._holds:
+            return
         self._holds.discard(reason)
         if not self._holds and not self.ended:
             self.transport.resume_reading()

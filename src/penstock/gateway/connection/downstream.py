@@ -61,6 +61,8 @@ from penstock.mqtt import (
 _PINGRESP = PINGRESP.encode(V5)
 _ACKS = (Puback, Pubrec, Pubcomp)
 _NOTHING_KNOWN: frozenset[str] = frozenset()
+_EARLY_BYTES = 65_536
+"""After so much behind its CONNECT a client is not read any more until it is let in."""
 _TOO_LONG = "the payload is too long for the event log"
 
 
@@ -262,6 +264,10 @@ class Downstream(ClientConnection, asyncio.Protocol):
             self.connection.see(Sender.CLIENT, packet)
             self.take_connect(cast("Connect", packet))
             self.backlog.suspend(self._open(), iter(()))
+            # Still read, so that it is noticed where the client does not wait for its answer.
+            self.release_reading("busy")
+        if self.version and reader.buffered > _EARLY_BYTES:
+            self.hold_reading("busy")
         self.context.arrivals.hold(self.arrival, reader.buffered)
 
     async def _open(self) -> None:

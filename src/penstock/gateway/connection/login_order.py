@@ -123,6 +123,11 @@ class LoginOrder(Generic[Login]):
         if self._parked.pop(source, None) is None:
             self._drop_ready(source)
 
+    def last(self, source: Source) -> Login | None:
+        """Return the log-in of a source that came last."""
+        waiting = self._waiting(source)
+        return waiting[-1] if waiting else None
+
     def take(self, now: float) -> Login | None:
         """Give the next log-in its turn, if there is one."""
         while self._wakes and self._wakes[0][0] <= now:

@@ -7,8 +7,8 @@
 
 Rules that hold here:
 - Places are shared fairly among networks (`FairPlaces`): whoever fills the queue keeps nobody
-  of another network out of it. A user that was wrong has
-  a part of them only.
+  of another network out of it. One user has
+  a part of those of its network, and a smaller one once it was wrong.
 - A log-in under a name that does not exist waits as others do, but holds up nobody: a decoy is
   checked for it only while nobody else waits.
 - Whoever is wrong is told so a fixed time after its turn began. So it cannot be seen whether the
@@ -29,7 +29,9 @@ from penstock.gateway.fair_places import FairPlaces, network_of
 REFUSAL_SECONDS: Final = 1.0
 WAIT_SECONDS: Final = 30.0
 """The longest wait for a turn; as long as the longest back-off."""
-_USERS_SHARE: Final = 8
+_SHARE: Final = 2
+_FAILED_SHARE: Final = 8
+"""Which part of the places of its network one user may have, and which after a wrong password."""
 
 
 class BusyError(Exception):
@@ -61,7 +63,7 @@ class LoginQueue:
     def __init__(self, slots: int, places: int, per_network: int) -> None:
         self._free = slots
         self._places: FairPlaces[Turn] = FairPlaces(places, per_network, WAIT_SECONDS)
-        self._per_source = max(1, per_network // _USERS_SHARE)
+        self._per_network = per_network
         self._order: LoginOrder[Turn] = LoginOrder()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -100,7 +102,7 @@ class LoginQueue:
 
     def _enter(self, turn: Turn, now: float) -> None:
         source = turn.source
-        if source in self._order.failures and self._order.count(source) >= self._per_source:
+        if self._order.count(source) >= self._most(source):
             raise BusyError
         claim = self._places.claim(source.network, turn, now)
         if not claim.granted:
@@ -134,8 +136,19 @@ class LoginQueue:
 
     def _finish(self, turn: Turn, now: float) -> None:
         self._free += turn.slot
-        self._order.finish(turn.source, now, right=turn.right)
+        source = turn.source
+        self._order.finish(source, now, right=turn.right)
+        while self._order.count(source) > self._most(source):
+            last = self._order.last(source)
+            if last is not None:
+                self._places.leave(last)
+                self._displace(last)
         self._serve()
+
+    def _most(self, source: Source) -> int:
+        """Return how many log-ins of a source may wait: fewer once one was wrong."""
+        share = _FAILED_SHARE if source in self._order.failures else _SHARE
+        return max(1, self._per_network // share)
 
     def _serve(self) -> None:
         """Grant turns while there are slots."""
