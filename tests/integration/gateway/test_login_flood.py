@@ -18,6 +18,7 @@ from penstock.mqtt import V5, Connack, Connect, Publish, ReasonCode
 from tests.support.gateway.certificates import Authority
 from tests.support.gateway.flood import Flood, wrong_logins
 from tests.support.gateway.harness import GatewayProcess, make_process
+from tests.support.gateway.passwords import broker_with_passwords
 from tests.support.gateway.raw import RawClient
 
 pytestmark = pytest.mark.needs("mosquitto")
@@ -93,6 +94,23 @@ def test_a_wrong_password_is_told_as_such_and_then_as_busy(guarded: GatewayProce
     assert log_in(guarded.port, "cold-0") == 0
     for client in waiting:
         client.vanish()
+
+
+def test_where_the_broker_checks_passwords_it_is_asked_turn_by_turn(tmp_path: Path) -> None:
+    """The flood reaches the broker slower and slower, and a right password in between."""
+    with broker_with_passwords(tmp_path / "m") as port:
+        settings = {"authentication": {"relay": True}}
+        with (
+            make_process(tmp_path / "g", port, settings) as gateway,
+            Flood(gateway.port, FLOOD, wrong_logins("dora"), *OTHERS),
+        ):
+            for _ in range(20):
+                with RawClient(gateway.port, address=HERE) as client:
+                    client.send(Connect("dora", username="dora", password=b"secret"))
+                    assert client.expect(Connack, WAIT).reason == 0
+        asked = (tmp_path / "m" / "log").read_text().count("not authorised")
+    # Of each address those that were under way when the first was wrong, then few.
+    assert 0 < asked < 3 * FLOOD
 
 
 # --- memory ---

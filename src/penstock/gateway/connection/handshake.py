@@ -11,12 +11,15 @@ Rules that hold here:
   The other one is ended first, so that no message can reach both; but never before it is known
   who the new one is, which the broker's CONNACK tells where the broker checks passwords.
 - Every refusal is counted, audited, and told in the client's version of MQTT.
+- Where the broker checks passwords, neither it nor the store is asked before it is the client's
+  turn (`LoginQueue`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 
 from penstock.errors import UnavailableError
@@ -28,7 +31,7 @@ from penstock.gateway.connection.client_registry import ClientRegistry
 from penstock.gateway.connection.context import ConnectionContext
 from penstock.gateway.connection.disconnect import Cause
 from penstock.gateway.connection.intake import OPENING
-from penstock.gateway.connection.login_queue import BusyError
+from penstock.gateway.connection.login_queue import BusyError, Turn
 from penstock.gateway.connection.session_resumption import SessionResumption
 from penstock.gateway.connection.subscription_lifecycle import SubscriptionLifecycle
 from penstock.gateway.connection.upstream import Upstream
@@ -77,7 +80,10 @@ class Handshake:
         """Open a connection, or refuse it."""
         context = self._context
         try:
-            await self._open(client)
+            try:
+                await self._open(client)
+            except BusyError:
+                raise too_busy() from None
         except RefusedError as refused:
             context.counters.opened("refused")
             context.counters.turned_away(refused.why)
@@ -105,18 +111,19 @@ class Handshake:
         tls = client.transport.get_extra_info("ssl_object")
         certificate = tls.getpeercert() if tls is not None else None
         principal = await self._authenticator.identify(connect, certificate, client.peer)
-        client_id, assigned = self._client_id(connect, principal)
-        session = Session(client_id, principal, session_expiry(connect), address=client.peer)
-        seen = await self._resumption.look_up(connect, session)
-        will = self._admission.admit_will(connect, session)
-        client.identify(session)
-        if not relay:
-            self._registry.take_over(client)
-        offer = self._offer(connect)
-        if relay and not certificate and connect.username is not None:
-            upstream, answer = await self._log_in_at_broker(client, offer, will)
-        else:
+        async with self._turn(client, principal, certificate) as turn:
+            client_id, assigned = self._client_id(connect, principal)
+            session = Session(client_id, principal, session_expiry(connect), address=client.peer)
+            seen = await self._resumption.look_up(connect, session)
+            will = self._admission.admit_will(connect, session)
+            client.identify(session)
+            if not relay:
+                self._registry.take_over(client)
+            offer = self._offer(connect)
             upstream, answer = await self._connect_broker(client, offer, will)
+            if turn is not None:
+                about_it = answer.reason < FAILURE or answer.reason in _ABOUT_THE_CLIENT
+                turn.right = answer.reason < FAILURE if about_it else None
         if answer.reason >= FAILURE:
             self._context.counters.opened("refused")
             if relay and answer.reason in _ABOUT_THE_CLIENT:
@@ -135,6 +142,14 @@ class Handshake:
         for subscription in missing:
             self._lifecycle.resume(client, subscription)
         self._lifecycle.end_dormant(client)
+
+    def _turn(
+        self, client: ClientConnection, principal: str, certificate: object
+    ) -> AbstractAsyncContextManager[Turn | None]:
+        """Wait for a turn where the broker checks the password: until then nothing is done."""
+        if certificate or not self._authenticator.relay or client.connect.username is None:
+            return nullcontext()
+        return self._authenticator.logins.turn(client.peer, principal)
 
     def _client_id(self, connect: Connect, principal: str) -> tuple[str, str | None]:
         """Return the client identifier, and whether it was assigned here."""
@@ -170,22 +185,6 @@ class Handshake:
             topic_bytes=limits.topic_bytes,
             topic_levels=limits.topic_levels,
         )
-
-    async def _log_in_at_broker(
-        self, client: ClientConnection, offer: Offer, will: Will | None
-    ) -> tuple[Upstream, Connack]:
-        """Let the broker check a password, when it is this client's turn."""
-        try:
-            async with self._authenticator.logins.turn(
-                client.peer, client.session.principal
-            ) as turn:
-                upstream, answer = await self._connect_broker(client, offer, will)
-                turn.right = answer.reason < FAILURE
-                if not turn.right and answer.reason not in _ABOUT_THE_CLIENT:
-                    turn.right = None
-        except BusyError:
-            raise too_busy() from None
-        return upstream, answer
 
     async def _connect_broker(
         self, client: ClientConnection, offer: Offer, will: Will | None
