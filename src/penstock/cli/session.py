@@ -181,4 +181,4 @@ def authenticate(config: Config, user: str, password_file: Path | None) -> bool:
     file = PasswordFile(passwords)
     file.load()
     given = password.encode()
-    return len(given) <= PASSWORD_LIMIT and file.verify(user, given)
+    return len(given) <= PASSWORD_LIMIT and file.verify(file.user(user), given)

@@ -3,12 +3,13 @@
 Rules that hold here:
 - Counting a message costs one addition. The metrics of `penstock.telemetry` take over the
   difference in `publish`, which the gateway's clock calls once a second.
+- What was turned away is logged by its cause, at most once a second each, with a count.
 - No label carries a client, a topic or a purpose: who was denied what is in the audit log.
 """
 
 from __future__ import annotations
 
-from penstock.telemetry import metrics
+from penstock.telemetry import get_logger, metrics
 
 DENIALS = (
     "purpose",
@@ -27,6 +28,7 @@ DENIALS = (
     "name",
     "password",
     "busy",
+    "origin",
     "will",
     "policy",
     "no_leader",
@@ -49,6 +51,38 @@ _DENIED = metrics.counter(
     what=("publish", "delivery", "subscription", "command", "connection"),
     reason=DENIALS,
 )
+TURNED_AWAY = (
+    "address",
+    "connections",
+    "handshakes",
+    "bytes",
+    "tls",
+    "websocket",
+    "descriptors",
+    "origin",
+    "anonymous",
+    "certificate",
+    "client_id",
+    "method",
+    "name",
+    "password",
+    "busy",
+    "will",
+    "store",
+    "broker",
+)
+_TURNED_AWAY = metrics.counter(
+    "penstock_gateway_turned_away",
+    "Connections that were closed before they were established, by the cause: a limit on "
+    "unauthenticated peers, or a refused log-in.",
+    cause=TURNED_AWAY,
+)
+_UNAUTHENTICATED = metrics.gauge(
+    "penstock_gateway_unauthenticated", "Connections that have not sent their CONNECT yet."
+).plain
+_LOGINS = metrics.gauge(
+    "penstock_gateway_logins", "Log-ins that wait to be checked, are, or wait for their refusal."
+).plain
 _CONNECTIONS = metrics.gauge(
     "penstock_gateway_connections", "Clients that are connected now."
 ).plain
@@ -85,10 +119,14 @@ DECISION = metrics.histogram(
 ).plain
 
 
+_log = get_logger("gateway")
+
+
 class Counters:
     """The counts of one gateway since its start."""
 
     __slots__ = (
+        "_away",
         "_published",
         "bytes_in",
         "bytes_out",
@@ -98,6 +136,7 @@ class Counters:
     )
 
     def __init__(self) -> None:
+        self._away: dict[str, int] = {}
         self.messages_in = 0
         self.messages_out = 0
         self.bytes_in = 0
@@ -114,6 +153,18 @@ class Counters:
     def opened(outcome: str) -> None:
         """Count how the opening of a connection ended."""
         _OPENED[outcome].inc()
+
+    def turned_away(self, cause: str) -> bool:
+        """Count a connection that was not established; say whether it is this second's first."""
+        _TURNED_AWAY[cause].inc()
+        count = self._away[cause] = self._away.get(cause, 0) + 1
+        return count == 1
+
+    @staticmethod
+    def waiting(unauthenticated: int, logins: int) -> None:
+        """Show how many peers are not let in yet."""
+        _UNAUTHENTICATED.set(unauthenticated)
+        _LOGINS.set(logins)
 
     @staticmethod
     def ended(cause: str) -> None:
@@ -139,3 +190,6 @@ class Counters:
                 metric.inc(count - before)
         self._published = now
         _CONNECTIONS.set(self.connections)
+        away, self._away = self._away, {}
+        for cause, times in away.items():
+            _log.warning("connections were turned away", reason=cause, count=times)

@@ -21,6 +21,10 @@ class Limits:
 
     connections: int
     connections_per_address: int
+    unauthenticated: int
+    unauthenticated_per_address: int
+    handshakes: int
+    connect: int
     packet: int
     queue: int
     subscriptions: int
@@ -43,6 +47,10 @@ class Limits:
         return cls(
             connections=given.connections,
             connections_per_address=given.connections_per_address,
+            unauthenticated=given.unauthenticated,
+            unauthenticated_per_address=given.unauthenticated_per_address,
+            handshakes=given.handshakes,
+            connect=min(given.connect, given.packet),
             packet=given.packet,
             queue=given.queue,
             subscriptions=given.subscriptions,

@@ -194,6 +194,31 @@ class Reader:
             self._held = bytearray(held)
             self._held += data
 
+    def discard(self) -> None:
+        """Forget what is kept: nothing more will come."""
+        self._held = b""
+        self._late = None
+
+    def first_packet(self) -> Packet | None:
+        """Give a client's first packet, its CONNECT, if complete; what follows stays bytes."""
+        held = self._held
+        if not held or len(held) < self._need:
+            return None
+        data = bytes(held)
+        try:
+            self._hold(data, 0)
+            stop = self._need
+            if stop > len(data):
+                return None
+            packet = self._decode(data[0], data, _body_of(data), stop)
+        except MqttError:
+            self.refused = True
+            self._held = b""
+            raise
+        self._need = 0
+        self._held = data[stop:]
+        return packet
+
     # One function although it is long: every packet passes here, and calls cost.
     def packets(self) -> list[Packet]:  # noqa: C901, PLR0912
         """Give the packets that are complete; raise if the next one breaks a rule."""
@@ -312,3 +337,8 @@ class Reader:
         flags = FIXED_FLAGS[PacketType(kind)]
         if first & 0xF & ~(self._unjudged if flags else 0) != flags:  # MQTT5 2.1.3
             raise MalformedPacketError(f"{_NAMES[kind]}: reserved flags are set")
+
+
+def _body_of(data: bytes) -> int:
+    """Return where the packet at the beginning has its body."""
+    return next(at for at in range(1, len(data)) if data[at] < _LONG) + 1

@@ -6,8 +6,10 @@ while an event loop is busy.
 Rules that hold here:
 - It listens on loopback by default: the figures are not secret, but nobody
   outside needs them.
-- It serves three fixed paths and reads no body. Connections are few, short and timed:
-  what is over the limit is closed unanswered.
+- It serves three fixed paths and reads no body. Connections are few, short and timed: where
+  there are too many, the oldest is closed for the newest, so that nobody holds them all.
+- However often it is asked, figures are rendered a few times a second at most: asking takes
+  no time away from what is measured.
 """
 
 from __future__ import annotations
@@ -15,16 +17,18 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any, Self
 
 from penstock.errors import UnavailableError, quote
 from penstock.telemetry import metrics
-from penstock.telemetry.health import Health, HealthReport
+from penstock.telemetry.health import FRESH_SECONDS, Health, HealthReport
 
 LOOPBACK = "127.0.0.1"
 CONNECTIONS_LIMIT = 16
+THREADS_LIMIT = 4 * CONNECTIONS_LIMIT
 SECONDS_LIMIT = 5.0
 STOP_SECONDS = 10.0
 POLL_SECONDS = 0.1
@@ -86,11 +90,15 @@ class _Server(HTTPServer):
     """One thread per connection, and no more connections than the limit."""
 
     server_address: tuple[str, int]
+    request_queue_size = 4 * CONNECTIONS_LIMIT
 
     def __init__(self, address: tuple[str, int], health: Health) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self.health = health
-        self._places = threading.BoundedSemaphore(CONNECTIONS_LIMIT)
+        self._threads = threading.BoundedSemaphore(THREADS_LIMIT)
+        self._open: dict[socket.socket, None] = {}
+        self._lock = threading.Lock()
+        self.page = _Page()
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
@@ -100,10 +108,19 @@ class _Server(HTTPServer):
         self.server_address = self.socket.getsockname()[:2]
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread if there is a place."""
-        if not self._places.acquire(blocking=False):
+        """Answer in a thread; the oldest connection gives way where there is no place."""
+        if not self._threads.acquire(blocking=False):
+            # Those that gave way still wait for a check.
             self.shutdown_request(request)
             return
+        with self._lock:
+            crowded = len(self._open) >= CONNECTIONS_LIMIT
+            oldest = next(iter(self._open)) if crowded else None
+            if oldest is not None:
+                del self._open[oldest]
+            self._open[request] = None
+        if oldest is not None:
+            _shut(oldest)
         threading.Thread(
             target=self._answer,
             args=(request, client_address),
@@ -122,8 +139,10 @@ class _Server(HTTPServer):
             pass  # The asker went away, or the timer did its work.
         finally:
             timer.cancel()
+            with self._lock:
+                self._open.pop(request, None)
             self.shutdown_request(request)
-            self._places.release()
+            self._threads.release()
 
 
 def _shut(connection: socket.socket) -> None:
@@ -131,6 +150,23 @@ def _shut(connection: socket.socket) -> None:
         connection.shutdown(socket.SHUT_RDWR)
     except OSError:
         return
+
+
+class _Page:
+    """The figures as they were rendered last."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._rendered = 0.0
+        self._body = b""
+
+    def get(self) -> bytes:
+        """Return figures that are fresh, rendering them where need be."""
+        with self._lock:
+            if not self._body or time.monotonic() - self._rendered > FRESH_SECONDS:
+                self._body = metrics.render()
+                self._rendered = time.monotonic()
+            return self._body
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -145,7 +181,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Answer with one of the three pages."""
         match self.path.partition("?")[0]:
             case "/metrics":
-                self._send(HTTPStatus.OK, metrics.CONTENT_TYPE, metrics.render())
+                self._send(HTTPStatus.OK, metrics.CONTENT_TYPE, self.server.page.get())
             case "/healthz":
                 self._send_report(self.server.health.liveness())
             case "/readyz":

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
 import pytest
 
-from penstock.components import MosquittoServer, find, processes
+from penstock.components import MosquittoServer
 from penstock.gateway.connection.downstream import Downstream
 from penstock.gateway.connection.upstream import Upstream
 from penstock.mqtt import V3, Publish, RequestedSubscription, Suback, Subscribe
 from tests.support.gateway.certificates import Authority
 from tests.support.gateway.clients import Make, make_clients
 from tests.support.gateway.harness import GatewayThread, make_process, run_gateway, share
+from tests.support.gateway.passwords import broker_with_passwords
 from tests.support.gateway.raw import ClosedError, RawClient
 
 pytestmark = pytest.mark.needs("mosquitto")
@@ -116,32 +115,6 @@ def test_the_reason_of_a_denial_respects_the_largest_packet(make: Make) -> None:
 
 
 # --- the broker decides who somebody is ---
-
-
-@contextmanager
-def broker_with_passwords(folder: Path) -> Iterator[int]:
-    folder.mkdir()
-    passwords = folder / "passwords"
-    passwords.touch(mode=0o600)
-    subprocess.run(
-        ["mosquitto_passwd", "-b", str(passwords), "dora", "secret"],
-        check=True,
-        capture_output=True,
-    )
-    port = processes.free_port()
-    configuration = folder / "mosquitto.conf"
-    configuration.write_text(
-        f"listener {port} 127.0.0.1\nallow_anonymous false\npassword_file {passwords}\nuser root\n"
-    )
-    started = processes.start(
-        [str(find("mosquitto").path), "-c", str(configuration)],
-        log=folder / "log",
-        ready=lambda: processes.accepts(port),
-    )
-    try:
-        yield port
-    finally:
-        processes.stop(started)
 
 
 def test_a_wrong_password_ends_nobody_else(tmp_path: Path) -> None:

@@ -234,10 +234,10 @@ def test_password(process: GatewayProcess, tmp_path: Path) -> None:
     assert made.returncode == 0, err
     users = PasswordFile(file)
     users.load()
-    assert users.verify("alice", b"correct horse")
-    assert not users.verify("alice", b"wrong")
+    assert users.verify(users.user("alice"), b"correct horse")
+    assert not users.verify(users.user("alice"), b"wrong")
     assert users.patterns("alice") == ("sensor-*",)
     gone = run_cli(process, "password", "alice", "--file", str(file), "--remove")
     gone.communicate(timeout=30)
     users.load()
-    assert not users.verify("alice", b"correct horse")
+    assert not users.verify(users.user("alice"), b"correct horse")

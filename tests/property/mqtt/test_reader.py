@@ -46,6 +46,44 @@ def test_reading_gives_what_was_written(
     assert reader.version == version
 
 
+def read_first(reader: Reader, pieces: list[bytes]) -> tuple[Packet | None, MqttError | None]:
+    """Read until the first packet is there, and feed the rest."""
+    first = None
+    try:
+        for piece in pieces:
+            reader.feed(piece)
+            first = first or reader.first_packet()
+    except MqttError as error:
+        return None, error
+    return first, None
+
+
+@given(
+    streams().filter(lambda it: it[1] is Sender.CLIENT),
+    st.lists(st.integers(0, 10_000), max_size=10),
+)
+def test_the_first_packet_comes_alone_and_the_rest_stays_bytes(
+    stream: tuple[int, Sender, list[Packet]], places: list[int]
+) -> None:
+    version, sender, packets = stream
+    data = b"".join(packet.encode(version) for packet in packets)
+    reader = reader_for(sender, version)
+    assert read_first(reader, cut(data, places)) == (packets[0], None)
+    assert reader.buffered == len(data) - len(packets[0].encode(version))
+    assert read_all(reader, [b""]) == (packets[1:], None)
+
+
+@given(st.binary(max_size=60))
+def test_a_first_packet_is_refused_as_others_are(data: bytes) -> None:
+    packets, error = read_all(Reader(Sender.CLIENT), [data])
+    reader = Reader(Sender.CLIENT)
+    first, refused = read_first(reader, [data])
+    assert first == (packets[0] if packets else None)
+    if not packets:
+        assert (type(refused), str(refused)) == (type(error), str(error))
+        assert reader.refused == (error is not None)
+
+
 @given(streams())
 def test_writing_gives_the_bytes_that_were_read(stream: tuple[int, Sender, list[Packet]]) -> None:
     version, sender, packets = stream

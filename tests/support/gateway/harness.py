@@ -163,11 +163,15 @@ class GatewayProcess:
                 raise UnavailableError(f"the gateway did not become ready: {log.read_text()}")
             time.sleep(0.02)
 
-    def send_signal(self, number: signal.Signals) -> None:
-        """Send it a signal: to halt it, and to let it go on."""
+    @property
+    def pid(self) -> int:
         assert self._process is not None
         assert self._process.pid is not None
-        os.kill(self._process.pid, number)
+        return self._process.pid
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send it a signal: to halt it, and to let it go on."""
+        os.kill(self.pid, number)
 
     def kill(self) -> None:
         """End it as a crash would."""

@@ -42,10 +42,14 @@ class ClosedError(Exception):
 class RawClient:
     """One connection."""
 
-    def __init__(self, port: int, *, version: int = V5, answers: bool = True) -> None:
+    def __init__(
+        self, port: int, *, version: int = V5, answers: bool = True, address: str = "127.0.0.1"
+    ) -> None:
         self.version = version
         self.answers = answers
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=WAIT)
+        self.socket = socket.create_connection(
+            ("127.0.0.1", port), timeout=WAIT, source_address=(address, 0)
+        )
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.reader = Reader(Sender.SERVER, version=version)
         self.packets: list[Packet] = []

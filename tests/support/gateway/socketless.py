@@ -9,6 +9,7 @@ from typing import Any, cast
 from penstock.clock import boot_clock
 from penstock.config.sections.gateway import GatewaySettings, RecordingSettings
 from penstock.gateway.connection.admission import Admission
+from penstock.gateway.connection.arrivals import Arrivals
 from penstock.gateway.connection.client_registry import ClientRegistry
 from penstock.gateway.connection.context import ConnectionContext
 from penstock.gateway.connection.downstream import Downstream, Handlers
@@ -114,9 +115,13 @@ class Socketless:
         self.counters = Counters()
         limits = replace(Limits.of(GatewaySettings()), queue=QUEUE)
         writer: SessionWriter[SessionChange] = SessionWriter(self._store)
-        self.registry = ClientRegistry(self.rules, limits, self.counters, writer)
+        self.registry = ClientRegistry(self.rules, self.counters, writer)
+        arrivals = Arrivals(limits, self.counters)
+        arrival = arrivals.admit("", lambda: None, tls=False)
+        assert arrival is not None
         context = ConnectionContext(
             asyncio.get_running_loop(),
+            arrivals=arrivals,
             rules=self.rules,
             delivery_check=self.checks.delivery,
             limits=limits,
@@ -129,7 +134,7 @@ class Socketless:
         notation = Notation()
         admission = Admission(context, self.checks.publication, notation, cast("Any", None))
         handlers = Handlers(admission, cast("Any", None), cast("Any", None))
-        self.client = Downstream(context, self.registry, handlers)
+        self.client = Downstream(context, self.registry, arrival, handlers)
         self.line = Line(Sender.SERVER, version)
         self.client.connection_made(self.line)
         connect = Connect(NAME, version=version, properties=takes or Properties())

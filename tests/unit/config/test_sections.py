@@ -115,6 +115,21 @@ def test_a_plain_listener_takes_no_certificate() -> None:
     ]
 
 
+def test_origins_are_for_websockets() -> None:
+    given = {"origins": ["https://ward.example.org", "http://10.0.0.1:8080", "null", "*"]}
+    assert conflicts(ListenerSettings, **given) == ["origins"]
+    ListenerSettings.model_validate({"transport": "websocket", **given})
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["ward.example.org", "https://", "https://Ward.example", "https://a/b", "https://a b", "**"],
+)
+def test_what_no_browser_would_send_is_no_origin(origin: str) -> None:
+    with pytest.raises(ValidationError, match="origins"):
+        ListenerSettings.model_validate({"transport": "websocket", "origins": [origin]})
+
+
 def test_two_listeners_do_not_share_an_address() -> None:
     same = {"a": {"port": 5}, "b": {"port": 5}, "c": {"port": 5, "host": "0.0.0.0"}}  # noqa: S104
     assert conflicts(GatewaySettings, listeners=same) == ["listeners.b.port"]

@@ -1,13 +1,14 @@
 import http.client
 import json
 import socket
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from penstock.errors import UnavailableError
-from penstock.telemetry import Endpoint, Health, endpoint
+from penstock.telemetry import Endpoint, Health, endpoint, metrics
 
 
 @pytest.fixture
@@ -73,16 +74,55 @@ def test_it_listens_on_loopback_by_itself(served: Endpoint) -> None:
     assert served._server.socket.getsockname()[0] == "127.0.0.1"
 
 
-def test_connections_over_the_limit_are_closed(served: Endpoint) -> None:
+def test_where_there_are_too_many_the_oldest_is_closed_and_the_newest_answered(
+    served: Endpoint,
+) -> None:
     address = ("127.0.0.1", served.port)
     held = [socket.create_connection(address) for _ in range(endpoint.CONNECTIONS_LIMIT)]
     try:
         for one in held:
             one.sendall(b"GET /healthz HTTP/1.1\r\n")  # and never an end of it
-        with socket.create_connection(address, timeout=10) as further:
-            assert further.recv(1) == b""
+        assert ask(served, "/healthz")[0] == 200
+        held[0].settimeout(10)
+        assert held[0].recv(1) == b""
+        held[-1].sendall(b"\r\n")
+        held[-1].settimeout(10)
+        assert held[-1].recv(8) == b"HTTP/1.0"
     finally:
         for one in held:
+            one.close()
+
+
+def test_figures_are_rendered_a_few_times_a_second_however_often_they_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch, served: Endpoint
+) -> None:
+    rendered = 0
+
+    def render() -> bytes:
+        nonlocal rendered
+        rendered += 1
+        return b"figures"
+
+    monkeypatch.setattr(endpoint, "FRESH_SECONDS", 3_600.0)
+    monkeypatch.setattr(metrics, "render", render)
+    assert {ask(served, "/metrics") for _ in range(50)} == {(200, b"figures")}
+    assert rendered == 1
+
+
+def test_threads_are_bounded_even_while_checks_hang(served: Endpoint) -> None:
+    ended = threading.Event()
+    served.health.register("slow", lambda: str(ended.wait(10)), timeout=4)
+    asked = []
+    try:
+        for _ in range(endpoint.THREADS_LIMIT + 20):
+            one = socket.create_connection(("127.0.0.1", served.port), timeout=10)
+            asked.append(one)
+            one.sendall(b"GET /readyz HTTP/1.0\r\n\r\n")
+        names = [it.name for it in threading.enumerate()]
+        assert names.count("telemetry-answer") <= endpoint.THREADS_LIMIT
+    finally:
+        ended.set()
+        for one in asked:
             one.close()
 
 

@@ -27,6 +27,13 @@ ListenerName = Annotated[
 ]
 
 
+Origin = Annotated[
+    str,
+    Field(pattern=r"^(\*|null|[a-z][a-z0-9+.-]*://[^/?#@\sA-Z]{1,255})$"),
+    TypeLabel("an origin", "SCHEME://HOST or SCHEME://HOST:PORT in small letters, `null`, or *"),
+]
+
+
 class ListenerSettings(Settings):
     """One address where clients connect."""
 
@@ -37,6 +44,14 @@ class ListenerSettings(Settings):
     port: Port = setting(1883, "The port it listens on; 0 takes a free one.")
     path: Annotated[str, Field(pattern=r"^/[!-~]*$", max_length=256)] = setting(
         "/mqtt", "The path of the WebSocket."
+    )
+    origins: Annotated[tuple[Origin, ...], Field(max_length=256)] = setting(
+        (),
+        "The web pages whose scripts may connect to the WebSocket, by their origin; * is every "
+        "page. Besides these, the page's own host is accepted where the browser has proof of it: "
+        "over TLS, or by an IP address or `localhost`. What sends no Origin is no web page, and "
+        "is accepted.",
+        examples=('["https://ward.example.org"]',),
     )
     certificate: DataPath | None = setting(
         None,
@@ -58,7 +73,13 @@ class ListenerSettings(Settings):
         return self.transport in {"tls", "websocket-tls"}
 
     def conflicts(self) -> Iterator[Conflict]:
-        """Yield TLS files where there is no TLS, and the reverse."""
+        """Yield TLS files where there is no TLS, the reverse, and origins without a WebSocket."""
+        if self.origins and not self.transport.startswith("websocket"):
+            yield Conflict(
+                "origins",
+                f"the transport {self.transport} does not use it",
+                "leave it out, or set transport to websocket or websocket-tls",
+            )
         for name in ("certificate", "key"):
             if self.encrypted and getattr(self, name) is None:
                 yield Conflict(
@@ -82,6 +103,22 @@ class LimitSettings(Settings):
     connect_timeout: Annotated[Duration, Field(gt=0, le=300)] = setting(
         "10s", "How long a new connection may take to send its CONNECT."
     )
+    connect: Annotated[Size, Field(ge=1024, le=1 << 20)] = setting(
+        "128KiB", "The largest CONNECT: what a peer may send before it has authenticated."
+    )
+    unauthenticated: Annotated[int, Field(ge=2, le=1_000_000)] = setting(
+        2000,
+        "The most connections at a time that have not sent their CONNECT yet, and the most "
+        "log-ins that wait to be checked. Networks share them fairly: beyond it, the network that "
+        "has most gives way.",
+    )
+    unauthenticated_per_address: Annotated[int, Field(ge=1, le=1_000_000)] = setting(
+        1000, "The most of these from one network address."
+    )
+    handshakes: Annotated[int, Field(ge=2, le=1_000_000)] = setting(
+        200,
+        "The most TLS handshakes under way at a time, half of them from one network address.",
+    )
     keep_alive: Annotated[Duration, Field(ge=1, le=65_535)] = setting(
         "65535s",
         "The longest keep alive of a client, whatever it asks for; clients of MQTT 5 are told.",
@@ -100,7 +137,8 @@ class LimitSettings(Settings):
         "1m", "How long a client may leave its full queue unread before it is closed."
     )
     connections_per_address: Annotated[int, Field(ge=1, le=1_000_000)] = setting(
-        10_000, "The most clients at a time from one network address."
+        10_000,
+        "The most clients at a time from one network address: one of IPv4, or a /64 of IPv6.",
     )
     client_id_bytes: Annotated[int, Field(ge=23, le=65_535)] = setting(
         65_535, "The longest client identifier, in bytes."

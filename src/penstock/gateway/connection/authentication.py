@@ -11,8 +11,9 @@ last part lists client identifiers (`*` stands for any rest) beside the usual on
 
 Rules that hold here:
 - Of the file only the owner may read anything; one that others can read is not used.
-- Checking takes the same work for users that exist and for those that do not, and only a
-  bounded number of checks runs at a time.
+- A wrong password is told in the same time for users that exist and for those that do not.
+- Passwords are checked beside the loop, in few threads of low priority; whose turn it is
+  decides `LoginQueue`.
 - A password that was right is not hashed again for the same user while the file stays the
   same: what is kept is a keyed digest under a key that this process alone knows.
 - A client identifier belongs to a user if it is the user's name, begins with the name and
@@ -24,12 +25,14 @@ Rules that hold here:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import os
 import secrets
 import stat
+import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import sha256
@@ -40,6 +43,7 @@ from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
 from penstock.errors import PenstockError, UnavailableError, quote
+from penstock.gateway.connection.login_queue import BusyError, LoginQueue
 from penstock.mqtt import Connect, ReasonCode
 from penstock.policy.access.principals import ANONYMOUS
 
@@ -47,7 +51,8 @@ NAME_LIMIT = 256
 PASSWORD_LIMIT = 4096
 FILE_LIMIT = 64 * 1024 * 1024
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
-_WAITING_PER_CHECK = 64
+_RELAYED_PER_CHECK = 16
+_LOW_PRIORITY = 5
 
 
 class RefusedError(PenstockError):
@@ -143,22 +148,26 @@ class PasswordFile:
         user = self._users.get(name)
         return user.patterns if user else ()
 
+    def user(self, name: str) -> User | None:
+        """Return a user of the file as it was read last."""
+        return self._users.get(name)
+
     def remembers(self, name: str, password: bytes) -> bool:
         """Say whether this password of this user was found right before."""
         known = self._right.get(name)
         return known is not None and hmac.compare_digest(known, self._digest(name, password))
 
-    def verify(self, name: str, password: bytes) -> bool:
-        """Check a password; takes tens of milliseconds, the same for users that do not exist."""
-        user = self._users.get(name)
+    def remember(self, name: str, password: bytes) -> None:
+        """Remember that a password was found right."""
+        self._right[name] = self._digest(name, password)
+
+    def verify(self, user: User | None, password: bytes) -> bool:
+        """Check a password; takes tens of milliseconds, also for a user that does not exist."""
         try:
             self._hasher.verify(user.hash if user else self._decoy, password)
         except (VerificationError, InvalidHashError):
             return False
-        if user is None:
-            return False
-        self._right[name] = self._digest(name, password)
-        return True
+        return user is not None
 
     def _digest(self, name: str, password: bytes) -> bytes:
         return hmac.digest(self._key, name.encode() + b"\0" + password, sha256)
@@ -207,16 +216,23 @@ class Authenticator:
         anonymous: bool,
         checks: int,
         certificates: bool = False,
+        waiting: int = 1000,
+        waiting_per_address: int = 500,
     ) -> None:
         self.relay = relay
         self._named_elsewhere = relay or certificates
         self._passwords = passwords
         self._anonymous = anonymous
-        self._threads = ThreadPoolExecutor(checks, "penstock-passwords") if passwords else None
-        self._waiting = 0
-        self._most = checks * _WAITING_PER_CHECK
+        self._threads = (
+            ThreadPoolExecutor(checks, "penstock-passwords", _lower_priority) if passwords else None
+        )
+        # A broker that checks passwords does so beside us, so more of them can be under way.
+        slots = checks * _RELAYED_PER_CHECK if relay else checks
+        self.logins = LoginQueue(slots, waiting, waiting_per_address)
 
-    async def identify(self, connect: Connect, certificate: dict[str, Any] | None) -> str:
+    async def identify(
+        self, connect: Connect, certificate: dict[str, Any] | None, address: str
+    ) -> str:
         """Return the principal of a client, or raise `RefusedError`."""
         if connect.properties.authentication_method is not None:
             raise RefusedError(
@@ -233,7 +249,7 @@ class Authenticator:
         name = check_name(connect.username)
         if self.relay:
             return name
-        if self._passwords is None or not await self._check(name, connect.password or b""):
+        if not await self._check(name, connect.password or b"", address):
             raise RefusedError(
                 "wrong user name or password", ReasonCode.BAD_USER_NAME_OR_PASSWORD, "password"
             )
@@ -257,25 +273,46 @@ class Authenticator:
 
     def close(self) -> None:
         """End the threads."""
+        self.logins.close()
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _check(self, name: str, password: bytes) -> bool:
+    async def _check(self, name: str, password: bytes, address: str) -> bool:
         file, threads = self._passwords, self._threads
-        if file is None or threads is None or len(password) > PASSWORD_LIMIT:
+        if file is None or threads is None:
             return False
         file.load()
         if file.remembers(name, password):
+            self.logins.forgive(address, name)
             return True
-        if self._waiting >= self._most:
-            raise RefusedError("too many logins", ReasonCode.SERVER_BUSY, "busy")
-        self._waiting += 1
+        user = file.user(name) if len(password) <= PASSWORD_LIMIT else None
         try:
-            check: Callable[[str, bytes], bool] = file.verify
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(threads, check, name, password)
-        finally:
-            self._waiting -= 1
+            async with self.logins.turn(address, name, real=user is not None) as turn:
+                if not turn.slot:
+                    return False
+                loop = asyncio.get_running_loop()
+                right = file.remembers(name, password) or await loop.run_in_executor(
+                    threads, file.verify, user, password
+                )
+                # The file may have changed meanwhile: what holds now is what counts.
+                file.load()
+                turn.right = right and file.user(name) == user
+        except BusyError:
+            raise too_busy() from None
+        if turn.right:
+            file.remember(name, password)
+        return bool(turn.right)
+
+
+def too_busy() -> RefusedError:
+    """Make the refusal for a log-in that has to wait too long."""
+    return RefusedError("too many log-ins at the moment", ReasonCode.SERVER_BUSY, "busy")
+
+
+def _lower_priority() -> None:
+    """Let the loop go before this thread, and before those that argon2 starts from it."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOW_PRIORITY)
 
 
 def common_name(certificate: dict[str, Any]) -> str:

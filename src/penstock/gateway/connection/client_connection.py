@@ -15,11 +15,13 @@ Rules that hold here:
 
 from __future__ import annotations
 
+import asyncio
 import time
 from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Protocol, cast
 
+from penstock.gateway.connection.arrivals import Arrival
 from penstock.gateway.connection.backlog import Backlog
 from penstock.gateway.connection.broker_connection import BrokerConnection
 from penstock.gateway.connection.context import ConnectionContext
@@ -58,11 +60,11 @@ class Registry(Protocol):
     """Where connections are known, and what they tell it."""
 
     def arrive(self, client: ClientConnection) -> bool:
-        """Count a new connection; False where there are too many."""
+        """Take note of a new connection; False where nobody is let in any more."""
         ...
 
     def leave(self, client: ClientConnection) -> None:
-        """Take a connection off the count."""
+        """Take note that a connection is gone."""
 
     def release(self, client: ClientConnection) -> None:
         """Take note that a connection has ended and has no identifier any more."""
@@ -79,11 +81,13 @@ class ClientConnection(ClientReplies):
 
     __slots__ = (
         "_budget",
+        "_farewell",
         "_holds",
         "_idle",
         "_idle_limit",
         "_stalled",
         "aliases",
+        "arrival",
         "backlog",
         "blocked",
         "connect",
@@ -107,18 +111,19 @@ class ClientConnection(ClientReplies):
     session: Session
     connect: Connect
 
-    def __init__(self, context: ConnectionContext, registry: Registry) -> None:
+    def __init__(self, context: ConnectionContext, registry: Registry, arrival: Arrival) -> None:
         super().__init__(context)
         self.registry = registry
+        self.arrival = arrival
         self.reader = Reader(
             Sender.CLIENT,
-            maximum_packet_size=context.limits.packet,
+            maximum_packet_size=context.limits.connect,
             topics=context.topics,
             properties=context.client_properties,
         )
         self.connection = Connection()
         self.upstream: BrokerConnection | None = None
-        self.peer = ""
+        self.peer = arrival.address
         self.open = False
         self.ended = False
         self.heard = True
@@ -137,6 +142,7 @@ class ClientConnection(ClientReplies):
         self._idle = 0
         self._idle_limit = context.limits.connect_ticks
         self._stalled = 0
+        self._farewell: asyncio.TimerHandle | None = None
         self._holds: set[str] = set()
         self.backlog = Backlog(self, context.loop, context.limits.queue)
         self.deferred_acks = DeferredAcks(self)
@@ -150,6 +156,8 @@ class ClientConnection(ClientReplies):
     def take_connect(self, connect: Connect) -> None:
         """Take what the client said of itself."""
         self.connect = connect
+        self.context.arrivals.connected(self.arrival)
+        self.reader.maximum_packet_size = self.context.limits.packet
         self.version = connect.version
         self.takes = PeerLimits.said_in(connect.properties)
         self.problems = connect.properties.request_problem_information != 0
@@ -167,6 +175,7 @@ class ClientConnection(ClientReplies):
         self.quota = min(receive_maximum, offer.receive_maximum)
         self.aliases = TopicAliases(offer.topic_aliases)
         self._idle_limit = self.context.limits.idle_ticks(offer.keep_alive)
+        self.context.arrivals.hold(self.arrival, 0)
         self.open = self.connection.see(Sender.SERVER, told) is ConnectionState.CONNECTED
         counters = self.context.counters
         counters.connections += 1
@@ -218,6 +227,8 @@ class ClientConnection(ClientReplies):
 
     def release_reading(self, reason: str) -> None:
         """Read again where no other reason is left."""
+        if reason not in self._holds:
+            return
         self._holds.discard(reason)
         if not self._holds and not self.ended:
             self.transport.resume_reading()
@@ -301,6 +312,14 @@ class ClientConnection(ClientReplies):
             self.context.wills.forget(self.session)
         self.registry.release(self)
 
+    def forget(self) -> None:
+        """Take note that the transport is gone; what was sent goes now, not when garbage does."""
+        self.reader.discard()
+        if self._farewell is not None:
+            self._farewell.cancel()
+        self.registry.leave(self)
+        self.context.arrivals.leave(self.arrival)
+
     def _take_leave(
         self, cause: Cause, error: MqttError | None, farewell: Disconnect | None
     ) -> None:
@@ -318,7 +337,7 @@ class ClientConnection(ClientReplies):
         if words:
             self.send(words)
         self.transport.close()
-        self.context.loop.call_later(FAREWELL_SECONDS, self.transport.abort)
+        self._farewell = self.context.loop.call_later(FAREWELL_SECONDS, self.transport.abort)
 
     def _instead_of_will(self) -> Disconnect | None:
         """Return the DISCONNECT that deletes a will at the broker, where it is judged here."""

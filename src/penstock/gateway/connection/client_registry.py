@@ -3,7 +3,7 @@
 Rules that hold here:
 - A client identifier has at most one connection here: who takes it over ends the one that had
   it (MQTT5 3.1.4).
-- There are at most so many connections, and at most so many from one address.
+- How many there are is counted from their accept on (`Arrivals`).
 - A session that outlives its connection is left in the store by whoever had it last.
 """
 
@@ -19,7 +19,6 @@ from penstock.gateway.connection.client_connection import ClientConnection
 from penstock.gateway.connection.disconnect import Cause
 from penstock.gateway.connection.intake import AWAITING_LEADER, STALE
 from penstock.gateway.counters import Counters
-from penstock.gateway.limits import Limits
 from penstock.gateway.session import Session
 from penstock.gateway.session_writer import SessionWriter
 from penstock.mqtt import Disconnect, ReasonCode
@@ -32,17 +31,14 @@ class ClientRegistry:
     def __init__(
         self,
         rules: Rules,
-        limits: Limits,
         counters: Counters,
         session_writer: SessionWriter[SessionChange],
     ) -> None:
         self.connections: set[ClientConnection] = set()
         self._rules = rules
-        self._limits = limits
         self._counters = counters
         self._session_writer = session_writer
         self._by_id: dict[str, ClientConnection] = {}
-        self._addresses: dict[str, int] = {}
         self._await_definitions: set[ClientConnection] = set()
         self._await_leader: set[ClientConnection] = set()
         self._draining = False
@@ -51,30 +47,16 @@ class ClientRegistry:
     # --- connections ---
 
     def arrive(self, client: ClientConnection) -> bool:
-        """Count a new connection; False where there are too many."""
-        here = self._addresses.get(client.peer, 0)
-        limits = self._limits
-        if (
-            self._draining
-            or len(self.connections) >= limits.connections
-            or here >= limits.connections_per_address
-        ):
+        """Take note of a new connection; False where nobody is let in any more."""
+        if self._draining:
             self._counters.opened("limit")
             return False
-        self._addresses[client.peer] = here + 1
         self.connections.add(client)
         return True
 
     def leave(self, client: ClientConnection) -> None:
-        """Take a connection off the count."""
-        if client not in self.connections:
-            return
+        """Take note that a connection is gone."""
         self.connections.discard(client)
-        left = self._addresses[client.peer] - 1
-        if left:
-            self._addresses[client.peer] = left
-        else:
-            del self._addresses[client.peer]
         if not self.connections:
             self._emptied.set()
 

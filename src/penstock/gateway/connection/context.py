@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from penstock.gateway.authorization.delivery_check import DeliveryCheck
 from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.authorization.rules import Rules
+from penstock.gateway.connection.arrivals import Arrivals
 from penstock.gateway.counters import Counters
 from penstock.gateway.limits import Limits
 from penstock.gateway.publishing.wills import Wills
@@ -34,6 +35,7 @@ class ConnectionContext:
     """The collaborators of every connection."""
 
     loop: asyncio.AbstractEventLoop
+    arrivals: Arrivals
     rules: Rules
     delivery_check: DeliveryCheck
     limits: Limits

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, cast
 
 from penstock.clock import boot_clock
 from penstock.gateway.connection.admission import Admission
+from penstock.gateway.connection.arrivals import Arrival
 from penstock.gateway.connection.client_connection import ClientConnection, Registry
 from penstock.gateway.connection.context import ConnectionContext
 from penstock.gateway.connection.disconnect import Cause
@@ -60,6 +61,8 @@ from penstock.mqtt import (
 _PINGRESP = PINGRESP.encode(V5)
 _ACKS = (Puback, Pubrec, Pubcomp)
 _NOTHING_KNOWN: frozenset[str] = frozenset()
+_EARLY_BYTES = 65_536
+"""After so much behind its CONNECT a client is not read any more until it is let in."""
 _TOO_LONG = "the payload is too long for the event log"
 
 
@@ -78,17 +81,17 @@ class Downstream(ClientConnection, asyncio.Protocol):
 
     upstream: Upstream | None
 
-    def __init__(self, context: ConnectionContext, registry: Registry, handlers: Handlers) -> None:
-        super().__init__(context, registry)
+    def __init__(
+        self, context: ConnectionContext, registry: Registry, arrival: Arrival, handlers: Handlers
+    ) -> None:
+        super().__init__(context, registry, arrival)
         self._handlers = handlers
 
     # --- the network ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the client in, unless there are too many."""
+        """Take the client in, unless the gateway ends."""
         self.transport = cast("asyncio.Transport", transport)
-        peer = transport.get_extra_info("peername")
-        self.peer = str(peer[0]) if peer else ""
         self.transport.set_write_buffer_limits(high=self.context.limits.queue)
         if not self.registry.arrive(self):
             self.ended = True
@@ -101,6 +104,9 @@ class Downstream(ClientConnection, asyncio.Protocol):
         reader = self.reader
         backlog = self.backlog
         reader.feed(data)
+        if not self.open:
+            self._hear_stranger()
+            return
         try:
             batch = reader.packets()
             if backlog.busy:
@@ -130,7 +136,7 @@ class Downstream(ClientConnection, asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """End the connection to the broker as the client ended this one: without a word."""
         del exc
-        self.registry.leave(self)
+        self.forget()
         self.end(Cause.LOST)
 
     # --- the way of a publication ---
@@ -138,10 +144,7 @@ class Downstream(ClientConnection, asyncio.Protocol):
     # One loop on purpose: on the way of every message a call would cost more than it tidies.
     def forward(self, packets: Iterator[Packet]) -> None:  # noqa: C901, PLR0911, PLR0912, PLR0915
         """Pass packets on to the broker, in one step up to the first that must wait."""
-        upstream = self.upstream
-        if upstream is None or not self.open:
-            self._open(next(packets), packets)
-            return
+        upstream = cast("Upstream", self.upstream)
         context = self.context
         rules = context.rules
         if self.generation != rules.generation:
@@ -246,11 +249,39 @@ class Downstream(ClientConnection, asyncio.Protocol):
 
     # --- what clients send beside messages and their acknowledgements ---
 
-    def _open(self, packet: Packet, rest: Iterator[Packet]) -> None:
-        # MQTT5 3.1: the first packet is a CONNECT, or it is refused; what follows is kept.
-        self.connection.see(Sender.CLIENT, packet)
-        self.take_connect(cast("Connect", packet))
-        self.backlog.suspend(self._handlers.handshake.open(self), rest)
+    def _hear_stranger(self) -> None:
+        """Deal with what a client sent that is not let in: its CONNECT; the rest stays bytes."""
+        reader = self.reader
+        if self.ended:
+            return
+        try:
+            packet = None if self.version else reader.first_packet()
+        except MqttError as error:
+            self.fail(error)
+            return
+        if packet is not None:
+            # MQTT5 3.1: the first packet is a CONNECT, or it is refused.
+            self.connection.see(Sender.CLIENT, packet)
+            self.take_connect(cast("Connect", packet))
+            self.backlog.suspend(self._open(), iter(()))
+            # Still read, so that it is noticed where the client does not wait for its answer.
+            self.release_reading("busy")
+        if self.version and reader.buffered > _EARLY_BYTES:
+            self.hold_reading("busy")
+        self.context.arrivals.hold(self.arrival, reader.buffered)
+
+    async def _open(self) -> None:
+        """Open the connection; then deal with what the client sent after its CONNECT."""
+        await self._handlers.handshake.open(self)
+        reader = self.reader
+        if self.ended or not self.open or not reader.buffered:
+            return
+        try:
+            self.backlog.keep(reader.packets())
+            if reader.refused:
+                reader.packets()
+        except MqttError as error:
+            self.backlog.keep([error])
 
     def _handle(self, packet: Packet) -> Coroutine[Any, Any, None] | None:
         """Deal with a request; return what must be awaited before the next packet."""

@@ -11,23 +11,27 @@ Rules that hold here:
   The other one is ended first, so that no message can reach both; but never before it is known
   who the new one is, which the broker's CONNACK tells where the broker checks passwords.
 - Every refusal is counted, audited, and told in the client's version of MQTT.
+- Where the broker checks passwords, neither it nor the store is asked before it is the client's
+  turn (`LoginQueue`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 
 from penstock.errors import UnavailableError
 from penstock.gateway.broker import BrokerAddress
 from penstock.gateway.connection.admission import Admission
-from penstock.gateway.connection.authentication import Authenticator, RefusedError
+from penstock.gateway.connection.authentication import Authenticator, RefusedError, too_busy
 from penstock.gateway.connection.client_connection import ClientConnection
 from penstock.gateway.connection.client_registry import ClientRegistry
 from penstock.gateway.connection.context import ConnectionContext
 from penstock.gateway.connection.disconnect import Cause
 from penstock.gateway.connection.intake import OPENING
+from penstock.gateway.connection.login_queue import BusyError, Turn
 from penstock.gateway.connection.session_resumption import SessionResumption
 from penstock.gateway.connection.subscription_lifecycle import SubscriptionLifecycle
 from penstock.gateway.connection.upstream import Upstream
@@ -76,23 +80,29 @@ class Handshake:
         """Open a connection, or refuse it."""
         context = self._context
         try:
-            await self._open(client)
+            try:
+                await self._open(client)
+            except BusyError:
+                raise too_busy() from None
         except RefusedError as refused:
             context.counters.opened("refused")
+            context.counters.turned_away(refused.why)
             context.counters.denied("connection", refused.why)
             context.denials.connection(client.peer, refused.why)
             _refuse(client, refusal(refused.reason, refused.message, client.connect))
         except UnavailableError as error:
             # Whose session it is cannot be known: the store is away.
             context.counters.opened("refused")
-            _log.warning("a connection cannot be opened now", error=error)
+            if context.counters.turned_away("store"):
+                _log.warning("a connection cannot be opened now", error=error)
             _refuse(client, refusal(ReasonCode.SERVER_UNAVAILABLE, None, client.connect))
         except (OSError, TimeoutError, asyncio.CancelledError) as error:
             if client.ended:
                 raise
             context.counters.opened("broker")
             context.counters.broker_lost()
-            _log.warning("the broker cannot be reached", error=error)
+            if context.counters.turned_away("broker"):
+                _log.warning("the broker cannot be reached", error=error)
             _refuse(client, refusal(ReasonCode.SERVER_UNAVAILABLE, None, client.connect))
 
     async def _open(self, client: ClientConnection) -> None:
@@ -100,18 +110,24 @@ class Handshake:
         relay = self._authenticator.relay
         tls = client.transport.get_extra_info("ssl_object")
         certificate = tls.getpeercert() if tls is not None else None
-        principal = await self._authenticator.identify(connect, certificate)
-        client_id, assigned = self._client_id(connect, principal)
-        session = Session(client_id, principal, session_expiry(connect), address=client.peer)
-        seen = await self._resumption.look_up(connect, session)
-        will = self._admission.admit_will(connect, session)
-        client.identify(session)
-        if not relay:
-            self._registry.take_over(client)
-        offer = self._offer(connect)
-        upstream, answer = await self._connect_broker(client, offer, will)
+        principal = await self._authenticator.identify(connect, certificate, client.peer)
+        async with self._turn(client, principal, certificate) as turn:
+            client_id, assigned = self._client_id(connect, principal)
+            session = Session(client_id, principal, session_expiry(connect), address=client.peer)
+            seen = await self._resumption.look_up(connect, session)
+            will = self._admission.admit_will(connect, session)
+            client.identify(session)
+            if not relay:
+                self._registry.take_over(client)
+            offer = self._offer(connect)
+            upstream, answer = await self._connect_broker(client, offer, will)
+            if turn is not None:
+                about_it = answer.reason < FAILURE or answer.reason in _ABOUT_THE_CLIENT
+                turn.right = answer.reason < FAILURE if about_it else None
         if answer.reason >= FAILURE:
             self._context.counters.opened("refused")
+            if relay and answer.reason in _ABOUT_THE_CLIENT:
+                self._context.counters.turned_away("password")
             _refuse(client, self._broker_refusal(answer))
             return
         if relay:
@@ -126,6 +142,14 @@ class Handshake:
         for subscription in missing:
             self._lifecycle.resume(client, subscription)
         self._lifecycle.end_dormant(client)
+
+    def _turn(
+        self, client: ClientConnection, principal: str, certificate: object
+    ) -> AbstractAsyncContextManager[Turn | None]:
+        """Wait for a turn where the broker checks the password: until then nothing is done."""
+        if certificate or not self._authenticator.relay or client.connect.username is None:
+            return nullcontext()
+        return self._authenticator.logins.turn(client.peer, principal)
 
     def _client_id(self, connect: Connect, principal: str) -> tuple[str, str | None]:
         """Return the client identifier, and whether it was assigned here."""
@@ -195,7 +219,8 @@ class Handshake:
             return Connack(answer.reason)
         if answer.reason in {ReasonCode.QUOTA_EXCEEDED, ReasonCode.SERVER_BUSY}:
             return Connack(answer.reason)
-        _log.warning("the broker refused a client", code=f"0x{answer.reason:02x}")
+        if self._context.counters.turned_away("broker"):
+            _log.warning("the broker refused a client", code=f"0x{answer.reason:02x}")
         return Connack(int(ReasonCode.SERVER_UNAVAILABLE))
 
 

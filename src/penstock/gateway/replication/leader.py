@@ -51,11 +51,11 @@ from penstock.gateway.replication.messages import (
     Submit,
     check_version,
 )
+from penstock.gateway.replication.strangers import IncomingLink, Strangers
 from penstock.gateway.replication.submissions import PublicationDecider
 from penstock.telemetry import get_logger, metrics
 
 MAX_FOLLOWERS: Final = 1_000
-MAX_UNIDENTIFIED: Final = 100
 MAX_BACKLOG: Final = 100_000
 _MARGIN: Final = 1.05
 _EPOCH_SECONDS: Final = 0.01
@@ -133,7 +133,7 @@ class ReplicationLeader:
         """The next deadline, as the followers know it."""
         self._doubt_until = 0.0
         self._peers: dict[Link, Peer] = {}
-        self._unidentified: dict[Link, None] = {}
+        self._strangers = Strangers()
         self._waiting: deque[tuple[int, Replicated]] = deque()
         self._sent_before = deque([0], CHECKS_PER_LEASE + 1)
         """The updates sent at the last checks; who has not acked the first of them is too slow."""
@@ -154,11 +154,7 @@ class ReplicationLeader:
             raise UnavailableError("this gateway does not share detection with others")
 
         def make() -> Link:
-            link = Link(terms, caller=False, opened=_nothing, heard=self._hear, ended=self._forget)
-            self._unidentified[link] = None
-            if len(self._unidentified) > MAX_UNIDENTIFIED:
-                next(iter(self._unidentified)).close("there are too many strangers")
-            return link
+            return IncomingLink(terms, self._strangers, heard=self._hear, ended=self._forget)
 
         try:
             self._server = await loop.create_server(make, host, port)
@@ -206,7 +202,7 @@ class ReplicationLeader:
         if self._server is not None:
             self._server.close()
         self.step_down("the gateway ends")
-        for link in [*self._unidentified, *self._peers]:
+        for link in [*self._strangers, *self._peers]:
             link.close("the gateway ends")
 
     # --- updates ---
@@ -285,7 +281,7 @@ class ReplicationLeader:
             check_version(message)
             if len(self._peers) >= MAX_FOLLOWERS:
                 raise ChannelError("there are too many gateways")
-            self._unidentified.pop(link, None)
+            self._strangers.leave(link)
             self._peers[link] = Peer(link, message.follower)
             return
         match message:
@@ -340,11 +336,11 @@ class ReplicationLeader:
         self._serve_waiting()
 
     def _forget(self, link: Link, why: str) -> None:
-        self._unidentified.pop(link, None)
+        self._strangers.leave(link)
         peer = self._peers.pop(link, None)
         if peer is None:
             if why:
-                _log.warning("a connection from another gateway was refused", reason="link")
+                self._strangers.note_refusal()
             return
         self._count_followers()
         peer.backlog.clear()
@@ -413,7 +409,3 @@ def _confirm(peer: Peer, number: int, durable: bool) -> None:  # noqa: FBT001
 def _send_durable(peer: Peer) -> None:
     numbers, peer.durable = peer.durable, []
     peer.link.send(Durable(numbers))
-
-
-def _nothing(link: Link) -> None:
-    """Wait until the other says who it is."""

@@ -93,6 +93,8 @@ class Link(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell who uses it."""
         del exc
+        if self._timer is not None:
+            self._timer.cancel()
         self._end("the connection broke")
 
     # --- both ends ---
@@ -110,9 +112,15 @@ class Link(asyncio.Protocol):
         if self._over:
             return
         self._flush()
+        self._end(why)
         if self._transport is not None:
             self._transport.close()
-            self._loop.call_later(GREETING_SECONDS, self._transport.abort)
+            self._timer = self._loop.call_later(GREETING_SECONDS, self._transport.abort)
+
+    def cut_off(self, why: str) -> None:
+        """End it at once, whatever was still to be sent."""
+        if self._transport is not None:
+            self._transport.abort()
         self._end(why)
 
     def _flush(self) -> None:

@@ -23,6 +23,7 @@ from penstock.gateway.background import Background
 from penstock.gateway.broker import BrokerAddress
 from penstock.gateway.commands.purpose_commands import PurposeCommands
 from penstock.gateway.connection.admission import Admission
+from penstock.gateway.connection.arrivals import Arrival, Arrivals
 from penstock.gateway.connection.authentication import Authenticator
 from penstock.gateway.connection.client_registry import ClientRegistry
 from penstock.gateway.connection.context import ConnectionContext
@@ -81,7 +82,8 @@ class Gateway:
         self.counters = Counters()
         self.background = Background()
         self.session_writer: SessionWriter[SessionChange] = SessionWriter(self._store_sessions)
-        self.clients = ClientRegistry(rules, limits, self.counters, self.session_writer)
+        self.clients = ClientRegistry(rules, self.counters, self.session_writer)
+        self.arrivals = Arrivals(limits, self.counters)
         self.publisher = Publisher(broker, recorder.note)
         self.emergencies = Emergencies(
             emergencies or EmergencySettings(),
@@ -110,6 +112,7 @@ class Gateway:
         )
         self.context = ConnectionContext(
             asyncio.get_running_loop(),
+            arrivals=self.arrivals,
             rules=rules,
             delivery_check=self.emergencies.delivery_check,
             limits=limits,
@@ -162,9 +165,9 @@ class Gateway:
         self._authenticator = authenticator
         self._ticks = 0
 
-    def make_client(self) -> Downstream:
+    def make_client(self, arrival: Arrival) -> Downstream:
         """Make what a listener hands a new connection to."""
-        return Downstream(self.context, self.clients, self._handlers)
+        return Downstream(self.context, self.clients, arrival, self._handlers)
 
     # --- start and end ---
 
@@ -215,6 +218,7 @@ class Gateway:
     # --- inside ---
 
     def _publish_counts(self, *, ending: bool = False) -> None:
+        self.counters.waiting(self.arrivals.unauthenticated, len(self._authenticator.logins))
         self.counters.publish()
         self.context.denials.flush(self.rules.epoch, ending=ending)
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import resource
 import signal
 import socket
 import time
@@ -56,6 +57,7 @@ from penstock.telemetry import Endpoint, Health, get_logger
 DRAIN_SECONDS = 8.0
 _LOOP_SECONDS = 10.0
 _PROBE_SECONDS = 1.0
+_OWN_DESCRIPTORS = 256
 _COLLECT = (20_000, 20, 50)
 
 _log = get_logger("gateway")
@@ -128,7 +130,15 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
         stack.push_async_callback(gateway.drain, DRAIN_SECONDS)
         listeners: list[Listener] = []
         for name, listener in settings.listeners.items():
-            opened = await open_listener(gateway.make_client, name, listener, limits, shared=shared)
+            opened = await open_listener(
+                gateway.make_client,
+                gateway.arrivals,
+                gateway.counters,
+                name,
+                listener,
+                limits,
+                shared=shared,
+            )
             stack.callback(opened.close)
             listeners.append(opened)
             _log.info("listening", kind=listener.transport, host=listener.host, port=opened.port)
@@ -138,6 +148,7 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
 
 async def run_until_told(config: Config, *, worker: int = 0) -> None:
     """Run a gateway, or one of several workers, until SIGTERM or SIGINT."""
+    _raise_descriptor_limit(config)
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -152,6 +163,24 @@ async def run_until_told(config: Config, *, worker: int = 0) -> None:
             _log.info("the gateway is ready")
             await told.wait()
             _log.info("the gateway drains its connections")
+
+
+def _raise_descriptor_limit(config: Config) -> None:
+    """Let the process have the descriptors that its limits need, as far as the system allows."""
+    limits = config.gateway.limits
+    # A client has two, its own connection and that to the broker.
+    wanted = 2 * limits.connections + limits.unauthenticated + _OWN_DESCRIPTORS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+        soft = allowed
+    if soft != resource.RLIM_INFINITY and soft < 2 * limits.connections:
+        _log.warning(
+            "the system allows fewer open files than so many clients need",
+            limit=soft,
+            count=wanted,
+        )
 
 
 def _warn_of_client_names(rules: Rules) -> None:
@@ -187,6 +216,8 @@ def make_authenticator(config: Config) -> Authenticator:
         anonymous=settings.anonymous,
         checks=settings.checks,
         certificates=any(it.client_ca for it in config.gateway.listeners.values()),
+        waiting=config.gateway.limits.unauthenticated,
+        waiting_per_address=config.gateway.limits.unauthenticated_per_address,
     )
 
 

@@ -12,6 +12,7 @@ from penstock.gateway.connection.authentication import (
     Authenticator,
     PasswordFile,
     RefusedError,
+    User,
     check_name,
     common_name,
     parse_users,
@@ -25,9 +26,11 @@ def authenticator(path: Path | None = None, **options: Any) -> Authenticator:
     return Authenticator(passwords=PasswordFile(path) if path else None, **given)
 
 
-def identify(who: Authenticator, connect: Connect, certificate: Any = None) -> str:
+def identify(
+    who: Authenticator, connect: Connect, certificate: Any = None, address: str = "10.0.0.1"
+) -> str:
     async def run() -> str:
-        return await who.identify(connect, certificate)
+        return await who.identify(connect, certificate, address)
 
     return asyncio.run(run())
 
@@ -70,11 +73,41 @@ def test_a_missing_file_is_not_an_open_door(tmp_path: Path) -> None:
 
 
 def test_too_many_waiting_logins_are_told_to_come_back(tmp_path: Path) -> None:
-    who = authenticator(write_passwords(tmp_path / "p", {"alice": "a"}))
-    who._waiting = who._most
-    with pytest.raises(RefusedError) as caught:
-        identify(who, Connect("x", username="alice", password=b"a"))
-    assert caught.value.reason is ReasonCode.SERVER_BUSY
+    path = write_passwords(tmp_path / "p", {"alice": "a"})
+    who = authenticator(path, checks=3, waiting=3, waiting_per_address=2)
+
+    async def trial() -> None:
+        login = Connect("x", username="alice", password=b"a")
+        turn = who.logins.turn
+        async with turn("10.0.0.1", "bob"), turn("10.0.0.1", "eve", real=False):
+            with pytest.raises(RefusedError) as caught:
+                await who.identify(login, None, "10.0.0.1")
+            assert caught.value.reason is ReasonCode.SERVER_BUSY
+
+    asyncio.run(trial())
+
+
+def test_a_password_that_was_taken_away_during_its_check_is_wrong(tmp_path: Path) -> None:
+    path = write_passwords(tmp_path / "p", {"alice": "old"})
+    file = PasswordFile(path)
+    who = Authenticator(passwords=file, relay=False, anonymous=False, checks=1)
+    verify = file.verify
+
+    def verify_while_the_file_changes(user: User | None, password: bytes) -> bool:
+        right = verify(user, password)
+        path.unlink()
+        write_passwords(path, {"alice": "new"})
+        return right
+
+    file.verify = verify_while_the_file_changes  # type: ignore[method-assign]
+    login = Connect("x", username="alice", password=b"old")
+    with pytest.raises(RefusedError):
+        identify(who, login)
+    file.verify = verify  # type: ignore[method-assign]
+    with pytest.raises(RefusedError):
+        identify(who, login)
+    assert identify(who, Connect("x", username="alice", password=b"new")) == "alice"
+    who.close()
 
 
 def test_nobody_gets_in_without_a_name_unless_allowed() -> None:

@@ -2,19 +2,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
-from penstock.config.sections.gateway import GatewaySettings
 from penstock.gateway.authorization.rules import Rules
 from penstock.gateway.connection.authentication import RefusedError
 from penstock.gateway.connection.client_connection import ClientConnection
 from penstock.gateway.connection.client_registry import ClientRegistry
 from penstock.gateway.connection.disconnect import Cause
 from penstock.gateway.counters import Counters
-from penstock.gateway.limits import Limits
 from penstock.gateway.session import Session
 from penstock.gateway.session_writer import SessionWriter
 from penstock.policy.purposes.settings import PurposeSettings
@@ -29,7 +26,6 @@ class Client:
         self.registry = registry
         self.session = Session(client_id, user, 60)
         self.session.stored = True
-        self.peer = "1.2.3.4"
         self.open = True
         self.ended: list[Cause] = []
 
@@ -55,37 +51,11 @@ class Stored:
 def run(trial: Callable[[ClientRegistry, Stored], Coroutine[Any, Any, None]]) -> None:
     async def start() -> None:
         stored = Stored()
-        limits = Limits.of(GatewaySettings())
-        limits = replace(limits, connections=3, connections_per_address=2)
         writer: SessionWriter[SessionChange] = SessionWriter(stored)
         rules = Rules(PurposeSettings())
-        await trial(ClientRegistry(rules, limits, Counters(), writer), stored)
+        await trial(ClientRegistry(rules, Counters(), writer), stored)
 
     asyncio.run(start())
-
-
-def test_connections_are_counted_as_a_whole_and_by_address() -> None:
-    async def trial(registry: ClientRegistry, stored: Stored) -> None:
-        del stored
-        one, two, three, four, five = (Client(registry, str(it)) for it in range(5))
-        four.peer = five.peer = "5.6.7.8"
-        assert registry.arrive(one.seen)
-        assert registry.arrive(two.seen)
-        assert not registry.arrive(three.seen)
-        assert registry.arrive(four.seen)
-        assert not registry.arrive(five.seen)
-        registry.leave(one.seen)
-        registry.leave(one.seen)
-        assert registry.arrive(three.seen)
-        assert not registry.arrive(five.seen)
-        registry.leave(five.seen)
-        assert len(registry.connections) == 3
-        registry.leave(two.seen)
-        registry.leave(four.seen)
-        assert registry.arrive(five.seen)
-        assert registry.arrive(four.seen)
-
-    run(trial)
 
 
 def test_who_comes_later_takes_the_identifier_over() -> None:

@@ -95,6 +95,8 @@ class GatewayServer(processes.Server):
                 "limits": {
                     "connections": DESCRIPTORS,
                     "connections_per_address": DESCRIPTORS,
+                    "unauthenticated": DESCRIPTORS,
+                    "unauthenticated_per_address": DESCRIPTORS,
                     "connect_timeout": "60s",
                 },
             },

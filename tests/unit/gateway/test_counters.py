@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from penstock.gateway.counters import TURNED_AWAY, Counters
+from penstock.telemetry import metrics
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> list[tuple[str, int]]:
+    lines = map(json.loads, capsys.readouterr().err.splitlines())
+    return [
+        (it["reason"], it["count"]) for it in lines if it["event"] == "connections were turned away"
+    ]
+
+
+def test_what_is_turned_away_is_logged_once_per_cause_and_look(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    counters = Counters()
+    firsts = [counters.turned_away("password") for _ in range(1_000)]
+    assert firsts.count(True) == 1
+    counters.turned_away("busy")
+    assert told(capsys) == []
+    counters.publish()
+    assert told(capsys) == [("password", 1_000), ("busy", 1)]
+    counters.publish()
+    assert told(capsys) == []
+    assert counters.turned_away("password")
+    counters.publish()
+    assert told(capsys) == [("password", 1)]
+
+
+def test_every_cause_has_its_series() -> None:
+    counters = Counters()
+    for cause in TURNED_AWAY:
+        before = _count(cause)
+        counters.turned_away(cause)
+        assert _count(cause) == before + 1
+
+
+def _count(cause: str) -> float:
+    name = "penstock_gateway_turned_away_total"
+    return metrics.REGISTRY.get_sample_value(name, {"cause": cause}) or 0.0
