@@ -29,6 +29,7 @@ RIGHTS = [
     Document("right", "operators", {"subjects": ["group:operators"], "administer": True}),
     Document("right", "paul", {"subjects": ["user:paul"], "presubscribe": ["home/+"]}),
 ]
+CLEARED = "cleared all reservations, presubscriptions and purposes of subscriptions"
 
 
 @pytest.fixture
@@ -136,7 +137,9 @@ def test_commands_are_definitions(opened: GatewayThread, topic: str) -> None:
     with login(opened, None) as client:
         client.publish("!PBAC/CLEAR", qos=1)
         client.publish("!PBAC/RESET", qos=1)
-    assert not stored(opened.config)
+    # Settings are no part of what is cleared; what was done stands in the log of commands.
+    assert {it.kind for it in stored(opened.config)} == {"purpose-settings", "purpose-state"}
+    assert stored(opened.config)[Key("purpose-settings", "default")].body["filter_hybrid"] is True
 
 
 def test_definitions_from_elsewhere_hold_at_the_gateway(opened: GatewayThread, topic: str) -> None:
@@ -311,7 +314,7 @@ def test_the_history_says_what_was_done_and_names_nobody_but_the_actor(
         "released home/# by MQTT command",
         "presubscribed a client by MQTT command",
         "setting filter_hybrid on by MQTT command",
-        "settings reset by MQTT command",
-        "cleared all reservations and presubscriptions by MQTT command",
+        f"{CLEARED}, settings in force by MQTT command",
+        f"{CLEARED} by MQTT command",
     ]
     assert {it.actor for it in made} == {"anonymous"}

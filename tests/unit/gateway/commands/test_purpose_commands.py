@@ -6,11 +6,13 @@ from collections.abc import Callable
 from types import MappingProxyType
 
 import pytest
+from sqlalchemy import Connection
 
 from penstock.errors import PenstockError, UnavailableError
 from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.authorization.rules import Rules
-from penstock.gateway.commands.purpose_commands import PurposeCommands, Wanted
+from penstock.gateway.commands.command_context import Wanted
+from penstock.gateway.commands.purpose_commands import PurposeCommands
 from penstock.gateway.counters import Counters
 from penstock.gateway.session import Session
 from penstock.model.document import Document, Key
@@ -29,6 +31,7 @@ from penstock.policy.purposes.commands import (
 from penstock.policy.purposes.engine import SubscriptionChanges
 from penstock.policy.purposes.settings import PurposeSettings
 from penstock.store.definitions.snapshots import Snapshot
+from penstock.store.purpose_state import STATE
 
 CARE = Reserve("a/#", PurposeSet.of(["care"], ()))
 KEY = Key("reservation", "a/#")
@@ -70,17 +73,28 @@ class Store:
         self.rules = rules
         self.error = error
         self.reasons: list[str] = []
+        self.operations: list[tuple[str, Callable[[Connection], None] | None, bool]] = []
         self.passed_on = 0
+        self.cleared_here = 0
         self._documents: dict[Key, Document] = {}
+        self._history: list[Snapshot] = []
         self._take([])
 
     async def edit(
-        self, work_out: Callable[[Snapshot], Wanted], *, actor: str, reason: str
+        self,
+        work_out: Callable[[Snapshot], Wanted],
+        *,
+        actor: str,
+        reason: str,
+        operation: str,
+        then: Callable[[Connection], None] | None = None,
+        whole: bool = False,
     ) -> None:
         if self.error is not None:
             raise self.error
         assert actor == "alice"
         self.reasons.append(reason)
+        self.operations.append((operation, then, whole))
         held = self.rules.snapshot
         assert held is not None
         wanted = work_out(held)
@@ -99,13 +113,21 @@ class Store:
         del changes
         self.passed_on += 1
 
+    def clear_here(self) -> None:
+        self.cleared_here += 1
+
+    def snapshot_at(self, epoch: int) -> Snapshot:
+        return self._history[epoch - 1]
+
     def stored(self) -> dict[Key, Document]:
-        return dict(self._documents)
+        """Return what is stored, but for the log of commands on the state."""
+        return {key: it for key, it in self._documents.items() if key != STATE}
 
     def _take(self, keys: list[Key]) -> None:
         epoch = self.rules.epoch + 1
         documents = MappingProxyType(dict(self._documents))
-        self.rules.take(Snapshot(epoch, f"mark-{epoch}", documents), keys)
+        self._history.append(Snapshot(epoch, f"mark-{epoch}", documents))
+        self.rules.take(self._history[-1], keys)
 
 
 def give(
