@@ -176,11 +176,18 @@ def reload(connection: Connection) -> None:
     """Give the subscriptions of all kept sessions the purposes that were persisted.
 
     Those for purposes that are not among them end, and those that a command ended come back;
-    the broker is to be told of both.
+    the broker is to be told of both. A filter keeps its number and its options all along.
     """
     held, kept = subscriptions_table.c, persisted_table.c
     lock_area(connection, AREA)
     same = sa.and_(kept.client == held.client, kept.filter == held.filter)
+    paused = held.options.bitwise_and(PAUSED) != 0
+    then = sa.select(kept.purpose).where(same)
+    connection.execute(
+        sa.update(subscriptions_table)
+        .where(held.number > 0, paused, then.exists())
+        .values(purpose=then.scalar_subquery())
+    )
     changed = (
         sa.select(held.client, held.number)
         .select_from(subscriptions_table.outerjoin(persisted_table, same))
@@ -193,15 +200,32 @@ def reload(connection: Connection) -> None:
         )
     )
     _end(connection, sa.tuple_(held.client, held.number).in_(changed))
+    _bring_back(connection)
+
+
+def _bring_back(connection: Connection) -> None:
+    """Put back what was persisted and is not there, to be made at the broker."""
+    live, ended = subscriptions_table.alias("live"), subscriptions_table.alias("ended")
+    kept = persisted_table.c
+
+    def of(table: sa.FromClause) -> sa.ColumnElement[bool]:
+        return sa.and_(table.c.client == kept.client, table.c.filter == kept.filter)
+
     missing = (
         sa.select(
-            *(
-                kept.options.bitwise_or(PAUSED) if name == "options" else kept[name]
-                for name in _COLUMNS
+            kept.client,
+            sa.func.coalesce(-ended.c.number, kept.number),
+            kept.filter,
+            kept.purpose,
+            sa.func.coalesce(ended.c.options, kept.options).bitwise_or(PAUSED),
+            sa.func.coalesce(ended.c.identifier, kept.identifier),
+        )
+        .select_from(
+            persisted_table.outerjoin(live, sa.and_(of(live), live.c.number > 0)).outerjoin(
+                ended, sa.and_(of(ended), ended.c.number < 0)
             )
         )
-        .select_from(persisted_table.outerjoin(subscriptions_table, sa.and_(same, held.number > 0)))
-        .where(held.client.is_(None))
+        .where(live.c.client.is_(None))
     )
     connection.execute(sa.insert(subscriptions_table).from_select(_COLUMNS, missing))
 
