@@ -11,7 +11,7 @@ import pytest
 
 from penstock.components import MosquittoServer
 from penstock.model.document import Document, Key
-from penstock.mqtt import V3, V5, ReasonCode
+from penstock.mqtt import V3, V5, Publish, ReasonCode
 from penstock.store.database import Database
 from penstock.store.definitions.history import Definitions
 from tests.integration.gateway.test_administration import apply, stored
@@ -55,7 +55,11 @@ def settle(gateway: GatewayThread, *names: str) -> None:
 
     def tasks() -> set[str]:
         running = gateway.gateway.background.tasks
-        return {it.get_coro().__name__ for it in running} & {"_align", "_resume", "_rest"}
+        return {getattr(it.get_coro(), "__name__", "") for it in running} & {
+            "_align",
+            "_resume",
+            "_rest",
+        }
 
     wait_until(lambda: gateway.do(aligned))
 
@@ -326,11 +330,7 @@ def test_as_many_reservations_as_there_are_can_be_cleared(opened: GatewayThread)
         wait_until(
             lambda: opened.do(lambda: len(opened.gateway.rules.engine.reservations)) == 10_050
         )
-        admin.send_bytes(b"")
-        packet = admin.next_id()
         for word in ("PERSIST", "CLEAR", "RELOAD"):
-            from penstock.mqtt import Publish  # noqa: PLC0415
-
             packet = admin.next_id()
             admin.send(Publish.of(f"!PBAC/{word}", qos=1, packet_id=packet))
             assert admin.expect_answer(packet, 60).reason == 0

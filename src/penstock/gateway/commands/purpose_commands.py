@@ -17,10 +17,11 @@ Rules that hold here:
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from typing import Any
 
-from penstock.errors import PenstockError, UnavailableError
+from penstock.errors import PenstockError, UnavailableError, UsageError
 from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.authorization.rules import Rules
 from penstock.gateway.commands.command_context import CommandSender, DefinitionChanges, Wanted
@@ -52,6 +53,7 @@ from penstock.telemetry import get_logger
 
 _AFFECTED_LIMIT = 1_000
 STATE_COMMANDS_PER_MINUTE = 30
+ANSWER_BYTES = 1 << 20
 _WORDS = {
     Reserve: "reserve",
     Presubscribe: "presubscribe",
@@ -80,6 +82,7 @@ class PurposeCommands:
         definitions: DefinitionChanges,
         *,
         state_commands: int = STATE_COMMANDS_PER_MINUTE,
+        answer_bytes: int = ANSWER_BYTES,
         publish_answer: PublishAnswer | None = None,
     ) -> None:
         self._rules = rules
@@ -88,6 +91,7 @@ class PurposeCommands:
         self._definitions = definitions
         self._state = StateCommands(rules, definitions)
         self._budget = CommandBudget(state_commands)
+        self._answer_bytes = answer_bytes
         self._publish_answer = publish_answer
 
     async def run(self, sender: CommandSender, packet: Publish, command: Command) -> None:
@@ -128,19 +132,37 @@ class PurposeCommands:
         engine = self._rules.engine
         match command:
             case ShowTree():
-                sender.answer(packet, engine.tree().encode())
+                tree = engine.tree(most_bytes=self._answer_bytes)
+                sender.answer(packet, tree.encode())
             case ShowCombined(topic=topic):
-                purposes = engine.effective(topic)
-                self._answer(sender, packet, _as_json(topic=topic, purposes=_shown(purposes)))
+                shown = self._show([(topic, engine.effective(topic))])
+                self._answer(sender, packet, _as_json(topic=topic, purposes=shown[topic]))
             case ShowAffected(filter=asked):
-                found = engine.affected(asked)
-                listed = {there: _shown(it) for there, it in _first(found, _AFFECTED_LIMIT)}
+                listed = self._show(islice(engine.affected(asked), _AFFECTED_LIMIT))
                 self._answer(sender, packet, _as_json(filter=asked, reservations=listed))
             case Reserve() | Presubscribe() | SetSetting():
                 return await self._change(sender, command)
             case _:
                 return await self._state.carry_out(sender, command)
         return False
+
+    def _show(
+        self, found: Iterable[tuple[str, PurposeSet | None]]
+    ) -> dict[str, dict[str, list[str]] | None]:
+        """Return sets of purposes as answers tell them, unless that cannot fit into a packet."""
+        shown: dict[str, dict[str, list[str]] | None] = {}
+        left = self._answer_bytes
+        for name, purposes in found:
+            left -= len(name)
+            if purposes is not None:
+                left -= sum(map(len, purposes.aip)) + sum(map(len, purposes.pip))
+            if left < 0:
+                raise UsageError(
+                    f"the answer has more than the {self._answer_bytes} bytes of a packet",
+                    fix="ask for less, or raise the largest packet",
+                )
+            shown[name] = _shown(purposes)
+        return shown
 
     def _answer(self, sender: CommandSender, packet: Publish, payload: bytes) -> None:
         """Answer a question: to the asker, and to those who listen where they may ask, too."""
@@ -199,7 +221,3 @@ def _shown(purposes: PurposeSet | None) -> dict[str, list[str]] | None:
     if purposes is None:
         return None
     return {"allow": sorted(purposes.aip), "prohibit": sorted(purposes.pip)}
-
-
-def _first(items: Any, count: int) -> list[Any]:
-    return [item for item, _ in zip(items, range(count), strict=False)]

@@ -145,6 +145,7 @@ class Gateway:
                 self.counters,
                 self.definition_feed,
                 state_commands=limits.state_commands,
+                answer_bytes=limits.packet,
                 publish_answer=self._publish_answer if rules.answers.published else None,
             ),
         )
