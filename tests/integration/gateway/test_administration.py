@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from penstock.components import MosquittoServer
-from penstock.config import Config
 from penstock.gateway.connection.authentication import PasswordFile
 from penstock.model.document import Document, Key
 from penstock.mqtt import V3, ReasonCode
 from penstock.store.database import Database
 from penstock.store.definitions.checked import CheckedDefinitions
 from penstock.store.definitions.history import Definitions
+from tests.support.gateway.definitions import apply, stored
 from tests.support.gateway.harness import GatewayThread, run_gateway, write_config
 from tests.support.gateway.passwords import write_passwords
 from tests.support.gateway.raw import RawClient
@@ -50,17 +50,6 @@ def closed(broker: MosquittoServer, tmp_path: Path) -> Iterator[GatewayThread]:
 def opened(broker: MosquittoServer, tmp_path: Path) -> Iterator[GatewayThread]:
     with run_gateway(tmp_path / "g", broker.port) as running:
         yield running
-
-
-def apply(config: Config, documents: list[Document]) -> None:
-    config.data.mkdir(parents=True, exist_ok=True)
-    with Database.open(config.store.connection_url()) as database:
-        CheckedDefinitions(Definitions(database)).apply(documents, actor="test", reason="")
-
-
-def stored(config: Config) -> dict[Key, Document]:
-    with Database.open(config.store.connection_url()) as database:
-        return dict(Definitions(database).snapshot().documents)
 
 
 def login(gateway: GatewayThread, user: str | None, version: int = 5) -> RawClient:

@@ -15,7 +15,7 @@ from penstock.mqtt import V3, V5, ReasonCode, Will
 from penstock.store.database import Database
 from penstock.store.definitions.checked import CheckedDefinitions
 from penstock.store.definitions.history import Definitions
-from tests.integration.gateway.test_administration import apply
+from tests.support.gateway.definitions import apply
 from tests.support.gateway.harness import GatewayThread, run_gateway, share, write_config
 from tests.support.gateway.pair import wait_until
 from tests.support.gateway.passwords import write_passwords

@@ -14,7 +14,7 @@ from penstock.model.document import Document, Key
 from penstock.mqtt import V3, V5, Publish, ReasonCode
 from penstock.store.database import Database
 from penstock.store.definitions.history import Definitions
-from tests.integration.gateway.test_administration import apply, stored
+from tests.support.gateway.definitions import apply, stored
 from tests.support.gateway.harness import GatewayThread, run_gateway, write_config
 from tests.support.gateway.pair import wait_until
 from tests.support.gateway.passwords import write_passwords
