@@ -10,8 +10,11 @@ Rules that hold here:
   holds at this gateway alone until PERSIST stores it or RELOAD takes it back.
 - The acknowledgement goes out when the change is stored and holds here: from then on this
   gateway delivers nothing that it forbids.
-- What cannot be done changes nothing. Questions are answered to the asker alone, with a
-  message of QoS 0 on the response topic it named, else on the topic of the command.
+- What cannot be done changes nothing. Questions are answered to the asker, with a message of
+  QoS 0 on the response topic it named, else on the topic of the command; where answers are
+  published, to those who listen and may ask the same, too. No answer is larger than a packet.
+- Each command leaves an audit entry: with the change where it is stored, else by itself.
+- `CLEAR`, `RESET`, `PERSIST` and `RELOAD` are in `state_commands`.
 """
 
 from __future__ import annotations

@@ -65,22 +65,22 @@ class SetSetting:
 
 @dataclass(frozen=True, slots=True)
 class Clear:
-    """Remove all reservations and presubscriptions."""
+    """Remove all reservations and presubscriptions, and end all subscriptions for purposes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Go back to the configured settings."""
+    """Clear, with the settings as they are set in force."""
 
 
 @dataclass(frozen=True, slots=True)
 class Persist:
-    """Store the state."""
+    """Keep the state as it is now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reload:
-    """Go back to the stored state."""
+    """Go back to the state that was kept."""
 
 
 @dataclass(frozen=True, slots=True)
