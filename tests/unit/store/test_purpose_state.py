@@ -115,8 +115,8 @@ class Naive:
         self.held = {text: ap for text, ap in self.held.items() if ap is None}
 
     def reload(self) -> None:
-        plain = {text: ap for text, ap in self.held.items() if ap is None}
-        self.held = plain | self.persisted
+        self.clear()
+        self.held |= self.persisted
 
 
 def test_commands_do_to_rows_what_they_do_to_dictionaries(database: Database) -> None:

@@ -29,9 +29,9 @@ from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.authorization.rules import Rules
 from penstock.gateway.commands.command_context import CommandSender, DefinitionChanges, Wanted
 from penstock.gateway.commands.state_commands import (
-    STATE_COMMANDS,
     CommandBudget,
     StateCommands,
+    TooManyError,
 )
 from penstock.gateway.commands.wanted_documents import Edit, describe, list_wanted
 from penstock.gateway.counters import Counters
@@ -92,8 +92,7 @@ class PurposeCommands:
         self._denials = denials
         self._counters = counters
         self._definitions = definitions
-        self._state = StateCommands(rules, definitions)
-        self._budget = CommandBudget(state_commands)
+        self._state = StateCommands(rules, definitions, CommandBudget(state_commands))
         self._answer_bytes = answer_bytes
         self._publish_answer = publish_answer
 
@@ -104,9 +103,7 @@ class PurposeCommands:
             self._denials.command(sender.session, decision.rule)
             self._refuse(sender, packet, "right", decision.reason, ReasonCode.NOT_AUTHORIZED)
             return
-        if not sender.may_command() or (
-            isinstance(command, STATE_COMMANDS) and not self._budget.take()
-        ):
+        if not sender.may_command():
             self._refuse(sender, packet, "rate", "too many commands", ReasonCode.QUOTA_EXCEEDED)
             return
         try:
@@ -118,6 +115,8 @@ class PurposeCommands:
             _log.exception("a change cannot be recorded, so it is refused", error=error)
             text = "the change cannot be recorded"
             self._refuse(sender, packet, "stale", text, ReasonCode.UNSPECIFIED_ERROR)
+        except TooManyError as error:
+            self._refuse(sender, packet, "rate", error.message, ReasonCode.QUOTA_EXCEEDED)
         except PenstockError as error:
             self._refuse(sender, packet, "malformed", str(error), ReasonCode.TOPIC_NAME_INVALID)
         else:

@@ -11,19 +11,21 @@ Rules that hold here:
 - PERSIST keeps the state by the epoch that it makes: history is never rewritten.
 - With `auto_persist` off, CLEAR and RESET hold at this gateway alone, as other commands do.
   RELOAD goes back everywhere; where nothing was persisted, it takes back what was tried out here.
-- All clients of a gateway together may give so many of them a minute: each may concern all
-  definitions and all clients.
+- All clients of a gateway together may give so many of them a minute, one after another: each
+  may concern all definitions and all clients. After one that takes long, the store belongs to
+  others for nine times as long.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
 
 from sqlalchemy import Connection
 
-from penstock.errors import UsageError
+from penstock.errors import PenstockError, UsageError
 from penstock.gateway.authorization.rules import SETTINGS, STATE_KINDS, Rules
 from penstock.gateway.commands.command_context import CommandSender, DefinitionChanges, Wanted
 from penstock.policy.purposes.commands import Clear, Persist, Reload, Reset
@@ -31,8 +33,13 @@ from penstock.store import purpose_state
 from penstock.store.definitions.snapshots import Snapshot
 from penstock.store.purpose_state import STATE, Did, StateLog
 
-STATE_COMMANDS = (Clear, Reset, Persist, Reload)
 _MINUTE = 60.0
+_LONG_SECONDS = 1.0
+_REST = 9
+
+
+class TooManyError(PenstockError):
+    """More commands are given than a gateway takes for the moment."""
 
 
 class CommandBudget:
@@ -52,18 +59,37 @@ class CommandBudget:
         self._paid_until = due
         return True
 
+    def note_duration(self, seconds: float) -> None:
+        """Take note of how long a command took: a long one uses up what comes after it."""
+        if seconds > _LONG_SECONDS:
+            self._paid_until = max(self._paid_until, self._clock() + _REST * seconds)
+
 
 class StateCommands:
     """Carries out commands on the state as a whole."""
 
-    def __init__(self, rules: Rules, definitions: DefinitionChanges) -> None:
+    def __init__(self, rules: Rules, definitions: DefinitionChanges, budget: CommandBudget) -> None:
         self._rules = rules
         self._definitions = definitions
+        self._budget = budget
+        self._one_by_one = asyncio.Lock()
 
     async def carry_out(
         self, sender: CommandSender, command: Clear | Reset | Persist | Reload
     ) -> bool:
         """Carry out a command; say whether the store has it, with its audit entry."""
+        async with self._one_by_one:
+            if not self._budget.take():
+                raise TooManyError("too many commands on the whole state", fix="try again later")
+            began = time.monotonic()
+            try:
+                return await self._carry_out(sender, command)
+            finally:
+                self._budget.note_duration(time.monotonic() - began)
+
+    async def _carry_out(
+        self, sender: CommandSender, command: Clear | Reset | Persist | Reload
+    ) -> bool:
         match command:
             case Clear():
                 return await self._clear(sender, "clear")

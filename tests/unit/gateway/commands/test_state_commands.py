@@ -134,3 +134,17 @@ def test_a_budget_fills_up_again() -> None:
     assert [budget.take() for _ in range(2)] == [True, False]
     now[0] += 3_600
     assert sum(budget.take() for _ in range(20)) == 6
+
+
+def test_after_a_long_command_the_store_belongs_to_others() -> None:
+    now = [1_000.0]
+    budget = CommandBudget(60, lambda: now[0])
+    assert budget.take()
+    budget.note_duration(0.5)
+    assert budget.take()
+    budget.note_duration(20)
+    now[0] += 179
+    assert not budget.take()
+    now[0] += 2
+    assert budget.take()
+    assert not budget.take()
