@@ -102,19 +102,19 @@ class AsyncPurposeClient:
         await self._settled(self._inside.set(setting, value))
 
     async def clear(self) -> None:
-        """Remove every reservation and presubscription."""
+        """Remove every reservation and presubscription; end all subscriptions for purposes."""
         await self._settled(self._inside.clear())
 
     async def reset(self) -> None:
-        """Return every setting to what is configured."""
+        """Clear, with the settings in force as they are set; none changes."""
         await self._settled(self._inside.reset())
 
     async def persist(self) -> None:
-        """Store the present state."""
+        """Keep the present state: reservations, presubscriptions, purposes of subscriptions."""
         await self._settled(self._inside.persist())
 
     async def reload(self) -> None:
-        """Return to the stored state."""
+        """Return to exactly the state that was kept."""
         await self._settled(self._inside.reload())
 
     async def _settled(self, receipt: Receipt[T]) -> T:

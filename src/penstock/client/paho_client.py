@@ -193,22 +193,22 @@ class PurposeClient:
         return self._command(topic, f"the setting {quote(setting)} to {text}", text)
 
     def clear(self) -> Receipt[None]:
-        """Remove every reservation and presubscription."""
+        """Remove every reservation and presubscription; end all subscriptions for purposes."""
         topic = self.notation.command(self.notation.clear)
         return self._command(topic, "the clearing of all reservations")
 
     def reset(self) -> Receipt[None]:
-        """Return every setting to what is configured."""
+        """Clear, with the settings in force as they are set; none changes."""
         topic = self.notation.command(self.notation.reset)
         return self._command(topic, "the reset of all settings")
 
     def persist(self) -> Receipt[None]:
-        """Store the present state."""
+        """Keep the present state: reservations, presubscriptions, purposes of subscriptions."""
         topic = self.notation.command(self.notation.persist)
         return self._command(topic, "the storing of the state")
 
     def reload(self) -> Receipt[None]:
-        """Return to the stored state."""
+        """Return to exactly the state that was kept."""
         topic = self.notation.command(self.notation.reload)
         return self._command(topic, "the reloading of the state")
 

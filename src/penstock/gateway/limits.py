@@ -34,6 +34,7 @@ class Limits:
     topic_levels: int
     topic_aliases: int
     commands: int
+    state_commands: int
     keep_alive: int
     connect_ticks: int
     stall_ticks: int
@@ -60,6 +61,7 @@ class Limits:
             topic_levels=given.topic_levels,
             topic_aliases=given.topic_aliases,
             commands=given.commands,
+            state_commands=given.state_commands,
             keep_alive=int(given.keep_alive),
             connect_ticks=ticks(given.connect_timeout),
             stall_ticks=ticks(given.stall_timeout),

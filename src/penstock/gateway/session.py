@@ -29,12 +29,16 @@ class Session:
     __slots__ = (
         "address",
         "by_number",
+        "cleared",
         "client_id",
         "dormant",
+        "era",
         "expiry",
         "holder",
         "last_number",
+        "missing",
         "numbers",
+        "persisted",
         "principal",
         "stored",
         "user",
@@ -63,6 +67,14 @@ class Session:
         self.last_number = 0
         self.dormant: dict[str, StoredSubscription] = {}
         """Subscriptions that the rules of now would refuse as they were made."""
+        self.era = 0
+        """The epoch up to which commands on the purpose state have been carried out here."""
+        self.persisted: dict[str, StoredSubscription] = {}
+        """Subscriptions as the command PERSIST found them, but for those the client has ended."""
+        self.cleared: list[StoredSubscription] = []
+        """Subscriptions that commands have ended, of which the broker is to be told."""
+        self.missing: list[Subscription] = []
+        """Subscriptions that the broker does not have, and is to be asked for."""
 
     @property
     def resumable(self) -> bool:
@@ -120,8 +132,17 @@ class Session:
             return (held.ap,)
         return next(((it.purpose,) for it in self.dormant.values() if it.number == number), None)
 
+    def subscriptions(self) -> list[StoredSubscription]:
+        """Return all subscriptions, awake and asleep, as the store knows them."""
+        return [*map(self.hold, list(self.by_number.values())), *self.dormant.values()]
+
     def drop(self, text: str) -> None:
-        """Forget a filter: what still comes under its number is unknown from now on."""
+        """Forget a filter that the client has ended: no command brings it back."""
+        self.persisted.pop(text, None)
+        self.end(text)
+
+    def end(self, text: str) -> None:
+        """End a filter: what still comes under its number is unknown from now on."""
         self.dormant.pop(text, None)
         number = self.numbers.pop(text, None)
         if number is not None:

@@ -53,6 +53,8 @@ class Concern(enum.Flag):
     """Which records are anonymized, and how."""
     KAFKA = enum.auto()
     """Who may do what at the event log."""
+    STATE = enum.auto()
+    """What commands on the purpose state did, for those who have to follow them."""
 
 
 @dataclass(frozen=True, slots=True)

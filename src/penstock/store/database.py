@@ -122,11 +122,7 @@ class Database:
         Whoever needs two areas takes "definitions" before any other, so that no two
         transactions wait for each other.
         """
-        if self.is_postgresql:
-            key = zlib.crc32(area.encode()) - 2**31
-            connection.execute(
-                sa.select(sa.func.pg_advisory_xact_lock(sa.cast(_LOCK_CLASS, sa.Integer), key))
-            )
+        lock_area(connection, area)
 
     def unavailable(self, error: SQLAlchemyError, *, committing: bool = False) -> UnavailableError:
         """Say in our words that the database failed."""
@@ -152,3 +148,12 @@ class Database:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def lock_area(connection: Connection, area: str) -> None:
+    """Wait until no other transaction holds an area; on SQLite, who writes holds them all."""
+    if connection.dialect.name == "postgresql":
+        key = zlib.crc32(area.encode()) - 2**31
+        connection.execute(
+            sa.select(sa.func.pg_advisory_xact_lock(sa.cast(_LOCK_CLASS, sa.Integer), key))
+        )

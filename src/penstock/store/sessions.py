@@ -15,58 +15,33 @@ Rules that hold here:
   look again, and inherits what the first has made of it.
 - A session that has ended is gone with all its subscriptions; one that nobody took up
   again in time is swept away.
+- A subscription for a purpose that was decided before a command ended all of them, and that
+  comes later, has ended, too (`Keep.era`).
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import sqlalchemy as sa
-from sqlalchemy import BigInteger, Column, Connection, ForeignKey, Integer, String, Table, Text
+from sqlalchemy import Connection
 
 from penstock.clock import utc_now
 from penstock.errors import UnavailableError
 from penstock.store.database import Database
-from penstock.store.schema import Moment, metadata
+from penstock.store.purpose_state import persisted_table, read_log
+from penstock.store.session_tables import (
+    AREA,
+    PAUSED,
+    digest,
+    sessions_table,
+    subscriptions_table,
+)
 
-AREA = "sessions"
 NEVER = 0xFFFF_FFFF
 """The session expiry that means: kept until the client says otherwise."""
-
-# A client identifier has up to 65,535 bytes, more than an index takes: rows go by its digest.
-DIGEST_LENGTH = 64
-PRINCIPAL_LENGTH = 256
-HOLDER_LENGTH = 32
-PURPOSE_LENGTH = 256
-
-sessions_table = Table(
-    "sessions",
-    metadata,
-    Column("client", String(DIGEST_LENGTH), primary_key=True),
-    Column("principal", String(PRINCIPAL_LENGTH), nullable=False),
-    Column("holder", String(HOLDER_LENGTH), nullable=False),
-    Column("last_number", BigInteger, nullable=False),
-    Column("expires", Moment, index=True),
-)
-
-subscriptions_table = Table(
-    "session_subscriptions",
-    metadata,
-    Column(
-        "client",
-        String(DIGEST_LENGTH),
-        ForeignKey(sessions_table.c.client, ondelete="CASCADE"),
-        primary_key=True,
-    ),
-    Column("number", BigInteger, primary_key=True, autoincrement=False),
-    Column("filter", Text, nullable=False),
-    Column("purpose", String(PURPOSE_LENGTH)),
-    Column("options", Integer, nullable=False),
-    Column("identifier", BigInteger, nullable=False),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +71,10 @@ class StoredSession:
     holder: str
     last_number: int
     subscriptions: tuple[StoredSubscription, ...]
+    persisted: tuple[StoredSubscription, ...] = ()
+    """Its subscriptions as the command PERSIST found them."""
+    era: int = 0
+    """The epoch of the last command on the purpose state, which all of this accounts for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +89,19 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """A session has these subscriptions from now on, and those filters no longer."""
+    """A session has these subscriptions from now on, and those filters no longer.
+
+    The client ended those in `drop`; those in `cleared` a command did, which may bring them back.
+    `era` is the epoch of the last command that was known when this was decided.
+    """
 
     client: str
     holder: str
     put: tuple[StoredSubscription, ...]
     drop: tuple[str, ...]
     last_number: int
+    cleared: tuple[str, ...] = ()
+    era: int = NEVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,11 +140,6 @@ class TakenError(UnavailableError):
         super().__init__("the session was taken over by another connection", fix="connect again")
 
 
-def digest(client_id: str) -> str:
-    """Return the key of a client identifier."""
-    return hashlib.sha256(client_id.encode()).hexdigest()
-
-
 class Sessions:
     """Reads and changes the sessions in a database. Threads may share it."""
 
@@ -180,8 +160,9 @@ class Sessions:
     def apply(self, changes: Sequence[SessionChange]) -> None:
         """Make changes durable, all of them or none."""
         with self._database.write(AREA) as connection:
+            last_ending = read_log(connection).last_ending
             for change in changes:
-                self._apply(connection, change)
+                self._apply(connection, change, last_ending)
 
     def sweep(self) -> int:
         """Forget the sessions that have expired; return how many."""
@@ -191,7 +172,7 @@ class Sessions:
             )
             return int(gone.rowcount)
 
-    def _apply(self, connection: Connection, change: SessionChange) -> None:
+    def _apply(self, connection: Connection, change: SessionChange, last_ending: int) -> None:
         key = digest(change.client)
         mine = sessions_table.c.client == key
         match change:
@@ -205,7 +186,11 @@ class Sessions:
                 )
             case Keep(put=put, drop=drop, last_number=last_number):
                 self._check_holder(connection, key, change.holder)
-                self._forget(connection, key, [*drop, *(it.filter for it in put)])
+                gone = [*drop, *change.cleared, *(it.filter for it in put)]
+                self._forget(connection, subscriptions_table, key, gone)
+                self._forget(connection, persisted_table, key, drop)
+                if change.era < last_ending:
+                    put = tuple(ended for it in put for ended in _end(it))
                 if put:
                     connection.execute(
                         sa.insert(subscriptions_table), [_row(key, it) for it in put]
@@ -242,15 +227,13 @@ class Sessions:
         if owner is None:
             return None
         last = sa.select(sessions_table.c.last_number).where(sessions_table.c.client == key)
-        held = sa.select(subscriptions_table).where(subscriptions_table.c.client == key)
         return StoredSession(
             owner.principal,
             owner.holder,
             connection.scalar(last) or 0,
-            tuple(
-                StoredSubscription(it.filter, it.number, it.purpose, it.options, it.identifier)
-                for it in connection.execute(held.order_by(subscriptions_table.c.number))
-            ),
+            _select(connection, subscriptions_table, key),
+            _select(connection, persisted_table, key),
+            read_log(connection).last,
         )
 
     def _check_holder(self, connection: Connection, key: str, holder: str | None) -> None:
@@ -259,13 +242,26 @@ class Sessions:
             raise TakenError
 
     @staticmethod
-    def _forget(connection: Connection, key: str, filters: Iterable[str]) -> None:
+    def _forget(connection: Connection, table: sa.Table, key: str, filters: Iterable[str]) -> None:
         for text in filters:
             connection.execute(
-                sa.delete(subscriptions_table).where(
-                    subscriptions_table.c.client == key, subscriptions_table.c.filter == text
-                )
+                sa.delete(table).where(table.c.client == key, table.c.filter == text)
             )
+
+
+def _select(connection: Connection, table: sa.Table, key: str) -> tuple[StoredSubscription, ...]:
+    query = sa.select(table).where(table.c.client == key).order_by(table.c.number)
+    return tuple(
+        StoredSubscription(it.filter, it.number, it.purpose, it.options, it.identifier)
+        for it in connection.execute(query)
+    )
+
+
+def _end(held: StoredSubscription) -> tuple[StoredSubscription, ...]:
+    """Return what is left of a subscription that a command has ended meanwhile."""
+    if held.purpose is None:
+        return (held,)
+    return () if held.options & PAUSED else (replace(held, number=-held.number),)
 
 
 def _row(key: str, held: StoredSubscription) -> dict[str, object]:

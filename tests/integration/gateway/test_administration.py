@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from penstock.components import MosquittoServer
-from penstock.config import Config
 from penstock.gateway.connection.authentication import PasswordFile
 from penstock.model.document import Document, Key
 from penstock.mqtt import V3, ReasonCode
 from penstock.store.database import Database
 from penstock.store.definitions.checked import CheckedDefinitions
 from penstock.store.definitions.history import Definitions
+from tests.support.gateway.definitions import apply, stored
 from tests.support.gateway.harness import GatewayThread, run_gateway, write_config
 from tests.support.gateway.passwords import write_passwords
 from tests.support.gateway.raw import RawClient
@@ -29,6 +29,7 @@ RIGHTS = [
     Document("right", "operators", {"subjects": ["group:operators"], "administer": True}),
     Document("right", "paul", {"subjects": ["user:paul"], "presubscribe": ["home/+"]}),
 ]
+CLEARED = "cleared all reservations, presubscriptions and purposes of subscriptions"
 
 
 @pytest.fixture
@@ -49,17 +50,6 @@ def closed(broker: MosquittoServer, tmp_path: Path) -> Iterator[GatewayThread]:
 def opened(broker: MosquittoServer, tmp_path: Path) -> Iterator[GatewayThread]:
     with run_gateway(tmp_path / "g", broker.port) as running:
         yield running
-
-
-def apply(config: Config, documents: list[Document]) -> None:
-    config.data.mkdir(parents=True, exist_ok=True)
-    with Database.open(config.store.connection_url()) as database:
-        CheckedDefinitions(Definitions(database)).apply(documents, actor="test", reason="")
-
-
-def stored(config: Config) -> dict[Key, Document]:
-    with Database.open(config.store.connection_url()) as database:
-        return dict(Definitions(database).snapshot().documents)
 
 
 def login(gateway: GatewayThread, user: str | None, version: int = 5) -> RawClient:
@@ -136,7 +126,9 @@ def test_commands_are_definitions(opened: GatewayThread, topic: str) -> None:
     with login(opened, None) as client:
         client.publish("!PBAC/CLEAR", qos=1)
         client.publish("!PBAC/RESET", qos=1)
-    assert not stored(opened.config)
+    # Settings are no part of what is cleared; what was done stands in the log of commands.
+    assert {it.kind for it in stored(opened.config)} == {"purpose-settings", "purpose-state"}
+    assert stored(opened.config)[Key("purpose-settings", "default")].body["filter_hybrid"] is True
 
 
 def test_definitions_from_elsewhere_hold_at_the_gateway(opened: GatewayThread, topic: str) -> None:
@@ -311,7 +303,7 @@ def test_the_history_says_what_was_done_and_names_nobody_but_the_actor(
         "released home/# by MQTT command",
         "presubscribed a client by MQTT command",
         "setting filter_hybrid on by MQTT command",
-        "settings reset by MQTT command",
-        "cleared all reservations and presubscriptions by MQTT command",
+        f"{CLEARED}, settings in force by MQTT command",
+        f"{CLEARED} by MQTT command",
     ]
     assert {it.actor for it in made} == {"anonymous"}

@@ -206,7 +206,7 @@ def test_settings_of_two_gateways_do_not_undo_each_other(
         settings = pair[1].do(lambda: pair[1].gateway.rules.engine.settings)
         told = value == b"true"
         assert (settings.filter_hybrid, settings.cache_subscriptions) == (told, told)
-    command(one, "!PBAC/RESET")
+    command(one, "!PBAC/SET/cache_subscriptions", b"true")
     one.close()
     two.close()
 

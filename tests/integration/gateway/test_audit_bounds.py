@@ -123,7 +123,7 @@ def test_one_client_without_rights_neither_fills_the_log_nor_takes_others_their_
     commands = [it for it in entries if it.kind == "definitions.changed"]
     assert [it.actor for it in commands] == [people.person("officer")] * (SECONDS + 1)
     # What was only tried out changed what this gateway enforces: nobody's flood hides it.
-    tried = [(it.actor, it.outcome) for it in entries if it.kind == "command.done"]
+    tried = [(it.actor, it.outcome) for it in entries if it.kind == "command.given"]
     assert tried == [(people.person("officer"), "done")]
     # Nobody is named, in no field of any entry.
     text = repr(entries)

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from penstock.components import MosquittoServer
-from penstock.gateway.connection.subscription_lifecycle import PAUSED
 from penstock.model.document import Document, Key
 from penstock.mqtt import V3, V5, ReasonCode
 from penstock.store.audit.reader import read_last
 from penstock.store.database import Database
 from penstock.store.definitions.checked import CheckedDefinitions
 from penstock.store.definitions.history import Definitions
+from penstock.store.session_tables import PAUSED
 from tests.support.commands import run_command
 from tests.support.gateway.clients import VERSIONS
 from tests.support.gateway.harness import GatewayThread, run_gateway

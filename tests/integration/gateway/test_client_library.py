@@ -74,8 +74,8 @@ def meet(
         return people[-1]
 
     yield join
-    people[0].client.clear().wait()
     people[0].client.reset().wait()
+    people[0].client.set("filter_on_subscribe", value=False).wait()
     for person in people:
         person.leave()
 
@@ -169,6 +169,7 @@ def test_questions_are_answered(meet: Meet) -> None:
 def test_unsaved_changes_are_taken_back(meet: Meet) -> None:
     ada = meet("ada")
     ada.client.reserve("car/#", aip=["operational"]).wait()
+    ada.client.persist().wait()
     ada.client.set("auto_persist", value=False).wait()
     ada.client.reserve("car/#", aip=["ads"]).wait()
     assert ada.client.combined_reservations("car/7").wait() == Purposes(("ads",), ())
@@ -198,7 +199,11 @@ def test_the_asyncio_flavour(gateway: GatewayServer, version: aiomqtt.ProtocolVe
             with pytest.raises(RefusedError, match="'ship/1' for the purpose 'ads' was refused"):
                 await client.subscribe_with_purpose("ship/1", "ads")
             await client.reset()
-            await client.release("ship/#")
+            assert await client.combined_reservations("ship/1") is None
+            # Both subscriptions have ended, and the setting holds as it was set.
+            await client.send("ship/1", b"to nobody", qos=1)
+            await client.subscribe_with_purpose("ship/2", "ads", qos=1)
+            await client.set("filter_hybrid", value=False)
             await client.send("ship/2", b"end", qos=1)
             got: list[bytes] = []
             async for message in client.messages:

@@ -11,6 +11,8 @@ import random
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,7 +20,8 @@ import pytest
 from penstock.components import MosquittoServer
 from penstock.model.purposes import PurposeSet
 from penstock.mqtt import V3, V5
-from tests.support.gateway.harness import GatewayThread, run_gateway
+from penstock.policy.purposes.settings import PurposeSettings
+from tests.support.gateway.harness import GatewayThread, run_gateway, share
 from tests.support.gateway.model import Client, Message, World
 from tests.support.gateway.raw import RawClient
 from tests.support.scale import scaled
@@ -50,6 +53,7 @@ ACTIONS = (
     + ["presubscribe"]
     + ["leave", "vanish", "come", "come", "take over"]
     + ["mode", "store", "strict"]
+    + ["clear", "reset", "persist", "persist", "reload", "reload"]
 )
 MODES = {
     "publish": (b"false", b"false"),
@@ -58,22 +62,34 @@ MODES = {
 }
 
 
-Running = tuple[GatewayThread, frozenset[asyncio.Task[Any]]]
+Running = list[tuple[GatewayThread, frozenset[asyncio.Task[Any]]]]
 
 
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with (
-        MosquittoServer(tmp_path_factory.mktemp("broker"), persistent=False) as broker,
-        run_gateway(
-            tmp_path_factory.mktemp("gateway"),
-            broker.port,
-            {"limits": {"commands": 100_000}},
-        ) as running,
-    ):
-        # What runs as long as the gateway does: the clock, the lease, detection and more.
-        lasting = running.do(lambda: running.gateway.background.tasks)
-        yield running, lasting
+@pytest.fixture(scope="module", params=[1, 2], ids=["one gateway", "two gateways"])
+def gateways(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Running]:
+    """Run one gateway, or two on one store, before a broker."""
+    folder = tmp_path_factory.mktemp("gateways")
+    limits = {"limits": {"commands": 100_000, "state_commands": 1_000_000}}
+    with ExitStack() as stack:
+        broker = stack.enter_context(
+            MosquittoServer(tmp_path_factory.mktemp("broker"), persistent=False)
+        )
+        running: Running = []
+        for number in range(request.param):
+            place = folder / str(number)
+            # A lease that outlasts a busy machine: nothing here is about leases.
+            common = share(folder)
+            common["store"]["lease"] = "60s"
+            made = stack.enter_context(run_gateway(place, broker.port, limits, **common))
+            # What runs as long as the gateway does: the clock, the lease, detection and more.
+            running.append((made, made.do(partial(_tasks, made))))
+        yield running
+
+
+def _tasks(running: GatewayThread) -> frozenset[asyncio.Task[Any]]:
+    return running.gateway.background.tasks
 
 
 class Walk:
@@ -81,16 +97,19 @@ class Walk:
 
     def __init__(self, running: Running, seed: int) -> None:
         self.choice = random.Random(seed)
-        self.gateway, self.lasting = running
+        self.gateways = running
         self.root = f"w{seed}"
         self.trace: list[Any] = []
         self.world = World()
         self.real: dict[str, RawClient] = {}
-        self.admin = RawClient(self.gateway.port)
+        self.at: dict[str, GatewayThread] = {}
+        self.admin = RawClient(self.any_gateway().port)
         self.admin.connect(f"{self.root}-admin")
         self.payload = 0
-        for command in ("CLEAR", "RESET"):
+        for command in ("CLEAR", "PERSIST"):
             self.command(f"!PBAC/{command}")
+        for name, value in PurposeSettings().as_dict().items():
+            self.command(f"!PBAC/SET/{name}", b"true" if value else b"false")
         for kind, (version, resumable) in KINDS.items():
             self.world.clients[self.id(kind)] = Client(version == V3, resumable)
             self.come(kind)
@@ -107,17 +126,26 @@ class Walk:
         self.quiesce()
 
     def quiesce(self) -> None:
-        """Wait until the gateway has told the broker all it had to."""
-
-        def idle() -> bool:
-            gateway = self.gateway.gateway
-            return (
-                gateway.background.tasks <= self.lasting and gateway.session_writer._running is None
-            )
-
+        """Wait until all gateways know all, and have told the broker all they had to."""
         deadline = time.monotonic() + 10
-        while not self.gateway.do(idle):
-            assert time.monotonic() < deadline, self.trace
+        newest = max(self.epoch(it) for it, _ in self.gateways)
+        for running, lasting in self.gateways:
+            while self.epoch(running) < newest or not running.do(
+                partial(self.is_idle, running, lasting)
+            ):
+                assert time.monotonic() < deadline, self.trace
+
+    @staticmethod
+    def epoch(running: GatewayThread) -> int:
+        return running.do(lambda: running.gateway.rules.epoch)
+
+    @staticmethod
+    def is_idle(running: GatewayThread, lasting: frozenset[asyncio.Task[Any]]) -> bool:
+        gateway = running.gateway
+        return gateway.background.tasks <= lasting and gateway.session_writer._running is None
+
+    def any_gateway(self) -> GatewayThread:
+        return self.choice.choice(self.gateways)[0]
 
     # --- steps ---
 
@@ -172,7 +200,7 @@ class Walk:
         filter_ = self.choice.choice(FILTERS)
         self.trace.append(("unsubscribe", kind, filter_))
         self.real[kind].unsubscribe(self.place(filter_))
-        self.world.clients[self.id(kind)].held.pop(self.place(filter_), None)
+        self.world.clients[self.id(kind)].drop(self.place(filter_))
 
     def publish(self, kind: str) -> None:
         del kind
@@ -223,6 +251,28 @@ class Walk:
         self.command("!PBAC/SET/allow_without_reservation", value)
         self.world.settle()
 
+    def clear(self, kind: str, word: str = "CLEAR") -> None:
+        del kind
+        self.trace.append((word,))
+        self.command(f"!PBAC/{word}")
+        self.world.clear()
+
+    def reset(self, kind: str) -> None:
+        """It clears, and the settings stay as they are."""
+        self.clear(kind, "RESET")
+
+    def persist(self, kind: str) -> None:
+        del kind
+        self.trace.append(("PERSIST",))
+        self.command("!PBAC/PERSIST")
+        self.world.persist()
+
+    def reload(self, kind: str) -> None:
+        del kind
+        self.trace.append(("RELOAD",))
+        self.command("!PBAC/RELOAD")
+        self.world.reload()
+
     def leave(self, kind: str) -> None:
         if kind in self.real:
             self.trace.append(("leave", kind))
@@ -237,7 +287,8 @@ class Walk:
 
     def gone(self, kind: str) -> None:
         deadline = time.monotonic() + 10
-        while self.gateway.do(lambda: self.id(kind) in self.gateway.gateway.clients):
+        there = self.at[kind]
+        while there.do(lambda: self.id(kind) in there.gateway.clients):
             assert time.monotonic() < deadline, self.trace
         self.quiesce()
         time.sleep(0.01)  # the broker reads the end of the connection after the gateway's
@@ -258,7 +309,8 @@ class Walk:
 
     def connect(self, kind: str) -> None:
         version, resumable = KINDS[kind]
-        client = self.real[kind] = RawClient(self.gateway.port, version=version)
+        self.at[kind] = self.any_gateway()
+        client = self.real[kind] = RawClient(self.at[kind].port, version=version)
         expiry = {"expiry": 600} if resumable and version == V5 else {}
         answer = client.connect(self.id(kind), clean=not resumable, **expiry)  # type: ignore[arg-type]
         assert answer.reason == 0, self.trace
@@ -279,10 +331,10 @@ class Walk:
             client.close()
 
 
-def test_walks(gateway: Running) -> None:
+def test_walks(gateways: Running) -> None:
     first = int(os.environ.get("PENSTOCK_SEED", "0"))
     for seed in range(first, first + WALKS):
-        walk = Walk(gateway, seed)
+        walk = Walk(gateways, seed)
         for _ in range(STEPS):
             walk.step()
         walk.close()

@@ -7,7 +7,7 @@ on while the client is away.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from penstock.model.purposes import PurposeSet, lineage
 from penstock.model.topics import covers, matches, overlaps
@@ -44,8 +44,23 @@ class Client:
     resumable: bool
     connected: bool = False
     held: dict[str, Held] = field(default_factory=dict)
+    ended: dict[str, Held] = field(default_factory=dict)
+    """What commands ended while it was away, so that the broker still has it."""
+    persisted: dict[str, Held] = field(default_factory=dict)
+    """What it had when the state was persisted, but for what it has ended itself."""
     queue: list[tuple[Message, list[str]]] = field(default_factory=list)
     received: list[Text] = field(default_factory=list)
+
+    def drop(self, filter_: str) -> None:
+        """End a subscription because the client wants it."""
+        self.held.pop(filter_, None)
+        self.persisted.pop(filter_, None)
+
+    def end(self, filter_: str) -> None:
+        """End a subscription because a command says so."""
+        held = self.held.pop(filter_)
+        if not self.connected and held.at_broker:
+            self.ended[filter_] = held
 
 
 @dataclass
@@ -56,6 +71,9 @@ class World:
     strict: bool = False
     reservations: dict[str, PurposeSet] = field(default_factory=dict)
     presubscriptions: dict[tuple[str, str], str] = field(default_factory=dict)
+    persisted: tuple[dict[str, PurposeSet], dict[tuple[str, str], str]] = field(
+        default_factory=lambda: ({}, {})
+    )
     retained: dict[str, Message] = field(default_factory=dict)
     clients: dict[str, Client] = field(default_factory=dict)
 
@@ -117,6 +135,7 @@ class World:
         ap = ap if ap is not None else self.presubscriptions.get((name, filter_))
         client.held.pop(filter_, None)
         if not self.admits(filter_, ap):
+            client.drop(filter_)
             return False
         held = client.held[filter_] = Held(filter_, ap, qos)
         for message in self.retained.values():
@@ -130,13 +149,13 @@ class World:
         for client in self.clients.values():
             matching = [
                 held
-                for held in client.held.values()
+                for held in (*client.held.values(), *client.ended.values())
                 if held.at_broker and matches(held.filter, message.topic)
             ]
             if client.connected:
                 self.deliver(client, message, matching)
             elif client.resumable:
-                kept = [held.filter for held in matching if min(held.qos, message.qos)]
+                kept = list({held.filter: 0 for held in matching if min(held.qos, message.qos)})
                 if kept:
                     client.queue.append((message, kept))
 
@@ -151,7 +170,8 @@ class World:
         client.connected = True
         queue, client.queue = client.queue, []
         for message, filters in queue:
-            self.deliver(client, message, [client.held[it] for it in filters])
+            self.deliver(client, message, [client.held[it] for it in filters if it in client.held])
+        client.ended.clear()
         self.settle()
 
     def disconnect(self, name: str) -> None:
@@ -159,3 +179,34 @@ class World:
         client.connected = False
         if not client.resumable:
             client.held.clear()
+            client.persisted.clear()
+
+    # --- commands on the whole state ---
+
+    def clear(self) -> None:
+        self.reservations, self.presubscriptions = {}, {}
+        for client in self.clients.values():
+            for held in [it for it in client.held.values() if it.ap is not None]:
+                client.end(held.filter)
+        self.settle()
+
+    def persist(self) -> None:
+        self.persisted = (dict(self.reservations), dict(self.presubscriptions))
+        for client in self.clients.values():
+            client.persisted = {name: replace(held) for name, held in client.held.items()}
+
+    def reload(self) -> None:
+        reserved, presubscribed = self.persisted
+        self.reservations, self.presubscriptions = dict(reserved), dict(presubscribed)
+        for client in self.clients.values():
+            for held in list(client.held.values()):
+                then = client.persisted.get(held.filter)
+                if then is not None:
+                    held.ap = then.ap
+                elif held.ap is not None:
+                    client.end(held.filter)
+            for name, then in client.persisted.items():
+                if name not in client.held:
+                    still = client.ended.pop(name, None)
+                    client.held[name] = replace(then, at_broker=still is not None)
+        self.settle()

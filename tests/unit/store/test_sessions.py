@@ -10,6 +10,7 @@ from alembic.config import Config
 from penstock.errors import UnavailableError
 from penstock.store import migrations
 from penstock.store.database import Database
+from penstock.store.session_tables import digest
 from penstock.store.sessions import (
     NEVER,
     Begin,
@@ -22,7 +23,6 @@ from penstock.store.sessions import (
     StoredSession,
     StoredSubscription,
     TakenError,
-    digest,
 )
 
 

@@ -33,6 +33,12 @@ Origin = Annotated[
     TypeLabel("an origin", "SCHEME://HOST or SCHEME://HOST:PORT in small letters, `null`, or *"),
 ]
 
+ExceptedSubject = Annotated[
+    str,
+    Field(pattern=r"^(user|group|client):[^\x00-\x1f\x7f]+$", max_length=300),
+    TypeLabel("a subject", "user:NAME, group:NAME or client:ID"),
+]
+
 
 class ListenerSettings(Settings):
     """One address where clients connect."""
@@ -155,6 +161,11 @@ class LimitSettings(Settings):
     commands: Annotated[int, Field(ge=1, le=1_000_000)] = setting(
         100, "The most purpose commands of one client per second."
     )
+    state_commands: Annotated[int, Field(ge=1, le=1_000_000)] = setting(
+        30,
+        "The most commands `CLEAR`, `RESET`, `PERSIST` and `RELOAD` of all clients of a gateway "
+        "per minute: each may concern all reservations and all clients.",
+    )
 
 
 class FilteringSettings(Settings):
@@ -187,6 +198,18 @@ class FilteringSettings(Settings):
         default=False,
         description="Whether a subscription that was paused gets retained messages again "
         "when it is resumed.",
+    )
+    clear_excepts: Annotated[tuple[ExceptedSubject, ...], Field(max_length=1_000)] = setting(
+        (),
+        "Whose subscriptions for purposes the commands `CLEAR` and `RESET` do not end: "
+        "`user:NAME`, `group:NAME`, or `client:ID` of an authenticated client. Set it alike at "
+        "all gateways of a store.",
+        examples=('["group:operators"]',),
+    )
+    publish_answers: bool = setting(
+        default=False,
+        description="Whether answers to `CRES` and `ARES` are published on the topic of the "
+        "command, too, for clients that subscribe to it and may ask the same.",
     )
     slow_clients: Literal["drop", "wait"] = setting(
         "drop",

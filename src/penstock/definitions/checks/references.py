@@ -9,6 +9,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import difflib
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
@@ -47,15 +48,21 @@ class ReferenceIndex:
         """Return the index after a change."""
         outgoing, incoming = dict(self._outgoing), dict(self._incoming)
         counts = dict(self._counts)
+        # Thousands may refer to one definition: what comes and goes is gathered for each.
+        gone: defaultdict[Key, set[Key]] = defaultdict(set)
+        come: defaultdict[Key, set[Key]] = defaultdict(set)
         for key, definition in changed.items():
             known = key in outgoing
             for link in outgoing.pop(key, ()):
-                incoming[link.target] = incoming.get(link.target, frozenset()) - {key}
+                gone[link.target].add(key)
             if definition is not None:
                 links = outgoing[key] = tuple(_links(definition))
                 for link in links:
-                    incoming[link.target] = incoming.get(link.target, frozenset()) | {key}
+                    come[link.target].add(key)
             counts[key.kind] = counts.get(key.kind, 0) + (definition is not None) - known
+        for target in gone.keys() | come.keys():
+            before = incoming.get(target, frozenset())
+            incoming[target] = before - gone.get(target, set()) | come.get(target, set())
         made = ReferenceIndex(outgoing, incoming, counts)
         made._was_declared = frozenset(kind for kind, count in self._counts.items() if count)
         return made

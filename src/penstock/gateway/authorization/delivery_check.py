@@ -59,6 +59,8 @@ class Refusal(NamedTuple):
 
 _UNKNOWN: Final = Refusal("unknown_subscription", "")
 _NOTHING: Final = Refusal("", "")
+NOT_ASKED: Final = Refusal("right", "administer")
+"""An answer to a question that a client may not ask, or did not subscribe to."""
 _Seen = tuple[Message | None, Mapping[str, Any], Situations]
 _UNSEEN: Final[_Seen] = (None, {}, NO_SITUATIONS)
 """What is looked at where neither policies nor preferences decide."""
@@ -105,9 +107,9 @@ class DeliveryCheck:
         if not self._count % _SAMPLE:
             return self._observe(session, packet)
         rules = self._rules
-        if not rules.enforceable:
-            return DeliveryDecision(None, Refusal("purpose", _UNENFORCEABLE), rules.remembers)
         topic, properties = packet.topic, packet.properties
+        if not rules.enforceable or rules.answers.is_among(topic):
+            return self._decide_apart(session, packet)
         stamp = self._stamps.read(properties.reserved)
         authorizer = rules.authorizer
         user, client = session.user, session.client_id
@@ -153,6 +155,22 @@ class DeliveryCheck:
             return DeliveryDecision(None, refusal, lasting)
         named = encode_subscription_identifiers(own) if own else b""
         return DeliveryDecision(properties.kept + named, _NOTHING, lasting)
+
+    def _decide_apart(self, session: Session, packet: Publish) -> DeliveryDecision:
+        """Decide without the authorizer: where it is not complete, and on answers to questions.
+
+        An answer is for those who may ask the question, and have named such topics.
+        """
+        rules, properties = self._rules, packet.properties
+        if not rules.enforceable:
+            return DeliveryDecision(None, Refusal("purpose", _UNENFORCEABLE), rules.remembers)
+        named = map(session.by_number.get, properties.subscription_identifiers)
+        listening = [it for it in named if it is not None and rules.answers.is_filter(it.text)]
+        if not listening or not rules.answers.may_read(rules.rights(session), packet.topic):
+            return DeliveryDecision(None, NOT_ASKED)
+        own = [it.identifier for it in listening if it.identifier]
+        identifiers = encode_subscription_identifiers(own) if own else b""
+        return DeliveryDecision(properties.kept + identifiers)
 
     def _observe(self, session: Session, packet: Publish) -> DeliveryDecision:
         """Decide, and tell how long it took."""

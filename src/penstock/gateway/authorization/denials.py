@@ -1,6 +1,7 @@
-"""What was denied, or granted in an emergency only, for the audit log.
+"""What was denied, or granted in an emergency only, and which commands were given.
 
-It is counted by who and why, looked at once a second, and written as far as bounds allow.
+For the audit log: it is counted by who and why, looked at once a second, and written as far as
+bounds allow.
 
 Rules that hold here:
 - Nobody is named: users and clients appear as pseudonyms, and so do the names of rules. The
@@ -11,13 +12,12 @@ Rules that hold here:
   with a count. What is too manifold for that loses its rule and its client, never its actor.
 - A principal is the user; who has not authenticated as one is known by its address, because
   client identifiers are free to choose.
-- Emergency grants and overridden preferences have bounds of their own, ten times as high:
-  no flood of denials holds them up.
+- Emergency grants, overridden preferences and commands have bounds of their own, ten times as
+  high: no flood of denials holds them up.
 - Recording never stops a message from being denied. What the audit log does not take is
   kept and tried again; the health check of its writer says so.
 - Changes of definitions are not recorded here: they are in their own transaction. What only
-  this gateway does (transitions, commands that try something out) is written by itself, before
-  all that is counted.
+  this gateway does (transitions) is written by itself, before all that is counted.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ _DENIALS_KEPT: Final = 64
 _GRANTS_KEPT: Final = 1_024
 _SINGLE_KEPT: Final = 10_000
 _EMERGENCY: Final = "emergency"
+_GIVEN: Final = "command.given"
 _MESSAGE_PURPOSES: Final = "purposes of the message"
 
 allow_detail("client", Detail.PSEUDONYM)
@@ -122,6 +123,12 @@ class Denials:
         """Count a command that its sender may not give."""
         self._count("command.denied", session, "right", rule)
 
+    def command_given(self, session: Session, operation: str) -> None:
+        """Count a command that was carried out and changed nothing that is stored."""
+        user = session.user or ""
+        given = _Denial(_GIVEN, user, session.client_id, operation, "")
+        self.grants.add(user, session.address, given, self._clock())
+
     def refused(self, session: Session, why: str) -> None:
         """Count what could not be understood."""
         self._count("request.refused", session, why)
@@ -134,23 +141,6 @@ class Denials:
         """Count a connection that was refused; the address stands for who it was."""
         denial = _Denial("connection.refused", "", peer, why, "")
         self.denials.add("", peer, denial, self._clock())
-
-    def tried_out(self, session: Session, operation: str, epoch: int) -> None:
-        """Note a command that changed the rules at this gateway, and nothing that is stored."""
-
-        def entry_of(pseudonyms: Pseudonyms) -> Entry:
-            client = pseudonyms.client(session.client_id)
-            actor = pseudonyms.person(session.user) if session.user else client
-            return Entry.make(
-                "command.done",
-                Outcome.DONE,
-                actor=actor,
-                epoch=epoch,
-                client=client,
-                operation=operation,
-            )
-
-        self.record(entry_of)
 
     def record(self, entry_of: Callable[[Pseudonyms], Entry]) -> None:
         """Hand over something that is written by itself, not counted."""
@@ -196,7 +186,8 @@ class Denials:
 def _entry(
     denial: _Denial, waiting: Waiting, now: float, epoch: int, pseudonyms: Pseudonyms
 ) -> Entry:
-    details: dict[str, Any] = {"reason": denial.why, "count": waiting.times}
+    word = "operation" if denial.kind == _GIVEN else "reason"
+    details: dict[str, Any] = {word: denial.why, "count": waiting.times}
     if waiting.times > 1:
         details["duration_us"] = max(0, int((now - waiting.since) * 1e6))
     client = pseudonyms.client(denial.client) if denial.client else None
@@ -211,9 +202,10 @@ def _entry(
         subject = pseudonyms.person(granted.subject) if granted.subject is not None else None
     if denial.why == _EMERGENCY:
         details["override"] = denial.overridden
+    outcome = Outcome.ALLOWED if denial.why == _EMERGENCY else Outcome.DENIED
     return Entry.make(
         denial.kind,
-        Outcome.ALLOWED if denial.why == _EMERGENCY else Outcome.DENIED,
+        Outcome.DONE if denial.kind == _GIVEN else outcome,
         actor=pseudonyms.person(denial.user) if denial.user else client,
         subject=subject,
         rule=pseudonyms.rule(denial.rule),

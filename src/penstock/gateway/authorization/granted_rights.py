@@ -7,7 +7,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from penstock.gateway.session import Session
@@ -15,6 +15,7 @@ from penstock.model import kinds
 from penstock.model.document import Document, Key
 from penstock.policy.access.principals import Membership, list_subjects
 from penstock.policy.purposes.command_rights import OPEN_RIGHTS, CommandRights
+from penstock.store.purpose_state import Excepted
 
 _KINDS: Final = kinds.kinds_of(kinds.Concern.COMMANDS)
 _LIMIT: Final = 65_536
@@ -61,19 +62,45 @@ class GrantedRights:
             known = self._known[who] = self._work_out(session)
         return known
 
-    def _work_out(self, session: Session) -> CommandRights:
-        documents = self._documents
+    def is_among(self, session: Session, subjects: Collection[str]) -> bool:
+        """Say whether some of these subjects mean a session."""
+        return bool(subjects) and not self._names(session).isdisjoint(subjects)
+
+    def list_members(self, subjects: Collection[str]) -> Excepted:
+        """Return the users and clients that these subjects mean, those of groups included."""
+        named = {it for it in subjects if not it.startswith("group:")}
+        for key, document in self._documents.items():
+            if key.kind == kinds.Group.kind:
+                for member in document.body.get("members", ()):
+                    sort, _, name = member.partition(":")
+                    user, client = (name, None) if sort == "user" else ("", name)
+                    groups = self._find_membership().groups_of(user, client)
+                    if any(f"group:{it}" in subjects for it in groups):
+                        named.add(member)
+        users = {it.removeprefix("user:") for it in named if it.startswith("user:")}
+        clients = {it.removeprefix("client:") for it in named if it.startswith("client:")}
+        return Excepted(users, clients)
+
+    def _find_membership(self) -> Membership:
         if self._membership is None:
             self._membership = Membership(
                 kinds.Group.model_validate({"name": key.name, **document.body})
-                for key, document in documents.items()
+                for key, document in self._documents.items()
                 if key.kind == kinds.Group.kind
             )
+        return self._membership
+
+    def _names(self, session: Session) -> set[str]:
+        """Return every text by which definitions can mean a session."""
         user, client = session.user, session.client_id
-        names = set(list_subjects(user, client, self._membership.groups_of(user, client)))
+        groups = self._find_membership().groups_of(user, client)
+        return set(list_subjects(user, client, groups))
+
+    def _work_out(self, session: Session) -> CommandRights:
+        names = self._names(session)
         given = [
             document.body
-            for key, document in documents.items()
+            for key, document in self._documents.items()
             if key.kind == kinds.Right.kind and not names.isdisjoint(document.body["subjects"])
         ]
         return CommandRights(

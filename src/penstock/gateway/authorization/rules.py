@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 
 from penstock.cep.program import Program
 from penstock.definitions.authorizer import settings_in_force
+from penstock.gateway.authorization.answer_topics import AnswerTopics
 from penstock.gateway.authorization.compiled_definitions import CompiledDefinitions
 from penstock.gateway.authorization.granted_rights import GrantedRights
 from penstock.gateway.session import Session
@@ -32,14 +33,18 @@ from penstock.policy.authorizer import Authorizer
 from penstock.policy.purposes.command_rights import CommandRights
 from penstock.policy.purposes.declared_purposes import DeclaredPurposes
 from penstock.policy.purposes.engine import PurposeEngine, SubscriptionChanges
+from penstock.policy.purposes.notation import Notation
 from penstock.policy.purposes.settings import PurposeSettings
 from penstock.policy.purposes.subscriptions import Subscription
 from penstock.store.definitions.snapshots import Snapshot
+from penstock.store.purpose_state import STATE, Excepted, StateCommand, StateLog
 from penstock.store.sessions import StoredSubscription
 
 RESERVATION = "reservation"
 PRESUBSCRIPTION = "presubscription"
 SETTINGS = "purpose-settings"
+STATE_KINDS: Final = (RESERVATION, PRESUBSCRIPTION)
+"""The definitions that are a part of the purpose state."""
 PURPOSE = kinds.Purpose.kind
 COMPARED: Final = 64
 """With how many changed filters others are compared; beyond that, trying out is cheaper."""
@@ -59,17 +64,31 @@ class RuleChanges(NamedTuple):
     subscriptions: SubscriptionChanges = SubscriptionChanges()
     program: Program | None = None
     """What is to be detected from now on, where that has changed."""
+    commands: tuple[StateCommand, ...] = ()
+    """What commands did to the purpose state, to be carried out on subscriptions."""
 
 
 class Rules:
     """The authorizer of one gateway, kept at the newest epoch that is known."""
 
-    def __init__(self, settings: PurposeSettings, *, open_mode: bool = False) -> None:
+    def __init__(
+        self,
+        settings: PurposeSettings,
+        *,
+        open_mode: bool = False,
+        clear_excepts: Iterable[str] = (),
+        answers: AnswerTopics | None = None,
+    ) -> None:
         self.engine = PurposeEngine(settings)
         self.declared = DeclaredPurposes()
         self.initial = settings
         """The settings that hold where no definition says otherwise."""
         self.snapshot: Snapshot | None = None
+        self.state = StateLog()
+        """What commands did to the purpose state last."""
+        self._clear_excepts = frozenset(clear_excepts)
+        self.answers = answers or AnswerTopics(Notation())
+        """Where answers to questions are published."""
         self.generation = 0
         self.fresh_until = 0.0
         self.remembers = True
@@ -93,8 +112,13 @@ class Rules:
 
     # --- changes ---
 
-    def take(self, snapshot: Snapshot, changed: Iterable[Key]) -> RuleChanges:
-        """Take over a set of definitions of which these may differ from what was known."""
+    def take(
+        self, snapshot: Snapshot, changed: Iterable[Key], *, is_other_history: bool = False
+    ) -> RuleChanges:
+        """Take over a set of definitions of which these may differ from what was known.
+
+        Commands that another history tells of were not given here: they are not carried out.
+        """
         held = self.snapshot
         if held is not None and snapshot.mark == held.mark:
             return RuleChanges()
@@ -116,8 +140,16 @@ class Rules:
             # It may be another engine than before: one that was incomplete is made anew.
             self.authorizer = self._make_authorizer()
         self.snapshot = snapshot
+        commands: tuple[StateCommand, ...] = ()
+        if STATE in keys:
+            document = documents.get(STATE)
+            self.state = StateLog.read(document.body if document is not None else None)
+            if held is not None and not is_other_history:
+                commands = self.state.since(held.epoch)
+        changes = changes.join(self._take_back(self._overruled(commands)))
         self._invalidate()
-        return RuleChanges(changes, self._compiled.program if recompiled.program else None)
+        program = self._compiled.program if recompiled.program else None
+        return RuleChanges(changes, program, commands)
 
     def try_out(self, documents: dict[Key, Document | None]) -> SubscriptionChanges:
         """Let changes hold at this gateway alone, until they are stored or taken back."""
@@ -152,6 +184,13 @@ class Rules:
     def reload(self) -> SubscriptionChanges:
         """Go back to what the store holds."""
         return self._take_back(list(self._overlay))
+
+    def _overruled(self, commands: Iterable[StateCommand]) -> list[Key]:
+        """Return what was tried out here and does not outlive these commands."""
+        did = {it.did for it in commands}
+        if "reload" in did:
+            return list(self._overlay)
+        return [key for key in self._overlay if "clear" in did and key.kind in STATE_KINDS]
 
     def _take_back(self, keys: list[Key]) -> SubscriptionChanges:
         changes = SubscriptionChanges()
@@ -239,6 +278,14 @@ class Rules:
         asked = self.engine.settings.claims_need_right
         return asked and bool(kinds_changed & (_CLAIM_KINDS | {SETTINGS}))
 
+    def is_excepted(self, session: Session) -> bool:
+        """Say whether CLEAR leaves a session its subscriptions for purposes."""
+        return self._rights.is_among(session, self._clear_excepts)
+
+    def excepted(self) -> Excepted:
+        """Return all whose sessions CLEAR leaves their subscriptions for purposes."""
+        return self._rights.list_members(self._clear_excepts)
+
     def rights(self, session: Session) -> CommandRights:
         """Return what a session may command."""
         return self._rights.of(session)
@@ -273,6 +320,9 @@ class Rules:
 
         One that was plain stays plain, although a presubscription may have come since.
         """
+        if self.answers.is_filter(held.filter):
+            allowed = self.rights(session).may_ask
+            return self.answers.subscribe(session, held, options) if allowed else None
         if not self.authorizer.may_claim(session.user, session.client_id, held.purpose):
             return None
         return self.engine.subscribe(

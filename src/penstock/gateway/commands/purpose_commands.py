@@ -10,35 +10,37 @@ Rules that hold here:
   holds at this gateway alone until PERSIST stores it or RELOAD takes it back.
 - The acknowledgement goes out when the change is stored and holds here: from then on this
   gateway delivers nothing that it forbids.
-- What cannot be done changes nothing. Questions are answered to the asker alone, with a
-  message of QoS 0 on the response topic it named, else on the topic of the command.
+- What cannot be done changes nothing. Questions are answered to the asker, with a message of
+  QoS 0 on the response topic it named, else on the topic of the command; where answers are
+  published, to those who listen and may ask the same, too. No answer is larger than a packet.
+- Each command leaves an audit entry: with the change where it is stored, else by itself.
+- `CLEAR`, `RESET`, `PERSIST` and `RELOAD` are in `state_commands`.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
+from typing import Any
 
-from penstock.definitions.authorizer import settings_in_force
-from penstock.errors import PenstockError, UnavailableError
+from penstock.errors import PenstockError, UnavailableError, UsageError
 from penstock.gateway.authorization.denials import Denials
-from penstock.gateway.authorization.rules import (
-    PRESUBSCRIPTION,
-    RESERVATION,
-    SETTINGS,
-    Rules,
+from penstock.gateway.authorization.rules import Rules
+from penstock.gateway.commands.command_context import CommandSender, DefinitionChanges, Wanted
+from penstock.gateway.commands.state_commands import (
+    CommandBudget,
+    StateCommands,
+    TooManyError,
 )
+from penstock.gateway.commands.wanted_documents import Edit, describe, list_wanted
 from penstock.gateway.counters import Counters
-from penstock.gateway.session import Session
 from penstock.model.document import Document, Key
 from penstock.model.purposes import PurposeSet
 from penstock.mqtt import Publish, ReasonCode
 from penstock.policy.purposes.commands import (
     Clear,
     Command,
-    Persist,
     Presubscribe,
     Reload,
     Reserve,
@@ -48,65 +50,51 @@ from penstock.policy.purposes.commands import (
     ShowCombined,
     ShowTree,
 )
-from penstock.policy.purposes.engine import SubscriptionChanges
-from penstock.policy.purposes.settings import PurposeSettings
 from penstock.store.audit.errors import TamperedError
 from penstock.store.definitions.snapshots import Snapshot
 from penstock.telemetry import get_logger
 
-_SETTINGS = Key(SETTINGS, "default")
 _AFFECTED_LIMIT = 1_000
-_NAME_LIMIT = 256
-
+STATE_COMMANDS_PER_MINUTE = 30
+ANSWER_BYTES = 1 << 20
+_WORDS = {
+    Reserve: "reserve",
+    Presubscribe: "presubscribe",
+    SetSetting: "set",
+    Clear: "clear",
+    Reset: "reset",
+    Reload: "reload",
+    ShowTree: "tree",
+    ShowCombined: "cres",
+    ShowAffected: "ares",
+}
 _log = get_logger("gateway")
 
-Wanted = dict[Key, Document | None]
-
-
-class CommandSender(Protocol):
-    """The client that gave a command."""
-
-    session: Session
-
-    def may_command(self) -> bool:
-        """Say whether it has not given too many commands."""
-        ...
-
-    def answer(self, packet: Publish, payload: bytes) -> None:
-        """Answer a question, to the asker alone."""
-
-    def confirm(self, packet: Publish) -> None:
-        """Acknowledge a command that was carried out."""
-
-    def deny(self, packet: Publish, why: str, text: str, reason: ReasonCode) -> None:
-        """Tell why a command was not carried out."""
-
-
-class DefinitionChanges(Protocol):
-    """Where commands change the rules."""
-
-    async def edit(
-        self, work_out: Callable[[Snapshot], Wanted], *, actor: str, reason: str
-    ) -> None:
-        """Change what is stored, and take it over here."""
-
-    async def check(self, wanted: Wanted) -> None:
-        """Raise what is wrong with the definitions that would result."""
-
-    def pass_on(self, changes: SubscriptionChanges) -> None:
-        """Let clients and broker know what a change of the rules means."""
+PublishAnswer = Callable[[str, bytes], None]
+"""Publishes the answer to a question on the topic of the question."""
 
 
 class PurposeCommands:
     """Carries out the commands of clients."""
 
     def __init__(
-        self, rules: Rules, denials: Denials, counters: Counters, definitions: DefinitionChanges
+        self,
+        rules: Rules,
+        denials: Denials,
+        counters: Counters,
+        definitions: DefinitionChanges,
+        *,
+        state_commands: int = STATE_COMMANDS_PER_MINUTE,
+        answer_bytes: int = ANSWER_BYTES,
+        publish_answer: PublishAnswer | None = None,
     ) -> None:
         self._rules = rules
         self._denials = denials
         self._counters = counters
         self._definitions = definitions
+        self._state = StateCommands(rules, definitions, CommandBudget(state_commands))
+        self._answer_bytes = answer_bytes
+        self._publish_answer = publish_answer
 
     async def run(self, sender: CommandSender, packet: Publish, command: Command) -> None:
         """Carry out a command and answer it."""
@@ -119,13 +107,16 @@ class PurposeCommands:
             self._refuse(sender, packet, "rate", "too many commands", ReasonCode.QUOTA_EXCEEDED)
             return
         try:
-            await self._carry_out(sender, packet, command)
+            if not await self._carry_out(sender, packet, command):
+                self._denials.command_given(sender.session, _WORDS[type(command)])
         except UnavailableError as error:
             self._refuse(sender, packet, "stale", error.message, ReasonCode.UNSPECIFIED_ERROR)
         except TamperedError as error:
             _log.exception("a change cannot be recorded, so it is refused", error=error)
             text = "the change cannot be recorded"
             self._refuse(sender, packet, "stale", text, ReasonCode.UNSPECIFIED_ERROR)
+        except TooManyError as error:
+            self._refuse(sender, packet, "rate", error.message, ReasonCode.QUOTA_EXCEEDED)
         except PenstockError as error:
             self._refuse(sender, packet, "malformed", str(error), ReasonCode.TOPIC_NAME_INVALID)
         else:
@@ -138,51 +129,74 @@ class PurposeCommands:
         self._counters.command("refused")
         sender.deny(packet, why, text, reason)
 
-    async def _carry_out(self, sender: CommandSender, packet: Publish, command: Command) -> None:
-        rules = self._rules
+    async def _carry_out(self, sender: CommandSender, packet: Publish, command: Command) -> bool:
+        """Carry out a command; say whether the store has it, with its audit entry."""
+        engine = self._rules.engine
         match command:
             case ShowTree():
-                sender.answer(packet, rules.engine.tree().encode())
+                tree = engine.tree(most_bytes=self._answer_bytes)
+                sender.answer(packet, tree.encode())
             case ShowCombined(topic=topic):
-                purposes = rules.engine.effective(topic)
-                sender.answer(packet, _as_json(topic=topic, purposes=_shown(purposes)))
+                shown = self._show([(topic, engine.effective(topic))])
+                self._answer(sender, packet, _as_json(topic=topic, purposes=shown[topic]))
             case ShowAffected(filter=asked):
-                found = rules.engine.affected(asked)
-                listed = {there: _shown(it) for there, it in _first(found, _AFFECTED_LIMIT)}
-                sender.answer(packet, _as_json(filter=asked, reservations=listed))
-            case Persist():
-                unsaved = rules.unsaved()
-                await self._store(sender, lambda _: unsaved, "stored what was tried out")
-            case Reload():
-                self._definitions.pass_on(rules.reload())
-                self._denials.tried_out(sender.session, "reload", rules.epoch)
+                listed = self._show(islice(engine.affected(asked), _AFFECTED_LIMIT))
+                self._answer(sender, packet, _as_json(filter=asked, reservations=listed))
+            case Reserve() | Presubscribe() | SetSetting():
+                return await self._change(sender, command)
             case _:
-                await self._change(sender, command)
+                return await self._state.carry_out(sender, command)
+        return False
 
-    async def _change(self, sender: CommandSender, command: Command) -> None:
+    def _show(
+        self, found: Iterable[tuple[str, PurposeSet | None]]
+    ) -> dict[str, dict[str, list[str]] | None]:
+        """Return sets of purposes as answers tell them, unless that cannot fit into a packet."""
+        shown: dict[str, dict[str, list[str]] | None] = {}
+        left = self._answer_bytes
+        for name, purposes in found:
+            left -= len(name)
+            if purposes is not None:
+                left -= sum(map(len, purposes.aip)) + sum(map(len, purposes.pip))
+            if left < 0:
+                raise UsageError(
+                    f"the answer has more than the {self._answer_bytes} bytes of a packet",
+                    fix="ask for less, or raise the largest packet",
+                )
+            shown[name] = _shown(purposes)
+        return shown
+
+    def _answer(self, sender: CommandSender, packet: Publish, payload: bytes) -> None:
+        """Answer a question: to the asker, and to those who listen where they may ask, too."""
+        listens = self._rules.answers.listens(sender.session, packet.topic)
+        if packet.properties.response_topic is not None or not listens:
+            sender.answer(packet, payload)
+        if self._publish_answer is not None:
+            self._publish_answer(packet.topic, payload)
+
+    async def _change(self, sender: CommandSender, command: Edit) -> bool:
         rules = self._rules
         tried = rules.unsaved()
 
         def want(stored: Mapping[Key, Document]) -> Wanted:
-            return _wanted(command, stored, tried, rules.initial)
+            return list_wanted(command, stored, tried, rules.initial)
 
         persists = rules.engine.settings.auto_persist
         if isinstance(command, SetSetting) and command.name == "auto_persist":
             persists = persists or command.value
         if persists:
-            await self._store(sender, want, _history(command))
+            await self._store(sender, want, command)
         else:
             wanted = want(rules.snapshot.documents if rules.snapshot else {})
             await self._definitions.check(wanted)
             self._definitions.pass_on(rules.try_out(wanted))
-            operation = type(command).__name__.lower()
-            self._denials.tried_out(sender.session, operation, rules.epoch)
+        return persists
 
     async def _store(
         self,
         sender: CommandSender,
         want: Callable[[Mapping[Key, Document]], Wanted],
-        done: str,
+        command: Edit,
     ) -> None:
         """Change what is stored, and let it hold here."""
         tried = self._rules.unsaved()
@@ -192,80 +206,13 @@ class PurposeCommands:
             wanted.update(want(now.documents))
             return wanted
 
-        actor = sender.session.principal
-        await self._definitions.edit(work_out, actor=actor, reason=f"{done} by MQTT command")
+        await self._definitions.edit(
+            work_out,
+            actor=sender.session.principal,
+            reason=f"{describe(command)} by MQTT command",
+            operation=_WORDS[type(command)],
+        )
         self._definitions.pass_on(self._rules.settle(wanted, tried))
-
-
-def _wanted(
-    command: Command, stored: Mapping[Key, Document], tried: Wanted, initial: PurposeSettings
-) -> Wanted:
-    """Say which documents a command wants to see; None where one is to go.
-
-    What was tried out at this gateway goes before what is stored.
-    """
-    match command:
-        case Reserve(filter=reserved, purposes=purposes):
-            body = _reservation(purposes)
-            return {Key(RESERVATION, reserved): _document(RESERVATION, reserved, body)}
-        case Presubscribe(client=whom, filter=text, ap=ap):
-            return _presubscription(_held(PRESUBSCRIPTION, stored, tried), whom, text, ap)
-        case SetSetting(name=name, value=value):
-            held = _held(SETTINGS, stored, tried).get(_SETTINGS)
-            settings = settings_in_force(initial, held.body if held is not None else None)
-            changed = settings.change(name, value=value).as_dict()
-            return {_SETTINGS: _document(SETTINGS, _SETTINGS.name, changed)}
-        case Reset():
-            return {_SETTINGS: None}
-        case Clear():
-            return dict.fromkeys(
-                key for kind in (RESERVATION, PRESUBSCRIPTION) for key in _held(kind, stored, tried)
-            )
-    raise AssertionError(command)
-
-
-def _held(kind: str, stored: Mapping[Key, Document], tried: Wanted) -> dict[Key, Document]:
-    held = {key: it for key, it in stored.items() if key.kind == kind and key not in tried}
-    return held | {key: it for key, it in tried.items() if key.kind == kind and it is not None}
-
-
-def _history(command: Command) -> str:
-    """Say for the history what a command did; who did it stands beside it."""
-    match command:
-        case Reserve(filter=reserved, purposes=purposes):
-            return f"{'released' if purposes is None else 'reserved'} {reserved[:_NAME_LIMIT]}"
-        case Presubscribe(ap=ap):
-            return "ended a presubscription" if ap is None else "presubscribed a client"
-        case SetSetting(name=name, value=value):
-            return f"setting {name} {'on' if value else 'off'}"
-        case Reset():
-            return "settings reset"
-        case Clear():
-            return "cleared all reservations and presubscriptions"
-    raise AssertionError(command)
-
-
-def _presubscription(held: dict[Key, Document], whom: str, text: str, ap: str | None) -> Wanted:
-    # Another definition may say the same already; of several the last by name counts.
-    known = [
-        key.name
-        for key, it in held.items()
-        if (it.body["client"], it.body["filter"]) == (whom, text)
-    ]
-    digest = hashlib.sha256(f"{whom}\0{text}".encode()).hexdigest()[:16]
-    name = max(known, default=f"command-{digest}")
-    body = None if ap is None else {"client": whom, "filter": text, "purpose": ap}
-    return {Key(PRESUBSCRIPTION, name): _document(PRESUBSCRIPTION, name, body)}
-
-
-def _reservation(purposes: PurposeSet | None) -> Mapping[str, Any] | None:
-    if purposes is None:
-        return None
-    return {"allow": sorted(purposes.aip), "prohibit": sorted(purposes.pip)}
-
-
-def _document(kind: str, name: str, body: Mapping[str, Any] | None) -> Document | None:
-    return None if body is None else Document(kind, name, body)
 
 
 def _as_json(**data: Any) -> bytes:
@@ -276,7 +223,3 @@ def _shown(purposes: PurposeSet | None) -> dict[str, list[str]] | None:
     if purposes is None:
         return None
     return {"allow": sorted(purposes.aip), "prohibit": sorted(purposes.pip)}
-
-
-def _first(items: Any, count: int) -> list[Any]:
-    return [item for item, _ in zip(items, range(count), strict=False)]

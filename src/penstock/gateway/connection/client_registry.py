@@ -94,6 +94,10 @@ class ClientRegistry:
         """Walk over the clients that are let in."""
         return (client for client in list(self._by_id.values()) if client.open)
 
+    def identified(self) -> Iterator[ClientConnection]:
+        """Walk over the clients that have an identifier, let in or about to be."""
+        return iter(list(self._by_id.values()))
+
     def sessions(self) -> Iterator[Session]:
         """Walk over the sessions of the clients that are let in."""
         return (client.session for client in self.opened())

@@ -34,6 +34,7 @@ from penstock.gateway.connection.intake import OPENING
 from penstock.gateway.connection.login_queue import BusyError, Turn
 from penstock.gateway.connection.session_resumption import SessionResumption
 from penstock.gateway.connection.subscription_lifecycle import SubscriptionLifecycle
+from penstock.gateway.connection.subscription_state import SubscriptionState
 from penstock.gateway.connection.upstream import Upstream
 from penstock.gateway.session import Session
 from penstock.gateway.translation import (
@@ -64,6 +65,7 @@ class Handshake:
         admission: Admission,
         resumption: SessionResumption,
         lifecycle: SubscriptionLifecycle,
+        state: SubscriptionState,
         *,
         authenticator: Authenticator,
         broker: BrokerAddress,
@@ -73,6 +75,7 @@ class Handshake:
         self._admission = admission
         self._resumption = resumption
         self._lifecycle = lifecycle
+        self._state = state
         self._authenticator = authenticator
         self._broker = broker
 
@@ -133,14 +136,15 @@ class Handshake:
         if relay:
             # Only now the password is known to be right: a wrong one must end nobody else.
             self._registry.take_over(client)
-        missing = await self._resumption.take_up(connect, session, upstream.intake, answer, seen)
+        await self._resumption.take_up(connect, session, upstream.intake, answer, seen)
+        # In the same step: what commands did since the session was read.
+        self._state.catch_up(client)
         await self._context.wills.secure(session, resumed=answer.session_present)
         if upstream.ended:
             raise ConnectionResetError
         told = client_connack(answer, connect, client_id, assigned, offer)
         _begin(client, upstream, answer, told, offer)
-        for subscription in missing:
-            self._lifecycle.resume(client, subscription)
+        self._lifecycle.align(client)
         self._lifecycle.end_dormant(client)
 
     def _turn(

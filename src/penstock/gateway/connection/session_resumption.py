@@ -26,7 +26,6 @@ from penstock.gateway.connection.subscription_lifecycle import SubscriptionLifec
 from penstock.gateway.session import Session
 from penstock.gateway.session_writer import SessionWriter
 from penstock.mqtt import Connack, Connect, ReasonCode
-from penstock.policy.purposes.subscriptions import Subscription
 from penstock.store.sessions import Begin, Forget, Return, SessionChange, Sessions, TakenError
 
 _UNKNOWN_NUMBERS = 1 << 27
@@ -78,17 +77,15 @@ class SessionResumption:
 
     async def take_up(
         self, connect: Connect, session: Session, intake: Intake, answer: Connack, seen: str | None
-    ) -> list[Subscription]:
-        """Restore what the session's subscriptions stand for, or begin it in the store.
-
-        Returned are those that the broker does not have and that are to be made again.
-        """
+    ) -> None:
+        """Restore what the session's subscriptions stand for, or begin it in the store."""
         if answer.properties.subscription_identifiers_available == 0:
             raise OSError("the broker knows no subscription identifiers")
         self._rules.engine.end_session(session.client_id)
+        session.era = self._rules.epoch
         for _ in range(_TRIES):
             try:
-                return await self._inherit(session, answer, seen)
+                await self._inherit(session, answer, seen)
             except TakenError:
                 # First looked up, then asked: whoever is found then came before this connection.
                 seen = await self.look_up(connect, session)
@@ -100,11 +97,11 @@ class SessionResumption:
                         ReasonCode.SERVER_BUSY,
                         "busy",
                     ) from None
+            else:
+                return
         raise RefusedError("too many connections want this session", ReasonCode.SERVER_BUSY, "busy")
 
-    async def _inherit(
-        self, session: Session, answer: Connack, seen: str | None
-    ) -> list[Subscription]:
+    async def _inherit(self, session: Session, answer: Connack, seen: str | None) -> None:
         """Take a session up from the holder that was seen, as one step of the store."""
         stored = None
         if answer.session_present and seen is not None:
@@ -115,7 +112,10 @@ class SessionResumption:
             session.stored = True
             await self._session_writer.save(Return(session.client_id, session.holder, stored))
             session.last_number = stored.last_number
-            return self._lifecycle.restore(session, stored.subscriptions)
+            session.era = stored.era
+            session.persisted = {it.filter: it for it in stored.persisted}
+            self._lifecycle.restore(session, stored.subscriptions)
+            return
         if answer.session_present:
             # The broker has subscriptions that nobody knows here: their numbers must not be ours.
             session.last_number = secrets.randbelow(_UNKNOWN_NUMBERS)
@@ -127,4 +127,3 @@ class SessionResumption:
         elif seen is not None:
             # The broker has ended an earlier session that was to be kept.
             await self._session_writer.save(Forget(session.client_id, seen))
-        return []

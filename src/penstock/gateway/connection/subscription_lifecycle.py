@@ -32,11 +32,9 @@ from penstock.mqtt import Properties, RequestedSubscription, Subscribe, Unsubscr
 from penstock.mqtt.codes import FAILURE
 from penstock.policy.access.principals import ANONYMOUS
 from penstock.policy.purposes.subscriptions import Subscription
+from penstock.store.session_tables import PAUSED
 from penstock.store.sessions import Keep, SessionChange, StoredSubscription
 from penstock.telemetry import get_logger
-
-PAUSED = 0x100
-"""Beside the options of a stored subscription: the broker was told to end it for now."""
 
 _NO_RETAINED = 2
 _REPLAY = 0
@@ -69,30 +67,79 @@ class SubscriptionLifecycle:
         client.forget_decisions()
 
     async def keep(
-        self, session: Session, put: Iterable[StoredSubscription], dropped: Iterable[str]
+        self,
+        session: Session,
+        put: Iterable[StoredSubscription],
+        dropped: Iterable[str],
+        cleared: Iterable[str] = (),
     ) -> None:
         """Make the subscriptions of a session that outlives its connection durable."""
         if not session.stored:
             return
         change = Keep(
-            session.client_id, session.holder, tuple(put), tuple(dropped), session.last_number
+            session.client_id,
+            session.holder,
+            tuple(put),
+            tuple(dropped),
+            session.last_number,
+            tuple(cleared),
+            session.era,
         )
-        if change.put or change.drop:
+        if change.put or change.drop or change.cleared:
             await self._session_writer.save(change)
 
-    def restore(self, session: Session, stored: Iterable[StoredSubscription]) -> list[Subscription]:
+    def restore(self, session: Session, stored: Iterable[StoredSubscription]) -> None:
         """Take up the subscriptions of a session that the broker has kept.
 
-        One that the rules of now would refuse sleeps until they change. Returned are those
-        that the broker does not have, because they were paused when the session was left.
+        One that the rules of now would refuse sleeps until they change. Those that the broker
+        does not have, because they were paused when the session was left, are `missing`; those
+        that a command has ended meanwhile, `cleared`.
         """
-        missing: list[Subscription] = []
         for it in stored:
+            if it.number < 0:
+                session.cleared.append(it)
+                continue
             subscription = self._rules.restore(session, it, it.options & ~PAUSED)
             session.restore(it, subscription)
             if subscription is not None and it.options & PAUSED:
-                missing.append(subscription)
-        return missing
+                session.missing.append(subscription)
+
+    # --- ended and brought back by commands ---
+
+    def end(self, client: ClientConnection, held: StoredSubscription) -> None:
+        """End a subscription because a command says so; the broker is told in `align`."""
+        session = client.session
+        self._rules.engine.unsubscribe(session.client_id, held.filter)
+        session.end(held.filter)
+        session.cleared.append(held)
+        client.forget_decisions()
+
+    def align(self, client: ClientConnection) -> None:
+        """Let store and broker follow what commands have ended and brought back."""
+        if client.open and (client.session.cleared or client.session.missing):
+            self._background.start(self._align(client))
+
+    async def _align(self, client: ClientConnection) -> None:
+        session = client.session
+        cleared, session.cleared = session.cleared, []
+        missing, session.missing = session.missing, []
+        touched = {it.filter for it in cleared} | {it.text for it in missing}
+        absent = {it.text for it in missing}
+        absent |= {it.text for it in session.by_number.values() if not it.active}
+        put = [
+            replace(it, options=it.options | PAUSED) if it.filter in absent else it
+            for it in session.subscriptions()
+            if it.filter in touched
+        ]
+        # Stored first: who takes the session up must know what the broker is still to be told.
+        await self.keep(session, put, [], touched - session.numbers.keys())
+        for it in cleared:
+            there = broker_filter(it.filter, it.purpose, session.principal)
+            # It may have been made again meanwhile, by the client or by another command.
+            if not client.ended and broker_filter_of(session, it.filter) != there:
+                await client.broker().requests.unsubscribe(Unsubscribe(1, (there,)))
+        for subscription in missing:
+            await self._resume(client, subscription)
 
     # --- asleep and awake ---
 
@@ -138,8 +185,8 @@ class SubscriptionLifecycle:
         waiting = [it for it in dormant.values() if concerned is None or _meets(it, concerned)]
         for it in waiting:
             del dormant[it.filter]
-        for subscription in self.restore(client.session, waiting):
-            self.resume(client, subscription)
+        self.restore(client.session, waiting)
+        self.align(client)
 
     # --- paused and resumed ---
 

@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 
 from penstock.clock import boot_clock
 from penstock.errors import PenstockError
+from penstock.gateway.connection.broker_connection import BrokerConnection
 from penstock.gateway.connection.client_connection import ClientConnection
 from penstock.gateway.connection.context import ConnectionContext
 from penstock.gateway.connection.subscription_lifecycle import (
@@ -118,7 +119,7 @@ class SubscriptionRequests:
         asked: list[tuple[int, str, str]] = []
         for place, text in enumerate(packet.filters):
             try:
-                named = parse_subscribe(text, self.notation).subscribed
+                named = parse_subscribe(text, self.notation, answers=True).subscribed
             except PenstockError:
                 reasons[place] = int(ReasonCode.TOPIC_FILTER_INVALID)
                 continue
@@ -217,6 +218,8 @@ class _Request:
         session = self.client.session
         client_id = session.client_id
         engine = context.rules.engine
+        if asked.answers:
+            return self._admit_to_answers(asked, wanted)
         purpose = asked.ap
         if purpose is None:
             found = engine.presubscriptions.find(client_id, asked.subscribed)
@@ -236,10 +239,21 @@ class _Request:
         )
         return admission.subscription, admission.decision.rule, admission.decision.reason
 
+    def _admit_to_answers(
+        self, asked: PurposedFilter, wanted: RequestedSubscription
+    ) -> tuple[Subscription | None, str, str]:
+        rules, session = self._context.rules, self.client.session
+        if not rules.rights(session).may_ask:
+            return None, "administer", "the principal may not ask for reservations"
+        options = wanted.options(V5)
+        held = StoredSubscription(asked.subscribed.text, 0, None, options, self._identifier)
+        return rules.answers.subscribe(session, held, options), "", ""
+
     async def carry_out(self) -> None:
         """Store what was decided, then ask the broker."""
         client = self.client
-        granted = list(self._granted.values())
+        # What a command has ended since it was decided must not be stored behind that command.
+        granted = [it for it in self._granted.values() if self._is_held(it.subscription)]
         gone = [text for text, _ in self._ended if text not in self._granted]
         await self._lifecycle.keep(client.session, [grant.held for grant in granted], gone)
         broker, principal = client.broker(), client.session.principal
@@ -263,14 +277,30 @@ class _Request:
             for grant, reason in zip(some, answers, strict=True):
                 for place in grant.places:
                     self.reasons[place] = reason
-                if reason >= FAILURE:
-                    self._lifecycle.drop(client, grant.subscription.text)
-                    lost.append(grant.subscription.text)
+                text = grant.subscription.text
+                if not self._is_held(grant.subscription):
+                    await self._take_back(broker, grant)
+                elif reason >= FAILURE:
+                    self._lifecycle.drop(client, text)
+                    lost.append(text)
         await self._lifecycle.keep(client.session, [], lost)
 
+    def _is_held(self, made: Subscription) -> bool:
+        """Say whether a subscription is still what its filter stands for, be it asleep."""
+        session = self.client.session
+        return made.text in session.dormant or session.find(made.text) is made
+
+    async def _take_back(self, broker: BrokerConnection, grant: _Grant) -> None:
+        """End at the broker what a command ended while the broker was asked for it."""
+        session, made = self.client.session, grant.subscription
+        there = broker_filter(made.text, made.ap, session.principal)
+        if broker_filter_of(session, made.text) != there:
+            await broker.requests.unsubscribe(Unsubscribe(1, (there,)))
+
     def _read(self, text: str) -> PurposedFilter:
-        asked = parse_subscribe(text, self._notation)
-        if not self._purposes:
+        answers = self._context.rules.answers.published
+        asked = parse_subscribe(text, self._notation, answers=answers)
+        if not self._purposes or asked.answers:
             return asked
         if len(self._purposes) > 1 or asked.ap is not None:
             raise PenstockError(

@@ -1,4 +1,4 @@
-"""The gateway's own connection to the broker: for messages of actions, and for wills.
+"""The gateway's own connection to the broker: for messages of actions, wills and answers.
 
     send ──▶ waiting ──▶ PUBLISH, QoS 1 ──▶ PUBACK ──▶ done
                 ▲                              │
@@ -92,6 +92,7 @@ class Publisher:
         *,
         retain: bool = False,
         restricted: bool = False,
+        recorded: bool = True,
     ) -> bool:
         """Take a message to be published; False where too many wait."""
         if len(self._waiting) >= WAITING_LIMIT:
@@ -100,7 +101,7 @@ class Publisher:
         message = Publish.of(topic, payload, qos=1, retain=retain, packet_id=1)
         self._waiting.append(Sending(message, properties, done))
         self._news.set()
-        if self._record is not None:
+        if recorded and self._record is not None:
             self._record(topic, payload, restricted)
         return True
 

@@ -17,6 +17,8 @@ import contextlib
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from sqlalchemy import Connection
+
 from penstock.cep.program import Program
 from penstock.clock import boot_clock
 from penstock.errors import UsageError
@@ -24,6 +26,7 @@ from penstock.gateway.authorization.rules import Rules, concerned_filters, diffe
 from penstock.gateway.background import Background
 from penstock.gateway.connection.client_registry import ClientRegistry
 from penstock.gateway.connection.subscription_lifecycle import SubscriptionLifecycle
+from penstock.gateway.connection.subscription_state import SubscriptionState
 from penstock.gateway.recording.topic_mapping import TopicMappings
 from penstock.model.document import Document, Key
 from penstock.policy.purposes.engine import SubscriptionChanges
@@ -51,6 +54,7 @@ class DefinitionFeed:
         mappings: TopicMappings,
         clients: ClientRegistry,
         lifecycle: SubscriptionLifecycle,
+        state: SubscriptionState,
         background: Background,
     ) -> None:
         self._definitions = definitions
@@ -60,6 +64,7 @@ class DefinitionFeed:
         self._mappings = mappings
         self._clients = clients
         self._lifecycle = lifecycle
+        self._state = state
         self._background = background
         self._loop = asyncio.get_running_loop()
         self._unfollow: Callable[[], None] | None = None
@@ -87,10 +92,21 @@ class DefinitionFeed:
         *,
         actor: str,
         reason: str,
+        operation: str,
+        then: Callable[[Connection], None] | None = None,
+        whole: bool = False,
     ) -> None:
         """Change what is stored, and take it over here."""
         in_thread = self._background.run_in_thread
-        edit = partial(self._definitions.edit, work_out, actor=actor, reason=reason)
+        edit = partial(
+            self._definitions.edit,
+            work_out,
+            actor=actor,
+            reason=reason,
+            operation=operation,
+            then=None if then is None else lambda connection, _: then(connection),
+            whole=whole,
+        )
         change = await in_thread(edit)
         held = self._rules.snapshot
         # Held is more than the change where the follower was faster, or another change made here,
@@ -101,6 +117,14 @@ class DefinitionFeed:
                 self._take_set(change.after, differing(held, change.after))
             return
         self._take_change(change)
+
+    def snapshot_at(self, epoch: int) -> Snapshot:
+        """Return what was stored at an epoch; for threads that may wait for the store."""
+        return self._definitions.definitions.snapshot_at(epoch)
+
+    def clear_here(self) -> None:
+        """End the subscriptions for purposes of the clients of this gateway."""
+        self._state.clear_here()
 
     async def check(self, wanted: dict[Key, Document | None]) -> None:
         """Raise what is wrong with the definitions that would result."""
@@ -171,17 +195,25 @@ class DefinitionFeed:
         if held is not None and update.is_other_history:
             # What is held may be newer than what the follower compared with, and from before.
             _log.warning("the store tells another history", epoch=update.snapshot.epoch)
-            self._take_set(update.snapshot, differing(held, update.snapshot))
+            self._take_other(held, update.snapshot)
         elif held is None or update.snapshot.epoch > held.epoch:
             self._take_set(update.snapshot, update.changed)
 
-    def _take_set(self, snapshot: Snapshot, changed: Iterable[Key]) -> None:
+    def _take_other(self, held: Snapshot, snapshot: Snapshot) -> None:
+        """Take over a set that is not the next one of the history that is known."""
+        self._state.set_back(snapshot.epoch)
+        self._take_set(snapshot, differing(held, snapshot), is_other_history=True)
+
+    def _take_set(
+        self, snapshot: Snapshot, changed: Iterable[Key], *, is_other_history: bool = False
+    ) -> None:
         keys = tuple(changed)
-        changes = self._rules.take(snapshot, keys)
+        changes = self._rules.take(snapshot, keys, is_other_history=is_other_history)
         if changes.program is not None:
             self._follow_program(changes.program)
         self._mappings.take(snapshot.documents, keys)
         self.pass_on(changes.subscriptions, keys)
+        self._state.follow(changes.commands)
 
     def _look_at_lease(self) -> None:
         status = self._follower.status()
@@ -209,7 +241,7 @@ class DefinitionFeed:
         if self._behind > _LOOKS_PER_LEASE:
             self._behind = 0
             _log.warning("the store was set back to an earlier epoch", epoch=known.epoch)
-            self._take_set(known, differing(held, known))
+            self._take_other(held, known)
 
     async def watch_lease(self) -> None:
         """Look at the lease again and again."""

@@ -32,6 +32,7 @@ from penstock.gateway.connection.handshake import Handshake
 from penstock.gateway.connection.session_resumption import SessionResumption
 from penstock.gateway.connection.subscription_lifecycle import SubscriptionLifecycle
 from penstock.gateway.connection.subscription_requests import SubscriptionRequests
+from penstock.gateway.connection.subscription_state import SubscriptionState
 from penstock.gateway.counters import Counters
 from penstock.gateway.limits import TICK_SECONDS, Limits
 from penstock.gateway.publishing.publisher import Publisher
@@ -125,6 +126,7 @@ class Gateway:
         lifecycle = SubscriptionLifecycle(
             self.context, self.session_writer, self.background, replay_retained=replay_retained
         )
+        state = SubscriptionState(rules, self.clients, lifecycle)
         self.definition_feed = DefinitionFeed(
             definitions,
             follower,
@@ -133,13 +135,22 @@ class Gateway:
             mappings=recorder.mappings,
             clients=self.clients,
             lifecycle=lifecycle,
+            state=state,
             background=self.background,
         )
         admission = Admission(
             self.context,
             self.emergencies.publication_check,
             notation,
-            PurposeCommands(rules, denials, self.counters, self.definition_feed),
+            PurposeCommands(
+                rules,
+                denials,
+                self.counters,
+                self.definition_feed,
+                state_commands=limits.state_commands,
+                answer_bytes=limits.packet,
+                publish_answer=self._publish_answer if rules.answers.published else None,
+            ),
         )
         resumption = SessionResumption(
             rules,
@@ -157,6 +168,7 @@ class Gateway:
             admission,
             resumption,
             lifecycle,
+            state,
             authenticator=authenticator,
             broker=broker,
         )
@@ -222,5 +234,13 @@ class Gateway:
         self.counters.publish()
         self.context.denials.flush(self.rules.epoch, ending=ending)
 
+    def _publish_answer(self, topic: str, payload: bytes) -> None:
+        """Publish the answer to a question; no stream records it, whatever it reads."""
+        self.publisher.send(topic, payload, b"", _no_matter, recorded=False)
+
     async def _store_sessions(self, changes: list[SessionChange]) -> None:
         await self.background.run_in_thread(self.sessions.apply, changes)
+
+
+def _no_matter() -> None:
+    """Do nothing: an answer that does not arrive is asked for again."""

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from penstock.config import Config
 from penstock.definitions.authorizer import configured_settings
 from penstock.errors import UnavailableError
+from penstock.gateway.authorization.answer_topics import AnswerTopics
 from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.authorization.granted_rights import names_client
 from penstock.gateway.authorization.rules import Rules
@@ -93,10 +94,16 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
         definitions = CheckedDefinitions(Definitions(database), recorder(log, pseudonyms))
         place, holder = make_place(), make_holder()
         broker, limits = BrokerAddress.of(config.broker), Limits.of(settings)
+        notation = Notation(**dict(word.split("=", 1) for word in settings.notation))
         gateway = Gateway(
-            rules=Rules(configured_settings(settings.filtering), open_mode=settings.open_mode),
+            rules=Rules(
+                configured_settings(settings.filtering),
+                open_mode=settings.open_mode,
+                clear_excepts=settings.filtering.clear_excepts,
+                answers=AnswerTopics(notation, published=settings.filtering.publish_answers),
+            ),
             limits=limits,
-            notation=Notation(**dict(word.split("=", 1) for word in settings.notation)),
+            notation=notation,
             broker=broker,
             authenticator=make_authenticator(config),
             definitions=definitions,

@@ -5,7 +5,13 @@ from penstock.model.kinds.events import Action, Event
 from penstock.model.kinds.plans import Plan, Scenario
 from penstock.model.kinds.policies import EmergencyPolicy, Enforcement, Policy, Preference
 from penstock.model.kinds.principals import Attributes, Group, Right, Role, User
-from penstock.model.kinds.purposes import Presubscription, Purpose, PurposeSettings, Reservation
+from penstock.model.kinds.purposes import (
+    Presubscription,
+    Purpose,
+    PurposeSettings,
+    PurposeState,
+    Reservation,
+)
 from penstock.model.kinds.streams import Stream
 from penstock.model.kinds.views import Hierarchy, View
 from penstock.model.kinds.vocabularies import ObjectShape, Vocabulary
@@ -27,6 +33,7 @@ __all__ = [
     "Presubscription",
     "Purpose",
     "PurposeSettings",
+    "PurposeState",
     "Reservation",
     "Right",
     "Role",

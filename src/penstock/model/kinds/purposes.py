@@ -12,6 +12,7 @@ from penstock.model.definition import (
     Concern,
     Definition,
     Marker,
+    Part,
     Reference,
     Steps,
     register,
@@ -20,6 +21,8 @@ from penstock.model.kinds.fields import FilterName, PurposePath, TopicFilter, as
 from penstock.model.purposes import PURPOSE_LIMIT, SET_LIMIT, PurposeSet, check_purpose
 
 CLIENT_LIMIT = 65535
+STATE_LOG = 64
+"""How many commands a purpose state lists."""
 
 
 @register
@@ -142,4 +145,33 @@ class PurposeSettings(Definition):
         default=True,
         description="Changes by commands are stored at once, for all gateways; false: they hold at "
         "one gateway until PERSIST.",
+    )
+
+
+class StateCommand(Part):
+    """One command on the purpose state."""
+
+    epoch: Annotated[int, Field(ge=1)] = Field(description="The epoch in which it was stored.")
+    did: Literal["persist", "clear", "reload"] = Field(
+        description="What it did; RESET clears, too."
+    )
+
+
+@register
+class PurposeState(Definition):
+    """What PERSIST, CLEAR, RESET and RELOAD did last; these commands write it, named `default`."""
+
+    kind: ClassVar[str] = "purpose-state"
+    concerns: ClassVar[Concern] = Concern.STATE
+
+    name: Literal["default"] = Field(default="default", description="There is one: `default`.")
+    persisted: Annotated[int, Field(ge=1)] | None = Field(
+        default=None,
+        description="The epoch of which PERSIST kept the reservations and presubscriptions.",
+    )
+    commands: tuple[StateCommand, ...] = Field(
+        default=(),
+        max_length=STATE_LOG,
+        strict=False,
+        description="The last commands, oldest first.",
     )

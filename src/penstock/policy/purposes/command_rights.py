@@ -36,6 +36,11 @@ class CommandRights:
         for filter_ in (*self.reserve, *self.presubscribe):
             check_filter(filter_)
 
+    @property
+    def may_ask(self) -> bool:
+        """Whether there are questions that a principal with these rights may ask."""
+        return self.everything or self.administer or bool(self.reserve)
+
     def may(self, command: Command) -> Explanation:
         """Decide whether a principal with these rights may give a command."""
         if self.everything:

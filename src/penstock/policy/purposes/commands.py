@@ -65,22 +65,22 @@ class SetSetting:
 
 @dataclass(frozen=True, slots=True)
 class Clear:
-    """Remove all reservations and presubscriptions."""
+    """Remove all reservations and presubscriptions, and end all subscriptions for purposes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Go back to the configured settings."""
+    """Clear, with the settings as they are set in force."""
 
 
 @dataclass(frozen=True, slots=True)
 class Persist:
-    """Store the state."""
+    """Keep the state as it is now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reload:
-    """Go back to the stored state."""
+    """Go back to the state that was kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +130,8 @@ class PurposedFilter:
 
     subscribed: SubscribedFilter
     ap: str | None
+    answers: bool = False
+    """Whether it is about answers to questions, on the topics of the questions."""
 
 
 def parse_publish(
@@ -142,11 +144,18 @@ def parse_publish(
         raise _blame(topic, error) from None
 
 
-def parse_subscribe(text: str, notation: Notation = DEFAULT_NOTATION) -> PurposedFilter:
-    """Read a filter of a SUBSCRIBE or UNSUBSCRIBE, with or without purpose."""
+def parse_subscribe(
+    text: str, notation: Notation = DEFAULT_NOTATION, *, answers: bool = False
+) -> PurposedFilter:
+    """Read a filter of a SUBSCRIBE or UNSUBSCRIBE, with or without purpose.
+
+    With `answers` it may be the topic of questions, wildcards included.
+    """
     if not notation.is_command(text):
         return PurposedFilter(parse_subscribed(text), None)
     try:
+        if answers and notation.is_question(text):
+            return PurposedFilter(parse_subscribed(text), None, answers=True)
         return _read_subscribe(text, notation)
     except PenstockError as error:
         raise _blame(text, error) from None

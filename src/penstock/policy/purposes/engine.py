@@ -138,9 +138,9 @@ class PurposeEngine:
         """Yield the reservations that apply to some topic of a filter."""
         return self.reservations.affected(check_filter(filter_))
 
-    def tree(self, limit: int = TREE_LIMIT) -> str:
-        """Draw the reservations, as many as the limit says."""
-        return draw_reservations(self.reservations, limit)
+    def tree(self, limit: int = TREE_LIMIT, *, most_bytes: int | None = None) -> str:
+        """Draw the reservations, as many as the limits say."""
+        return draw_reservations(self.reservations, limit, most_bytes)
 
     # Settings
 

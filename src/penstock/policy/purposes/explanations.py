@@ -24,6 +24,8 @@ from penstock.policy.purposes.subscriptions import Subscription
 DEFAULT_RULE = "allow_without_reservation"
 SCAN_LIMIT = 1_000
 EMPTY_LEVEL = "(empty)"
+# Indentation and letters of several bytes come on top of what is counted here.
+_BYTES_PER_CHARACTER = 2
 
 _EFFECTS = {PROHIBITS: "prohibits", ALLOWS: "allows"}
 
@@ -126,12 +128,17 @@ def effect(purposes: PurposeSet, ap: str | None) -> str:
     return _EFFECTS.get(purposes.effect(ap), f"says nothing on {ap}")
 
 
-def draw_reservations(reservations: Reservations, limit: int) -> str:
+def draw_reservations(reservations: Reservations, limit: int, most_bytes: int | None = None) -> str:
     """Draw reservations as a tree, level by level, in the order of their filters."""
     lines: list[str] = []
     above: list[str] = []
+    drawn = size = 0
     for filter_, purposes in nsmallest(limit, reservations.items(), key=_by_levels):
         levels = filter_.split("/")
+        size += len(filter_) + sum(map(len, purposes.aip)) + sum(map(len, purposes.pip))
+        if most_bytes is not None and size > most_bytes // _BYTES_PER_CHARACTER:
+            break
+        drawn += 1
         shared = 0
         while shared < min(len(above), len(levels) - 1) and above[shared] == levels[shared]:
             shared += 1
@@ -139,8 +146,8 @@ def draw_reservations(reservations: Reservations, limit: int) -> str:
             end = f" {purposes}" if depth == len(levels) - 1 else ""
             lines.append(f"{'  ' * depth}{levels[depth] or EMPTY_LEVEL}{end}")
         above = levels
-    if len(reservations) > limit:
-        lines.append(f"… and {len(reservations) - limit} more")
+    if len(reservations) > drawn:
+        lines.append(f"… and {len(reservations) - drawn} more")
     return "\n".join(lines) or "nothing is reserved"
 
 

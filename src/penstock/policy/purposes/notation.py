@@ -57,6 +57,16 @@ class Notation:
         """Tell whether a topic or filter is addressed to the gateway itself."""
         return topic.startswith(self.prefix)
 
+    def is_question(self, text: str) -> bool:
+        """Tell whether a topic or filter is that of questions which are answered in public."""
+        first, *levels = text.split("/", 2)
+        return (
+            first == self.prefix + self.administer
+            and len(levels) > 1
+            and levels[0] in (self.combined, self.affected)
+            and bool(levels[1])
+        )
+
     def split_marked(self, text: str) -> tuple[str, str]:
         """Split `path{inside}`; the path may contain braces, purposes may not."""
         start = text.rfind(self.opening)

@@ -10,6 +10,7 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from sqlalchemy import Connection
 
@@ -27,8 +28,8 @@ from penstock.store.definitions.snapshots import Snapshot
 Wanted = Mapping[Key, Document | None]
 """Documents by their keys; None where there is to be none."""
 Then = Callable[[Connection, Change], None]
-Record = Callable[[Connection, Change, str], None]
-"""Writes down, within its transaction, that a change was made and by whom."""
+Record = Callable[[Connection, Change, str, str | None], None]
+"""Writes down, within its transaction, that a change was made, by whom, and by which command."""
 
 
 class CheckedDefinitions:
@@ -99,8 +100,21 @@ class CheckedDefinitions:
 
         return self._change(edit, actor, reason, then)
 
-    def edit(self, want: Callable[[Snapshot], Wanted], *, actor: str, reason: str = "") -> Change:
-        """Make the set as `want` wants it, which sees the set that is changed."""
+    def edit(
+        self,
+        want: Callable[[Snapshot], Wanted],
+        *,
+        actor: str,
+        reason: str = "",
+        then: Then | None = None,
+        whole: bool = False,
+        operation: str | None = None,
+    ) -> Change:
+        """Make the set as `want` wants it, which sees the set that is changed.
+
+        `whole` is for what concerns all definitions of a kind, however many there are;
+        `operation` is the word for the audit log.
+        """
 
         def edit(now: Snapshot) -> Sequence[Edit]:
             wanted = want(now)
@@ -109,7 +123,7 @@ class CheckedDefinitions:
             self.meaning(now).change(put, gone)
             return [*map(Put, put), *map(Delete, gone)]
 
-        return self._change(edit, actor, reason, None)
+        return self._change(edit, actor, reason, then, whole=whole, operation=operation)
 
     def rollback(
         self, epoch: int, *, keys: Iterable[Key] | None = None, actor: str, reason: str = ""
@@ -140,14 +154,17 @@ class CheckedDefinitions:
         actor: str,
         reason: str,
         then: Then | None,
+        *,
+        whole: bool = False,
+        operation: str | None = None,
     ) -> Change:
         def finish(connection: Connection, change: Change) -> None:
             if self._record is not None and not change.is_empty:
-                self._record(connection, change, actor)
+                self._record(connection, change, actor, operation)
             if then is not None:
                 then(connection, change)
 
-        return self.definitions.change(edit, actor=actor, reason=reason, then=finish)
+        return self.definitions.change(edit, actor=actor, reason=reason, then=finish, whole=whole)
 
 
 CHANGED = "definitions.changed"
@@ -156,7 +173,8 @@ CHANGED = "definitions.changed"
 def recorder(log: AuditLog, pseudonyms: Pseudonyms) -> Record:
     """Return what `CheckedDefinitions` calls for each change that alters something."""
 
-    def record(connection: Connection, change: Change, actor: str) -> None:
+    def record(connection: Connection, change: Change, actor: str, operation: str | None) -> None:
+        details: dict[str, Any] = {} if operation is None else {"operation": operation}
         entry = Entry.make(
             CHANGED,
             Outcome.DONE,
@@ -165,6 +183,7 @@ def recorder(log: AuditLog, pseudonyms: Pseudonyms) -> Record:
             created=len(change.created),
             updated=len(change.updated),
             deleted=len(change.deleted),
+            **details,
         )
         log.append_within(connection, [entry])
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from types import MappingProxyType
 
@@ -131,8 +131,11 @@ class Definitions:
         actor: str,
         reason: str,
         then: Callable[[Connection, Change], None] | None = None,
+        whole: bool = False,
     ) -> Change:
         """Change the set: `edit` sees the current one and returns edits, or raises.
+
+        With `whole` it may edit as many as there may be: no caller's input says how many.
 
         `then` may write further rows into the same transaction, such as orders that must
         exist if and only if the change does; it is called even if nothing changed. Neither
@@ -141,7 +144,10 @@ class Definitions:
         check_origin(actor, reason)
         with self._database.write(AREA) as connection:
             before = load_current(connection, self._held).snapshot
-            encoded = encode_edits(edit(before), self._limits)
+            limits = self._limits
+            if whole:
+                limits = replace(limits, edits_per_change=2 * limits.documents)
+            encoded = encode_edits(edit(before), limits)
             change = self._plan(before, encoded)
             if not change.is_empty:
                 self._store(connection, change, encoded, actor, reason)

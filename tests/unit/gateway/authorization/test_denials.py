@@ -133,12 +133,12 @@ def test_what_was_done_waits_for_room_and_comes_first() -> None:
     writer = FullWriter()
     denials = Denials(cast("AuditWriter", writer), PSEUDONYMS)
     denials.delivery(ALICE, "reservation a")
-    denials.tried_out(ALICE, "reserve", 3)
+    denials.command_given(ALICE, "reserve")
     denials.record(lambda _: Entry.make("situation.changed", Outcome.DONE))
     denials.flush(3)
     assert writer.taken == []
     writer.full = False
     denials.flush(3)
-    kinds = ["command.done", "situation.changed", "delivery.denied"]
+    kinds = ["situation.changed", "command.given", "delivery.denied"]
     assert [it.kind for it in writer.taken] == kinds
-    assert writer.taken[0].actor == PSEUDONYMS.person("alice")
+    assert writer.taken[1].actor == PSEUDONYMS.person("alice")

@@ -1,127 +1,20 @@
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Callable
-from types import MappingProxyType
 
 import pytest
 
 from penstock.errors import PenstockError, UnavailableError
-from penstock.gateway.authorization.denials import Denials
-from penstock.gateway.authorization.rules import Rules
-from penstock.gateway.commands.purpose_commands import PurposeCommands, Wanted
-from penstock.gateway.counters import Counters
-from penstock.gateway.session import Session
-from penstock.model.document import Document, Key
-from penstock.model.purposes import PurposeSet
-from penstock.mqtt import Publish, ReasonCode
+from penstock.mqtt import ReasonCode
 from penstock.policy.purposes.commands import (
     Clear,
-    Command,
     Persist,
     Presubscribe,
     Reload,
-    Reserve,
     SetSetting,
     ShowCombined,
 )
-from penstock.policy.purposes.engine import SubscriptionChanges
-from penstock.policy.purposes.settings import PurposeSettings
-from penstock.store.definitions.snapshots import Snapshot
-
-CARE = Reserve("a/#", PurposeSet.of(["care"], ()))
-KEY = Key("reservation", "a/#")
-STORED = Document("reservation", "a/#", {"allow": ["care"], "prohibit": []})
-ASKED = Publish.of("!PBAC/X", qos=1, packet_id=1)
-
-
-class Sender:
-    """A client that takes note of its answers."""
-
-    def __init__(self, *, within_rate: bool = True) -> None:
-        self.session = Session("me", "alice", 0)
-        self.answers: list[bytes] = []
-        self.confirmed = 0
-        self.denied: list[tuple[str, ReasonCode]] = []
-        self._within_rate = within_rate
-
-    def may_command(self) -> bool:
-        return self._within_rate
-
-    def answer(self, packet: Publish, payload: bytes) -> None:
-        assert packet is ASKED
-        self.answers.append(payload)
-
-    def confirm(self, packet: Publish) -> None:
-        assert packet is ASKED
-        self.confirmed += 1
-
-    def deny(self, packet: Publish, why: str, text: str, reason: ReasonCode) -> None:
-        assert packet is ASKED
-        assert text
-        self.denied.append((why, reason))
-
-
-class Store:
-    """Holds definitions as the store does; what changes holds at once."""
-
-    def __init__(self, rules: Rules, error: Exception | None = None) -> None:
-        self.rules = rules
-        self.error = error
-        self.reasons: list[str] = []
-        self.passed_on = 0
-        self._documents: dict[Key, Document] = {}
-        self._take([])
-
-    async def edit(
-        self, work_out: Callable[[Snapshot], Wanted], *, actor: str, reason: str
-    ) -> None:
-        if self.error is not None:
-            raise self.error
-        assert actor == "alice"
-        self.reasons.append(reason)
-        held = self.rules.snapshot
-        assert held is not None
-        wanted = work_out(held)
-        for key, document in wanted.items():
-            self._documents.pop(key, None)
-            if document is not None:
-                self._documents[key] = document
-        self._take(list(wanted))
-
-    async def check(self, wanted: Wanted) -> None:
-        assert wanted
-        if self.error is not None:
-            raise self.error
-
-    def pass_on(self, changes: SubscriptionChanges) -> None:
-        del changes
-        self.passed_on += 1
-
-    def stored(self) -> dict[Key, Document]:
-        return dict(self._documents)
-
-    def _take(self, keys: list[Key]) -> None:
-        epoch = self.rules.epoch + 1
-        documents = MappingProxyType(dict(self._documents))
-        self.rules.take(Snapshot(epoch, f"mark-{epoch}", documents), keys)
-
-
-def give(
-    *commands: Command,
-    sender: Sender | None = None,
-    error: Exception | None = None,
-    auto_persist: bool = True,
-    open_mode: bool = True,
-) -> tuple[Sender, Store]:
-    rules = Rules(PurposeSettings(auto_persist=auto_persist), open_mode=open_mode)
-    store = Store(rules, error)
-    carries_out = PurposeCommands(rules, Denials(None, None), Counters(), store)
-    who = sender or Sender()
-    for command in commands:
-        asyncio.run(carries_out.run(who, ASKED, command))
-    return who, store
+from tests.support.gateway.command_store import CARE, KEY, STORED, Sender, give
 
 
 def test_a_change_is_stored_holds_here_and_is_acknowledged() -> None:

@@ -37,7 +37,7 @@ def test_an_edit_sees_the_set_that_is_changed(database: Database) -> None:
 def test_an_edit_is_checked_and_recorded_or_not_made(database: Database) -> None:
     recorded: list[tuple[Change, str]] = []
     checked = CheckedDefinitions(
-        Definitions(database), lambda _, change, actor: recorded.append((change, actor))
+        Definitions(database), lambda _, change, actor, __: recorded.append((change, actor))
     )
     with pytest.raises(InvalidError):
         checked.edit(lambda _: {ONE: reservation(ONE, "not//a purpose")}, actor="test")

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from penstock.gateway.commands.purpose_commands import STATE_COMMANDS_PER_MINUTE
+from penstock.gateway.commands.state_commands import CommandBudget
+from penstock.model.document import Document, Key
+from penstock.model.purposes import PurposeSet
+from penstock.mqtt import ReasonCode
+from penstock.policy.purposes.commands import (
+    Clear,
+    Command,
+    Persist,
+    Presubscribe,
+    Reload,
+    Reserve,
+    Reset,
+    SetSetting,
+)
+from penstock.store import purpose_state
+from penstock.store.purpose_state import StateLog
+from tests.support.gateway.command_store import CARE, KEY, STORED, Store, give
+
+OTHER = Reserve("b", PurposeSet.of(["ads"], ()))
+PRESUBSCRIBED = Presubscribe("other", "a/#", "care")
+HYBRID = SetSetting("filter_hybrid", value=True)
+STATE_COMMANDS: list[Command] = [Clear(), Reset(), Persist(), Reload()]
+
+
+def did(store: Store) -> list[str]:
+    return [it.did for it in store.rules.state.commands]
+
+
+def settings(store: Store) -> Document | None:
+    return store.stored().get(Key("purpose-settings", "default"))
+
+
+def test_clear_and_reset_leave_settings_alone() -> None:
+    _, store = give(CARE, PRESUBSCRIBED, HYBRID, Clear(), CARE, Reset())
+    assert set(store.stored()) == {Key("purpose-settings", "default")}
+    assert store.rules.engine.settings.filter_hybrid
+    assert did(store) == ["clear", "clear"]
+    operation, then, whole = store.operations[-1]
+    assert (operation, whole) == ("reset", True)
+    assert isinstance(then, partial)
+    assert then.func is purpose_state.clear
+
+
+def test_reset_stores_the_settings_that_are_set_here() -> None:
+    _, store = give(SetSetting("auto_persist", value=False), HYBRID)
+    assert settings(store) is not None
+    assert store.rules.unsaved().keys() == {Key("purpose-settings", "default")}
+    on = SetSetting("auto_persist", value=True)
+    _, store = give(SetSetting("auto_persist", value=False), HYBRID, CARE, on, Reset())
+    held = settings(store)
+    assert held is not None
+    assert held.body["filter_hybrid"] is True
+    assert store.rules.unsaved() == {}
+
+
+def test_reload_goes_back_whatever_was_stored_since() -> None:
+    since: list[Command] = [OTHER, Reserve("a/#", None), Presubscribe("other", "a/#", None)]
+    for later in (since, [*since, Clear()], [Clear(), OTHER], [Reset(), HYBRID]):
+        _, store = give(CARE, PRESUBSCRIBED, Persist(), *later, Reload())
+        kept = {key for key in store.stored() if key.kind != "purpose-settings"}
+        assert store.stored()[KEY] == STORED
+        assert {it.kind for it in kept} == {"reservation", "presubscription"}
+        assert len(kept) == 2
+        assert did(store)[-1] == "reload"
+        assert (settings(store) is not None) == (HYBRID in later)
+
+
+def test_the_last_persisted_state_counts() -> None:
+    _, store = give(CARE, Persist(), Clear(), OTHER, Persist(), Clear(), Reload())
+    assert set(store.stored()) == {Key("reservation", "b")}
+
+
+def test_where_nothing_was_persisted_reload_takes_back_what_was_tried_out() -> None:
+    _, store = give(CARE, Reload())
+    assert store.stored() == {KEY: STORED}
+    assert did(store) == []
+
+
+def test_without_auto_persist_clear_holds_here_alone() -> None:
+    off = SetSetting("auto_persist", value=False)
+    _, store = give(CARE, Persist(), off, OTHER, Clear())
+    assert KEY in store.stored()
+    assert store.rules.engine.effective("a/b") is None
+    assert store.rules.engine.effective("b") is None
+    assert (store.cleared_here, did(store)) == (1, ["persist"])
+    _, store = give(CARE, Persist(), off, OTHER, Clear(), Reload())
+    assert store.rules.engine.effective("a/b") is not None
+    assert store.rules.unsaved() == {}
+
+
+def test_clear_removes_what_was_only_released_here_as_well() -> None:
+    """A release that was tried out must not save a stored reservation from CLEAR."""
+    off, on = (SetSetting("auto_persist", value=it) for it in (False, True))
+    _, store = give(CARE, off, Reserve("a/#", None), on, Clear())
+    assert KEY not in store.stored()
+    assert store.rules.unsaved() == {}
+
+
+def test_what_was_persisted_in_another_history_is_refused() -> None:
+    sender, store = give(CARE, Persist())
+    foreign = StateLog(persisted=1).document()
+    store.put(foreign)
+    give(Reload(), sender=sender, store=store)
+    assert sender.denied == [("malformed", ReasonCode.TOPIC_NAME_INVALID)]
+    assert store.stored() == {KEY: STORED}
+
+
+@pytest.mark.parametrize("command", STATE_COMMANDS)
+def test_who_may_not_administer_changes_nothing(command: Command) -> None:
+    sender, store = give(command, open_mode=False)
+    assert sender.denied == [("right", ReasonCode.NOT_AUTHORIZED)]
+    assert (store.operations, store.cleared_here, store.passed_on) == ([], 0, 0)
+
+
+def test_all_together_are_bounded_and_others_go_on() -> None:
+    many: list[Command] = [STATE_COMMANDS[it % 4] for it in range(STATE_COMMANDS_PER_MINUTE + 5)]
+    sender, store = give(*many, CARE)
+    assert sender.denied == [("rate", ReasonCode.QUOTA_EXCEEDED)] * 5
+    assert store.stored() == {KEY: STORED}
+
+
+def test_a_budget_fills_up_again() -> None:
+    now = [1_000.0]
+    budget = CommandBudget(6, lambda: now[0])
+    assert [budget.take() for _ in range(8)] == [True] * 6 + [False] * 2
+    now[0] += 10
+    assert [budget.take() for _ in range(2)] == [True, False]
+    now[0] += 3_600
+    assert sum(budget.take() for _ in range(20)) == 6
+
+
+def test_after_a_long_command_the_store_belongs_to_others() -> None:
+    now = [1_000.0]
+    budget = CommandBudget(60, lambda: now[0])
+    assert budget.take()
+    budget.note_duration(0.5)
+    assert budget.take()
+    budget.note_duration(20)
+    now[0] += 179
+    assert not budget.take()
+    now[0] += 2
+    assert budget.take()
+    assert not budget.take()
