@@ -6,7 +6,7 @@ ask besides that the sensitive values of such a group tell little about any of t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Annotated, ClassVar, Final, Literal, Self
 
@@ -21,7 +21,7 @@ from penstock.definitions.anonymizers.stateful import (
     StatefulAnonymizer,
 )
 from penstock.errors import Problem, quote
-from penstock.masks.fields import NUMBERS, Field, FieldType, Schema
+from penstock.masks.fields import INTEGERS, NUMBERS, Field, FieldType, Schema, read_text
 from penstock.masks.hierarchy import Hierarchy
 from penstock.masks.mask import FieldName, Text
 from penstock.model.definition import Part
@@ -30,6 +30,8 @@ MAX_DELTA: Final = 10_000_000
 MAX_MU: Final = 1_000_000
 MAX_BETA: Final = 10_000
 MAX_VALUES: Final = 100_000
+CATEGORIES: Final = INTEGERS | {FieldType.STRING}
+"""Fields whose values can be listed one by one."""
 
 
 class Ranged(Part):
@@ -72,13 +74,35 @@ class Ranged(Part):
         elif self.min is not None and found.type not in NUMBERS:
             message = f"{quote(self.key)} is {found.type}, which has no range"
             yield Problem(place, message, "give a hierarchy")
-        elif self.min is None and found.type is not FieldType.STRING:
-            message = f"{quote(self.key)} is {found.type}; hierarchies are of texts"
+        elif self.min is None and found.type not in CATEGORIES:
+            message = f"{quote(self.key)} is {found.type}; values are texts or whole numbers"
             yield Problem(place, message, "give min and max, or generalize it by a mask first")
         elif isinstance(self.hierarchy, str) and self.hierarchy not in hierarchies:
             known = ", ".join(sorted(hierarchies)) or "none yet"
             message = f"there is no hierarchy {quote(self.hierarchy)}"
             yield Problem(f"{place}.hierarchy", message, f"hierarchies are {known}")
+        elif self.min is None and found.type in INTEGERS:
+            yield from self._check_numbers(found.type, hierarchies, place)
+
+    def listed(self, hierarchies: Hierarchies) -> Iterable[str]:
+        """Return the values that are listed one by one, as texts."""
+        tree = self.hierarchy
+        found = tree if isinstance(tree, Hierarchy) or tree is None else hierarchies[tree]
+        return found.paths if found else ()
+
+    def _check_numbers(
+        self, kind: FieldType, hierarchies: Hierarchies, place: str
+    ) -> Iterator[Problem]:
+        """Yield values that no number has, or two of which are one number."""
+        seen: dict[int, str] = {}
+        for text in self.listed(hierarchies):
+            number = read_text(kind, text)
+            if number is None:
+                message = f"{quote(text)} is no {kind}, as {quote(self.key)} is"
+                yield Problem(place, message, f"write values as {kind}")
+            elif seen.setdefault(number, text) != text:
+                message = f"{quote(text)} and {quote(seen[number])} are one number"
+                yield Problem(place, message, "leave one of them out")
 
 
 class QuasiIdentifier(Ranged):
@@ -110,6 +134,10 @@ class Sensitive(Ranged):
         if len(set(self.values)) != len(self.values):
             raise ValueError("a value stands there twice → name each once")
         return self
+
+    def listed(self, hierarchies: Hierarchies) -> Iterable[str]:
+        """Return the values, or those of the hierarchy."""
+        return self.values or super().listed(hierarchies)
 
 
 class KAnonymization(StatefulAnonymizer):

@@ -125,7 +125,7 @@ class KAnonymityStep:
         """Take rows in; those outside a domain become dead letters at once."""
         rows = rows.cast(self._input)
         domains = [*self._domains, *self._mixed]
-        codes = np.stack([domain.encode(_values(rows[domain.name])) for domain in domains])
+        codes = np.stack([domain.encode(_values(rows[domain.name], domain)) for domain in domains])
         dead = _refuse(rows, codes, domains)
         fine = ~np.isnan(codes).any(axis=0) & np.asarray(rows[PERSON].is_valid())
         rows = rows.filter(pa.array(fine))
@@ -255,8 +255,8 @@ def _make_rules(parameters: KAnonymization, domains: list[Domain]) -> list[Group
     return rules
 
 
-def _values(column: pa.ChunkedArray) -> npt.NDArray[np.float64] | list[object]:
-    if pa.types.is_string(column.type):
+def _values(column: pa.ChunkedArray, domain: Domain) -> npt.NDArray[np.float64] | list[object]:
+    if isinstance(domain, CategoryDomain):
         texts: list[object] = column.to_pylist()
         return texts
     numbers: npt.NDArray[np.float64] = pc.cast(column, pa.float64()).to_numpy(zero_copy_only=False)
