@@ -25,6 +25,7 @@ from penstock.masks.fields import INTEGERS, NUMBERS, Field, FieldType, Schema, r
 from penstock.masks.hierarchy import Hierarchy
 from penstock.masks.mask import FieldName, Text
 from penstock.model.definition import Part
+from penstock.model.kinds.views import Milliseconds
 
 MAX_DELTA: Final = 10_000_000
 MAX_MU: Final = 1_000_000
@@ -161,7 +162,25 @@ class KAnonymization(StatefulAnonymizer):
         default=100, ge=1, le=MAX_MU, description="How many groups the mean loss is taken of."
     )
     beta: int = Parameter(
-        default=50, ge=1, le=MAX_BETA, description="How many published groups others may join."
+        default=50,
+        ge=1,
+        le=MAX_BETA,
+        description="How many published groups others may join; how many clusters `castle` has.",
+    )
+    max_wait: Annotated[Milliseconds, Parameter(gt=0)] | None = Parameter(
+        default=None,
+        description="How long a record is held at most, by the clock where views run; in "
+        "milliseconds, or such as `10m`. Left out: until delta records are there.",
+    )
+    outliers: Literal["suppress", "root"] = Parameter(
+        default="suppress",
+        description="What becomes of records without a group. suppress: a dead letter. root: "
+        "published with everything generalized, once a whole group is.",
+    )
+    algorithm: Literal["partition", "castle"] = Parameter(
+        default="partition",
+        description="partition: cuts all records that are held. castle: grows clusters as "
+        "published; loses more.",
     )
 
     def check(self, schema: Schema, hierarchies: Hierarchies) -> Iterator[Problem]:
@@ -170,6 +189,9 @@ class KAnonymization(StatefulAnonymizer):
         if self.delta < self.k:
             message = f"delta {self.delta} is less than k {self.k}, so that no group is ever full"
             yield Problem("delta", message, "make it several times k")
+        if self.outliers == "root" and not self.may_join:
+            message = f"under the root, one more record could break what {self.name} promises"
+            yield Problem("outliers", message, "leave it out")
         names = [quasi.key for quasi in self.quasi_identifiers]
         for index, quasi in enumerate(self.quasi_identifiers):
             place = f"quasi_identifiers[{index}]"
@@ -177,6 +199,11 @@ class KAnonymization(StatefulAnonymizer):
                 yield Problem(place, f"{quote(quasi.key)} stands there twice", "name it once")
             else:
                 yield from quasi.check(schema, hierarchies, place)
+
+    @property
+    def may_join(self) -> bool:
+        """Whether a published group keeps its promise, whoever joins it."""
+        return True
 
     def output(self, schema: Schema) -> Schema:
         """Generalized fields are texts; identifiers become `*`, or null where they are no text."""
@@ -203,6 +230,9 @@ class Diverse(KAnonymization):
     def check(self, schema: Schema, hierarchies: Hierarchies) -> Iterator[Problem]:
         """Yield what is wrong with the fields."""
         yield from super().check(schema, hierarchies)
+        if self.algorithm != "partition":
+            message = f"{self.algorithm} counts persons, and knows nothing of {self.name}"
+            yield Problem("algorithm", message, "leave it out")
         taken = {*self.keys, *(quasi.key for quasi in self.quasi_identifiers)}
         for index, field in enumerate(self.sensitive):
             place = f"sensitive[{index}]"
@@ -234,6 +264,11 @@ class LDiversity(Diverse):
             raise ValueError("c and method: recursive go together → give both, or none")
         return self
 
+    @property
+    def may_join(self) -> bool:
+        """Distinct values stay distinct; what is frequent can become too frequent."""
+        return self.method == "distinct"
+
 
 class TCloseness(Diverse):
     """Groups of k persons whose sensitive values are distributed like those of all."""
@@ -246,6 +281,11 @@ class TCloseness(Diverse):
         description="What moving a share costs: the same between all values, by their "
         "distance in order, or by the hierarchy.",
     )
+
+    @property
+    def may_join(self) -> bool:
+        """Whoever joins moves the distribution."""
+        return False
 
     def check(self, schema: Schema, hierarchies: Hierarchies) -> Iterator[Problem]:
         """Yield fields that have no such distance."""

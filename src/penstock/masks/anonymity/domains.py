@@ -323,6 +323,11 @@ class Space:
     def __len__(self) -> int:
         return len(self.domains)
 
+    @property
+    def root(self) -> tuple[Floats, Floats]:
+        """The box that holds everything."""
+        return self._floor.copy(), self._ceiling.copy()
+
     def check(self, codes: Floats) -> None:
         """Refuse codes that no value of the domains has."""
         for place, domain in enumerate(self.domains):
