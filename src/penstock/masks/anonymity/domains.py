@@ -37,6 +37,7 @@ Integers: TypeAlias = npt.NDArray[np.int64]
 LARGEST: Final = float(1 << 53)
 MAX_BUCKETS: Final = 1_000_000
 _WHOLE: Final = re.compile("-?[0-9]{1,19}")
+_LISTED: Final = frozenset({str, int})
 # Up to so many leaves, the losses of all runs of leaves are kept in a table.
 TABLED: Final = 256
 
@@ -243,7 +244,7 @@ class CategoryDomain(Domain):
         codes = self._codes
         return np.array(
             # True is no 1, and what is neither text nor whole need not be hashable.
-            [codes.get(it, np.nan) if type(it) in {str, int} else np.nan for it in values],
+            [codes.get(it, np.nan) if type(it) in _LISTED else np.nan for it in values],
             dtype=np.float64,
         )
 

@@ -226,24 +226,25 @@ class TestWaiting:
         assert stream.due == 210
 
 
-class TestRoot:
-    def test_nobody_is_alone_under_the_root(self) -> None:
-        stream = StreamAnonymizer(StreamParameters([AGE], k=3, delta=6, outliers="root"))
-        stream.feed(ages(90), np.array([1]))
-        alone = stream.flush()
-        assert alone.suppressed.all(), "no group is known yet"
-        stream.feed(ages(10), np.array([2]))
-        first = stream.feed(ages(11, 12, 50, 55, 61), np.arange(3, 8))
-        (labels,) = stream.parameters.space.labels(first.boxes.lows, first.boxes.highs)
-        # The group that loses more opens the root.
-        assert sorted(labels) == ["[0 - 100]", "[10 - 12]"]
-        assert first.total_loss() == pytest.approx(3 * 0.02 + 3)
-        stream.feed(ages(99), np.array([9]))
-        later = stream.flush()
-        (labels,) = stream.parameters.space.labels(later.boxes.lows, later.boxes.highs)
-        assert labels == ["[0 - 100]"]
-        assert later.reused.all()
+def test_nobody_is_alone_under_the_root() -> None:
+    stream = StreamAnonymizer(StreamParameters([AGE], k=3, delta=6, outliers="root"))
+    stream.feed(ages(90), np.array([1]))
+    alone = stream.flush()
+    assert alone.suppressed.all(), "no group is known yet"
+    stream.feed(ages(10), np.array([2]))
+    first = stream.feed(ages(11, 12, 50, 55, 61), np.arange(3, 8))
+    (labels,) = stream.parameters.space.labels(first.boxes.lows, first.boxes.highs)
+    # The group that loses more opens the root.
+    assert sorted(labels) == ["[0 - 100]", "[10 - 12]"]
+    assert first.total_loss() == pytest.approx(3 * 0.02 + 3)
+    stream.feed(ages(99), np.array([9]))
+    later = stream.flush()
+    (labels,) = stream.parameters.space.labels(later.boxes.lows, later.boxes.highs)
+    assert labels == ["[0 - 100]"]
+    assert later.reused.all()
 
+
+class TestRoot:
     def test_the_root_is_drawn_as_any_other_box(self) -> None:
         seen = set()
         for seed in range(30):
