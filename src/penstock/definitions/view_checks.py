@@ -14,7 +14,13 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from penstock.definitions.grouping_risks import check_grouping_risks
-from penstock.definitions.views import Definitions, ViewPlan, find_plan, hierarchies_of
+from penstock.definitions.views import (
+    Definitions,
+    ViewPlan,
+    find_plan,
+    hierarchies_of,
+    read_steps,
+)
 from penstock.errors import Problem, quote
 from penstock.masks import Hierarchy
 from penstock.model import kinds
@@ -38,14 +44,16 @@ def check_views(views: Iterable[kinds.View], definitions: Definitions) -> Iterat
                 message = f"its topic {quote(view.topic)} is the topic of {key} too"
                 yield view.key, Problem("name", message, "rename one of them")
         stream = find(definitions, kinds.Stream, view.stream)
-        if stream is not None:  # else a dangling reference, which is told elsewhere
-            problems: list[Problem] = []
+        problems: list[Problem] = []
+        if stream is None:  # a dangling reference, which is told elsewhere
+            read_steps(view, problems)
+        else:
             plan = find_plan(view, stream, hierarchies, problems)
             if plan is not None:
                 problems += check_grouping_risks(
                     view, stream, plan, definitions, partial(_plan_of, definitions, hierarchies)
                 )
-            yield from ((view.key, problem) for problem in problems)
+        yield from ((view.key, problem) for problem in problems)
 
 
 def _plan_of(

@@ -8,8 +8,9 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import TypeVar
 
 from pydantic import ValidationError
@@ -126,24 +127,31 @@ def find_plan(
     problems: list[Problem],
 ) -> ViewPlan | None:
     """Return what a view does, or None with all that is wrong with it added to `problems`."""
-    read = [
-        _read_step(item, f"anonymizers[{index}]", problems)
-        for index, item in enumerate(view.anonymizers)
-    ]
+    read = read_steps(view, problems)
     steps = [step for step in read if step is not None]
-    if problems:
-        # Which types the others meet is not known, but which fields there are.
-        named = [_keys_of(*both) for both in zip(read, view.anonymizers, strict=True)]
-        problems += _find_unknown(named, schema_of(stream))
+    schema = schema_of(stream)
+    if len(steps) < len(read):
+        _check_steps(read, view.anonymizers, schema, hierarchies, problems)
         return None
-    plan = _arrange(schema_of(stream), steps, problems)
-    _check_steps(plan, hierarchies, problems)
+    plan = _arrange(schema, steps, problems)
+    # Behind a step that is one too many, nobody knows what fields there are.
+    kept = {id(step) for step in (*plan.before, *plan.stateful, *plan.after)}
+    sound = list(takewhile(lambda step: id(step) in kept, steps))
+    _check_steps(sound, view.anonymizers[: len(sound)], schema, hierarchies, problems)
     _check_window(view, plan, problems)
     for index, step in enumerate(plan.stateful, len(plan.before)):
         for found in step.check_view(view, stream):
             place = f"anonymizers[{index}].{found.place}"
             problems.append(Problem(place, found.message, found.fix))
     return None if problems else plan
+
+
+def read_steps(view: kinds.View, problems: list[Problem]) -> list[Step | None]:
+    """Return the anonymizers of a view; None for each that is none, with what is wrong with it."""
+    return [
+        _read_step(item, f"anonymizers[{index}]", problems)
+        for index, item in enumerate(view.anonymizers)
+    ]
 
 
 def _read_step(item: object, place: str, problems: list[Problem]) -> Step | None:
@@ -212,24 +220,51 @@ def _arrange(schema: Schema, steps: list[Step], problems: list[Problem]) -> View
 
 
 def _check_steps(
-    plan: ViewPlan, hierarchies: Mapping[str, Hierarchy], problems: list[Problem]
+    steps: Sequence[Step | None],
+    items: Sequence[object],
+    schema: Schema,
+    hierarchies: Mapping[str, Hierarchy],
+    problems: list[Problem],
 ) -> None:
-    """Check each step against the fields it meets; stop where the fields are not known."""
-    schema: Schema = plan.schema
-    steps: list[Step] = [*plan.before, *plan.stateful, *plan.after]
-    for index, step in enumerate(steps):
-        place = f"anonymizers[{index}]"
+    """Check each step against the fields it meets; None stands for an item that is none.
+
+    What a field is behind a step with problems is not known. Of steps that work on such a
+    field it is only asked whether the field exists.
+    """
+    unknown: set[str] = set()
+    for index, (step, item) in enumerate(zip(steps, items, strict=True)):
+        names = _fields_of(step, item, schema)
+        if step is None or names & unknown:
+            problems += _find_unknown(_keys_of(step, item), schema, index)
+            unknown |= names
+            continue
         if isinstance(step, Mask):
             found = check_masks([step], schema, hierarchies, "")
             found = [Problem(it.place.removeprefix("[0]."), it.message, it.fix) for it in found]
         else:
             found = list(step.check(schema, hierarchies))
+        place = f"anonymizers[{index}]"
         problems += [Problem(f"{place}.{it.place}", it.message, it.fix) for it in found]
         if found:
-            named = [_keys_of(it) if number > index else () for number, it in enumerate(steps)]
-            problems += _find_unknown(named, schema)
-            return
-        schema = derive_schema([step], schema) if isinstance(step, Mask) else step.output(schema)
+            unknown |= names
+        elif isinstance(step, Mask):
+            schema = derive_schema([step], schema)
+        else:
+            schema = step.output(schema)
+
+
+def _fields_of(step: Step | None, item: object, schema: Schema) -> set[str]:
+    """Return the fields that a step changes or asks; all, where that cannot be told."""
+    found = set(_keys_of(step, item))
+    if step is None:
+        name = item.get("anonymizer") if isinstance(item, Mapping) else None
+        return found if isinstance(name, str) and find_mask(name) else set(schema)
+    if getattr(step, "expression", None) is not None:
+        return set(schema)
+    asked = getattr(step, "condition_map", None)
+    found |= set(asked) if isinstance(asked, Mapping) else set()
+    parts = (*getattr(step, "quasi_identifiers", ()), *getattr(step, "sensitive", ()))
+    return found | {part.key for part in parts}
 
 
 def _keys_of(step: Step | None, item: object = None) -> Sequence[str]:
@@ -241,14 +276,13 @@ def _keys_of(step: Step | None, item: object = None) -> Sequence[str]:
     return [key for key in keys if isinstance(key, str)] if isinstance(keys, list) else ()
 
 
-def _find_unknown(named: Iterable[Sequence[str]], schema: Schema) -> Iterator[Problem]:
+def _find_unknown(keys: Sequence[str], schema: Schema, index: int) -> Iterator[Problem]:
     """Yield keys that no field has, whatever the steps before make of the fields."""
-    for index, keys in enumerate(named):
-        for number, key in enumerate(keys):
-            if key not in schema:
-                place = f"anonymizers[{index}].keys[{number}]"
-                fix = f"fields are {', '.join(schema)}"
-                yield Problem(place, f"there is no field {quote(key)}", fix)
+    for number, key in enumerate(keys):
+        if key not in schema:
+            place = f"anonymizers[{index}].keys[{number}]"
+            fix = f"fields are {', '.join(schema)}"
+            yield Problem(place, f"there is no field {quote(key)}", fix)
 
 
 def _check_window(view: kinds.View, plan: ViewPlan, problems: list[Problem]) -> None:

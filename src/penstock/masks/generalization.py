@@ -4,6 +4,8 @@ Rules that hold here:
 - A value that the map or hierarchy does not know becomes the declared default, or the
   record is rejected; it never passes as it is.
 - The result is text. Numbers match as numbers: the key "07" of a map is the int 7.
+- With `beginning`, the first characters of the value's notation are looked up as a text; the
+  notation of a number has no leading zeros.
 """
 
 from __future__ import annotations
@@ -15,11 +17,12 @@ from pydantic import Discriminator, Tag, model_validator
 from pydantic import Field as Parameter
 
 from penstock.errors import Problem, quote
-from penstock.masks.fields import DISCRETE, Field, FieldType, read_text
+from penstock.masks.fields import DISCRETE, TEXTS, Field, FieldType, read_text
 from penstock.masks.hierarchy import MAX_DEPTH, Hierarchy
 from penstock.masks.mask import FieldName, Mask, Target, Text, Transform
 
 MAX_ENTRIES: Final = 100_000
+MAX_BEGINNING: Final = 4096
 
 
 def _tell_form(value: object) -> str | None:
@@ -61,6 +64,13 @@ class Generalization(Mask):
     level: int | None = Parameter(
         default=None, gt=0, le=MAX_DEPTH, description="How many steps to go up in the hierarchy."
     )
+    beginning: int | None = Parameter(
+        default=None,
+        gt=0,
+        le=MAX_BEGINNING,
+        description="How many characters of a value the map knows it by, such as the first "
+        "digit of a postcode; left out: all.",
+    )
     default: Text | None = Parameter(
         default=None, description="What unknown values become; left out: the record is rejected."
     )
@@ -73,6 +83,15 @@ class Generalization(Mask):
             )
         if (self.hierarchy is None) != (self.level is None):
             raise ValueError("hierarchy and level go together → give both")
+        if self.beginning is not None:
+            if self.generalization_map is None:
+                raise ValueError("beginning is for generalization_map → leave it out")
+            for text in self.generalization_map:
+                if len(text) > self.beginning:
+                    raise ValueError(
+                        f"{quote(text)} has more than {self.beginning} characters, so that no "
+                        "value is found by it → shorten it, or make beginning greater"
+                    )
         return self
 
     def check_field(
@@ -86,8 +105,9 @@ class Generalization(Mask):
             return
         place = "hierarchy" if self.hierarchy else "generalization_map"
         seen: dict[Any, str] = {}
+        kind = FieldType.STRING if self.beginning is not None else found.type
         for text, general in self.pairs(hierarchies).items():
-            value = read_text(found.type, text)
+            value = read_text(kind, text)
             if value is None:
                 message = f"{quote(text)} is no {found.type}, as {quote(name)} is"
                 yield Problem(place, message, f"write values as {found.type}")
@@ -103,10 +123,13 @@ class Generalization(Mask):
         tree = chosen if isinstance(chosen, Hierarchy) else hierarchies[str(chosen)]
         return tree.at_level(self.level or 1)
 
-    def table(self, target: Target) -> dict[Any, str]:
-        """Return the general value for each value of a field's type."""
+    def table(self, target: Target) -> dict[str, str]:
+        """Return the general value for the notation of each value, or for how it begins."""
         pairs = self.pairs(target.supplies.hierarchies)
-        return {read_text(target.field.type, text): general for text, general in pairs.items()}
+        if self.beginning is not None:
+            return dict(pairs)
+        kind, write = target.field.type, TEXTS[target.field.type]
+        return {write(read_text(kind, text)): general for text, general in pairs.items()}
 
     def output(self, found: Field) -> Field:
         """Return a text, whatever the field was."""
@@ -114,5 +137,6 @@ class Generalization(Mask):
 
     def transform(self, target: Target) -> Transform:
         """Return the look-up."""
-        table, default = self.table(target), self.default
-        return lambda value, _: table.get(value, default)
+        table, default, end = self.table(target), self.default, self.beginning
+        write = TEXTS[target.field.type]
+        return lambda value, _: table.get(write(value)[:end], default)

@@ -3,6 +3,7 @@
 Rules that hold here:
 - Consistent unless `random`: the keyed hash of the value chooses, so that the same value
   always gets the same substitute in this view, and nobody without the key can tell which.
+- The type of a field stays, or becomes text where `as: text` declares it.
 - Several values may share a substitute, and a value may meet itself where it stands in
   the list: nothing in the output tells such a case from any other.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import Field as Parameter
 from typing_extensions import override
@@ -33,7 +34,7 @@ class Substitution(Mask):
     accepts: ClassVar[frozenset[FieldType]] = frozenset(FieldType) - {FieldType.TIMESTAMP}
 
     substitution_list: Substitutes = Parameter(
-        description="The substitutes, of the type of the fields."
+        description="The substitutes, of the type of the fields, or texts with `as: text`."
     )
     random: bool = Parameter(
         default=False,
@@ -44,6 +45,9 @@ class Substitution(Mask):
         default=None,
         description="Fields and views that name the same domain substitute alike; "
         "left out: this field of this view alone.",
+    )
+    as_: Literal["text"] | None = Parameter(
+        default=None, alias="as", description="`text`: the field becomes text."
     )
 
     @property
@@ -61,8 +65,9 @@ class Substitution(Mask):
         self, name: str, found: Field, hierarchies: Mapping[str, Hierarchy]
     ) -> Iterator[Problem]:
         """Yield substitutes of a wrong type, and numbers that cannot be hashed."""
-        fix = f"write each substitute as {found.type}"
-        yield from check_fit("substitution_list", self.substitution_list, name, found, fix)
+        fix = f"write each substitute as {found.type}, or declare as: text"
+        output = self.output(found)
+        yield from check_fit("substitution_list", self.substitution_list, name, output, fix)
         if found.type in DECIMALS and not self.random:
             yield Problem(
                 "keys",
@@ -73,8 +78,8 @@ class Substitution(Mask):
             yield Problem("domain", "chance knows no domain", "leave domain or random out")
 
     def output(self, found: Field) -> Field:
-        """Return the field as it is."""
-        return found
+        """Return the field as it is, or text where that is declared."""
+        return found.as_type(FieldType.STRING) if self.as_ else found
 
     def key(self, target: Target) -> bytes:
         """Return the key under which substitutes are chosen for a field."""
@@ -89,7 +94,7 @@ class Substitution(Mask):
     def transform(self, target: Target) -> Transform:
         """Return the choice by value or by record."""
         key = self.key(target)
-        chosen = fit(self.substitution_list, target.field)
+        chosen = fit(self.substitution_list, self.output(target.field))
         count = len(chosen)
         if self.random:
             return lambda _, identity: chosen[draw(key, identity, BITS) % count]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -200,6 +201,44 @@ def test_a_stream_is_k_anonymous_and_goes_on_from_its_checkpoint(
     held = len(ROWS) - len(made)
     assert 0 < held <= DELTA + 2 * K
     check_groups(found, rejected + held)
+
+
+def test_what_waited_long_enough_leaves_a_stream_that_is_silent(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    from penstock.spark import anonymize  # noqa: PLC0415
+
+    first, *rest = VIEWS["research"]
+    limited = define(research=[first | {"delta": 10_000, "max_wait": "1s"}, *rest])
+    source, target = tmp_path / "in", tmp_path / "out"
+    visits(session, ROWS[:60]).coalesce(1).write.parquet(str(source))
+    records = session.readStream.schema(COLUMNS).parquet(str(source))
+    made = anonymize(
+        records, view="research", definitions=limited, key=KEY, rejected="why", shards=2
+    )
+    query = (
+        made.writeStream.format("parquet")
+        .option("path", str(target))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(processingTime="200 milliseconds")
+        .start()
+    )
+    found: list[Any] = []
+    end = time.monotonic() + 120
+    try:
+        while len(found) < 60:
+            assert query.isActive, query.exception()
+            assert time.monotonic() < end, "nothing leaves by the clock"
+            time.sleep(0.2)
+            if target.exists():
+                found = session.read.schema(made.schema).parquet(str(target)).collect()
+    finally:
+        query.stop()
+    published = [row for row in found if row["why"] is None]
+    groups = Counter(row["age"] for row in published)
+    assert len(found) == 60
+    assert groups
+    assert min(groups.values()) >= K
 
 
 def test_state_of_other_definitions_is_refused(

@@ -97,6 +97,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("decimal", {"anonymizer": "substitution", "substitution_list": [1.5, -2], "random": True}),
     ("string", {"anonymizer": "substitution", "substitution_list": NAMES, "random": True}),
     ("string", {"anonymizer": "substitution", "substitution_list": NAMES, "domain": "names"}),
+    ("discrete", {"anonymizer": "substitution", "substitution_list": NAMES, "as": "text"}),
     ("discrete", {"anonymizer": "tokenization"}),
     ("string", {"anonymizer": "tokenization", "domain": "people"}),
     ("string", {"anonymizer": "tokenization", "method": "ff1", "keep": "-"}),
@@ -109,6 +110,23 @@ CASES: list[tuple[str, dict[str, Any]]] = [
         {
             "anonymizer": "generalization",
             "generalization_map": {str(n): f"group {n // 10}" for n in range(-100, 100)},
+        },
+    ),
+    (
+        "discrete",
+        {
+            "anonymizer": "generalization",
+            "generalization_map": {"1": "one", "-1": "minus one", "Be": "B", "2": "two", "É": "e"},
+            "beginning": 2,
+            "default": "?",
+        },
+    ),
+    (
+        "integer",
+        {
+            "anonymizer": "generalization",
+            "generalization_map": {str(n): f"group {n}" for n in range(8)},
+            "beginning": 1,
         },
     ),
     ("number", {"anonymizer": "bucketizing", "bucket_size": 10}),

@@ -137,6 +137,43 @@ def test_numbers_match_as_numbers() -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        ("int", 10115, "east"),
+        ("int", 20095, "north"),
+        ("int", 2, "north"),
+        ("string", "01067", "south"),
+        ("string", "1", "east"),
+    ],
+)
+def test_generalization_by_how_values_begin(kind: str, value: Any, expected: str) -> None:
+    table = {"0": "south", "1": "east", "2": "north"}
+    spec = generalization(generalization_map=table, beginning=1)
+    assert mask_one(kind, spec, value) == expected
+    assert isinstance(mask_one("int", spec, 30159), Rejected)
+    assert mask_one("int", {**spec, "default": "elsewhere"}, 30159) == "elsewhere"
+
+
+def test_what_no_value_begins_with_is_refused() -> None:
+    with pytest.raises(InvalidError, match=r"'101' has more than 2 characters"):
+        read_masks(
+            [{**generalization(generalization_map={"101": "x"}, beginning=2), "keys": ["x"]}]
+        )
+    with pytest.raises(InvalidError, match="beginning is for generalization_map"):
+        read_masks([{**generalization(hierarchy="places", level=1, beginning=2), "keys": ["x"]}])
+
+
+def test_substitutes_of_a_number_may_be_text() -> None:
+    spec = {"anonymizer": "substitution", "substitution_list": NAMES}
+    assert "declare as: text" in problems_of({"keys": ["x"], **spec}, x="int")[0]
+    chain = chain_of("int", {**spec, "as": "text"})
+    assert chain.output["x"].type == "string"
+    assert mask_one("int", {**spec, "as": "text"}, 7) in NAMES
+    same = {mask_one("int", {**spec, "as": "text"}, 7) for _ in range(3)}
+    assert len(same) == 1
+
+
+@pytest.mark.parametrize(
     ("level", "value", "expected"),
     [(1, "Berlin", "Germany"), (2, "Berlin", "Europe"), (9, "Berlin", "Europe")],
 )

@@ -37,7 +37,9 @@ from penstock.masks.anonymity import (
     aggregate_tuples,
     aggregate_values,
 )
+from penstock.masks.anonymity.algorithms import TupleAnonymizer, open_stream
 from penstock.masks.anonymity.domains import Floats, Integers
+from penstock.masks.anonymity.parameters import Algorithm
 
 FIELDS = ("age", "fnlwgt", "education-num", "capital-gain", "capital-loss", "hours-per-week")
 PUBLISHED = {
@@ -72,6 +74,7 @@ def run(*, quick: bool = False, data: str | None = None) -> dict[str, Any]:
         "ten records per person": measure_stream(100_000, persons=10_000),
         "3-diverse": measure_stream(100_000, rule="diversity"),
         ".2-close": measure_stream(100_000, rule="closeness"),
+        "castle": measure_stream(100_000, algorithm="castle"),
     }
     results["microaggregation"] = measure_microaggregation()
     return results
@@ -171,7 +174,9 @@ def make_records(generator: np.random.Generator, count: int) -> Floats:
     )
 
 
-def make_parameters(rule: str | None) -> StreamParameters:
+def make_parameters(
+    rule: str | None = None, algorithm: Algorithm = "partition"
+) -> StreamParameters:
     """Return the parameters that speed is promised for."""
     bounds = [(17, 90), (13_769, 1_484_705), (1, 16), (0, 99_999), (0, 4356), (1, 99)]
     rules: dict[str | None, list[GroupRule]] = {
@@ -187,15 +192,21 @@ def make_parameters(rule: str | None) -> StreamParameters:
         mu=100,
         sensitive=[ILLNESSES],
         rules=rules[rule],
+        algorithm=algorithm,
     )
 
 
 def measure_stream(
-    length: int, *, persons: int | None = None, rule: str | None = None
+    length: int,
+    *,
+    persons: int | None = None,
+    rule: str | None = None,
+    algorithm: Algorithm = "partition",
 ) -> dict[str, Any]:
     """Feed a made-up stream, and time its last tenth."""
     generator = np.random.default_rng(7)
-    stream = StreamAnonymizer(make_parameters(rule))
+    parameters = make_parameters(rule, algorithm)
+    stream = open_stream(parameters)
     largest_state = 0
     loss = 0.0
     spent: list[tuple[float, float]] = []
@@ -210,8 +221,9 @@ def measure_stream(
         spent.append((time.perf_counter() - wall, time.process_time() - cpu))
         loss += release.total_loss()
         if begin % (length // 10) == 0:
-            full = fill(stream, codes, who, illnesses)
+            full = fill(parameters, stream.to_bytes(), codes, who, illnesses)
             largest_state = max(largest_state, len(full.to_bytes()))
+    loss += stream.flush().total_loss()
     last = np.array(spent[-max(1, len(spent) // 10) :]).sum(axis=0) / max(1, len(spent) // 10)
     return {
         "records_per_second": round(BATCH / last[0]),
@@ -223,11 +235,15 @@ def measure_stream(
 
 
 def fill(
-    stream: StreamAnonymizer, codes: Floats, persons: Integers, sensitive: Integers
-) -> StreamAnonymizer:
+    parameters: StreamParameters,
+    state: bytes,
+    codes: Floats,
+    persons: Integers,
+    sensitive: Integers,
+) -> TupleAnonymizer:
     """Return a copy that holds nearly delta more records: the state at its largest."""
-    copy = StreamAnonymizer.from_bytes(stream.parameters, stream.to_bytes())
-    room = stream.parameters.delta - 1 - copy.held_positions.size
+    copy = open_stream(parameters, state)
+    room = parameters.delta - 1 - copy.held_positions.size
     copy.feed(codes[:, :room], persons[:room], sensitive[:, :room])
     return copy
 

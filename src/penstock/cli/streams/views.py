@@ -47,12 +47,20 @@ def command() -> None:
 @command.command("import")
 @click.argument("file", type=click.Path(dir_okay=False))
 @click.option("-m", "--message", "reason", default="", help="Why; kept in the history.")
+@click.option("--subject", help="The field that tells persons apart; k counts these.")
+@click.option(
+    "--log",
+    type=click.Choice(["files", "kafka"]),
+    help="Where the stream and its views are; left out: at Kafka, if the file names a broker.",
+)
 @json_option
-def import_file(file: str, reason: str, as_json: bool) -> None:
+def import_file(
+    file: str, reason: str, subject: str | None, log: str | None, as_json: bool
+) -> None:
     """Import a requirements file: a stream and its anonymized versions as JSON.
 
-    The file has globalConfig (topic, dataSchema) and streamProperties (applicationId,
-    anonymizers). Everything is checked first; all of it is applied, or nothing.
+    The file has globalConfig (bootstrapServer, topic, dataSchema) and streamProperties
+    (applicationId, anonymizers). Everything is checked first; all of it is applied, or nothing.
     """
     from penstock.model.kinds import View
     from penstock.pipeline.requirements import LIMITS, check_owners, read_requirements
@@ -64,7 +72,13 @@ def import_file(file: str, reason: str, as_json: bool) -> None:
         raise UsageError(
             f"{quote(file)} cannot be read: {error.strerror}", fix="name a readable file"
         ) from None
-    found = read_requirements(content, file)
+    found = read_requirements(content, file, subject=subject, log=log)
+    brokers = configuration().kafka.bootstrap
+    if found.at_kafka and found.brokers != brokers:
+        found.notes.append(
+            f"the file names the brokers {quote(found.brokers)}; the stream is read, and its "
+            f"views go, where kafka.bootstrap says: {quote(brokers) if brokers else 'not set yet'}"
+        )
     with change_definitions() as definitions:
         _, known = definitions.current()
         check_owners(found, {name: view.stream for name, view in known.of(View).items()})
@@ -76,11 +90,13 @@ def import_file(file: str, reason: str, as_json: bool) -> None:
             problems=found.problems,
         )
     unchanged = len(found.documents) - len(change.created) - len(change.updated)
-    show(
-        as_json,
-        change_data(change),
-        lambda target: render_change(target, change, unchanged=unchanged),
-    )
+
+    def render(target: Console) -> None:
+        render_change(target, change, unchanged=unchanged)
+        for note in found.notes:
+            target.print(Text.assemble(("note ".ljust(9), "yellow"), note))
+
+    show(as_json, {**change_data(change), "notes": found.notes}, render)
 
 
 @command.command("list")

@@ -6,7 +6,7 @@ ask besides that the sensitive values of such a group tell little about any of t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Annotated, ClassVar, Final, Literal, Self
 
@@ -21,15 +21,18 @@ from penstock.definitions.anonymizers.stateful import (
     StatefulAnonymizer,
 )
 from penstock.errors import Problem, quote
-from penstock.masks.fields import NUMBERS, Field, FieldType, Schema
+from penstock.masks.fields import INTEGERS, NUMBERS, Field, FieldType, Schema, read_text
 from penstock.masks.hierarchy import Hierarchy
 from penstock.masks.mask import FieldName, Text
 from penstock.model.definition import Part
+from penstock.model.kinds.views import Milliseconds
 
 MAX_DELTA: Final = 10_000_000
 MAX_MU: Final = 1_000_000
 MAX_BETA: Final = 10_000
 MAX_VALUES: Final = 100_000
+CATEGORIES: Final = INTEGERS | {FieldType.STRING}
+"""Fields whose values can be listed one by one."""
 
 
 class Ranged(Part):
@@ -72,13 +75,35 @@ class Ranged(Part):
         elif self.min is not None and found.type not in NUMBERS:
             message = f"{quote(self.key)} is {found.type}, which has no range"
             yield Problem(place, message, "give a hierarchy")
-        elif self.min is None and found.type is not FieldType.STRING:
-            message = f"{quote(self.key)} is {found.type}; hierarchies are of texts"
+        elif self.min is None and found.type not in CATEGORIES:
+            message = f"{quote(self.key)} is {found.type}; values are texts or whole numbers"
             yield Problem(place, message, "give min and max, or generalize it by a mask first")
         elif isinstance(self.hierarchy, str) and self.hierarchy not in hierarchies:
             known = ", ".join(sorted(hierarchies)) or "none yet"
             message = f"there is no hierarchy {quote(self.hierarchy)}"
             yield Problem(f"{place}.hierarchy", message, f"hierarchies are {known}")
+        elif self.min is None and found.type in INTEGERS:
+            yield from self._check_numbers(found.type, hierarchies, place)
+
+    def listed(self, hierarchies: Hierarchies) -> Iterable[str]:
+        """Return the values that are listed one by one, as texts."""
+        tree = self.hierarchy
+        found = tree if isinstance(tree, Hierarchy) or tree is None else hierarchies[tree]
+        return found.paths if found else ()
+
+    def _check_numbers(
+        self, kind: FieldType, hierarchies: Hierarchies, place: str
+    ) -> Iterator[Problem]:
+        """Yield values that no number has, or two of which are one number."""
+        seen: dict[int, str] = {}
+        for text in self.listed(hierarchies):
+            number = read_text(kind, text)
+            if number is None:
+                message = f"{quote(text)} is no {kind}, as {quote(self.key)} is"
+                yield Problem(place, message, f"write values as {kind}")
+            elif seen.setdefault(number, text) != text:
+                message = f"{quote(text)} and {quote(seen[number])} are one number"
+                yield Problem(place, message, "leave one of them out")
 
 
 class QuasiIdentifier(Ranged):
@@ -111,6 +136,10 @@ class Sensitive(Ranged):
             raise ValueError("a value stands there twice → name each once")
         return self
 
+    def listed(self, hierarchies: Hierarchies) -> Iterable[str]:
+        """Return the values, or those of the hierarchy."""
+        return self.values or super().listed(hierarchies)
+
 
 class KAnonymization(StatefulAnonymizer):
     """Records are held until k persons share their quasi-identifiers."""
@@ -133,7 +162,25 @@ class KAnonymization(StatefulAnonymizer):
         default=100, ge=1, le=MAX_MU, description="How many groups the mean loss is taken of."
     )
     beta: int = Parameter(
-        default=50, ge=1, le=MAX_BETA, description="How many published groups others may join."
+        default=50,
+        ge=1,
+        le=MAX_BETA,
+        description="How many published groups others may join; how many clusters `castle` has.",
+    )
+    max_wait: Annotated[Milliseconds, Parameter(gt=0)] | None = Parameter(
+        default=None,
+        description="How long a record is held at most, by the clock where views run; in "
+        "milliseconds, or such as `10m`. Left out: until delta records are there.",
+    )
+    outliers: Literal["suppress", "root"] = Parameter(
+        default="suppress",
+        description="What becomes of records without a group. suppress: a dead letter. root: "
+        "published with everything generalized, once a whole group is.",
+    )
+    algorithm: Literal["partition", "castle"] = Parameter(
+        default="partition",
+        description="partition: cuts all records that are held. castle: grows clusters as "
+        "published; loses more.",
     )
 
     def check(self, schema: Schema, hierarchies: Hierarchies) -> Iterator[Problem]:
@@ -142,6 +189,9 @@ class KAnonymization(StatefulAnonymizer):
         if self.delta < self.k:
             message = f"delta {self.delta} is less than k {self.k}, so that no group is ever full"
             yield Problem("delta", message, "make it several times k")
+        if self.outliers == "root" and not self.may_join:
+            message = f"under the root, one more record could break what {self.name} promises"
+            yield Problem("outliers", message, "leave it out")
         names = [quasi.key for quasi in self.quasi_identifiers]
         for index, quasi in enumerate(self.quasi_identifiers):
             place = f"quasi_identifiers[{index}]"
@@ -149,6 +199,11 @@ class KAnonymization(StatefulAnonymizer):
                 yield Problem(place, f"{quote(quasi.key)} stands there twice", "name it once")
             else:
                 yield from quasi.check(schema, hierarchies, place)
+
+    @property
+    def may_join(self) -> bool:
+        """Whether a published group keeps its promise, whoever joins it."""
+        return True
 
     def output(self, schema: Schema) -> Schema:
         """Generalized fields are texts; identifiers become `*`, or null where they are no text."""
@@ -175,6 +230,9 @@ class Diverse(KAnonymization):
     def check(self, schema: Schema, hierarchies: Hierarchies) -> Iterator[Problem]:
         """Yield what is wrong with the fields."""
         yield from super().check(schema, hierarchies)
+        if self.algorithm != "partition":
+            message = f"{self.algorithm} counts persons, and knows nothing of {self.name}"
+            yield Problem("algorithm", message, "leave it out")
         taken = {*self.keys, *(quasi.key for quasi in self.quasi_identifiers)}
         for index, field in enumerate(self.sensitive):
             place = f"sensitive[{index}]"
@@ -206,6 +264,11 @@ class LDiversity(Diverse):
             raise ValueError("c and method: recursive go together → give both, or none")
         return self
 
+    @property
+    def may_join(self) -> bool:
+        """Distinct values stay distinct; what is frequent can become too frequent."""
+        return self.method == "distinct"
+
 
 class TCloseness(Diverse):
     """Groups of k persons whose sensitive values are distributed like those of all."""
@@ -218,6 +281,11 @@ class TCloseness(Diverse):
         description="What moving a share costs: the same between all values, by their "
         "distance in order, or by the hierarchy.",
     )
+
+    @property
+    def may_join(self) -> bool:
+        """Whoever joins moves the distribution."""
+        return False
 
     def check(self, schema: Schema, hierarchies: Hierarchies) -> Iterator[Problem]:
         """Yield fields that have no such distance."""

@@ -3,13 +3,16 @@
     domains               what values are, and what a generalization of them loses
     rules, l_diversity, t_closeness   what a group has to fulfil
     partitions            cutting tuples into groups
-    parameters, stream, publication   k-anonymity of a stream, with bounded delay
+    parameters, publication, state    k-anonymity of a stream, with bounded delay
+    stream; castle, neighbours        two algorithms for it; algorithms has them by name
     microaggregation      means of groups instead of ranges
 
 Everything works on NumPy arrays of codes and keeps its state in plain sight, so that a Spark
 state function can hold it. Nothing here reads, writes or draws without a seed.
 """
 
+from penstock.masks.anonymity.algorithms import open_stream
+from penstock.masks.anonymity.castle import CastleAnonymizer
 from penstock.masks.anonymity.domains import CategoryDomain, Domain, NumberDomain, Space
 from penstock.masks.anonymity.l_diversity import (
     DistinctDiversity,
@@ -32,6 +35,7 @@ from penstock.masks.anonymity.t_closeness import Closeness, Distance
 __all__ = [
     "NONE",
     "Boxes",
+    "CastleAnonymizer",
     "CategoryDomain",
     "Census",
     "Closeness",
@@ -51,5 +55,6 @@ __all__ = [
     "TooFew",
     "aggregate_tuples",
     "aggregate_values",
+    "open_stream",
     "partition",
 ]

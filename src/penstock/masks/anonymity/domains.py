@@ -19,6 +19,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
@@ -35,6 +36,8 @@ Integers: TypeAlias = npt.NDArray[np.int64]
 # hold the value that it was made of.
 LARGEST: Final = float(1 << 53)
 MAX_BUCKETS: Final = 1_000_000
+_WHOLE: Final = re.compile("-?[0-9]{1,19}")
+_LISTED: Final = frozenset({str, int})
 # Up to so many leaves, the losses of all runs of leaves are kept in a table.
 TABLED: Final = 256
 
@@ -152,6 +155,7 @@ class NumberDomain(Domain):
 class CategoryDomain(Domain):
     """The leaves of a tree, published as the lowest node above all values of a group.
 
+    A whole number is the leaf that writes it: 7 is `7` or `007`, of which a tree has one.
     `paths` gives each leaf its ancestors from the nearest to the root, as `Hierarchy.paths`
     does; the root is the same for all.
     """
@@ -166,7 +170,11 @@ class CategoryDomain(Domain):
             raise InvalidError(f"domain {quote(name)}", [problem])
         ways = _together([(*reversed(path), leaf) for leaf, path in paths.items()])
         self.leaves = [way[-1] for way in ways]
-        self._codes = {leaf: float(code) for code, leaf in enumerate(self.leaves)}
+        self._codes: dict[object, float] = {}
+        for code, leaf in enumerate(self.leaves):
+            self._codes[leaf] = float(code)
+            if _WHOLE.fullmatch(leaf):
+                self._codes[int(leaf)] = float(code)
         self._build_nodes(ways)
 
     @classmethod
@@ -235,7 +243,8 @@ class CategoryDomain(Domain):
         """Return the numbers of the leaves."""
         codes = self._codes
         return np.array(
-            [codes.get(value, np.nan) if isinstance(value, str) else np.nan for value in values],
+            # True is no 1, and what is neither text nor whole need not be hashable.
+            [codes.get(it, np.nan) if type(it) in _LISTED else np.nan for it in values],
             dtype=np.float64,
         )
 
@@ -314,6 +323,11 @@ class Space:
 
     def __len__(self) -> int:
         return len(self.domains)
+
+    @property
+    def root(self) -> tuple[Floats, Floats]:
+        """The box that holds everything."""
+        return self._floor.copy(), self._ceiling.copy()
 
     def check(self, codes: Floats) -> None:
         """Refuse codes that no value of the domains has."""

@@ -3,8 +3,10 @@
 CASTLE's four are taken. What they mean here:
 - k: persons in a group; delta: positions a tuple may wait;
 - mu: the last so many groups tell what loss is typical (τ); beta: so many published
-  generalizations are kept for reuse. CASTLE bounds its open clusters by beta; there are
-  none here, and the generalizations are the only other thing that grows.
+  generalizations are kept for reuse, and where clusters are grown, at most so many are open.
+- max_wait: how long a tuple may wait, in the unit of the clock that is passed in.
+- outliers: whether a tuple for which there is no group is suppressed, or may be published
+  under the root, where everything is alike.
 """
 
 from __future__ import annotations
@@ -12,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from hashlib import sha256
-from typing import Final
+from typing import Final, Literal
 
-from penstock.errors import InvalidError, Problem, quote
-from penstock.masks.anonymity.domains import Domain, Space
+from penstock.errors import InvalidError, Problem, UsageError, quote
+from penstock.masks.anonymity.domains import Domain, Floats, Integers, Space
 from penstock.masks.anonymity.rules import Demands, GroupRule
 
 MAX_DELTA: Final = 10_000_000
@@ -23,6 +25,10 @@ MAX_BETA: Final = 10_000
 MAX_MU: Final = 1_000_000
 MAX_QUASI_IDENTIFIERS: Final = 64
 MAX_SENSITIVE_VALUES: Final = 1_000
+MAX_WAIT: Final = 1 << 53
+
+Algorithm = Literal["partition", "castle"]
+Outliers = Literal["suppress", "root"]
 
 
 class StreamParameters:
@@ -39,6 +45,9 @@ class StreamParameters:
         sensitive: Sequence[Domain] = (),
         rules: Sequence[GroupRule] = (),
         seed: int = 0,
+        max_wait: int | None = None,
+        outliers: Outliers = "suppress",
+        algorithm: Algorithm = "partition",
     ) -> None:
         """Check everything; a rule's column is a place in `sensitive`."""
         problems = [
@@ -49,6 +58,7 @@ class StreamParameters:
                 ("beta", beta, 1, MAX_BETA),
                 ("mu", mu, 1, MAX_MU),
                 ("seed", seed, 0, (1 << 64) - 1),
+                ("max_wait", 1 if max_wait is None else max_wait, 1, MAX_WAIT),
             )
             if not low <= value <= high
         ]
@@ -75,6 +85,12 @@ class StreamParameters:
             problems.append(
                 Problem("quasi_identifiers", f"{len(quasi_identifiers)} are named", fix)
             )
+        if algorithm == "castle" and rules:
+            fix = "leave the rules out, or use the algorithm partition"
+            problems.append(Problem("algorithm", "castle counts persons only", fix))
+        if outliers == "root" and not all(rule.monotone for rule in rules):
+            message = "under the root, one more tuple could break a rule"
+            problems.append(Problem("outliers", message, "suppress them"))
         if problems:
             raise InvalidError("k-anonymity", problems)
         self.space = Space(quasi_identifiers)
@@ -84,11 +100,30 @@ class StreamParameters:
         self.mu = mu
         self.sensitive = tuple(sensitive)
         self.seed = seed
+        self.max_wait = max_wait
+        self.outliers = outliers
+        self.algorithm = algorithm
 
     @property
     def may_reuse(self) -> bool:
         """Whether a tuple may join a published group: only if no rule can break by it."""
         return all(rule.monotone for rule in self.demands.rules)
+
+    def check(self, codes: Floats, sensitive: Integers, count: int) -> None:
+        """Refuse arrays that do not fit the parameters."""
+        spaces = (len(self.space), len(self.sensitive))
+        if codes.shape != (spaces[0], count) or sensitive.shape != (spaces[1], count):
+            raise UsageError(
+                f"codes {codes.shape} and sensitive {sensitive.shape} do not fit {count} persons",
+                fix=f"give ({spaces[0]}, {count}) codes and ({spaces[1]}, {count}) sensitive codes",
+            )
+        self.space.check(codes)
+        for domain, line in zip(self.sensitive, sensitive, strict=True):
+            if count and not (line.min() >= 0 and line.max() < domain.size):
+                raise UsageError(
+                    f"a code of the sensitive field {domain.name!r} is not from 0 to {domain.size}",
+                    fix=f"send records on only if it is {domain.expected}",
+                )
 
     @cached_property
     def signature(self) -> bytes:
@@ -99,4 +134,7 @@ class StreamParameters:
             *(rule.signature for rule in self.demands.rules),
             (self.demands.k, self.delta, self.beta, self.mu, self.seed, len(self.space)),
         ]
+        later = (self.max_wait, self.outliers, self.algorithm)
+        if later != (None, "suppress", "partition"):
+            parts.append(later)
         return sha256(repr(parts).encode()).digest()

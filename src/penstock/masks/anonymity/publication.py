@@ -6,19 +6,24 @@ k persons have been published under that box already, so the tuple stands among 
 Rules that hold here:
 - The box is drawn at random among all that contain the tuple. To take the tightest would
   tell that the tuple lies in none of the tighter ones.
-- Only generalizations that lose less than the mean of the last mu are kept, at most `most`
-  of them; the newest push out the oldest.
+- Only generalizations that lose less than the mean of the last mu are kept, at most beta of
+  them; the newest push out the oldest.
+- The root, under which everything is alike, is a box as any other: nobody is published under it
+  before k persons are. Where outliers may go there, the group that loses most, of the first two
+  or more that are known, is published under the root and opens it. Alone there, an outlier
+  would be found by whoever knows that he fits nowhere else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from penstock.masks.anonymity.domains import Floats, Integers
+from penstock.masks.anonymity.parameters import StreamParameters
 from penstock.masks.anonymity.rules import Booleans
 
 NONE: Final = -1
@@ -72,22 +77,54 @@ class Boxes(NamedTuple):
 class Published:
     """What is remembered of the groups published so far: the last losses, and what is reusable."""
 
-    def __init__(self, axes: int, *, mu: int, most: int) -> None:
-        self._mu = mu
-        self._most = most
+    def __init__(self, parameters: StreamParameters) -> None:
+        axes = len(parameters.space)
+        self._mu, self._most = parameters.mu, parameters.beta
         self.recent: Floats = np.empty(0)
         self.reusable = Boxes.none(axes)
+        self.root = Boxes(*parameters.space.root, np.ones(1))
+        self._wants_root = parameters.outliers == "root"
+        self.root_is_open = False
 
     @property
     def typical_loss(self) -> float:
         """The mean loss of the last mu groups (τ in CASTLE); 1 before the first."""
         return float(self.recent.mean()) if self.recent.size else 1.0
 
-    def add(self, boxes: Boxes) -> None:
-        """Remember groups that were published."""
+    @property
+    def open_boxes(self) -> Boxes:
+        """The boxes that a tuple without a group may join, if it lies in them."""
+        return self.reusable.join(self.root) if self.root_is_open else self.reusable
+
+    def add(self, boxes: Boxes) -> Boxes:
+        """Remember groups that are published; return the boxes they are published under."""
+        opens = self._wants_root and not self.root_is_open and len(boxes) > 0
+        if opens and self.recent.size + len(boxes) > 1:
+            self.root_is_open = True
+            worst = int(boxes.losses.argmax())
+            self._remember(boxes.take(np.arange(len(boxes)) != worst))
+            lows, highs, losses = (part.copy() for part in boxes)
+            lows[:, worst : worst + 1], highs[:, worst : worst + 1] = self.root[:2]
+            losses[worst] = 1.0
+            return Boxes(lows, highs, losses)
+        self._remember(boxes)
+        return boxes
+
+    def _remember(self, boxes: Boxes) -> None:
         self.recent = np.concatenate((self.recent, boxes.losses))[-self._mu :]
         good = boxes.take(boxes.losses < self.typical_loss)
         self.reusable = self.reusable.join(good).take(slice(-self._most, None))
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return all that is remembered."""
+        state = {"recent": self.recent, "root": np.array(self.root_is_open)}
+        return {**state, **self.reusable._asdict()}
+
+    def restore(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Remember what `arrays` gave."""
+        self.recent = arrays["recent"]
+        self.root_is_open = bool(arrays.get("root", False))
+        self.reusable = Boxes(*(arrays[name] for name in Boxes._fields))
 
 
 class Release(NamedTuple):

@@ -5,6 +5,8 @@
                      └── those that fit in no group, if young ──┤
                                  old: a box published before, drawn at random, or suppressed
 
+The oldest is due when delta positions are held from it on, or when it has waited `max_wait`.
+
 CASTLE grows clusters tuple by tuple and publishes the one whose tuple is due. Here all held
 tuples are cut into groups at once when the oldest is due, and all leave: every group is made
 from delta tuples, and the work per tuple is small and the same however long the stream is.
@@ -12,51 +14,30 @@ from delta tuples, and the work per tuple is small and the same however long the
 Rules that hold here:
 - Every tuple leaves once: published in a group that fulfils the demands, published under a
   box that at least k persons were published under before, or suppressed.
-- A tuple at position p leaves before the one at p + delta is taken in.
-- How the tuples are divided among calls of `feed` changes nothing, nor does a restart from
-  `to_bytes`: randomness comes from the seed and the number of the release alone.
+- A tuple at position p leaves before the one at p + delta is taken in, and in the first call
+  whose `now` is `max_wait` or more after that of the call it came in with.
+- Without `max_wait`, how the tuples are divided among calls of `feed` changes nothing, nor does
+  a restart from `to_bytes`: randomness comes from the seed and the number of the release alone.
+- What waited too long hastens the others: all that is held is cut together, since groups made
+  of the due tuples alone would be wider, or none. A young tuple without a group waits on.
 - Tuples leave in an order of chance: the order they came in would pair them with those of
   another view of the stream, one by one.
 - Memory is bounded by delta and beta.
-- State that was cut short or changed is refused: each array carries a checksum, and no
-  object is ever unpickled.
 """
 
 from __future__ import annotations
 
-import io
-from typing import Any, Final
-from zipfile import BadZipFile
+from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from penstock.errors import UsageError
 from penstock.masks.anonymity.domains import Floats, Integers
 from penstock.masks.anonymity.parameters import StreamParameters
 from penstock.masks.anonymity.partitions import Rows, partition
 from penstock.masks.anonymity.publication import NONE, Boxes, Published, Release
-from penstock.masks.anonymity.rules import Census
-
-
-def pack(arrays: dict[str, npt.NDArray[Any]]) -> bytes:
-    """Write arrays as bytes."""
-    target = io.BytesIO()
-    np.savez(target, allow_pickle=False, **arrays)
-    return target.getvalue()
-
-
-def unpack(state: bytes) -> dict[str, npt.NDArray[Any]]:
-    """Read what `pack` wrote."""
-    try:
-        with np.load(io.BytesIO(state), allow_pickle=False) as source:
-            return dict(source)
-    except (BadZipFile, ValueError, OSError, EOFError, KeyError, AttributeError) as error:
-        raise UsageError(
-            f"the state of {len(state)} bytes cannot be read",
-            fix="go back to an older checkpoint, or begin the view anew",
-        ) from error
-
+from penstock.masks.anonymity.rules import Booleans, Census
+from penstock.masks.anonymity.state import pack, unpack
 
 # Leaving tuples out to mend a group takes at most about this many steps.
 MENDING_STEPS: Final = 200
@@ -72,12 +53,13 @@ class StreamAnonymizer:
         self._persons = np.empty(delta, dtype=np.int64)
         self._sensitive = np.empty((len(parameters.sensitive), delta), dtype=np.int64)
         self._positions = np.empty(delta, dtype=np.int64)
+        self._times = np.empty(delta, dtype=np.int64)
         self._held = 0
         self._next = 0
         self._releases = 0
         # How often each sensitive value was seen: what t-closeness compares with.
         self._seen: list[Floats] = [np.zeros(domain.size) for domain in parameters.sensitive]
-        self._published = Published(len(space), mu=parameters.mu, most=parameters.beta)
+        self._published = Published(parameters)
 
     @property
     def next_position(self) -> int:
@@ -90,35 +72,58 @@ class StreamAnonymizer:
         return self._positions[: self._held].copy()
 
     @property
+    def due(self) -> int | None:
+        """The time from which on some of what is held has waited too long, if ever."""
+        if self.parameters.max_wait is None or not self._held:
+            return None
+        return int(self._times[: self._held].min()) + self.parameters.max_wait
+
+    @property
     def typical_loss(self) -> float:
         """The mean loss of the last mu groups."""
         return self._published.typical_loss
 
-    def feed(self, codes: Floats, persons: Integers, sensitive: Integers | None = None) -> Release:
+    def feed(
+        self,
+        codes: Floats,
+        persons: Integers,
+        sensitive: Integers | None = None,
+        *,
+        now: int = 0,
+    ) -> Release:
         """Take tuples in, and return those that leave.
 
         Codes are (quasi-identifiers, tuples), persons one number each, sensitive codes
-        (attributes, tuples). Positions count on from `next_position`.
+        (attributes, tuples). Positions count on from `next_position`. `now` is what the clock
+        says, in the unit of `max_wait`.
         """
         count = int(persons.size)
         if sensitive is None:
             sensitive = np.empty((0, count), dtype=np.int64)
-        self._check(codes, sensitive, count)
+        self.parameters.check(codes, sensitive, count)
+        # A clock that was set back must not let anybody wait for longer.
+        np.minimum(self._times[: self._held], now, out=self._times[: self._held])
         releases = []
         done = 0
         while done < count:
             oldest = self._positions[0] if self._held else self._next
             room = int(oldest) + self.parameters.delta - self._next
             part = slice(done, min(done + room, count))
-            self._append(codes[:, part], persons[part], sensitive[:, part])
+            self._append(codes[:, part], persons[part], sensitive[:, part], now)
             done = part.stop
             if self._next - self._positions[0] >= self.parameters.delta:
-                releases.append(self._release(final=False))
+                half = self._positions[0] + (self.parameters.delta + 1) // 2
+                releases.append(self._release(self._positions[: self._held] < half))
+        wait = self.parameters.max_wait
+        if wait is not None:
+            overdue = self._times[: self._held] <= now - wait
+            if overdue.any():
+                releases.append(self._release(overdue))
         return Release.join(len(self.parameters.space), releases)
 
     def flush(self) -> Release:
         """End the stream: everything still held leaves."""
-        return self._release(final=True)
+        return self._release(np.ones(self._held, dtype=np.bool_))
 
     def forget(self, gone: npt.NDArray[np.bool_]) -> None:
         """Hold some of the tuples no longer, as if they had never come."""
@@ -129,36 +134,21 @@ class StreamAnonymizer:
             self._seen[column] -= np.bincount(line[gone], minlength=self._seen[column].size)
         self._keep(np.flatnonzero(~gone))
 
-    def _check(self, codes: Floats, sensitive: Integers, count: int) -> None:
-        """Refuse arrays that do not fit the parameters."""
-        spaces = (len(self.parameters.space), len(self.parameters.sensitive))
-        if codes.shape != (spaces[0], count) or sensitive.shape != (spaces[1], count):
-            raise UsageError(
-                f"codes {codes.shape} and sensitive {sensitive.shape} do not fit {count} persons",
-                fix=f"give ({spaces[0]}, {count}) codes and ({spaces[1]}, {count}) sensitive codes",
-            )
-        self.parameters.space.check(codes)
-        for domain, line in zip(self.parameters.sensitive, sensitive, strict=True):
-            if count and not (line.min() >= 0 and line.max() < domain.size):
-                raise UsageError(
-                    f"a code of the sensitive field {domain.name!r} is not from 0 to {domain.size}",
-                    fix=f"send records on only if it is {domain.expected}",
-                )
-
-    def _append(self, codes: Floats, persons: Integers, sensitive: Integers) -> None:
+    def _append(self, codes: Floats, persons: Integers, sensitive: Integers, now: int) -> None:
         """Hold tuples."""
         start, end = self._held, self._held + persons.size
         self._codes[:, start:end] = codes
         self._persons[start:end] = persons
         self._sensitive[:, start:end] = sensitive
         self._positions[start:end] = np.arange(self._next, self._next + persons.size)
+        self._times[start:end] = now
         for column, line in enumerate(sensitive):
             self._seen[column] += np.bincount(line, minlength=self._seen[column].size)
         self._held = end
         self._next += persons.size
 
-    def _release(self, *, final: bool) -> Release:
-        """Cut what is held into groups; what fits in none leaves if it is old, or at the end."""
+    def _release(self, due: Booleans) -> Release:
+        """Cut what is held into groups; what fits in none leaves if it is due."""
         held, space = self._held, self.parameters.space
         if not held:
             return Release.none(len(space))
@@ -172,21 +162,20 @@ class StreamAnonymizer:
         places = np.full(held, NONE, dtype=np.int64)
         for number, group in enumerate(groups):
             places[chosen[group]] = number
-        boxes = self._box(codes, [chosen[group] for group in groups])
-        self._published.add(boxes)
+        boxes = self._published.add(self._box(codes, [chosen[group] for group in groups]))
 
         left_over = places == NONE
-        due = positions < positions[0] + (self.parameters.delta + 1) // 2
-        stays = left_over & ~due & (not final)
+        stays = left_over & ~due
         reused = np.zeros(held, dtype=np.bool_)
         stragglers = np.flatnonzero(left_over & ~stays)
         if stragglers.size and self.parameters.may_reuse:
-            drawn = self._published.reusable.draw(codes[:, stragglers], generator)
+            open_boxes = self._published.open_boxes
+            drawn = open_boxes.draw(codes[:, stragglers], generator)
             found = drawn != NONE
             used, numbers = np.unique(drawn[found], return_inverse=True)
             places[stragglers[found]] = numbers + len(boxes)
             reused[stragglers[found]] = True
-            boxes = boxes.join(self._published.reusable.take(used))
+            boxes = boxes.join(open_boxes.take(used))
         leaves = generator.permutation(np.flatnonzero(~stays))
         release = Release(positions[leaves], places[leaves], reused[leaves], boxes)
         self._keep(np.flatnonzero(stays))
@@ -236,33 +225,30 @@ class StreamAnonymizer:
         self._persons[: rows.size] = self._persons[rows]
         self._sensitive[:, : rows.size] = self._sensitive[:, rows]
         self._positions[: rows.size] = self._positions[rows]
+        self._times[: rows.size] = self._times[rows]
 
     def to_bytes(self) -> bytes:
         """Write the whole state."""
         held = self._held
+        times = {} if self.parameters.max_wait is None else {"times": self._times[:held]}
         return pack(
+            self.parameters,
             {
-                "signature": np.frombuffer(self.parameters.signature, dtype=np.uint8),
+                **times,
                 "counters": np.array([self._next, self._releases]),
                 "codes": self._codes[:, :held],
                 "persons": self._persons[:held],
                 "sensitive": self._sensitive[:, :held],
                 "positions": self._positions[:held],
                 "seen": np.concatenate([np.empty(0), *self._seen]),
-                "recent": self._published.recent,
-                **self._published.reusable._asdict(),
-            }
+                **self._published.arrays(),
+            },
         )
 
     @classmethod
-    def from_bytes(cls, parameters: StreamParameters, state: bytes) -> StreamAnonymizer:
+    def from_bytes(cls, parameters: StreamParameters, state: bytes) -> Self:
         """Read a state that was written with the same parameters."""
-        parts = unpack(state)
-        if parts["signature"].tobytes() != parameters.signature:
-            raise UsageError(
-                "the state was written with other parameters",
-                fix="flush the stream before its parameters change, or begin the view anew",
-            )
+        parts = unpack(parameters, state)
         stream = cls(parameters)
         held = stream._held = int(parts["positions"].size)
         stream._next, stream._releases = parts["counters"].tolist()
@@ -270,8 +256,8 @@ class StreamAnonymizer:
         stream._persons[:held] = parts["persons"]
         stream._sensitive[:, :held] = parts["sensitive"]
         stream._positions[:held] = parts["positions"]
+        stream._times[:held] = parts.get("times", 0)
         ends = np.cumsum([domain.size for domain in parameters.sensitive], dtype=np.intp)
         stream._seen = np.split(parts["seen"], ends)[:-1]
-        stream._published.recent = parts["recent"]
-        stream._published.reusable = Boxes(*(parts[name] for name in Boxes._fields))
+        stream._published.restore(parts)
         return stream

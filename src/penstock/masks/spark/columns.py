@@ -19,7 +19,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
 from penstock.masks.blurring import SYMBOL, Blurring
-from penstock.masks.fields import TEXTS, FieldType
+from penstock.masks.fields import FieldType
 from penstock.masks.generalization import Generalization
 from penstock.masks.mask import Mask, Stage, Target
 from penstock.masks.spark.bucketizing import bucketize
@@ -35,10 +35,9 @@ def generalize(mask: Generalization, stage: Stage, builder: ColumnBuilder) -> di
     made = {}
     for key in mask.keys:
         target = stage.target(key)
-        write = TEXTS[target.field.type]
-        table = {write(value): general for value, general in mask.table(target).items()}
         text = write_text(target.field.type, builder.columns[key])
-        found = _look_up(table, text, builder)
+        begins = text if mask.beginning is None else F.substring(text, 1, mask.beginning)
+        found = _look_up(mask.table(target), begins, builder)
         if mask.default is not None:
             found = F.when(text.isNotNull(), F.coalesce(found, F.lit(mask.default)))
         made[key] = found

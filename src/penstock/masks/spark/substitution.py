@@ -35,9 +35,8 @@ def substitute(mask: Substitution, stage: Stage, builder: ColumnBuilder) -> dict
     for key in mask.keys:
         found, value = stage.schema[key], builder.columns[key]
         message = builder.identity if mask.random else write_text(found.type, value)
-        chosen = _choose(
-            mask.substitution_list, found, builder, mask.key(stage.target(key)), message
-        )
+        secret = mask.key(stage.target(key))
+        chosen = _choose(mask.substitution_list, mask.output(found), builder, secret, message)
         made[key] = F.when(value.isNotNull(), chosen)
     return made
 

@@ -2,6 +2,10 @@
 
 The groups are formed by `masks.anonymity`; here the rows are kept that belong to its tuples,
 and get their generalized values when they leave.
+
+How long a row waits is measured by the clock of processing, from the batch that it came in with:
+the watermark of a silent stream stands still, which is when rows wait, and times in records are
+the word of who sent them.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from penstock.definitions.anonymizers.k_anonymity import (
 )
 from penstock.errors import quote
 from penstock.masks import Hierarchy
+from penstock.masks.anonymity.algorithms import open_stream
 from penstock.masks.anonymity.domains import CategoryDomain, Domain, NumberDomain
 from penstock.masks.anonymity.l_diversity import (
     DistinctDiversity,
@@ -33,7 +38,6 @@ from penstock.masks.anonymity.l_diversity import (
 from penstock.masks.anonymity.parameters import StreamParameters
 from penstock.masks.anonymity.publication import Release
 from penstock.masks.anonymity.rules import GroupRule
-from penstock.masks.anonymity.stream import StreamAnonymizer
 from penstock.masks.anonymity.t_closeness import Closeness, Distance
 from penstock.masks.fields import Schema
 from penstock.masks.suppression import SYMBOL
@@ -91,13 +95,16 @@ class KAnonymityStep:
             sensitive=self._mixed,
             rules=_make_rules(parameters, self._mixed),
             seed=seed,
+            max_wait=parameters.max_wait,
+            outliers=parameters.outliers,
+            algorithm=parameters.algorithm,
         )
         if saved is None:
-            self._stream = StreamAnonymizer(steering)
+            self._stream = open_stream(steering)
             self._rows = self._input.empty_table()
         else:
             size = int.from_bytes(saved[:8])
-            self._stream = StreamAnonymizer.from_bytes(steering, saved[8 : 8 + size])
+            self._stream = open_stream(steering, saved[8 : 8 + size])
             self._rows = read_table(saved[8 + size :])
 
     @property
@@ -118,14 +125,17 @@ class KAnonymityStep:
 
     @property
     def due(self) -> int | None:
-        """Nothing leaves by the clock."""
-        return None
+        """When the first row that waits has waited for long enough, if there is a limit."""
+        return self._stream.due
 
-    def feed(self, rows: pa.Table, now: int) -> StepOutcome:  # noqa: ARG002 - time plays no part
-        """Take rows in; those outside a domain become dead letters at once."""
+    def feed(self, rows: pa.Table, now: int) -> StepOutcome:
+        """Take rows in; those outside a domain become dead letters at once.
+
+        Here `now` is what the clock says, whatever was read by then.
+        """
         rows = rows.cast(self._input)
         domains = [*self._domains, *self._mixed]
-        codes = np.stack([domain.encode(_values(rows[domain.name])) for domain in domains])
+        codes = np.stack([domain.encode(_values(rows[domain.name], domain)) for domain in domains])
         dead = _refuse(rows, codes, domains)
         fine = ~np.isnan(codes).any(axis=0) & np.asarray(rows[PERSON].is_valid())
         rows = rows.filter(pa.array(fine))
@@ -137,7 +147,8 @@ class KAnonymityStep:
         self._rows = pa.concat_tables([self._rows, rows])
         codes = codes[:, fine]
         quasi, mixed = np.split(codes, [len(self._domains)])
-        release = self._stream.feed(quasi, rows[PERSON].to_numpy(), mixed.astype(np.int64))
+        persons = rows[PERSON].to_numpy()
+        release = self._stream.feed(quasi, persons, mixed.astype(np.int64), now=now)
         return self._release(release, positions, dead)
 
     def flush(self) -> StepOutcome:
@@ -255,8 +266,8 @@ def _make_rules(parameters: KAnonymization, domains: list[Domain]) -> list[Group
     return rules
 
 
-def _values(column: pa.ChunkedArray) -> npt.NDArray[np.float64] | list[object]:
-    if pa.types.is_string(column.type):
+def _values(column: pa.ChunkedArray, domain: Domain) -> npt.NDArray[np.float64] | list[object]:
+    if isinstance(domain, CategoryDomain):
         texts: list[object] = column.to_pylist()
         return texts
     numbers: npt.NDArray[np.float64] = pc.cast(column, pa.float64()).to_numpy(zero_copy_only=False)

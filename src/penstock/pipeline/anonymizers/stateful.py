@@ -52,7 +52,8 @@ class StatefulStep(Protocol):
     def feed(self, rows: pa.Table, now: int) -> StepOutcome:
         """Take rows in, and return what leaves.
 
-        All rows that arrived before `now` are here: NO_TIME, where that is not known.
+        For windows, all rows that arrived before `now` are here: NO_TIME, where that is not
+        known. For others it is what the clock says.
         """
 
     def flush(self) -> StepOutcome:

@@ -10,6 +10,8 @@ Rules that hold here:
 - Rows come to the step in an order that does not depend on how Spark moved them: a micro-batch
   that is done again after a kill leads to the same state.
 - State of other definitions is refused, never read as if it were of these.
+- What waits for at most so long leaves by a timer of Spark's, on the clock of the micro-batch:
+  Spark notes that with the batch, so that a retry meets the same.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 from typing_extensions import override
 
+from penstock.definitions.anonymizers.k_anonymity import KAnonymization
 from penstock.errors import UsageError, quote
 from penstock.pipeline.anonymizers.blueprint import Blueprint
 from penstock.pipeline.anonymizers.stateful import StatefulStep, StepOutcome, read_table
@@ -60,7 +63,7 @@ def run_grouped(packed: DataFrame, operator: ShardOperator) -> DataFrame:
     def run(key: tuple[Any, ...], values: pa.Table) -> pa.Table:
         freeze_loaded()
         contents = (it.as_buffer() for it in values.column(ROWS))
-        made, _ = operator.run(contents, None, ending=True)
+        made, *_ = operator.run(contents, None, ending=True)
         found = list(made)
         return pa.table(
             {KEY: pa.array([key[0].as_py()] * len(found), pa.int32()), ROWS: pa.array(found)},
@@ -72,9 +75,13 @@ def run_grouped(packed: DataFrame, operator: ShardOperator) -> DataFrame:
 
 def run_streaming(packed: DataFrame, operator: ShardOperator) -> DataFrame:
     """Run the step over a stream; what it holds back is in the state store."""
-    return packed.groupBy(KEY).transformWithState(
-        ShardProcessor(operator), PACKED, "Append", "None"
-    )
+    # With timers, Spark runs a batch also where no record comes.
+    mode = "ProcessingTime" if operator.is_timed else "None"
+    return packed.groupBy(KEY).transformWithState(ShardProcessor(operator), PACKED, "Append", mode)
+
+
+State = tuple[str, int, bytes]
+"""Which definitions it belongs to, how many rows came so far, and what the step knows."""
 
 
 class ShardOperator:
@@ -87,10 +94,16 @@ class ShardOperator:
         self._located = located
         """Whether rows say where they stand in their source; else they are counted here."""
 
+    @property
+    def is_timed(self) -> bool:
+        """Whether something leaves by the clock alone."""
+        step = _read(self._definitions).plan.stateful[0]
+        return isinstance(step, KAnonymization) and step.max_wait is not None
+
     def run(
-        self, values: Iterable[Any], state: tuple[str, int, bytes] | None, *, ending: bool
-    ) -> tuple[Iterator[bytes], tuple[str, int, bytes]]:
-        """Take packed rows in; return what leaves, and the state then."""
+        self, values: Iterable[Any], state: State | None, *, ending: bool, now: int = NO_TIME
+    ) -> tuple[Iterator[bytes], State, int | None]:
+        """Take packed rows in; return what leaves, the state then, and when the clock is due."""
         blueprint = _read(self._definitions)
         if state is not None and state[0] != blueprint.signature:
             raise UsageError(
@@ -100,16 +113,18 @@ class ShardOperator:
             )
         first = state[1] if state else 0
         step = self._make(blueprint, state[2] if state else None)
-        table = pa.concat_tables([read_table(value) for value in values]).sort_by(ORDER)
+        schema = arrow_schema(blueprint.plan.middle, *CARRIED)
+        whole = schema.append(pa.field(ORDER, pa.int64())).append(pa.field(REASON, pa.string()))
+        tables = [read_table(value) for value in values]
+        table = pa.concat_tables(tables).sort_by(ORDER) if tables else whole.empty_table()
         table, first = self._number(table, blueprint, first)
         reasons = table[REASON]
         fine = table.filter(reasons.is_null())
-        columns = list(arrow_schema(blueprint.plan.middle, *CARRIED).names)
-        outcome = step.feed(fine.select(columns), NO_TIME)
+        outcome = step.feed(fine.select(schema.names), now)
         outcomes = [outcome, step.flush()] if ending else [outcome]
         refused = table.filter(reasons.is_valid()).select([OFFSET, REASON])
         made = _lay_out(outcomes, refused, output_schema(blueprint))
-        return split_up(made), (blueprint.signature, first, step.save())
+        return split_up(made), (blueprint.signature, first, step.save()), step.due
 
     def _make(self, blueprint: Blueprint, saved: bytes | None) -> StatefulStep:
         step = blueprint.make_step(self._secret, saved, shards=self._shards)
@@ -134,21 +149,39 @@ class ShardProcessor(StatefulProcessor):
 
     def __init__(self, operator: ShardOperator) -> None:
         self._operator = operator
+        self._handle: Any = None
         self._state: Any = None
 
     @override
     def init(self, handle: StatefulProcessorHandle) -> None:
         freeze_loaded()
+        self._handle = handle
         self._state = handle.getValueState("step", _STATE)
 
     @override
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        return self._run(key, (bytes(row[ROWS]) for row in rows), timerValues)
+
+    @override
+    def handleExpiredTimer(
+        self, key: Any, timerValues: Any, expiredTimerInfo: Any
+    ) -> Iterator[Row]:
+        return self._run(key, (), timerValues)
+
+    def _run(self, key: Any, values: Iterable[bytes], clock: Any) -> Iterator[Row]:
         saved = self._state.get() if self._state.exists() else None
         before = (saved[0], saved[1], bytes(saved[2])) if saved is not None else None
-        made, after = self._operator.run((bytes(row[ROWS]) for row in rows), before, ending=False)
+        timed = self._operator.is_timed
+        now = clock.getCurrentProcessingTimeInMs() if timed else NO_TIME
+        made, after, due = self._operator.run(values, before, ending=False, now=now)
         for value in made:
             yield Row(**{KEY: key[0], ROWS: value})
         self._state.update(after)
+        if timed:
+            for earlier in list(self._handle.listTimers()):
+                self._handle.deleteTimer(earlier)
+            if due is not None:
+                self._handle.registerTimer(due)
 
     @override
     def close(self) -> None:

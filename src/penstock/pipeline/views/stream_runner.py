@@ -203,11 +203,19 @@ class StreamRunner:
             self._bring_to(end)
 
     def tick(self) -> None:
-        """Let windows end by the clock, of views that have read all that arrived before."""
+        """Let windows end by the clock, of views that have read all that arrived before.
+
+        Of other views, what has waited for long enough leaves, whatever the source says.
+        """
         with self._lock:
             # The clock is read before the source is asked: what comes later is newer.
-            now = time.time_ns() // 1_000_000 - SETTLING
-            due = [view for view in self._views.values() if view.is_due(now)]
+            clock = time.time_ns() // 1_000_000
+            now = clock - SETTLING
+            views = list(self._views.values())
+            for view in views:
+                if not view.waits_for_reading and view.is_due(clock) and self._keeps(view):
+                    self._guard(view, partial(view.tick, clock))
+            due = [view for view in views if view.waits_for_reading and view.is_due(now)]
             if not due:
                 return
             try:

@@ -96,6 +96,8 @@ class ViewRunner:
         self._refusing = OptedOut()
         self._before, self._after = blueprint.chains(secret, vault)
         self._stateful = bool(blueprint.plan.stateful)
+        self.waits_for_reading = any(step.windowed for step in blueprint.plan.stateful)
+        """Whether the clock lets something leave only once all that arrived before was read."""
         self._built: tuple[SparkSession, RowMasks] | None = None
         self._totals = Totals()
 
@@ -214,9 +216,11 @@ class ViewRunner:
         reason = F.coalesce(_named(PROBLEM), _named(REASON))
         masked = masked.withColumn(REASON, reason).drop(PROBLEM)
         if self._stateful:
-            # The clock says nothing yet: records that arrived before now may still be unread.
+            # For windows the clock says nothing yet: what arrived before may still be unread.
+            now = NO_TIME if self.waits_for_reading else _now()
             columns = [*self._before.output, *carry, REASON]
-            return self._command(FEED, end, rows=masked.select(*(_named(it) for it in columns)))
+            rows = masked.select(*(_named(it) for it in columns))
+            return self._command(FEED, end, now=now, rows=rows)
         staged = self._writer.stage()
         dead: list[DeadLetter] = []
         published = self._write(masked, self._before, staged, dead)
@@ -241,11 +245,14 @@ class ViewRunner:
         return self._command(FLUSH, self.next) if self.held else None
 
     def is_due(self, now: int) -> bool:
-        """Whether the clock ends a window, if it is `now`."""
+        """Whether the clock ends a window or a wait, if it is `now`."""
         return self._due is not None and self._due <= now
 
     def tick(self, now: int) -> Commit | None:
-        """Let windows end by the clock; the view has read all that arrived before `now`."""
+        """Let windows and waits end by the clock.
+
+        A view that waits for reading has read all that arrived before `now`.
+        """
         return self._command(FEED, self.next, now=now) if self.is_due(now) else None
 
     def _command(

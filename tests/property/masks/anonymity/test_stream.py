@@ -12,6 +12,7 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from penstock.masks.anonymity.algorithms import open_stream
 from penstock.masks.anonymity.domains import CategoryDomain, Floats, Integers, NumberDomain
 from penstock.masks.anonymity.l_diversity import (
     DistinctDiversity,
@@ -21,7 +22,6 @@ from penstock.masks.anonymity.l_diversity import (
 from penstock.masks.anonymity.parameters import StreamParameters
 from penstock.masks.anonymity.publication import Release
 from penstock.masks.anonymity.rules import GroupRule
-from penstock.masks.anonymity.stream import StreamAnonymizer
 from penstock.masks.anonymity.t_closeness import Closeness, Distance
 from tests.support.scale import scaled
 
@@ -34,6 +34,7 @@ PATHS = {
     "Mars": ("*",),
 }
 ILLNESSES = ["asthma", "covid", "flu", "none"]
+MONOTONE = {"none", "distinct"}
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,10 @@ def cases(draw: st.DrawFn) -> Case:
         sensitive=[illness],
         rules=make_rule(kind, illness),
         seed=draw(st.integers(0, 100)),
+        outliers=draw(st.sampled_from(["suppress", "root"] if kind in MONOTONE else ["suppress"])),
+        algorithm=draw(
+            st.sampled_from(["partition", "castle"] if kind == "none" else ["partition"])
+        ),
     )
     chunks = draw(st.lists(st.integers(1, 120), max_size=8))
     return Case(records, parameters, chunks)
@@ -166,13 +171,13 @@ def check_release(case: Case, release: Release, fed: int, earlier: set[tuple[str
 def run(case: Case, chunks: list[int]) -> list[Release]:
     """Feed in chunks, each to an heir of the state after the last, then the rest, then flush."""
     codes, persons, illnesses = encode(case)
-    stream = StreamAnonymizer(case.parameters)
+    stream = open_stream(case.parameters)
     releases, start = [], 0
     for chunk in chunks:
         part = slice(start, start + chunk)
         releases.append(stream.feed(codes[:, part], persons[part], illnesses[:, part]))
         state = stream.to_bytes()
-        stream = StreamAnonymizer.from_bytes(case.parameters, state)
+        stream = open_stream(case.parameters, state)
         assert stream.to_bytes() == state
         start += chunk
     releases.append(stream.feed(codes[:, start:], persons[start:], illnesses[:, start:]))
@@ -185,7 +190,7 @@ def run(case: Case, chunks: list[int]) -> list[Release]:
 @given(cases())
 def test_what_leaves_keeps_every_promise(case: Case) -> None:
     codes, persons, illnesses = encode(case)
-    stream = StreamAnonymizer(case.parameters)
+    stream = open_stream(case.parameters)
     earlier: set[tuple[str, ...]] = set()
     left: list[int] = []
     for fed in range(1, len(case.records) + 1):

@@ -68,6 +68,18 @@ def _k_step(saved: bytes | None) -> StatefulStep:
     return KAnonymityStep(KAnonymization.model_validate(body), SCHEMA, {}, 7, saved)
 
 
+def _castle_step(saved: bytes | None) -> StatefulStep:
+    body = {
+        "keys": [],
+        "quasi_identifiers": [{"key": "age", "min": 0, "max": 50}],
+        "k": 3,
+        "delta": 15,
+        "algorithm": "castle",
+        "outliers": "root",
+    }
+    return KAnonymityStep(KAnonymization.model_validate(body), SCHEMA, {}, 7, saved)
+
+
 def _close_step(saved: bytes | None) -> StatefulStep:
     body = {
         "keys": [],
@@ -103,7 +115,7 @@ def _holding_step(saved: bytes | None) -> StatefulStep:
 
 
 @given(
-    make=st.sampled_from([_k_step, _close_step, _window_step, _holding_step]),
+    make=st.sampled_from([_k_step, _castle_step, _close_step, _window_step, _holding_step]),
     before=people,
     gone=st.sets(st.integers(1, 9), max_size=4),
     after=people,
@@ -120,11 +132,16 @@ def test_nothing_of_them_is_published_and_every_row_is_accounted_for(
     assert {*early, *published, *dead} == set(range(len(persons)))
 
 
-@given(before=people, gone=st.sets(st.integers(1, 9), max_size=4), after=people)
+@given(
+    make=st.sampled_from([_k_step, _castle_step]),
+    before=people,
+    gone=st.sets(st.integers(1, 9), max_size=4),
+    after=people,
+)
 def test_groups_have_k_persons_without_them(
-    before: list[int], gone: set[int], after: list[int]
+    make: MakeStep, before: list[int], gone: set[int], after: list[int]
 ) -> None:
-    first, later = _run(_k_step, before, gone, after)
+    first, later = _run(make, before, gone, after)
     persons = before + [person for person in after if person not in gone]
     groups: dict[str, set[int]] = {}
     for outcome in (first, *later):

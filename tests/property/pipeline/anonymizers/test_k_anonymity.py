@@ -103,6 +103,47 @@ def test_groups_have_l_sensitive_values(batches: list[Rows], method: dict[str, A
     assert all(len(group) >= 2 for group in values.values())
 
 
+@given(
+    batches=st.lists(st.tuples(st.integers(0, 9), rows), max_size=6),
+    more=st.fixed_dictionaries(
+        {
+            "algorithm": st.sampled_from(["partition", "castle"]),
+            "outliers": st.sampled_from(["suppress", "root"]),
+            "max_wait": st.integers(1, 15),
+        }
+    ),
+)
+def test_no_row_waits_for_longer_than_it_may(
+    batches: list[tuple[int, Rows]], more: dict[str, Any]
+) -> None:
+    parameters = KAnonymization.model_validate({**_parameters(3, 30), **more})
+    came: dict[int, int] = {}
+    kept: list[Rows] = [batch for _, batch in batches]
+    persons: dict[tuple[str, str], set[int]] = {}
+    given_rows = [row for batch in kept for row in batch]
+    saved: bytes | None = None
+    now = first = 0
+    for after, batch in [*batches, (more["max_wait"], [])]:
+        now += after
+        step = KAnonymityStep(parameters, SCHEMA, {"places": PLACES}, 7, saved)
+        came |= {first + place: now for place in range(len(batch))}
+        outcome = step.feed(_table(batch, first), now)
+        first += len(batch)
+        for row in outcome.rows.to_pylist():
+            del came[row[OFFSET]]  # raises, if it left before
+            person = given_rows[row["note"]][0]
+            assert person is not None
+            persons.setdefault((row["age"], row["place"]), set()).add(person)
+        for letter in outcome.dead:
+            del came[letter.offset]
+        assert step.held == len(came)
+        assert all(now - since < more["max_wait"] for since in came.values())
+        assert step.due == (min(came.values()) + more["max_wait"] if came else None)
+        saved = step.save()
+    assert not came
+    assert all(len(group) >= 3 for group in persons.values())
+
+
 @given(batches=st.lists(rows, max_size=3))
 def test_t_closeness_loses_no_row(batches: list[Rows]) -> None:
     sensitive = [{"key": "illness", "values": list(ILLNESSES)}]

@@ -53,9 +53,10 @@ def _json(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
 def test_from_a_requirements_file_to_views_that_are_wanted(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    made = _json(capsys, "import", "dash.json")
+    made = _json(capsys, "import", "dash.json", "--log", "files")
     assert made["created"] == ["stream/patients", "view/doctor", "view/nurse"]
-    assert _json(capsys, "import", "dash.json")["created"] == []
+    assert made["notes"] == []
+    assert _json(capsys, "import", "dash.json", "--log", "files")["created"] == []
     assert _json(capsys, "initialize", "nurse") == {"nurse": "initialized"}
     assert _json(capsys, "start", "--all") == {"doctor": "running", "nurse": "running"}
     assert _json(capsys, "pause", "nurse") == {"nurse": "paused"}
@@ -68,6 +69,33 @@ def test_from_a_requirements_file_to_views_that_are_wanted(
     Path("p.csv").write_text("pid,name\n1,Ott\n2,Lieb\n")
     assert _json(capsys, "feed", "patients", "p.csv") == {"fed": {"p.csv": 2}, "next": 2}
     assert [row["lag"] for row in _json(capsys, "list")] == [2, 2]
+
+
+def test_a_file_with_a_broker_leads_to_the_cluster_of_the_settings(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    made = _json(capsys, "import", "dash.json")
+    assert made["created"] == ["stream/patients", "view/doctor", "view/nurse"]
+    (note,) = made["notes"]
+    assert "'kafka:9092'" in note
+    assert "kafka.bootstrap" in note
+    penstock.main(["get", "stream", "patients", "--json"], standalone_mode=False)
+    (stream,) = json.loads(capsys.readouterr().out)
+    assert stream["source"] == "kafka"
+    command.main(["import", "dash.json"], standalone_mode=False)
+    shown = capsys.readouterr().out
+    assert "note" in shown
+    assert "kafka:9092" in shown
+
+
+def test_who_a_record_is_about_can_be_said(capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = ["import", "dash.json", "--subject", "who"]
+    with pytest.raises(InvalidError, match="who"):
+        _json(capsys, *wrong)
+    _json(capsys, "import", "dash.json", "--subject", "pid")
+    penstock.main(["get", "stream", "patients", "--json"], standalone_mode=False)
+    (stream,) = json.loads(capsys.readouterr().out)
+    assert stream["subject"] == "pid"
 
 
 def test_what_is_wrong_with_a_file_is_told_and_nothing_is_applied(

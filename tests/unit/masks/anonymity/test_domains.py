@@ -139,6 +139,12 @@ class TestCategories:
         domain = CategoryDomain("place", PLACES)
         assert np.isnan(domain.encode(["Oslo", None, 3, "Germany", "berlin"])).all()
 
+    def test_whole_numbers_are_the_leaves_that_write_them(self) -> None:
+        domain = CategoryDomain.flat("insurer", ["7", "0012", "other", "-3"])
+        codes = domain.encode([12, 7, -3, "other", "0012"])
+        assert domain.labels(codes, codes) == ["0012", "7", "-3", "other", "0012"]
+        assert np.isnan(domain.encode([True, 7.0, 8, None, [7], "12"])).all()
+
     def test_hierarchies_of_masks_fit(self) -> None:
         tree = Hierarchy.model_validate(
             {

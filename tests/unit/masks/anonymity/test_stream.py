@@ -101,7 +101,7 @@ def test_reuse_is_drawn_among_all_that_contain() -> None:
 
 
 def test_only_good_generalizations_are_kept_and_only_so_many() -> None:
-    published = Published(1, mu=4, most=2)
+    published = Published(StreamParameters([AGE], k=2, delta=9, mu=4, beta=2))
     for number in range(10):
         published.add(Boxes(ages(number, 0), ages(number + 1, 50), np.array([0.01, 0.5])))
     assert published.typical_loss == pytest.approx(0.255)
@@ -203,3 +203,90 @@ class TestSnapshots:
             stream.feed(generator.uniform(0, 100, (1, 700)), np.arange(700))
             sizes.append(len(stream.to_bytes()))
         assert max(sizes) < 1000 * (8 + 8 + 8) + 8_000
+
+
+class TestWaiting:
+    def test_all_that_is_held_leaves_with_the_one_that_is_due(self) -> None:
+        stream = StreamAnonymizer(StreamParameters([AGE], k=2, delta=100, max_wait=50))
+        assert stream.feed(ages(10, 50), np.arange(2), now=100).positions.size == 0
+        assert stream.feed(ages(12, 55), np.arange(2, 4), now=149).positions.size == 0
+        assert stream.due == 150
+        release = stream.feed(ages(), np.arange(0), now=150)
+        assert sorted(release.positions.tolist()) == [0, 1, 2, 3]
+        assert len(release.boxes) == 2
+        assert stream.due is None
+
+    def test_what_is_due_among_too_few_is_suppressed_and_the_young_wait_on(self) -> None:
+        stream = StreamAnonymizer(StreamParameters([AGE], k=3, delta=100, max_wait=50))
+        stream.feed(ages(10), np.array([1]), now=100)
+        release = stream.feed(ages(11), np.array([2]), now=160)
+        assert release.positions.tolist() == [0]
+        assert release.suppressed.all()
+        assert stream.held_positions.tolist() == [1]
+        assert stream.due == 210
+
+
+def test_nobody_is_alone_under_the_root() -> None:
+    stream = StreamAnonymizer(StreamParameters([AGE], k=3, delta=6, outliers="root"))
+    stream.feed(ages(90), np.array([1]))
+    alone = stream.flush()
+    assert alone.suppressed.all(), "no group is known yet"
+    stream.feed(ages(10), np.array([2]))
+    first = stream.feed(ages(11, 12, 50, 55, 61), np.arange(3, 8))
+    (labels,) = stream.parameters.space.labels(first.boxes.lows, first.boxes.highs)
+    # The group that loses more opens the root.
+    assert sorted(labels) == ["[0 - 100]", "[10 - 12]"]
+    assert first.total_loss() == pytest.approx(3 * 0.02 + 3)
+    stream.feed(ages(99), np.array([9]))
+    later = stream.flush()
+    (labels,) = stream.parameters.space.labels(later.boxes.lows, later.boxes.highs)
+    assert labels == ["[0 - 100]"]
+    assert later.reused.all()
+
+
+class TestRoot:
+    def test_the_root_is_drawn_as_any_other_box(self) -> None:
+        seen = set()
+        for seed in range(30):
+            parameters = StreamParameters([AGE], k=3, delta=6, outliers="root", seed=seed)
+            stream = StreamAnonymizer(parameters)
+            stream.feed(ages(10, 11, 12, 50, 70, 90), np.arange(6))
+            stream.feed(ages(30, 31, 33, 60, 62, 80), np.arange(6))
+            stream.feed(ages(31), np.array([6]))
+            release = stream.flush()
+            (labels,) = stream.parameters.space.labels(release.boxes.lows, release.boxes.highs)
+            seen |= set(labels)
+        # Else a record under the root would tell that it lies in no box.
+        assert "[0 - 100]" in seen
+        assert len(seen) > 1
+
+    def test_it_stays_open_over_a_restart(self) -> None:
+        parameters = StreamParameters([AGE], k=3, delta=6, outliers="root")
+        stream = StreamAnonymizer(parameters)
+        stream.feed(ages(10, 11, 12, 50, 55, 61), np.arange(6))
+        stream = StreamAnonymizer.from_bytes(parameters, stream.to_bytes())
+        stream.feed(ages(99), np.array([9]))
+        assert not stream.flush().suppressed.any()
+
+    def test_rules_that_one_more_could_break_know_no_root(self) -> None:
+        with pytest.raises(InvalidError, match="under the root, one more tuple could break"):
+            StreamParameters(
+                [AGE],
+                k=3,
+                delta=6,
+                sensitive=[ILLNESS],
+                rules=[EntropyDiversity(0, ILLNESS, 2)],
+                outliers="root",
+            )
+
+
+def test_castle_knows_no_rules() -> None:
+    with pytest.raises(InvalidError, match="castle counts persons only"):
+        StreamParameters(
+            [AGE],
+            k=3,
+            delta=6,
+            sensitive=[ILLNESS],
+            rules=[DistinctDiversity(0, ILLNESS, 2)],
+            algorithm="castle",
+        )

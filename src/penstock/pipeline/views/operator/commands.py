@@ -51,7 +51,7 @@ class Command:
     next: int
     """The first offset that the view has not seen then."""
     now: int = NO_TIME
-    """All rows that arrived before are there."""
+    """What the clock says; for windows only, once all rows that arrived before are there."""
     files: tuple[str, ...] = ()
 
     @classmethod

@@ -159,7 +159,6 @@ def test_all_that_is_wrong_is_told_with_its_line() -> None:
     for wanted in (
         "a topic cannot have ' '",
         "its window differs from the others'",
-        "shuffling is ATTRIBUTE_BASED, not 'VALUE_BASED'",
         "bucketSize: the parameter is missing",
         "applicationId is missing",
     ):
