@@ -305,7 +305,7 @@ ODD = Document(
 
 def _draw(draw: random.Random, count: int) -> Iterable[Message]:
     """Yield messages of few persons: late and repeated ones, clocks that go back."""
-    now = 1_800_000_000_000
+    now = 1_700_000_000_000
     for _ in range(count):
         now += draw.choice([0, 100, 700, 2500])
         pid = f"p{draw.randrange(6)}"
