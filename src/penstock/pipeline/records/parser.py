@@ -118,7 +118,7 @@ def _compile(_: SparkSession, stream: Stream, *, known: bool) -> list[list[Colum
     told = arrived
     if stream.time is not None:
         told = tell_time(found.fields[stream.time], schema[stream.time].type)
-        found.reasons.append(refuse_time(told, arrived, stream))
+        found.reasons.append(refuse_time(told, arrived, stream.ahead, stream.behind))
     made = [
         *columns,
         _named(OFFSET),
