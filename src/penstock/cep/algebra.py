@@ -45,6 +45,7 @@ class PacketEvents:
     optional: frozenset[str]
     time: Expression | None
     lateness: int
+    ahead: int
     id: Expression | None
     inputs: tuple[int, ...] = ()
 

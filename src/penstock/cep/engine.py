@@ -273,7 +273,7 @@ class Engine:
     def _accept(
         self, kind: PrimitiveType, values: Values, happened: int | None, own: str | None
     ) -> Row | None:
-        """Return the row of an event, unless it is incomplete, late or repeated."""
+        """Return the row of an event, unless it is incomplete, repeated, late or far ahead."""
         context = self._context
         now = context.now
         if own is not None:
@@ -285,6 +285,9 @@ class Engine:
                 return None
         if happened is None:
             happened = now
+        elif happened > now + kind.ahead:
+            context.counts["far_ahead"] += 1
+            return None
         elif happened > now:
             context.counts["ahead"] += 1
             happened = now

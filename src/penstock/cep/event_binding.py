@@ -51,6 +51,7 @@ class PrimitiveType:
     """A primitive event type at work."""
 
     __slots__ = (
+        "ahead",
         "drives",
         "feeders",
         "follows_topic",
@@ -71,6 +72,7 @@ class PrimitiveType:
         self.when = spec.when.function
         self.follows_topic = spec.when.references <= {"t.topic"}
         self.lateness = spec.lateness
+        self.ahead = spec.ahead
         self.time = None if spec.time is None else spec.time.function
         self.id = None if spec.id is None else spec.id.function
         self.feeders: tuple[Feed, ...] = ()

@@ -5,18 +5,21 @@ Rules that hold here:
 - A user's groups and transactions begin with the user's name and a colon. Names have no
   colon, so nobody gets into those of another.
 - Producers are idempotent and wait for all copies.
+- Topics that we make tell when the brokers appended a record. Of others a producer may say so.
 - A failure of Kafka is an error in our words, and can be retried.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from penstock.config.sections.brokers import KafkaSettings
 from penstock.errors import UnavailableError
 
 SEPARATOR = ":"
 REASON_LIMIT = 300
+TOPIC_CONFIG: Final = {"message.timestamp.type": "LogAppendTime"}
+"""What topics of streams and views are made with."""
 
 
 class BrokerError(UnavailableError):

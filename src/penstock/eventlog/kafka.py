@@ -31,6 +31,7 @@ from confluent_kafka.cimpl import NewTopic
 from penstock.config.sections.brokers import KafkaSettings
 from penstock.errors import UsageError, quote
 from penstock.eventlog.connection import (
+    TOPIC_CONFIG,
     BrokerError,
     client_settings,
     consumer_settings,
@@ -105,7 +106,7 @@ class KafkaLog:
             return False
         copies = self.settings.replication or -1
         number = self.settings.partitions if partitions is None else partitions
-        wanted = NewTopic(name, number, copies, config=config or {})
+        wanted = NewTopic(name, number, copies, config=TOPIC_CONFIG if config is None else config)
         made = self.admin.create_topics([wanted], request_timeout=self.settings.timeout)[name]
         try:
             made.result(self.settings.timeout + 5)

@@ -23,7 +23,7 @@ from confluent_kafka.cimpl import NewTopic
 from penstock.config.sections.brokers import KafkaSettings
 from penstock.definitions import DefinitionSet
 from penstock.errors import UnavailableError
-from penstock.eventlog.connection import admin_settings
+from penstock.eventlog.connection import TOPIC_CONFIG, admin_settings
 from penstock.kafka.acls import Acl
 from penstock.kafka.admin_connection import MECHANISMS, AdminConnection
 from penstock.kafka.credentials import Credential
@@ -126,14 +126,14 @@ class Cluster(ExitStack):
         except KafkaException as error:
             raise _failed("it did not list its topics", error) from error
 
-    def make_topics(self, names: Iterable[str], config: dict[str, str] | None = None) -> list[str]:
+    def make_topics(self, names: Iterable[str]) -> list[str]:
         """Make the topics that are not there yet, and return their names."""
         missing = sorted(set(names) - self.topics())
         if not missing:
             return []
         copies = self.settings.replication or -1
         wanted = [
-            NewTopic(name, self.settings.partitions, copies, config=config or {})
+            NewTopic(name, self.settings.partitions, copies, config=TOPIC_CONFIG)
             for name in missing
         ]
         answers = self._admin.create_topics(wanted, request_timeout=self._timeout)

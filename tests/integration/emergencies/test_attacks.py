@@ -296,7 +296,9 @@ def test_late_repeated_and_early_messages_count_as_defined(
         knock(3, patient="bob")
         knock(4, patient="bob")
         assert knocked() is None
-        knock(5, 86_400)  # a device whose clock is a day ahead: it counts as now
+        knock(5, 43_200)  # a device whose clock is half a day ahead: it counts as now
+        knock(6, 366 * 86_400)  # one in another year: it is not believed
+        knock(7, 2 * 86_400)
         assert knocked() is None
         knock(3)  # the number that Bob has used is none of Ann's
         assert knocked() == "Knocked"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -22,6 +23,7 @@ def test_what_is_appended_is_read_in_order(kafka: KafkaCluster) -> None:
     assert not log.make_topic("plain")
     topic = log.topic("plain")
     assert topic.next_offset == 0
+    began = time.time() * 1000
     places = topic.append([b"a", b"b"], [b"k", b""], milliseconds=7)
     assert [place.offset for place in places] == [0, 1]
     topic.append([b"c"])
@@ -31,7 +33,8 @@ def test_what_is_appended_is_read_in_order(kafka: KafkaCluster) -> None:
         (1, b"", b"b"),
         (2, b"", b"c"),
     ]
-    assert found[0].milliseconds == 7
+    # When they arrived is what the brokers say, not what their producer does.
+    assert began - 60_000 < found[0].milliseconds <= found[2].milliseconds < began + 60_000
     assert [it.value for it in topic.read(1, 1)] == [b"b"]
     assert (topic.first_offset, topic.next_offset) == (0, 3)
     assert "plain" in log.topics()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,6 +22,7 @@ from penstock.eventlog.kafka import KafkaLog
 from penstock.eventlog.transactions import TransactionalWriter
 from penstock.model.document import Document
 from penstock.model.kinds import Stream, View
+from penstock.pipeline.sinks.published import read_published
 from tests.support.kafka.clusters import settings_of
 
 if TYPE_CHECKING:
@@ -36,6 +38,13 @@ FIELDS = [
     {"name": "name", "type": "string", "category": "identifier"},
     {"name": "value", "type": "double", "optional": True},
 ]
+HOUR, YEAR = 3_600_000, 366 * 86_400_000
+FAR_AHEAD = "the record tells a time more than 1d after its arrival"
+# A topic of an old cluster, which takes whatever time a producer tells.
+CREATE_TIME = {
+    "message.timestamp.type": "CreateTime",
+    "message.timestamp.after.max.ms": str(2**63 - 1),
+}
 MASKS = [{"anonymizer": "suppression", "keys": ["name"]}]
 
 
@@ -140,6 +149,51 @@ def test_avro_and_envelopes_arrive(
             assert read(log, f"{name}-{name}.v") == expected(range(5)), name
             letters = list(manager.control.view(f"{name}.v").dead_letters())
             assert len(letters) == (2 if name == "numbered-avro" else 0)
+
+
+@pytest.mark.parametrize("config", [None, CREATE_TIME], ids=["LogAppendTime", "CreateTime"])
+def test_no_producer_forges_the_time_of_arrival(
+    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, config: dict[str, str] | None
+) -> None:
+    settings = settings_of(kafka)
+    log = KafkaLog(settings)
+    stream = "own-times" if config is None else "told-times"
+    log.make_topic(stream, config=config)
+    topic, now = log.topic(stream), time.time_ns() // 1_000_000
+    hour = now // HOUR * HOUR - 3 * HOUR
+
+    def send(pid: int, at: int, value: float) -> None:
+        body = json.dumps({"pid": pid, "name": "x", "value": value, "at": at}).encode()
+        # What a producer tells as the time of the record goes with what the record tells.
+        topic.append([body], milliseconds=at)
+
+    mean = {"anonymizer": "aggregation", "keys": ["value"], "aggregation_mode": "average"}
+    body = {"fields": [*FIELDS, {"name": "at", "type": "long"}], "subject": "pid"}
+    view = {"stream": stream, "anonymizers": [*MASKS, mean], "window": {"size": "1h"}}
+    made = [
+        Document("stream", stream, {**body, "source": "kafka", "time": "at"}),
+        Document("view", f"{stream}.mean", view),
+    ]
+    send(1, hour, 2.0)
+    send(2, now + YEAR, 900.0)
+    send(3, hour + 1, 4.0)
+    send(4, hour + HOUR, 9.0)
+    manager = manage(spark, tmp_path, settings, DefinitionSet.build(made))
+    manager.run_once()
+    folder = manager.control.view(f"{stream}.mean")
+    assert {row["value"] for row in read_published(folder)} == {3.0}
+    (letter,) = folder.dead_letters()
+    assert letter == {"offset": 1, "reason": FAR_AHEAD}
+    # Where nothing else tells when records happened, no claim ends a window that is not over.
+    untimed = [Document("stream", stream, {**body, "source": "kafka"}), made[1]]
+    manager = manage(spark, tmp_path / "untimed", settings, DefinitionSet.build(untimed))
+    manager.run_once()
+    folder = manager.control.view(f"{stream}.mean")
+    last = folder.last()
+    assert last is not None
+    assert last.due is not None
+    assert last.due < now + 2 * HOUR
+    assert list(folder.dead_letters()) == []
 
 
 def test_no_password_shows_in_plans(

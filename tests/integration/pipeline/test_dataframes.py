@@ -54,6 +54,8 @@ VIEWS: dict[str, list[dict[str, Any]]] = {
 K, DELTA = 5, 100
 ROWS = [(f"p{number % 700}", number * 7 % 121, f"{number:05}", 60.0 + number % 9, number)
         for number in range(2_000)]  # fmt: skip
+MEAN = {"anonymizer": "aggregation", "keys": ["pulse"], "aggregation_mode": "average"}
+AHEAD = 2**63 - 1
 COLUMNS = "pid string, age int, `zip.code` string, pulse double, at bigint"
 
 
@@ -88,6 +90,10 @@ def session(spark: SparkSession) -> SparkSession:
     own.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
     own.conf.set("spark.sql.shuffle.partitions", "2")
     return own
+
+
+def row(at: int, pulse: float) -> tuple[Any, ...]:
+    return "p1", 30, "12345", pulse, at
 
 
 def visits(session: SparkSession, rows: list[Any] = ROWS) -> DataFrame:
@@ -256,6 +262,43 @@ def test_state_of_other_definitions_is_refused(
         stream(session, source, target, other, shards=2)
 
 
+def test_no_record_moves_the_windows_of_a_stream_beyond_the_present(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415
+
+    window = {"stream": "visits", "anonymizers": [MEAN], "window": {"size": 10}}
+    made = DefinitionSet.build([STREAM, Document("view", "research", window)])
+    source, target = tmp_path / "in", tmp_path / "out"
+    for rows in ([row(1, 60.0), row(AHEAD, 900.0)], [row(2, 80.0), row(11, 50.0)]):
+        visits(session, rows).coalesce(1).write.mode("append").parquet(str(source))
+        stream(session, source, target, made)
+    found = session.read.parquet(str(target)).orderBy("at").collect()
+    assert [(it["at"], it["pulse"], it["why"]) for it in found] == [
+        (None, None, "the record tells a time more than 1d after its arrival"),
+        *((1, 70.0, None), (2, 70.0, None)),
+    ]
+
+    # In a batch, with the word of who keeps the source.
+    from penstock.spark import anonymize  # noqa: PLC0415
+
+    live = Document("stream", "visits", {**STREAM.body, "tolerance": {"ahead": 5, "behind": 10}})
+    frame = visits(session, [row(at, 60.0) for at in (89, 90, 105, 106, 107)])
+    arrived = F.when(F.col("at") < 107, F.timestamp_millis(F.lit(100)))
+    result = anonymize(
+        frame.withColumn("arrived", arrived).withColumn("place", F.col("at")),
+        view="research", definitions=made.change([live]), key=KEY,
+        position="place", arrival="arrived", rejected="reason",
+    )  # fmt: skip
+    told = {it["place"]: it["reason"] for it in result.where("reason IS NOT NULL").collect()}
+    assert told == {
+        89: "the record tells a time more than 10ms before its arrival",
+        106: "the record tells a time more than 5ms after its arrival",
+        107: "nobody tells when the record arrived",
+    }
+    assert result.where("reason IS NULL").count() == 2
+
+
 def test_what_cannot_work_is_refused_at_once(
     session: SparkSession, spark: SparkSession, definitions: DefinitionSet
 ) -> None:
@@ -268,6 +311,8 @@ def test_what_cannot_work_is_refused_at_once(
         anonymize(frame, view="noisy", definitions=definitions, key=KEY)
     with pytest.raises(UsageError, match="of type bigint"):
         anonymize(frame, view="noisy", definitions=definitions, key=KEY, position="pulse")
+    with pytest.raises(UsageError, match="of type timestamp"):
+        anonymize(frame, view="nurse", definitions=definitions, key=KEY, arrival="at")
     with pytest.raises(UsageError, match="field 'age' of its own"):
         anonymize(frame, view="nurse", definitions=definitions, key=KEY, rejected="age")
     with pytest.raises(UsageError, match="0 is no number of shards"):

@@ -305,7 +305,7 @@ ODD = Document(
 
 def _draw(draw: random.Random, count: int) -> Iterable[Message]:
     """Yield messages of few persons: late and repeated ones, clocks that go back."""
-    now = 1_800_000_000_000
+    now = 1_700_000_000_000
     for _ in range(count):
         now += draw.choice([0, 100, 700, 2500])
         pid = f"p{draw.randrange(6)}"
@@ -400,6 +400,28 @@ def test_a_kill_in_the_middle_changes_nothing(tmp_path: Path) -> None:
     # What readers saw before the kill is still there as it was.
     now = {tuple(it.values()) for it in read_published(ViewFolder(folder))}
     assert {tuple(it.values()) for it in seen} <= now
+
+
+def test_beside_private_figures_records_are_counted_in_thousands(tmp_path: Path) -> None:
+    private = {
+        "anonymizer": "differential_privacy",
+        "aggregates": [{"name": "n", "mode": "count"}],
+        "epsilon": 1,
+        "budget": 5,
+    }
+    body = {"stream": "house", "anonymizers": [private], "window": {"size": "1h"}}
+    odd = Document("stream", "house", {**ODD.body, "subject": "pid"})
+    made = [json.dumps(_text_of(it)) for it in (odd, Document("view", "figures", body))]
+    (tmp_path / "penstock.yaml").write_text("pipeline: {memory: 1g}\n")
+    (tmp_path / "d.yaml").write_text("\n---\n".join([ALGEBRA, *made]))
+    _penstock(tmp_path, "apply", "-f", "d.yaml").check_returncode()
+    topic = Topic(tmp_path / "penstock-data" / "eventlog" / "house")
+    _append(topic, list(_draw(random.Random(11), 1500)))
+    topic.append([b"nonsense"])
+    done = _penstock(tmp_path, "pipeline", "detect", "--stream", "house", "--once", "--json")
+    figures = json.loads(done.stdout)
+    assert figures.pop("results") > 0
+    assert figures == {"next": 1000, "read": 1000, "rejected": 0}
 
 
 def _text_of(document: Document) -> dict[str, Any]:

@@ -18,6 +18,8 @@ from penstock.eventlog import EventLog
 from penstock.model.document import Document, Key
 from penstock.pipeline.service.control import describe
 from penstock.pipeline.sinks.published import read_published
+from penstock.store.consent import ConsentUnknownError
+from penstock.store.opt_outs import OptOuts, nobody_opted_out
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -167,3 +169,48 @@ def test_a_view_that_changes_while_it_catches_up_is_brought_to_the_end(
     house.manager.run_once()
     assert house.published("one") == [1, 2]
     assert {row["name"] for row in read_published(house.control.view("one"))} == {"*"}
+
+
+def test_who_opted_out_is_asked_again_before_a_single_run_ends(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The store was away for a moment: the view is late, and not left out."""
+    house = House(spark, tmp_path)
+    house.append(1, 2)
+    for name in ("one", "two"):
+        house.control.change(name, "start")
+    away = [True, True, True]
+
+    def consent() -> OptOuts:
+        if away and away.pop():
+            raise ConsentUnknownError("the store is away", fix="wait")
+        return nobody_opted_out()
+
+    house.manager._consent = consent
+    house.manager.run_once()
+    assert house.published("one") == house.published("two") == [1, 2]
+
+
+def test_what_passes_once_and_then_does_not_is_not_tried_again_and_again(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    house = House(spark, tmp_path)
+    house.append(1)
+    house.control.change("one", "start")
+    asked: list[None] = []
+
+    def consent() -> OptOuts:
+        asked.append(None)
+        if len(asked) == 1:
+            raise ConsentUnknownError("the store is away", fix="wait")
+        raise ValueError("this would fail again and again")
+
+    house.manager._consent = consent
+    with house.running():
+        _wait(lambda: len(asked) == 2 and house.state("one") == "failed")
+        house.definitions = house.definitions.change([_view("three")])
+        house.control.change("three", "start")
+        # Looked at often meanwhile.
+        _wait(lambda: len(asked) > 2)
+        _wait(lambda: house.state("three") == "failed")
+    assert len(asked) == 3

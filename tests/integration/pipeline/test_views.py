@@ -306,6 +306,40 @@ def test_a_failing_view_leaves_the_others_alone(house: House) -> None:
     runner.stop()
 
 
+def _note(step: Callable[..., Any], what: str, done: list[str]) -> Callable[..., Any]:
+    def run(*given: Any) -> Any:
+        done.append(what)
+        return step(*given)
+
+    return run
+
+
+def test_views_are_asked_again_after_another_has_caught_up(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Catching up may take long: what held before it need not hold now."""
+    definitions = house.define(early={}, late={})
+    house.append([_patient(number) for number in range(3)])
+    runner = house.stream(definitions, "early")
+    runner.catch_up()
+    early, late = house.view(definitions, "early"), house.view(definitions, "late")
+    runner.remove("early")
+    done: list[str] = []
+    for view in (early, late):
+        runner.add(view)
+        for step in ("ask", "process"):
+            noted = _note(getattr(view, step), f"{view.name} {step}", done)
+            monkeypatch.setattr(view, step, noted)
+    house.append([_patient(3)])
+    runner._take(runner.source.read_stretch(house.spark, 3, 4), 0)
+    assert runner.failures == {}
+    caught_up = done.index("late process")
+    assert "early process" not in done[:caught_up]
+    assert "early ask" in done[caught_up : done.index("early process")]
+    assert len(house.published("early")) == len(house.published("late")) == 4
+    runner.stop()
+
+
 def test_spark_offers_new_records_as_they_come(house: House) -> None:
     definitions = house.define(one={"anonymizers": [SUPPRESS]}, two={})
     house.append([_patient(number) for number in range(5)])

@@ -17,6 +17,7 @@ from penstock.errors import UsageError
 from tests.support.nursing_home.program import START, draw_message, load_program, make_packet
 
 HOUR = 3_600_000
+DAY = 24 * HOUR
 NURSING_HOME = load_program()
 
 
@@ -229,6 +230,24 @@ def test_events_ahead_of_time_happen_now() -> None:
     assert send(engine, 100_000, 1, happened=200_000) == 1
     assert engine.now == 100_000
     assert engine.counts == {"ahead": 1}
+
+
+def test_events_far_ahead_of_time_do_not_come_about() -> None:
+    engine = Engine(PROGRAM)
+    assert send(engine, 100_000, 1, happened=100_000 + DAY) == 1
+    assert send(engine, 100_000, 2, happened=100_001 + DAY, own="far") == 0
+    assert send(engine, 100_000, 3, happened=2**63 - 1) == 0
+    # What was refused has used up no identifier.
+    assert send(engine, 100_000, 2, own="far") == 1
+    assert engine.now == 100_000
+    assert engine.counts == {"ahead": 1, "far_ahead": 2}
+
+
+def test_how_far_ahead_events_may_be_changes_no_name_of_saved_state() -> None:
+    changed = SIMPLE.replace("lateness: 5s", "lateness: 5s, ahead: 1m")
+    program = compile_program(DefinitionSet.build(read_text(changed).documents).definitions)
+    assert [it.text for it in program.operators] == [it.text for it in PROGRAM.operators]
+    assert send(Engine(program), 100_000, 1, happened=160_001) == 0
 
 
 AGO = """

@@ -36,7 +36,10 @@ def detect(stream: str, once: bool, as_json: bool) -> None:
     actions would publish are reported, each once; access stays as the gateway decides it.
     """
     from penstock.definitions import DefinitionSet
+    from penstock.definitions.anonymizers.differential_privacy import coarsen
+    from penstock.model.kinds import View
     from penstock.pipeline.detection.runner import open_detection, run_detection
+    from penstock.pipeline.service.control import find_private_streams
     from penstock.pipeline.session import open_session
     from penstock.telemetry import configure, install_hooks
 
@@ -63,19 +66,19 @@ def detect(stream: str, once: bool, as_json: bool) -> None:
         finally:
             spark.stop()
     totals = runner.totals
-    figures = {
-        "next": runner.next,
-        "read": totals.read,
-        "results": totals.published,
-        "rejected": totals.rejected,
-    }
-    show(
-        as_json,
-        figures,
-        lambda target: target.print(
-            f"{totals.read:,} records, {totals.published:,} results, {totals.rejected:,} rejected"
-        ),
-    )
+    figures = {"next": runner.next, "read": totals.read, "rejected": totals.rejected}
+    private = stream in find_private_streams(runner.plan.definitions.of(View).values())
+    if private:
+        figures = {name: coarsen(it) for name, it in figures.items()}
+    more = "+" if private else ""
+
+    def render(target: Console) -> None:
+        target.print(
+            f"{figures['read']:,}{more} records, {totals.published:,} results, "
+            f"{figures['rejected']:,}{more} rejected"
+        )
+
+    show(as_json, {**figures, "results": totals.published}, render)
 
 
 @command.command("detected")

@@ -117,7 +117,9 @@ class _Compiler:
                 "packet.time", f"it is {time.type}", "use a timestamp, or milliseconds as an int"
             )
         own = source.id and table.compile(source.id, scope, "packet.id", STRING)
-        text = table.text("packet", (), event.name, source.model_dump_json(), record)
+        # The text names saved state, on which `ahead` has no influence: it came later.
+        said = source.model_dump_json(exclude={"ahead"})
+        text = table.text("packet", (), event.name, said, record)
         return table.add(
             PacketEvents(
                 text,
@@ -128,6 +130,7 @@ class _Compiler:
                 frozenset(source.optional),
                 time or None,
                 source.lateness,
+                source.ahead,
                 own or None,
             )
         )

@@ -15,7 +15,7 @@ from typing import Final
 from penstock.telemetry import get_logger, metrics
 
 _LOSSES: Final = (
-    *("incomplete", "late", "rounds", "refused_topics"),
+    *("incomplete", "late", "far_ahead", "rounds", "refused_topics"),
     *("dropped_groups", "dropped_rows", "dropped_matches", "dropped_samples"),
     *("dropped_subjects", "dropped_days"),
 )

@@ -24,8 +24,8 @@ from penstock.model.definition import (
     Reference,
     register,
 )
+from penstock.model.kinds.durations import AHEAD, Milliseconds
 from penstock.model.kinds.fields import TopicFilter, as_value_error
-from penstock.model.kinds.views import Milliseconds
 from penstock.model.topics import check_topic
 
 EXPRESSION_LIMIT: Final = 8192
@@ -105,6 +105,11 @@ class PacketSource(Part):
     )
     lateness: Annotated[Milliseconds, Field(ge=0)] = Field(
         default=0, description="How late an event may arrive after its `time`; later: ignored."
+    )
+    ahead: Annotated[Milliseconds, Field(ge=0)] = Field(
+        default=AHEAD,
+        description="How far its `time` may lie after its arrival; it counts as of its arrival. "
+        "Further ahead: ignored.",
     )
     id: ExpressionOfSet | None = Field(
         default=None,

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from penstock.errors import quote
 from penstock.model.definition import NAME_LIMIT, Concern, Definition, Part, register
+from penstock.model.kinds.durations import AHEAD, Milliseconds
 from penstock.model.kinds.fields import TopicPattern, named_levels
 
 RESERVED: Final = "penstock:"
@@ -23,6 +24,8 @@ FIELD_LIMIT: Final = 1000
 PATTERN_LIMIT: Final = 100
 TOPIC_LIMIT: Final = 249
 PATH_LIMIT: Final = 4096
+BEHIND: Final = 7 * 24 * 3600 * 1000
+"""For how many milliseconds a device may keep its messages before they are too old."""
 TOPIC_CHARACTERS: Final = frozenset(
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
 )
@@ -202,6 +205,20 @@ class AddedFields(Part):
         return {what: name for what, name in self.model_dump().items() if name is not None}
 
 
+class TimeTolerance(Part):
+    """How far the time that a record tells may lie from its arrival; refused beyond."""
+
+    ahead: Annotated[Milliseconds, Field(ge=0)] = Field(
+        default=AHEAD,
+        description="How far after its arrival; such a record counts as of its arrival.",
+    )
+    behind: Annotated[Milliseconds, Field(ge=0)] | None = Field(
+        default=None,
+        description="How far before its arrival. Left out: 7d where messages feed the stream "
+        "(`from`); else any time, for files and topics may hold what is long past.",
+    )
+
+
 @register
 class Stream(Definition):
     """A stream of records: its topic, its fields and who its records are about."""
@@ -222,6 +239,10 @@ class Stream(Definition):
         default=None,
         description="The field that tells when it happened, for windows: a timestamp, or a long "
         "of milliseconds since 1970. Left out: when the record arrived.",
+    )
+    tolerance: TimeTolerance | None = Field(
+        default=None,
+        description="Which times a record can tell; left out: up to 1d after its arrival.",
     )
 
     format: Literal["json", "avro", "connect"] = Field(
@@ -253,6 +274,18 @@ class Stream(Definition):
         """The topic that carries the records."""
         return self.name
 
+    @property
+    def ahead(self) -> int:
+        """How far a record's time may lie after its arrival, in milliseconds."""
+        return AHEAD if self.tolerance is None else self.tolerance.ahead
+
+    @property
+    def behind(self) -> int | None:
+        """How far a record's time may lie before its arrival, in milliseconds; None: any."""
+        if self.tolerance is not None and self.tolerance.behind is not None:
+            return self.tolerance.behind
+        return BEHIND if self.patterns else None
+
     @model_validator(mode="after")
     def _check_fields(self) -> Self:
         seen: dict[str, str] = {}
@@ -271,6 +304,11 @@ class Stream(Definition):
             raise ValueError(
                 f"time: the field {quote(self.time)} is {types[self.time]} → "
                 "name a timestamp, or a long of milliseconds"
+            )
+        if self.tolerance is not None and self.time is None:
+            raise ValueError(
+                "tolerance: records do not tell a time, but happen when they arrive → "
+                "name the field under time, or leave tolerance out"
             )
         files = self.source.files if self.source else None
         if (

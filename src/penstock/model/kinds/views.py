@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import BeforeValidator, Field, JsonValue, model_validator
+from pydantic import Field, JsonValue, model_validator
 
 from penstock.errors import quote
 from penstock.model.definition import Concern, Definition, Part, PlainName, Reference, register
+from penstock.model.kinds.durations import Milliseconds
 from penstock.model.kinds.fields import PurposePath
 from penstock.model.kinds.streams import TopicName
 from penstock.model.purposes import SET_LIMIT
@@ -17,33 +17,11 @@ from penstock.model.purposes import SET_LIMIT
 ANONYMIZER_LIMIT: Final = 64
 ROLE_LIMIT: Final = 1000
 RISK_LIMIT: Final = 1000
-LONGEST: Final = 366 * 24 * 3600 * 1000
-"""Milliseconds of the longest window: records wait in memory until theirs is over."""
-
 OVERLAP: Final = 1000
 """The most windows that a record lies in, and so the most copies that are published of it."""
 VALUE_LIMIT: Final = 100_000
 DEPTH_LIMIT: Final = 32
 TEXT_LIMIT: Final = 4096
-
-_UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_DURATION: Final = re.compile(rf"([0-9]{{1,12}})\s?({'|'.join(_UNITS)})?", re.ASCII)
-
-
-def read_milliseconds(value: Any) -> Any:
-    """Return the milliseconds of a duration such as `10s`; a plain number has them already."""
-    if not isinstance(value, str):
-        return value
-    found = _DURATION.fullmatch(value.strip())
-    if found is None:
-        raise ValueError(
-            f"{quote(value)} is not a duration → "
-            f"write milliseconds, or a number with a unit ({', '.join(_UNITS)}), such as 10s"
-        )
-    return int(found[1]) * _UNITS[found[2] or "ms"]
-
-
-Milliseconds = Annotated[int, Field(le=LONGEST), BeforeValidator(read_milliseconds)]
 
 
 class Window(Part):

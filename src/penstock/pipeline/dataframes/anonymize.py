@@ -29,6 +29,7 @@ from penstock.definitions.views import schema_of
 from penstock.errors import UsageError, quote
 from penstock.masks import Chain
 from penstock.masks.spark import mask_frame, spark_type
+from penstock.model.kinds import Stream
 from penstock.pipeline.anonymizers.blueprint import Blueprint
 from penstock.pipeline.dataframes.operator import (
     CARRIED,
@@ -41,6 +42,7 @@ from penstock.pipeline.dataframes.operator import (
 from penstock.pipeline.dataframes.shards import SHARD, choose_keys, pack, place, unpack
 from penstock.pipeline.records.columns import OFFSET, PERSON, PROBLEM, SUBJECT, TIME, WINDOW
 from penstock.pipeline.records.opt_outs import OptedOut, mark_refused
+from penstock.pipeline.records.times import place_in_time, refuse_time, tell_time
 
 ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
@@ -55,6 +57,7 @@ def anonymize(
     definitions: DefinitionSet | str | Path | Sequence[str | Path],
     key: bytes | str | Path,
     position: str | None = None,
+    arrival: str | None = None,
     rejected: str | None = None,
     shards: int | None = None,
     opted_out: OptedOut | None = None,
@@ -67,6 +70,9 @@ def anonymize(
     key: what pseudonyms, tokens and noise are made with; a file of mode 0600, or the key itself.
     position: a column of type bigint that says where a record stands in its source, for good. Masks
         that draw chance draw by it; rejected records come with it.
+    arrival: a column of type timestamp that says when a record arrived, by the word of who keeps
+        the source and not of who wrote the record. The stream's time is held against it, or
+        against the moment of reading where it is left out.
     rejected: the name of a column for the reason why a record is not in the view. Without it,
         only records of the view come out.
     shards: how many groups of persons are worked on side by side, in views that hold records
@@ -75,8 +81,8 @@ def anonymize(
     """
     blueprint = Blueprint.find(_read_definitions(definitions), view)
     secret = key if isinstance(key, bytes) else SecretFile(Path(key)).read()
-    _check(frame, blueprint, position, rejected)
-    records = _mark(frame, blueprint, position, opted_out)
+    _check(frame, blueprint, position, arrival, rejected)
+    records = _mark(frame, blueprint, position, arrival, opted_out)
     before, after = blueprint.chains(secret)
     if blueprint.plan.stateful:
         number = _count_shards(frame, blueprint, shards)
@@ -101,7 +107,11 @@ def _read_definitions(
 
 
 def _check(
-    frame: DataFrame, blueprint: Blueprint, position: str | None, rejected: str | None
+    frame: DataFrame,
+    blueprint: Blueprint,
+    position: str | None,
+    arrival: str | None,
+    rejected: str | None,
 ) -> None:
     """Refuse what would go wrong later, or silently otherwise than defined."""
     session = frame.sparkSession
@@ -114,6 +124,10 @@ def _check(
     if position is not None and dict(frame.dtypes).get(position) != "bigint":
         raise UsageError(
             f"there is no column {quote(position)} of type bigint", fix="cast it to bigint"
+        )
+    if arrival is not None and dict(frame.dtypes).get(arrival) != "timestamp":
+        raise UsageError(
+            f"there is no column {quote(arrival)} of type timestamp", fix="cast it to timestamp"
         )
     taken = {name.lower() for name in blueprint.plan.output}
     for name in (rejected, position if rejected is not None else None):
@@ -136,7 +150,11 @@ def _check(
 
 
 def _mark(
-    frame: DataFrame, blueprint: Blueprint, position: str | None, opted_out: OptedOut | None
+    frame: DataFrame,
+    blueprint: Blueprint,
+    position: str | None,
+    arrival: str | None,
+    opted_out: OptedOut | None,
 ) -> DataFrame:
     """Add what the rest needs to know of a record, before masks change its fields."""
     stream = blueprint.stream
@@ -145,25 +163,29 @@ def _mark(
     offset = order if position else F.lit(None).cast("bigint")
     subject = _named(stream.subject) if stream.subject else None
     person = offset if subject is None else F.when(subject.isNotNull(), F.xxhash64(subject))
+    happened, problem = _time(stream, arrival)
     marked = frame.select(
         *fields,
         offset.alias(OFFSET),
         person.alias(PERSON),
-        _time(blueprint).alias(TIME),
+        happened.alias(TIME),
         F.lit(None).cast("bigint").alias(SUBJECT),
         order.alias(ORDER),
-        F.lit(None).cast("string").alias(PROBLEM),
+        problem.alias(PROBLEM),
     )
     return mark_refused(marked, stream, opted_out) if opted_out else marked
 
 
-def _time(blueprint: Blueprint) -> Column:
-    stream = blueprint.stream
+def _time(stream: Stream, arrival: str | None) -> tuple[Column, Column]:
+    """Return when a record happened, and why that is not believed."""
     if stream.time is None:
-        return F.lit(None).cast("bigint")
-    kinds = {field.name: field.type for field in stream.fields}
-    column = _named(stream.time)
-    return F.unix_millis(column) if kinds[stream.time] == "timestamp" else column
+        return F.lit(None).cast("bigint"), F.lit(None).cast("string")
+    told = tell_time(_named(stream.time), schema_of(stream)[stream.time].type)
+    # Of a stream, Spark takes the moment at which a micro-batch was planned, also after a kill.
+    arrived = F.unix_millis(F.current_timestamp() if arrival is None else _named(arrival))
+    # What is read today may have arrived long ago.
+    behind = None if arrival is None else stream.behind
+    return place_in_time(told, arrived), refuse_time(told, arrived, stream.ahead, behind)
 
 
 def _mask(

@@ -31,6 +31,7 @@ from penstock.masks.spark import spark_type
 from penstock.model.kinds import Stream
 from penstock.pipeline.records.avro import AvroDecoder, FindSchema, decode_frame
 from penstock.pipeline.records.columns import MILLISECONDS, OFFSET, PERSON, PROBLEM, TIME, VALUE
+from penstock.pipeline.records.times import place_in_time, refuse_time, tell_time
 
 _PARSED: Final = "penstock:parsed"
 _TEXT: Final = "penstock:text"
@@ -113,11 +114,16 @@ def _compile(_: SparkSession, stream: Stream, *, known: bool) -> list[list[Colum
         columns.append(column.alias(name))
     subject = found.fields[stream.subject] if stream.subject else None
     person = _named(OFFSET) if subject is None else F.when(subject.isNotNull(), F.xxhash64(subject))
+    arrived = _named(MILLISECONDS)
+    told = arrived
+    if stream.time is not None:
+        told = tell_time(found.fields[stream.time], schema[stream.time].type)
+        found.reasons.append(refuse_time(told, arrived, stream.ahead, stream.behind))
     made = [
         *columns,
         _named(OFFSET),
         person.alias(PERSON),
-        _time(stream, found.fields).alias(TIME),
+        place_in_time(told, arrived).alias(TIME),
         F.coalesce(*found.reasons, F.lit(None).cast("string")).alias(PROBLEM),
     ]
     return [*found.steps, made]
@@ -216,14 +222,6 @@ def _from_number(column: Column, kind: FieldType, *, enveloped: bool) -> Column:
 
 def _named(name: str) -> Column:
     return F.col(f"`{name}`")
-
-
-def _time(stream: Stream, fields: dict[str, Column]) -> Column:
-    if stream.time is None:
-        return _named(MILLISECONDS)
-    column = fields[stream.time]
-    kinds = {field.name: field.type for field in stream.fields}
-    return F.unix_millis(column) if kinds[stream.time] == "timestamp" else column
 
 
 def explain(

@@ -51,6 +51,8 @@ from penstock.telemetry import get_logger
 LOOK_SECONDS: Final = 0.5
 REPORT_SECONDS: Final = 1.0
 RATE_SECONDS: Final = 10.0
+# So often a single run tries views that failed for what passes, in some fifteen seconds.
+TRIES: Final = 6
 
 _log = get_logger("pipeline")
 
@@ -137,11 +139,17 @@ class Manager:
         """Bring all views that should run to the end that their streams have now."""
         with self._alone():
             try:
-                self.look(stream=False)
-                while self._catch_up():
-                    # Views that changed meanwhile are back as they are defined now.
+                for _ in range(TRIES):
                     self.look(stream=False)
-                self.look(stream=False)
+                    while self._catch_up():
+                        # Views that changed meanwhile are back as they are defined now.
+                        self.look(stream=False)
+                    self.look(stream=False)
+                    waits = [self._retries[it][0] for it in self._failed if it in self._retries]
+                    if not waits:
+                        break
+                    # Others were out of reach: that may be over in a moment.
+                    time.sleep(max(0.0, max(waits) - time.monotonic()))
             finally:
                 self.close()
 
@@ -192,9 +200,7 @@ class Manager:
             try:
                 self._bring(Blueprint.find(definitions, name))
             except PenstockError as error:
-                self._failed[name] = (self._mark(definitions, name), str(error))
-                if is_passing(error):
-                    self._plan_retry(name)
+                self._note_failure(definitions, name, str(error), passing=is_passing(error))
         self._known = views
         self._brought = definitions
         self._report()
@@ -292,11 +298,18 @@ class Manager:
         definitions = self._definitions()
         for name, reason in runner.failures.items():
             if definitions.get(View, name) is not None:
-                self._failed[name] = (self._mark(definitions, name), reason)
-                if name in runner.passing:
-                    self._plan_retry(name)
+                self._note_failure(definitions, name, reason, passing=name in runner.passing)
         runner.failures.clear()
         runner.passing.clear()
+
+    def _note_failure(
+        self, definitions: DefinitionSet, name: str, reason: str, *, passing: bool
+    ) -> None:
+        self._failed[name] = (self._mark(definitions, name), reason)
+        if passing:
+            self._plan_retry(name)
+        else:
+            self._retries.pop(name, None)
 
     def _plan_retry(self, name: str) -> None:
         """Let a view be tried again later; later still if it fails again soon after."""

@@ -223,36 +223,47 @@ class Observer:
             (RATE, "rate"),
             (LAG, "lag"),
             (HELD, "held"),
-            (LOSS, "loss"),
         ):
             metric.show({name: row[field] for name, row in rows.items()})
         RUNNING.show({name: row["state"] == "running" for name, row in rows.items()})
         FAILURES.show({name: self._watched[name].failures for name in rows})
+        coarse = {name for name, row in rows.items() if row["coarse"]}
+
+        def show_share(metric: Readings, shares: dict[str, float]) -> None:
+            # Of a fraction that is told exactly, both numbers can be found.
+            metric.show(
+                {name: round(it, 2) if name in coarse else it for name, it in shares.items()}
+            )
+
+        show_share(LOSS, {name: row["loss"] for name, row in rows.items()})
         risks = {name: watch.risk for name, watch in self._watched.items()}
         known = {name: risk for name, risk in risks.items() if risk is not None and risk.records}
-        MEASURED.show(
+        show_share(
+            MEASURED,
             {
                 name: min(1.0, risk.records / max(1, rows[name]["published"] - risk.earlier))
                 for name, risk in known.items()
-            }
+            },
         )
-        SUPPRESSED.show({name: risk.suppressed for name, risk in known.items()})
+        show_share(SUPPRESSED, {name: risk.suppressed for name, risk in known.items()})
         GROUP_COUNT.show(
             {
-                name: coarsen(risk.groups) if rows[name]["coarse"] else risk.groups
+                name: coarsen(risk.groups) if name in coarse else risk.groups
                 for name, risk in known.items()
             }
         )
         K.show({name: risk.k for name, risk in known.items()})
         PERSONS.show({name: risk.unit == "persons" for name, risk in known.items()})
-        RISK_MOST.show({name: risk.prosecutor.most for name, risk in known.items()})
-        RISK_MEAN.show({name: risk.prosecutor.mean for name, risk in known.items()})
+        show_share(RISK_MOST, {name: risk.prosecutor.most for name, risk in known.items()})
+        show_share(RISK_MEAN, {name: risk.prosecutor.mean for name, risk in known.items()})
         hidden = {
             name: [it for it in risk.sensitive.values() if it.distance != NO_DISTANCE]
             for name, risk in known.items()
         }
         L.show({name: min(it.distinct for it in all_) for name, all_ in hidden.items() if all_})
-        ENTROPY.show(
-            {name: min(it.entropy for it in all_) for name, all_ in hidden.items() if all_}
+        show_share(
+            ENTROPY, {name: min(it.entropy for it in all_) for name, all_ in hidden.items() if all_}
         )
-        T.show({name: max(it.closeness for it in all_) for name, all_ in hidden.items() if all_})
+        show_share(
+            T, {name: max(it.closeness for it in all_) for name, all_ in hidden.items() if all_}
+        )

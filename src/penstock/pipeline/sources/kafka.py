@@ -6,6 +6,8 @@ Rules that hold here:
 - Spark has no stream of it: whoever runs the views looks for new records by asking the
   brokers where partitions end, and reads what is there as a batch. That costs one question,
   where Spark's stream would read each batch twice to learn which records it has.
+- A record arrived when the brokers say so. Where a topic takes the word of producers (its
+  `message.timestamp.type` is CreateTime), it arrived then, or now if that is still to come.
 - The password goes to the connector in an option that Spark keeps out of plans and logs.
 - Tasks keep their connections from batch to batch: to log in costs more than to read a small
   batch. Spark knows them by the name of a consumer group, which nobody joins. It is another
@@ -19,7 +21,7 @@ import hmac
 import json
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from typing import Final
 
@@ -39,6 +41,8 @@ CONNECTOR: Final = "spark-kafka"
 MOST_PIECES: Final = 64
 # What the brokers said so long ago still holds: Spark's connector notices what goes meanwhile.
 FRESH_SECONDS: Final = 1.0
+# What Spark's connector calls a time that the brokers set.
+LOG_APPEND_TIME: Final = 1
 # Not kept: what is made with it tells settings apart, and tells nothing about them.
 _SALT: Final = secrets.token_bytes(32)
 _MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
@@ -131,7 +135,7 @@ class KafkaSource:
         frame = spark.read.format("kafka").options(**options).load()
         return frame.select(
             _running_offset(pieces).alias(OFFSET),
-            F.unix_millis("timestamp").alias(MILLISECONDS),
+            _arrival(starts, time.time_ns() // 1_000_000).alias(MILLISECONDS),
             F.col("value").alias(VALUE),
         )
 
@@ -190,6 +194,15 @@ def _running_offset(pieces: Sequence[Piece]) -> Column:
         earlier = F.get(F.try_element_at(shifts, partition), F.lit(number))
         shift = F.when(before, earlier).otherwise(shift)
     return offset + shift
+
+
+def _arrival(partitions: Iterable[int], now: int) -> Column:
+    """Return when a record arrived; the present stands in a map, as offsets do."""
+    told, partition = F.unix_millis("timestamp"), F.col("partition")
+    clocks = _lookup({it: [now] for it in partitions})
+    present = F.get(F.try_element_at(clocks, partition), F.lit(0))
+    by_broker = F.col("timestampType") == LOG_APPEND_TIME
+    return F.when(by_broker, told).otherwise(F.least(told, present))
 
 
 def _lookup(numbers: Mapping[int, Sequence[int]]) -> Column:

@@ -7,6 +7,8 @@ from pydantic import ValidationError
 
 from penstock.model.kinds import Hierarchy, Stream
 
+AT = {"name": "a", "type": "long"}
+
 
 def _stream(*fields: dict[str, Any], **more: Any) -> Stream:
     return Stream.model_validate({"name": "patients", "fields": list(fields), **more})
@@ -43,6 +45,13 @@ def test_what_is_stored_has_one_notation() -> None:
         ([{"name": "a", "type": "int"}, {"name": "A", "type": "int"}], {}, "have one name"),
         ([{"name": "a", "type": "int"}], {"subject": "b"}, "there is no field 'b'"),
         ([{"name": "a", "type": "int"}], {"time": "a"}, "name a timestamp"),
+        (
+            [{"name": "a", "type": "int"}],
+            {"tolerance": {"behind": "7d"}},
+            "name the field under time",
+        ),
+        ([AT], {"time": "a", "tolerance": {"ahead": -1}}, "greater than or equal to 0"),
+        ([AT], {"time": "a", "tolerance": {"behind": "a week"}}, "is not a duration"),
         ([{"name": "a", "type": "money"}], {}, "string"),
         ([{"name": "a", "type": ["int", "string"]}], {}, "string"),
         ([{"name": "a`b", "type": "int"}], {}, "printable"),
@@ -55,6 +64,17 @@ def test_streams_that_make_no_sense_are_refused(
 ) -> None:
     with pytest.raises(ValidationError, match=message):
         _stream(*fields, **more)
+
+
+def test_how_far_times_may_lie_from_the_arrival() -> None:
+    day = 24 * 3600 * 1000
+    assert (_stream(AT).ahead, _stream(AT, time="a").behind) == (day, None)
+    live = {"time": "a", "from": ["home/pulse"]}
+    assert _stream(AT, **live).behind == 7 * day
+    declared = _stream(AT, **live, tolerance={"ahead": "5m", "behind": "30d"})
+    assert (declared.ahead, declared.behind) == (300_000, 30 * day)
+    partly = _stream(AT, **live, tolerance={"ahead": 0})
+    assert (partly.ahead, partly.behind) == (0, 7 * day)
 
 
 def test_a_hierarchy_is_the_same_as_table_and_as_tree() -> None:
