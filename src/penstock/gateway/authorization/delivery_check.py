@@ -8,6 +8,8 @@ Rules that hold here:
 - Each is one synchronous step: nothing comes between reading situations and acting on them.
 - What depends on situations, on the time, or on what is in a message is decided for each
   message. Only what depends on none of them is `lasting`.
+- A message that goes to many readers comes once for each, mostly in a row: what conditions see
+  of it, its payload parsed, is kept until another one comes. Each reader is decided on anew.
 - Where preferences exist, a message without a stamp is nobody's to read: nobody can tell
   whose preferences hold.
 - What would be denied by situations that are not known for the moment waits until they are
@@ -98,6 +100,10 @@ class DeliveryCheck:
         self._place = place
         self._stamps = StampReader()
         self._count = 0
+        self._seen_at = -1
+        self._environment: Mapping[str, Any] = {}
+        self._last_key: tuple[Any, ...] = ()
+        self._last = Message("")
 
     def decide(self, session: Session, packet: Publish) -> DeliveryDecision:
         """Decide on a delivery."""
@@ -165,9 +171,28 @@ class DeliveryCheck:
         """Return the message as conditions see it, the environment and the situations of now."""
         now = self._clock.now()
         self._detection.catch_up(now)
+        if now != self._seen_at:
+            self._seen_at, self._environment = now, make_environment(now, self._place)
         message = None
         if stamp.stamped or not self._rules.authorizer.access.has_preferences:
-            message = Message(
+            message = self._make_message(packet, stamp)
+        return message, self._environment, self._detection.board
+
+    def _make_message(self, packet: Publish, stamp: Stamp) -> Message:
+        """Return the message as conditions see it: the last one, where this is a copy of it."""
+        properties = packet.properties
+        # All that a condition can see of it: copies differ in the subscriptions alone.
+        key = (
+            packet.payload,
+            packet.topic,
+            packet.first,
+            properties.user,
+            properties.content_type,
+            stamp,
+        )
+        if key != self._last_key:
+            self._last_key = key
+            self._last = Message(
                 packet.topic,
                 packet.payload,
                 user=stamp.user,
@@ -175,7 +200,7 @@ class DeliveryCheck:
                 behalf=stamp.behalf,
                 rest=packet_fields(packet),
             )
-        return message, make_environment(now, self._place), self._detection.board
+        return self._last
 
     def _name_refusal(
         self, session: Session, packet: Publish, seen: _Seen, refused: Decision | None
