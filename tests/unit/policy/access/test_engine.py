@@ -141,7 +141,7 @@ def test_attributes_are_told_apart_whatever_their_names() -> None:
         ("[o.patientId].exists(x, x == s.uid)", False),
     ],
 )
-def test_what_costs_little_is_not_remembered(when: str, brief: bool) -> None:
+def test_what_costs_little_is_not_remembered(when: str, *, brief: bool) -> None:
     condition = compile_expression(when, SCOPE, BOOL)
     assert are_brief([condition]) is brief
     access = make_access(make_rule(when))
