@@ -15,6 +15,7 @@ PARTS = (
     "contacts",
     "decisions",
     "gateway",
+    "transmission",
     "replication",
     "spark",
 )
