@@ -43,6 +43,7 @@ from penstock_lab.bench.emergencies.timed_process import TimedGateway, store_def
 from penstock_lab.bench.load.generator import raise_descriptor_limit
 from penstock_lab.bench.load.usage import cpu_seconds
 from penstock_lab.bench.progress import tell
+from penstock_lab.bench.tables import Table, show
 
 SETUPS: Final = {"target": 1, "extreme": 5}
 GATEWAYS: Final = 3
@@ -202,3 +203,49 @@ def run(*, quick: bool = False) -> dict[str, Any]:
         for name, it in found.items()
     }
     return {"goals": goals, **found, "paper": PAPER}
+
+
+def tables(figures: dict[str, Any]) -> list[Table]:
+    """Return a table as the paper's, and one of where the time goes."""
+    columns = ("ms, mean", *(f"gateway {at + 1}" for at in range(GATEWAYS)), "all", "paper")
+    found = []
+    for name in SETUPS:
+        home, paper = figures[name], PAPER[name]
+        places = [*home["gateways"].values(), home["mean"]]
+        rows = [
+            (
+                f"overhead {phase}",
+                *(show(it["overhead_ms"][phase], 3) for it in places),
+                show(paper["overhead_ms"][phase]),
+            )
+            for phase in PHASES
+        ]
+        rows += [
+            (
+                f"transmission {phase}",
+                *(show(it["transmission"][phase].get("mean_ms")) for it in places),
+                show(paper["transmission_ms"]) if phase == "c2c" else "",
+            )
+            for phase in PHASES
+        ]
+        rows += [
+            (
+                f"packets/s {phase}",
+                *(show(it["packets_per_second"][phase], 1) for it in places),
+                show(paper["packets_per_second"][phase]),
+            )
+            for phase in PHASES
+        ]
+        found.append(Table(f"{name}: {home['refused']} refused", columns, rows))
+        used = [(process, show(share * 100, 1, " %")) for process, share in home["cpu"].items()]
+        used.append(("per delivery, µs", show(home["gateway_cpu_us_per_delivery"], 1)))
+        found.append(Table(f"{name}: CPU, of a core", ("process", "share"), used))
+        rooms = sorted({room for it in home["profile"].values() for room in it.get("rooms", {})})
+        shares = [
+            (room, *(show(it.get("rooms", {}).get(room)) for it in home["profile"].values()))
+            for room in rooms
+        ]
+        found.append(
+            Table(f"{name}: where gateways' CPU time goes", ("share", *columns[1:-2]), shares)
+        )
+    return found
