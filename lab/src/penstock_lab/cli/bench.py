@@ -9,7 +9,9 @@ import os
 import platform
 import sys
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from types import ModuleType
 from typing import Any
 
 import click
@@ -18,6 +20,7 @@ from rich.text import Text
 
 from penstock import __version__
 from penstock.cli.output import console, json_option, print_json, table
+from penstock.errors import UsageError, quote
 from penstock_lab.bench import BENCHMARKS
 
 PACKAGES = ("sqlalchemy", "cryptography", "pyspark", "uvloop", "paho-mqtt", "google-re2")
@@ -31,13 +34,22 @@ PACKAGES = ("sqlalchemy", "cryptography", "pyspark", "uvloop", "paho-mqtt", "goo
     type=click.Path(exists=True, dir_okay=False),
     help="The Adult records as CSV, to compare the loss of k-anonymity with published figures.",
 )
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="NAME",
+    help="Measure this of PART alone, where PART has parts of its own; can be repeated.",
+)
 @click.option("--large", is_flag=True, help="Also send ten million records through a view.")
 @json_option
-def command(part: str, quick: bool, data: str | None, large: bool, as_json: bool) -> None:
+def command(
+    part: str, quick: bool, data: str | None, only: tuple[str, ...], large: bool, as_json: bool
+) -> None:
     """Measure PART, or all parts, and print figures.
 
     Ratios are taken within one run, because machines are noisy. With --json each part is
-    one JSON object on one line: the figures, versions and the machine.
+    one JSON object on one line: the figures, versions and the machine. Some parts print
+    tables; what these leave out is in the JSON, too.
     """
     for name in BENCHMARKS if part == "all" else [part]:
         if not as_json:
@@ -45,7 +57,10 @@ def command(part: str, quick: bool, data: str | None, large: bool, as_json: bool
         module = importlib.import_module(f"penstock_lab.bench.{name}")
         started = time.monotonic()
         taken = inspect.signature(module.run).parameters
-        more = {"data": data, "large": large}
+        more: dict[str, Any] = {"data": data, "large": large}
+        if only:
+            _check_only(part, only, getattr(module, "PARTS", ()) if "only" in taken else ())
+            more["only"] = only
         figures = module.run(quick=quick, **{key: more[key] for key in more if key in taken})
         result = {
             "part": name,
@@ -59,7 +74,14 @@ def command(part: str, quick: bool, data: str | None, large: bool, as_json: bool
         if as_json:
             print_json(result)
         else:
-            _render(console(), result)
+            _render(console(), result, module)
+
+
+def _check_only(part: str, only: tuple[str, ...], known: Sequence[str]) -> None:
+    strange = [name for name in only if name not in known]
+    if strange:
+        fix = f"use some of {', '.join(known)}" if known else "leave out --only"
+        raise UsageError(f"{part} has no part {quote(strange[0])}", fix=fix)
 
 
 def versions() -> dict[str, str]:
@@ -85,9 +107,17 @@ def machine() -> dict[str, Any]:
     }
 
 
-def _render(target: Console, result: dict[str, Any]) -> None:
+def _render(target: Console, result: dict[str, Any], module: ModuleType) -> None:
+    figures = result["figures"]
+    for one in module.tables(figures) if hasattr(module, "tables") else ():
+        target.print(Text(one.title, style="bold"))
+        drawn = table(*one.columns)
+        for row in one.rows:
+            drawn.add_row(*map(Text, row))
+        target.print(drawn)
+    in_tables = getattr(module, "IN_TABLES", ())
     shown = table(result["part"], "")
-    for name, value in _flatten(result["figures"], ""):
+    for name, value in _flatten({k: v for k, v in figures.items() if k not in in_tables}, ""):
         shown.add_row(Text(name), Text(value))
     target.print(shown)
     target.print(f"{result['seconds']} s, {result['machine']['cores']} cores", style="dim")

@@ -8,6 +8,8 @@ Rules that hold here:
 - Each is one synchronous step: nothing comes between reading situations and acting on them.
 - What depends on situations, on the time, or on what is in a message is decided for each
   message. Only what depends on none of them is `lasting`.
+- A message that goes to many readers comes once for each, and they come close together: what
+  conditions see of the last few, payloads parsed, is kept. Each reader is decided on anew.
 - Where preferences exist, a message without a stamp is nobody's to read: nobody can tell
   whose preferences hold.
 - What would be denied by situations that are not known for the moment waits until they are
@@ -17,6 +19,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
@@ -40,6 +43,8 @@ from penstock.policy.authorizer import AccessRequest
 from penstock.policy.decision import Decision, Depends, Part
 
 _SAMPLE: Final = 64
+_RECENT: Final = 8
+_LONGEST: Final = 65_536
 _BY_POLICY: Final = frozenset({Part.POLICIES, Part.PREFERENCES, Part.EMERGENCIES})
 _UNENFORCEABLE: Final = "definitions"
 _DORMANT: Final = "dormant subscription"
@@ -100,6 +105,9 @@ class DeliveryCheck:
         self._place = place
         self._stamps = StampReader()
         self._count = 0
+        self._seen_at = -1
+        self._environment: Mapping[str, Any] = {}
+        self._recent: deque[tuple[tuple[Any, ...], Message]] = deque(maxlen=_RECENT)
 
     def decide(self, session: Session, packet: Publish) -> DeliveryDecision:
         """Decide on a delivery."""
@@ -183,17 +191,39 @@ class DeliveryCheck:
         """Return the message as conditions see it, the environment and the situations of now."""
         now = self._clock.now()
         self._detection.catch_up(now)
+        if now != self._seen_at:
+            self._seen_at, self._environment = now, make_environment(now, self._place)
         message = None
         if stamp.stamped or not self._rules.authorizer.access.has_preferences:
-            message = Message(
-                packet.topic,
-                packet.payload,
-                user=stamp.user,
-                client=stamp.client,
-                behalf=stamp.behalf,
-                rest=packet_fields(packet),
-            )
-        return message, make_environment(now, self._place), self._detection.board
+            message = self._make_message(packet, stamp)
+        return message, self._environment, self._detection.board
+
+    def _make_message(self, packet: Publish, stamp: Stamp) -> Message:
+        """Return the message as conditions see it: a recent one, where this is a copy of it."""
+        properties = packet.properties
+        # All that a condition can see of it: copies differ in the subscriptions alone.
+        wanted = (
+            packet.payload,
+            packet.topic,
+            packet.first,
+            properties.user,
+            properties.content_type,
+            stamp,
+        )
+        for key, message in self._recent:
+            if key == wanted:
+                return message
+        message = Message(
+            packet.topic,
+            packet.payload,
+            user=stamp.user,
+            client=stamp.client,
+            behalf=stamp.behalf,
+            rest=packet_fields(packet),
+        )
+        if len(packet.payload) <= _LONGEST:
+            self._recent.appendleft((wanted, message))
+        return message
 
     def _name_refusal(
         self, session: Session, packet: Publish, seen: _Seen, refused: Decision | None

@@ -9,6 +9,8 @@ Rules that hold here:
   with `override`, what an emergency policy grants needs no preference.
 - What is remembered is remembered by everything it depended on, situations included: there
   is nothing to forget when a situation changes. Time and payload are never remembered.
+- Brief conditions are evaluated each time: remembering what they say of each person and each
+  object would cost more, and displace what is worth it.
 - Only texts are remembered by, as 1 and true are the same key; in limited number and length,
   as others choose them.
 """
@@ -29,6 +31,7 @@ from penstock.policy.access.objects import Message, ObjectLayout
 from penstock.policy.access.rules import (
     Policy,
     Preference,
+    are_brief,
     depends_on,
     fields_of,
 )
@@ -234,7 +237,8 @@ class Plan:
         message_names = fields_of(expressions, "t")
         self._key_of_topic = "topic" in message_names
         self._publisher = "user" in message_names or "clientId" in message_names
-        self._remembers = not self.depends & VOLATILE
+        brief = not emergency and not preferences and are_brief(expressions)
+        self._remembers = not brief and not self.depends & VOLATILE
         self._own: dict[tuple[Any, ...], Decision | PartialDecision] = {}
         self._cache = cache
         self._denied = Decision(False, DEFAULT, self.depends)  # noqa: FBT003

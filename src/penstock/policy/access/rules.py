@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import reduce
+from itertools import islice
 from operator import attrgetter, or_
 from typing import Final, Generic, TypeVar
 
 from penstock.lang import Expression
-from penstock.lang.tree import find_references
+from penstock.lang.tree import Matches, Quantifier, find_references, walk
 from penstock.policy.access.emergencies import Emergency
 from penstock.policy.access.principals import Action
 from penstock.policy.decision import VOLATILE, Depends
@@ -33,6 +34,9 @@ _OF_FIELD: Final[Mapping[tuple[str, ...], Depends]] = {
     ("t", "user"): Depends.PUBLISHER,
     ("t", "clientId"): Depends.PUBLISHER,
 }
+BRIEF: Final = 12
+"""Nodes of expressions: two comparisons of attributes, with room for a `!`."""
+_COSTLY: Final = (Matches, Quantifier)
 
 
 class Policy:
@@ -79,6 +83,12 @@ def _depends_on_path(path: tuple[str, ...]) -> Depends:
     if not fields and root != "s":
         return VOLATILE  # the whole of a root: anything may be in it
     return _OF_FIELD.get(path[:2], _OF_ROOT[root])
+
+
+def are_brief(expressions: Iterable[Expression]) -> bool:
+    """Tell whether to evaluate all of these costs no more than to look up what they said."""
+    nodes = list(islice((node for it in expressions for node in walk(it.tree)), BRIEF + 1))
+    return len(nodes) <= BRIEF and not any(isinstance(it, _COSTLY) for it in nodes)
 
 
 def fields_of(expressions: Iterable[Expression], root: str) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from penstock.policy.access.engine import AccessEngine
 from penstock.policy.access.objects import Message
 from penstock.policy.access.plans import KEY_LIMIT, Enforcement
 from penstock.policy.access.principals import Directory, KnownAttributes
-from penstock.policy.access.rules import Policy, Preference, depends_on
+from penstock.policy.access.rules import Policy, Preference, are_brief, depends_on
 from penstock.policy.decision import Depends
 
 SCOPE = build_scope(
@@ -131,8 +131,33 @@ def test_attributes_are_told_apart_whatever_their_names() -> None:
         assert decision.depends == Depends.OBJECT
 
 
+@pytest.mark.parametrize(
+    ("when", "brief"),
+    [
+        ("o.patientId == s.uid", True),
+        ("o.patientId == s.uid && e.ward == s.uid", True),
+        ("o.patientId == s.uid && (e.ward == s.uid || o.patientId == e.ward)", False),
+        ('o.patientId.matches("a")', False),
+        ("[o.patientId].exists(x, x == s.uid)", False),
+    ],
+)
+def test_what_costs_little_is_not_remembered(when: str, *, brief: bool) -> None:
+    condition = compile_expression(when, SCOPE, BOOL)
+    assert are_brief([condition]) is brief
+    access = make_access(make_rule(when))
+    principal = access.principal("ann", None)
+    for patient in ("ann", "bob", "ann"):
+        message = Message("a", about={"patientId": patient})
+        e = {"ward": "ann"}
+        found = condition.evaluate(s={"uid": "ann"}, o={"patientId": patient}, e=e, t={})
+        allowed = access.decide("read", principal, message, e, NO_SITUATIONS).allowed
+        assert allowed is (found.value is True)
+    assert access._cache.count == (0 if brief else 2)
+
+
 def test_what_is_remembered_is_bounded() -> None:
-    access = make_access(make_rule("o.patientId == s.uid"))
+    # Long enough that it is worth remembering.
+    access = make_access(make_rule("o.patientId == s.uid || s.uid == o.patientId || e.ward == ''"))
     access._cache.limit = 100
     principals = [access.principal(f"user-{number}", None) for number in range(10)]
     for number in range(250):

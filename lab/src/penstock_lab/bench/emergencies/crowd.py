@@ -2,7 +2,9 @@
 
 Rules that hold here:
 - One process holds all clients; each is a connection of its own, named as its user.
-- A message tells when it was due, so that whoever gets it knows how long it took.
+- A message tells when it was due, so that whoever gets it knows how long it took. No two are
+  due at the same moment: it names them, too.
+- Of each group every gateway has an equal share.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any, Final
@@ -89,11 +91,19 @@ class Client:
 
     name: str
     writer: asyncio.StreamWriter
-    trips: list[float] = field(default_factory=list)
+    place: int = 0
+    """Which of the gateways it is connected to."""
+    arrivals: list[tuple[float, float]] = field(default_factory=list)
+    """When messages were due, and when they were here."""
     acknowledged: list[float] = field(default_factory=list)
     due: dict[int, float] = field(default_factory=dict)
     room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(FLOOD_WINDOW))
     number: int = 0
+
+    @property
+    def trips(self) -> list[float]:
+        """How long messages took."""
+        return [arrived - due for due, arrived in self.arrivals]
 
     def publish(self, topic: str, payload: dict[str, Any], due: float) -> None:
         """Send a message with QoS 1 that tells when it was due."""
@@ -106,12 +116,17 @@ class Client:
 class Crowd:
     """All clients of a home."""
 
-    def __init__(self, port: int, factor: int) -> None:
-        self._port = port
+    def __init__(self, ports: Sequence[int], factor: int, broker_port: int = 0) -> None:
+        self._ports = ports
+        self._broker_port = broker_port
         self._factor = factor
         self._draw = random.Random(factor)
         self._tasks: list[asyncio.Task[None]] = []
         self.clients: dict[str, Client] = {}
+        self.sent: dict[float, int] = {}
+        """Through which gateway a message was published, by when it was due."""
+        self.observer: Client | None = None
+        """Who sees at the broker itself what has got there."""
         self.refused = 0
         self.patients = PEOPLE["patient"] * factor
 
@@ -120,6 +135,10 @@ class Crowd:
         names = [f"sensor-{number}" for number in range(self.patients)]
         for name in [*names, *(f"room-{number}" for number in range(MONITORS))]:
             await self._connect(name, ())
+
+    async def observe(self) -> None:
+        """Let somebody at the broker see all messages, before anybody else does."""
+        self.observer = await self._connect("observer", ("#",), self._broker_port)
 
     async def connect_readers(self) -> None:
         """Connect and subscribe all who read."""
@@ -162,6 +181,7 @@ class Crowd:
             due = began + number / rate
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
             client, topic, payload = self.message()
+            self.sent[due] = client.place
             client.publish(topic, payload, due)
 
     async def warm_up(self) -> None:
@@ -207,14 +227,17 @@ class Crowd:
 
     def forget(self) -> None:
         """Begin to note times anew."""
+        self.sent.clear()
         for client in self.clients.values():
-            client.trips.clear()
+            client.arrivals.clear()
             client.acknowledged.clear()
 
-    async def _connect(self, name: str, filters: Iterable[str]) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+    async def _connect(self, name: str, filters: Iterable[str], port: int = 0) -> Client:
+        number = name.rpartition("-")[2]
+        place = int(number) % len(self._ports) if number.isdecimal() else 0
+        reader, writer = await asyncio.open_connection("127.0.0.1", port or self._ports[place])
         writer.write(Connect(name, username=name, password=b"x", keep_alive=600).encode(V5))
-        client = self.clients[name] = Client(name, writer)
+        client = self.clients[name] = Client(name, writer, place)
         packets = Reader(Sender.SERVER, version=V5)
         await _until(reader, packets, Connack)
         wanted = tuple(RequestedSubscription(it, 0) for it in filters)
@@ -222,6 +245,7 @@ class Crowd:
             writer.write(Subscribe(1, wanted).encode(V5))
             await _until(reader, packets, Suback)
         self._tasks.append(asyncio.create_task(self._listen(client, reader, packets)))
+        return client
 
     async def _listen(self, client: Client, reader: asyncio.StreamReader, packets: Reader) -> None:
         while data := await reader.read(65_536):
@@ -234,7 +258,7 @@ class Crowd:
                         client.acknowledged.append(now - client.due.pop(packet.packet_id, now))
                         client.room.release()
                     elif isinstance(packet, Publish) and b'"due"' in packet.payload:
-                        client.trips.append(now - json.loads(packet.payload)["due"])
+                        client.arrivals.append((json.loads(packet.payload)["due"], now))
 
 
 async def _until(reader: asyncio.StreamReader, packets: Reader, kind: type) -> None:

@@ -26,23 +26,16 @@ Method:
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import signal
-import sys
 import tempfile
-from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
-from penstock.components import MosquittoServer, processes
-from penstock.model.document import Document
-from penstock.store.database import Database
-from penstock.store.definitions.checked import CheckedDefinitions
-from penstock.store.definitions.history import Definitions
+from penstock.components import MosquittoServer
 from penstock_lab.bench.emergencies.crowd import Crowd, population
 from penstock_lab.bench.emergencies.goals import at_least, at_most
+from penstock_lab.bench.emergencies.phases import spread
+from penstock_lab.bench.emergencies.timed_process import TimedGateway, store_definitions
 from penstock_lab.bench.load.generator import raise_descriptor_limit
 
 SETUPS: Final = {"target": 1, "extreme": 5}
@@ -54,65 +47,12 @@ PACKETS: Final = 5000
 GROWTH: Final = 1.3
 
 
-class TimedGateway:
-    """The gateway of `timed_gateway`, for as long as the `with` block lasts."""
-
-    def __init__(self, folder: Path, broker_port: int, documents: Iterable[Document]) -> None:
-        self.port = processes.free_port()
-        self._folder = folder
-        self._report = folder / "report.json"
-        folder.mkdir(parents=True, exist_ok=True)
-        url = f"sqlite:///{folder / 'penstock.db'}"
-        with Database.open(url) as database:
-            checked = CheckedDefinitions(Definitions(database))
-            checked.apply(list(documents), actor="bench", reason="rules of a measurement")
-        settings = {
-            "data": str(folder),
-            "log": {"level": "warning"},
-            "monitor": {"enabled": False},
-            "store": {"url": url},
-            "broker": {"mode": "external", "host": "127.0.0.1", "port": broker_port},
-            "gateway": {
-                "listeners": {"mqtt": {"port": self.port}},
-                "authentication": {"relay": True},
-                "limits": {"connect_timeout": "60s"},
-            },
-        }
-        (folder / "penstock.yaml").write_text(json.dumps(settings))
-
-    def __enter__(self) -> Self:
-        module = "penstock_lab.bench.emergencies.timed_gateway"
-        self._process = processes.start(
-            [sys.executable, "-m", module, str(self._folder / "penstock.yaml"), str(self._report)],
-            log=self._folder / "gateway.log",
-            ready=lambda: processes.accepts(self.port),
-        )
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        processes.stop(self._process)
-
-    async def begin(self) -> None:
-        """Let the gateway forget what it noted; return when it has."""
-        os.kill(self._process.pid, signal.SIGUSR1)
-        await self.report()
-
-    async def report(self) -> dict[str, Any]:
-        """Return what the gateway noted since `begin`."""
-        self._report.unlink(missing_ok=True)
-        os.kill(self._process.pid, signal.SIGUSR2)
-        while not self._report.exists():  # noqa: ASYNC110 (another process writes it)
-            await asyncio.sleep(0.02)
-        found: dict[str, Any] = json.loads(self._report.read_text())
-        return found
-
-
 class Home:
     """One set-up: its gateway, its people, and what was found out."""
 
     def __init__(self, gateway: TimedGateway, factor: int) -> None:
         self.gateway = gateway
-        self.crowd = Crowd(gateway.port, factor)
+        self.crowd = Crowd([gateway.port], factor)
         self.found: dict[str, Any] = {}
 
     async def begin(self, flood: float) -> None:
@@ -140,8 +80,8 @@ class Home:
         report = await self.gateway.report()
         self.found |= {part: report[part] for part in ("publish", "delivery")}
         clients = self.crowd.clients.values()
-        self.found["transmission"] = _spread([it for one in clients for it in one.trips])
-        self.found["acknowledged"] = _spread([it for one in clients for it in one.acknowledged])
+        self.found["transmission"] = spread([it for one in clients for it in one.trips])
+        self.found["acknowledged"] = spread([it for one in clients for it in one.acknowledged])
         self.found["refused"] = self.crowd.refused
         if flood:
             self.found["flood"] = await self._flood(flood)
@@ -159,18 +99,6 @@ class Home:
             "refused": self.crowd.refused - refused,
             **report,
         }
-
-
-def _spread(times: list[float]) -> dict[str, float]:
-    ordered = sorted(times)
-    if not ordered:
-        return {"count": 0}
-    return {
-        "count": len(ordered),
-        "mean_ms": round(sum(ordered) / len(ordered) * 1e3, 2),
-        "median_ms": round(ordered[len(ordered) // 2] * 1e3, 2),
-        "p99_ms": round(ordered[int(0.99 * (len(ordered) - 1))] * 1e3, 2),
-    }
 
 
 async def _measure(gateways: dict[str, TimedGateway], seconds: float) -> dict[str, Any]:
@@ -201,7 +129,8 @@ def run(*, quick: bool = False) -> dict[str, Any]:
         for name, factor in SETUPS.items():
             place = Path(folder) / name
             broker = stack.enter_context(MosquittoServer(place / "broker"))
-            gateway = TimedGateway(place / "gateway", broker.port, population(factor))
+            store_definitions(place, population(factor))
+            gateway = TimedGateway(place / "gateway", broker.port, place)
             gateways[name] = stack.enter_context(gateway)
         found = asyncio.run(_measure(gateways, 6.0 if quick else 24.0))
     growth = {

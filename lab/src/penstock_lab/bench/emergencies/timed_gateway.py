@@ -3,9 +3,11 @@
     python -m penstock_lab.bench.emergencies.timed_gateway CONFIGURATION REPORT
 
 Rules that hold here:
-- It is the gateway that an operator runs, with two stopwatches: around what happens to a
-  publication (prepare, decide, commit, transition) and around what is decided on a delivery.
-- At SIGUSR1 it forgets what it noted; at SIGUSR2 it writes the report; at SIGTERM it ends.
+- It is the gateway that an operator runs, with three stopwatches: around what happens to a
+  publication (prepare, decide, commit, transition), around what is decided on a delivery, and
+  from the moment that a publication is looked at until it may go on, other gateways included.
+- At SIGUSR1 it forgets what it noted; at SIGUSR2 it writes the report; at SIGHUP it begins or
+  ends to look where its CPU time goes; at SIGTERM it ends.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import signal
 import sys
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from penstock.config import load
 from penstock.gateway.authorization.delivery_check import DeliveryCheck
 from penstock.gateway.authorization.publication_check import PublicationCheck
 from penstock.gateway.service.process import run_until_told
+from penstock_lab.bench.cpu_profile import CpuProfile
 
 
 class Stopwatch:
@@ -50,6 +53,26 @@ class Stopwatch:
 
         return timed
 
+    def until_settled(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function with the watch running until what it returns is there."""
+        clock = time.perf_counter_ns
+
+        async def settle(pending: Awaitable[Any], started: int) -> Any:
+            try:
+                return await pending
+            finally:
+                self.times.append(clock() - started)
+
+        def timed(*given: Any, **named: Any) -> Any:
+            started = clock()
+            found = function(*given, **named)
+            if isinstance(found, Awaitable):
+                return settle(found, started)
+            self.times.append(clock() - started)
+            return found
+
+        return timed
+
     def forget(self) -> None:
         """Begin anew."""
         del self.times[:], self.worked[:]
@@ -60,6 +83,8 @@ class Stopwatch:
             return {"count": 0}
         found: dict[str, float] = {"count": len(self.times)}
         for label, noted in (("", self.times), ("cpu_", self.worked)):
+            if not noted:
+                continue
             ordered = sorted(noted)
             found |= {
                 f"{label}mean_us": round(sum(ordered) / len(ordered) / 1e3, 1),
@@ -71,9 +96,10 @@ class Stopwatch:
 
 def main(configuration: Path, report: Path) -> None:
     """Run the gateway until it is told to end; write reports when it is asked."""
-    publish, deliver = Stopwatch(), Stopwatch()
-    PublicationCheck.publish = publish.around(  # type: ignore[method-assign]
-        PublicationCheck.publish
+    publish, deliver, settle = Stopwatch(), Stopwatch(), Stopwatch()
+    profile = CpuProfile()
+    PublicationCheck.publish = settle.until_settled(  # type: ignore[method-assign]
+        publish.around(PublicationCheck.publish)
     )
     DeliveryCheck.decide = deliver.around(DeliveryCheck.decide)  # type: ignore[method-assign]
     started = time.perf_counter()
@@ -84,12 +110,14 @@ def main(configuration: Path, report: Path) -> None:
 
         def forget() -> None:
             nonlocal started, cpu
-            publish.forget()
-            deliver.forget()
+            for watch in (publish, deliver, settle):
+                watch.forget()
             started, cpu = time.perf_counter(), time.process_time()
 
-        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, forget)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, write)
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGUSR1, forget)
+        loop.add_signal_handler(signal.SIGUSR2, write)
+        loop.add_signal_handler(signal.SIGHUP, profile.toggle)
         await run_until_told(load(configuration, {}))
 
     def write() -> None:
@@ -97,9 +125,12 @@ def main(configuration: Path, report: Path) -> None:
         found = {
             "publish": publish.report(),
             "delivery": deliver.report(),
+            "settled": settle.report(),
             "seconds": round(seconds, 2),
             "cpu_share": round((time.process_time() - cpu) / seconds, 3),
         }
+        if profile.counts:
+            found["profile"] = profile.report()
         made = report.with_suffix(".part")
         made.write_text(json.dumps(found))
         made.rename(report)

@@ -70,6 +70,23 @@ FOP_FLAT = Rung(
     "filtering on publish, flat store",
     settings={**_UNCACHED, "use_tree_store": False},
 )
+_FLAT = {**_UNCACHED, "use_tree_store": False}
+_ON_SUBSCRIBE = FOS.settings
+_HYBRID = HYBRID.settings
+ALL_RUNGS = (
+    DIRECT,
+    NO_RULES,
+    FOS,
+    Rung("fos_tree", "filtering on subscribe, tree store", settings=_ON_SUBSCRIBE | _UNCACHED),
+    Rung("fos_flat", "filtering on subscribe, flat store", settings=_ON_SUBSCRIBE | _FLAT),
+    FOP_CACHED,
+    FOP_TREE,
+    FOP_FLAT,
+    HYBRID,
+    Rung("hybrid_tree", "hybrid, tree store", settings=_HYBRID | _UNCACHED),
+    Rung("hybrid_flat", "hybrid, flat store", settings=_HYBRID | _FLAT),
+)
+"""Each mode with a cached tree, a tree and a flat store; no mode filters with a cached flat one."""
 LADDER = (DIRECT, NO_RULES, FOS, FOP_CACHED, HYBRID, FOP_TREE, FOP_FLAT)
 LADDER_QOS_1 = (
     Rung("direct", DIRECT.about, gateway=False, rules=False, qos=1),

@@ -13,9 +13,10 @@ from typing import Any
 PARTS = ("reconcile", "copy", "latency")
 
 
-def run(*, quick: bool = False) -> dict[str, Any]:
-    """Measure all parts, one after another."""
+def run(*, quick: bool = False, only: tuple[str, ...] = PARTS) -> dict[str, Any]:
+    """Measure all parts, or some, one after another."""
     return {
         part: importlib.import_module(f"penstock_lab.bench.kafka.{part}").measure(quick=quick)
         for part in PARTS
+        if part in only
     }

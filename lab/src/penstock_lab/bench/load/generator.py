@@ -17,7 +17,7 @@ import json
 import resource
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock.components import processes
@@ -98,6 +98,18 @@ class LoadGenerator(processes.Server):
         """Find the round trip when `rate` messages per second are sent."""
         order = {"loop": "open", "rate": rate}
         return RoundTrips(**self._measure(order, seconds, warm_up, pids))
+
+    def subscribe(
+        self,
+        *,
+        filters: Sequence[str],
+        seconds: float,
+        warm_up: float = 0.5,
+        pids: Mapping[str, int] | None = None,
+    ) -> Throughput:
+        """Find how many subscriptions are answered: each client has one on its way."""
+        order = {"loop": "subscribe", "filters": list(filters)}
+        return Throughput(**self._measure(order, seconds, warm_up, pids))
 
     def _measure(
         self, order: dict[str, Any], seconds: float, warm_up: float, pids: Mapping[str, int] | None

@@ -35,6 +35,7 @@ class RoundTrips:
     median: float
     p99: float
     highest: float
+    mean: float
     late_p99: float
     """How late the generator itself sent, at the 99th percentile."""
     cpu: dict[str, float] = field(default_factory=dict)
@@ -83,6 +84,7 @@ class OpenLoop:
             median=percentile(trips, 0.5) * 1e3,
             p99=percentile(trips, 0.99) * 1e3,
             highest=trips[-1] * 1e3,
+            mean=sum(trips) / len(trips) * 1e3,
             late_p99=percentile(late, 0.99) * 1e3,
             cpu=cpu,
         )

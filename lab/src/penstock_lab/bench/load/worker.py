@@ -16,6 +16,7 @@ from penstock_lab.bench.load.closed import ClosedLoop
 from penstock_lab.bench.load.fleet import Fleet
 from penstock_lab.bench.load.open import OpenLoop
 from penstock_lab.bench.load.plan import LoadPlan
+from penstock_lab.bench.load.subscribing import SubscribeLoop
 from penstock_lab.bench.load.usage import UsageMeter
 
 
@@ -25,6 +26,8 @@ def obey(fleet: Fleet, order: dict[str, Any]) -> dict[str, Any]:
     times = {"seconds": order["seconds"], "warm_up": order["warm_up"], "meter": meter}
     if order["loop"] == "closed":
         return dataclasses.asdict(ClosedLoop(fleet, order["window"]).run(**times))
+    if order["loop"] == "subscribe":
+        return dataclasses.asdict(SubscribeLoop(fleet, order["filters"]).run(**times))
     return dataclasses.asdict(OpenLoop(fleet).run(rate=order["rate"], **times))
 
 
