@@ -7,7 +7,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from penstock.cep.algebra import Assignment, Operator
@@ -55,12 +55,19 @@ class CompiledPlan:
 
 @dataclass(frozen=True, slots=True)
 class CompiledScenario:
-    """A plan, and whom it is followed for; no subjects: everyone."""
+    """A plan, and whom it is followed for: those listed, or involved; otherwise everyone."""
 
     name: str
     plan: str
     attribute: str
     subjects: frozenset[str] | None = None
+    involves: Callable[[str], bool] | None = None
+
+    def concerns(self, subject: str) -> bool:
+        """Say whether it is followed for a subject."""
+        if self.subjects is not None:
+            return subject in self.subjects
+        return self.involves is None or self.involves(subject)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +90,6 @@ class Program:
     def has_situation(self, scenario: str, subject: str, situation: str | None) -> bool:
         """Say whether a subject of a scenario can be in a situation."""
         found = self.scenarios.get(scenario)
-        if found is None or (found.subjects is not None and subject not in found.subjects):
+        if found is None or not found.concerns(subject):
             return False
         return situation in self.plans[found.plan].situations

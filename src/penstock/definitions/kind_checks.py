@@ -45,7 +45,9 @@ class KindCheck:
 CHECKS: Final[Mapping[str, KindCheck]] = {
     "action": KindCheck(check_actions, frozenset({"event", "vocabulary"})),
     "attributes": KindCheck(check_attributes, frozenset({"vocabulary"})),
-    "emergency-policy": KindCheck(check_emergency_policies, frozenset({"plan", "scenario"})),
+    "emergency-policy": KindCheck(
+        check_emergency_policies, frozenset({"plan", "scenario", "vocabulary"})
+    ),
     "event": KindCheck(check_events, frozenset({"event", "vocabulary"})),
     "object": KindCheck(check_objects, frozenset({"vocabulary"})),
     "vocabulary": KindCheck(check_vocabularies),

@@ -58,12 +58,9 @@ class ScenarioInstance:
         step = self.steps.get((self.current.get(subject), event))  # type: ignore[arg-type]
         if step is None or type(subject) is not str:
             return None
-        if subject in self.held or not self._concerns(subject):
+        if subject in self.held or not self.scenario.concerns(subject):
             return None
         return subject, *step
-
-    def _concerns(self, subject: str) -> bool:
-        return self.subjects is None or subject in self.subjects
 
     def move(self, subject: str, target: str | None, at: int, hold: int = 0) -> Transition | None:
         """Put a subject into a situation, or end it; return what else ends for it."""
@@ -109,10 +106,12 @@ class ScenarioInstance:
                 f"plan {quote(self.plan.name)} has no situation {quote(situation)}",
                 fix=f"name one of {', '.join(self.plan.situations)}",
             )
-        if not self._concerns(subject):
+        if not self.scenario.concerns(subject):
+            fix = "add it to the scenario's subjects, or to its group"
+            if self.scenario.involves is not None:
+                fix = "let the scenario's subject_filter involve it in a case of its own"
             raise UsageError(
-                f"{quote(subject)} is no subject of scenario {quote(self.scenario.name)}",
-                fix="add it to the scenario's subjects, or to its group",
+                f"{quote(subject)} is no subject of scenario {quote(self.scenario.name)}", fix=fix
             )
         check_hold(situation, hold)
 
@@ -123,7 +122,7 @@ class ScenarioInstance:
     def load(self, state: Any, held: Any) -> None:
         """Take the situations back that the plan still has, for those it still concerns."""
         for subject, situation, since in state:
-            if situation in self.plan.situations and self._concerns(subject):
+            if situation in self.plan.situations and self.scenario.concerns(subject):
                 self.current[subject] = situation
                 self.since[subject] = since
                 if subject in held:

@@ -127,7 +127,7 @@ def history(
 @json_option
 def explain(scenario: str, subject: str, as_json: bool) -> None:
     """Say why SUBJECT is in its situation, and what that opens to whom."""
-    from penstock.definitions.emergency_grants import list_grants
+    from penstock.definitions.emergency_grants import list_grants, list_involved
 
     with open_desk() as desk:
         held, plan = desk.scenario(scenario)
@@ -138,6 +138,7 @@ def explain(scenario: str, subject: str, as_json: bool) -> None:
             list_grants(desk.definitions, scenario, subject, standing.situation) if standing else []
         )
         levels = _list_levels(desk)
+        involved = list_involved(desk.definitions, scenario, subject)
     situation = standing.situation if standing else None
     onward = [it for it in plan.evolutions if it.source == situation]
     data = {
@@ -148,6 +149,8 @@ def explain(scenario: str, subject: str, as_json: bool) -> None:
         "because": _transition_data(last) if last else None,
         "evolution": _find_evolution(plan, last),
         "next": [{"event": it.event, "to": it.target} for it in onward],
+        "subject_filter": held.subject_filter,
+        "involved": involved,
         "policies": [_grant_data(it) for it in grants],
         "trouble": trouble,
     }
@@ -171,6 +174,8 @@ def explain(scenario: str, subject: str, as_json: bool) -> None:
         if onward:
             ways = ", ".join(f"{it.event} → {it.target or NOTHING}" for it in onward)
             out.print(Text(f"from here: {ways}", "dim"))
+        if involved is not None:
+            out.print(Text(f"it involves {_tell_names(involved)}: {held.subject_filter}"))
         _render_grants(out, grants, situation)
         if trouble:
             out.print(Text(trouble, "yellow"))
@@ -263,6 +268,11 @@ def _find_evolution(plan: Plan, step: Transition | None) -> dict[str, Any] | Non
     return None
 
 
+def _tell_names(names: list[str]) -> str:
+    shown = ", ".join(names[:MOST_NAMES]) or "nobody now"
+    return shown if len(names) <= MOST_NAMES else f"{shown} and {len(names) - MOST_NAMES} more"
+
+
 def _render_grants(out: Console, grants: list[Grant], situation: str | None) -> None:
     if not grants:
         if situation:
@@ -270,11 +280,9 @@ def _render_grants(out: Console, grants: list[Grant], situation: str | None) -> 
         return
     shown = table("emergency policy", "opens", "to")
     for it in grants:
-        people = ", ".join(it.people[:MOST_NAMES]) or "nobody now"
+        people = _tell_names(it.people)
         if it.subject == "anyone" and it.people:
             people = f"anyone, such as {people}"
-        if len(it.people) > MOST_NAMES:
-            people += f" and {len(it.people) - MOST_NAMES} more"
         if it.undecided:
             people += f"; depends on the message for {len(it.undecided)} more"
         shown.add_row(Text(it.policy), Text(f"{it.action} {it.filter}"), Text(people))

@@ -17,6 +17,7 @@ from penstock.cep.scenarios.transitions import PLACE
 from penstock.definitions.checks.expressions import scope_of
 from penstock.definitions.events.operator_table import InvalidOperatorError, OperatorTable
 from penstock.definitions.events.patterns import IT, PatternCompiler
+from penstock.definitions.events.subjects import find_filter, find_subjects
 from penstock.errors import InvalidError, Problem, quote
 from penstock.lang import (
     BOOL,
@@ -278,7 +279,8 @@ def compile_program(definitions: Definitions) -> cep.Program:
                 definition.name,
                 definition.plan,
                 definition.attribute,
-                _subjects(definition, definitions),
+                find_subjects(definition, definitions),
+                find_filter(definition, definitions, compiler.scope),
             )
     return cep.Program(
         operators=tuple(compiler.table.operators),
@@ -298,21 +300,3 @@ def _plan(plan: kinds.Plan) -> cep.CompiledPlan:
             for it in plan.evolutions
         ),
     )
-
-
-def _subjects(scenario: kinds.Scenario, definitions: Definitions) -> frozenset[str] | None:
-    if scenario.subjects is not None:
-        return frozenset(scenario.subjects)
-    if scenario.group is None:
-        return None
-    found: set[str] = set()
-    waiting, seen = [scenario.group], {scenario.group}
-    while waiting:
-        group = definitions.get(Key("group", waiting.pop()))
-        if isinstance(group, kinds.Group):
-            users = (member for member in group.members if member.startswith("user:"))
-            found.update(member.removeprefix("user:") for member in users)
-            following = [name for name in group.includes if name not in seen]
-            waiting += following
-            seen.update(following)
-    return frozenset(found)

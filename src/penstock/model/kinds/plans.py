@@ -11,12 +11,13 @@ from penstock.model.definition import (
     NAME_LIMIT,
     Concern,
     Definition,
+    ExpressionText,
     Part,
     PlainName,
     Reference,
     register,
 )
-from penstock.model.kinds.events import Word
+from penstock.model.kinds.events import EXPRESSION_LIMIT, Word
 
 SITUATION_LIMIT: Final = 1000
 EVOLUTION_LIMIT: Final = 10_000
@@ -115,6 +116,17 @@ class Scenario(Definition):
     )
     group: Annotated[PlainName, Reference("group")] | None = Field(
         default=None, description="Follow it for the users of this group instead of a list."
+    )
+    subject_filter: (
+        Annotated[str, Field(max_length=EXPRESSION_LIMIT), ExpressionText("bool", "scenario")]
+        | None
+    ) = Field(
+        default=None,
+        description="Who is involved in the case of c.subject: an expression over s and c "
+        "(subject, scenario, plan), such as `s.uid == c.subject || c.subject in s.pSet`. "
+        "Emergency policies apply to these alone. Without `subjects` and `group` it also says "
+        "whom the scenario is followed for: who is involved in a case of their own. An error or "
+        "a missing attribute involves nobody. Left out: everybody is involved.",
     )
 
     @model_validator(mode="after")
