@@ -27,11 +27,13 @@ class CompiledAction:
 class CompiledEvolution:
     """A step between situations; None is inactive."""
 
-    event: str
+    event: str | None
     source: str | None
     target: str | None
     actions: tuple[str, ...] = ()
     priority: int = 0
+    after: int | None = None
+    """Without an event: after so many milliseconds in the source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,8 @@ class CompiledPlan:
         """Return the order of events of one moment: greatest priority, then as written."""
         ranks: dict[str, tuple[int, int]] = {}
         for index, evolution in enumerate(self.evolutions):
+            if evolution.event is None:
+                continue
             found = ranks.get(evolution.event)
             first = index if found is None else found[1]
             priority = -evolution.priority if found is None else min(found[0], -evolution.priority)

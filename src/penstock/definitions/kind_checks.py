@@ -48,7 +48,7 @@ CHECKS: Final[Mapping[str, KindCheck]] = {
     "emergency-policy": KindCheck(
         check_emergency_policies, frozenset({"plan", "scenario", "vocabulary"})
     ),
-    "event": KindCheck(check_events, frozenset({"event", "vocabulary"})),
+    "event": KindCheck(check_events, frozenset({"event", "vocabulary", "plan", "action"})),
     "object": KindCheck(check_objects, frozenset({"vocabulary"})),
     "vocabulary": KindCheck(check_vocabularies),
     "hierarchy": KindCheck(check_hierarchies),

@@ -43,7 +43,7 @@ from penstock.lang.types import (
     Scope,
     Type,
 )
-from penstock.lang.zones import is_zone
+from penstock.model.time_zones import is_zone
 
 
 class NodeChecker(ABC):

@@ -13,22 +13,12 @@ import re
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Final
-from zoneinfo import ZoneInfo, available_timezones
+from zoneinfo import ZoneInfo
 
 from penstock.lang.scalars import read_timestamp
 
 DATE: Final = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _DAY: Final = timedelta(days=1)
-
-
-@lru_cache(maxsize=1)
-def _names() -> frozenset[str]:
-    return frozenset(available_timezones())
-
-
-def is_zone(name: object) -> bool:
-    """Tell whether there is a time zone of this name."""
-    return isinstance(name, str) and name in _names()
 
 
 @lru_cache(maxsize=64)

@@ -7,7 +7,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from penstock.errors import UnavailableError, quote
 if TYPE_CHECKING:
     from penstock.definitions.emergency_grants import Grant
     from penstock.model.kinds import Plan
+    from penstock.model.kinds.plans import Evolution
     from penstock.store.detection.tables import Standing, Transition
 
 NOTHING = "⊥"
@@ -31,6 +32,7 @@ _CAUSES = {
     "detected": "detected",
     "manual": "by hand",
     "time": "the time is over that it was held for",
+    "duration": "its longest duration is over",
     "limit": "too many others are in a situation",
     "definitions": "its definition has changed",
 }
@@ -148,7 +150,7 @@ def explain(scenario: str, subject: str, as_json: bool) -> None:
         "situation": _standing_data(standing, levels) if standing else None,
         "because": _transition_data(last) if last else None,
         "evolution": _find_evolution(plan, last),
-        "next": [{"event": it.event, "to": it.target} for it in onward],
+        "next": [_onward_data(it, standing) for it in onward],
         "subject_filter": held.subject_filter,
         "involved": involved,
         "policies": [_grant_data(it) for it in grants],
@@ -172,7 +174,7 @@ def explain(scenario: str, subject: str, as_json: bool) -> None:
                 )
             )
         if onward:
-            ways = ", ".join(f"{it.event} → {it.target or NOTHING}" for it in onward)
+            ways = ", ".join(f"{it.cause} → {it.target or NOTHING}" for it in onward)
             out.print(Text(f"from here: {ways}", "dim"))
         if involved is not None:
             out.print(Text(f"it involves {_tell_names(involved)}: {held.subject_filter}"))
@@ -261,9 +263,20 @@ def _tell_cause(step: Transition) -> str:
     return _CAUSES[step.cause.value]
 
 
+def _onward_data(it: Evolution, standing: Standing | None) -> dict[str, Any]:
+    data: dict[str, Any] = {"event": it.event, "to": it.target}
+    if it.after is not None and standing is not None:
+        data["after"] = it.after // 1000
+        due = standing.since + timedelta(milliseconds=it.after)
+        data["at"] = None if standing.held_until else due.isoformat()
+    return data
+
+
 def _find_evolution(plan: Plan, step: Transition | None) -> dict[str, Any] | None:
+    if step is None or step.cause.value not in {"detected", "duration"}:
+        return None
     for number, it in enumerate(plan.evolutions):
-        if step and (it.source, it.event, it.target) == (step.source, step.event, step.target):
+        if (it.source, it.event, it.target) == (step.source, step.event, step.target):
             return {"number": number, "actions": list(it.actions), "priority": it.priority}
     return None
 

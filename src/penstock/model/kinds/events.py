@@ -93,7 +93,7 @@ class PacketSource(Part):
     when: Annotated[str, Field(max_length=EXPRESSION_LIMIT), ExpressionText("bool", "event")] = (
         Field(
             default="true",
-            description="The binding criterion, over t, s, o and e; missing counts as not satisfied.",
+            description="The binding criterion, over t, s, o and e; missing: not satisfied.",
         )
     )
     set: Settings = Field(description="The attributes: name and expression over t, s, o and e.")
