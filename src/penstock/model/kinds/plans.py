@@ -128,8 +128,8 @@ class Plan(Definition):
     def _check_rest(self) -> None:
         """Refuse evolutions by time alone that lead round in a circle: it would never rest."""
         onward = {it.source: it.target for it in self.evolutions if it.after is not None}
-        for start, at in onward.items():
-            seen = {start}
+        for start, target in onward.items():
+            at, seen = target, {start}
             while at in onward and at not in seen:
                 seen.add(at)
                 at = onward[at]
