@@ -128,7 +128,7 @@ def play(seed: int, *, awaited: bool) -> Model:
         if draw.random() < 0.02:
             at += DAY
             run.advance(at)
-        if draw.random() < 0.004:
+        if draw.random() < 0.005:
             run.answer_all(at)
             for word, payload, moment in draw_outbreak(draw, at):
                 run.publish(word, payload, moment)

@@ -93,9 +93,14 @@ NOTIFIES = {
 }
 
 
-def load_program(more: str = "") -> Program:
-    """Compile the definitions of the case study, and more."""
-    documents = [*read_paths([str(FOLDER)]).documents, *read_text(more).documents]
+def load_program(more: str = "", replace: tuple[str, str] | None = None) -> Program:
+    """Compile the definitions of the case study, and more, with one text in another's place."""
+    documents = read_paths([str(FOLDER)]).documents
+    if replace is not None:
+        texts = [part.read_text(encoding="utf-8") for part in sorted(FOLDER.glob("*.yaml"))]
+        assert any(replace[0] in text for text in texts)
+        documents = [it for text in texts for it in read_text(text.replace(*replace)).documents]
+    documents = [*documents, *read_text(more).documents]
     return compile_program(DefinitionSet.build(documents).definitions)
 
 
