@@ -145,7 +145,7 @@ class Simulation:
         program = carrier.engine.program
         for scenario in program.scenarios.values():
             for it in program.plans[scenario.plan].evolutions:
-                step = Step(scenario.name, it.source, it.event or "", it.target)
+                step = Step(scenario.name, it.source, it.event or "time", it.target)
                 self.tally.transitions[step] = 0
         self._relatives: dict[str, list[str]] = {}
         for relative, patient in house.people.relatives.items():
@@ -191,8 +191,9 @@ class Simulation:
         (self.tally.shown if shown else self.tally.hidden)[who] += 1
 
     def _note(self, transition: Transition) -> None:
-        if transition.event is not None:
-            step = Step(transition.scenario, transition.source, transition.event, transition.target)
+        if transition.evolution is not None:
+            event = transition.event or "time"
+            step = Step(transition.scenario, transition.source, event, transition.target)
             self.tally.transitions[step] += 1
 
     def _hear(self, publication: Publication, at: int) -> None:
