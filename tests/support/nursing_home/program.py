@@ -100,7 +100,9 @@ def load_program(more: str = "", replace: tuple[str, str] | None = None) -> Prog
         texts = [part.read_text(encoding="utf-8") for part in sorted(FOLDER.glob("*.yaml"))]
         assert any(replace[0] in text for text in texts)
         documents = [it for text in texts for it in read_text(text.replace(*replace)).documents]
-    documents = [*documents, *read_text(more).documents]
+    added = read_text(more).documents
+    instead = {it.key for it in added}
+    documents = [*(it for it in documents if it.key not in instead), *added]
     return compile_program(DefinitionSet.build(documents).definitions)
 
 

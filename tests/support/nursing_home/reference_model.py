@@ -203,6 +203,8 @@ class Model:
         """How often each evolution was: scenario, source, event."""
         self.told: Counter[tuple[str | None, str | None]] = Counter()
         """How many were told to be a close contact, by the step of whom they were close to."""
+        self.involved: dict[str, set[str]] = {}
+        """Whom a scenario is followed for; one that is not named, for everybody."""
         self._awaited = awaited
         self._leaving: list[tuple[int, str]] = []
 
@@ -283,6 +285,8 @@ class Model:
     ) -> None:
         source = patient.case[scenario]
         if (source, name) not in table:
+            return
+        if patient.pid not in self.involved.get(scenario, {patient.pid}):
             return
         target = patient.case[scenario] = table[source, name]
         self.transitions.append((scenario, patient.pid, source, target, self.now))
