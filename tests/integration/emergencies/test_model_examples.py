@@ -186,7 +186,8 @@ def measure(sensor: RawClient, name: str, **value: float) -> None:
 
     def is_taken() -> bool:
         # While detection takes definitions over, a possible event is refused.
-        return sensor.publish(topic, json.dumps(value).encode(), qos=1).reason < FAILURE
+        answer = sensor.publish(topic, json.dumps(value).encode(), qos=1)
+        return int(answer.reason) < FAILURE
 
     wait_until(is_taken)
 

@@ -162,7 +162,7 @@ class Round:
         self.scenarios = draw.choice(list(SCENARIOS))
         self.situations = draw.choice(list(SITUATIONS))
         self.exclusive = draw.choice(list(EXCLUSIVE))
-        self.cases = {
+        self.cases: dict[str, str | None] = {
             patient: draw.choice([None, *LEVELS])
             for patient in PATIENTS
             if patient in self.filter.followed
