@@ -195,6 +195,36 @@ def test_explain_says_why_and_what_it_opens_to_whom(run: Run) -> None:
     assert "NewSymptom → Suspected" in out
 
 
+FLOOR = """
+kind: vocabulary
+name: floors
+subject: {floor: int}
+---
+kind: scenario
+name: covid
+plan: covid-19
+attribute: pid
+subject_filter: s.floor == 1
+---
+kind: attributes
+name: user:patient-2
+values: {floor: 1}
+"""
+
+
+@pytest.mark.usefixtures("gateway")
+def test_nobody_is_put_into_a_case_that_does_not_involve_them(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "floor.yaml").write_text(FLOOR)
+    assert run("apply", "-f", "floor.yaml")[0] == 0
+    code, _, err = run(*START, *ANN)
+    assert code == 2
+    assert "let its subject_filter involve them" in err.replace("\n", " ")
+    other = tuple("patient-2" if it == "patient-1" else it for it in START)
+    run(*other, *ANN)
+    (asked,) = _json(run, "requests")
+    assert (asked["subject"], asked["state"]) == ("patient-2", "ready")
+
+
 LASTING = """
 kind: plan
 name: pulmonary-issues
