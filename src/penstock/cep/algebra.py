@@ -91,10 +91,13 @@ class WindowSpec:
 
     kind: Literal["last", "each", "count", "step", "all"]
     size: int = 0
+    zone: str = "UTC"
+    """Whose days periods of whole days are."""
 
     def __str__(self) -> str:
         """Return its part of an operator's text, which names saved state: it never changes."""
-        return f"Window(kind={self.kind!r}, size={self.size})"
+        zone = "" if self.zone == "UTC" else f", zone={self.zone!r}"
+        return f"Window(kind={self.kind!r}, size={self.size}{zone})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +186,8 @@ class Visits:
     place: str
     every: int
     within: int
+    zone: str = "UTC"
+    """Whose days visits are counted by."""
 
 
 @dataclass(frozen=True, slots=True)

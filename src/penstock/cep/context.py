@@ -33,6 +33,9 @@ Timer: TypeAlias = tuple[int, int, str, Key]
 NEVER: Final = 1 << 62
 HOLDS: Final = -1
 """Stands for the operator of timers of holds: of one moment they come first."""
+DURATIONS: Final = NEVER
+"""Stands for the operator of longest durations: of one moment they come last."""
+_SPARE: Final = 64
 
 
 class Row:
@@ -84,6 +87,10 @@ class EngineContext:
     _timers: list[Timer] = field(default_factory=list)
     _transition_timers: list[Timer] = field(default_factory=list)
     _holds: list[Timer] = field(default_factory=list)
+    # Timers of longest durations are cancelled in `_ends`; the first of the heap is never one
+    # of those, and those within are dropped when they are more than the others.
+    _durations: list[Timer] = field(default_factory=list)
+    _ends: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def row(self, at: int, values: Values) -> Row:
         """Return a new row."""
@@ -116,10 +123,31 @@ class EngineContext:
         heapify(self._holds)
         self.next_timer = self._find_next()
 
+    def schedule_end(self, at: int, case: tuple[str, str]) -> None:
+        """Set the timer of a situation's longest duration for a scenario and its subject."""
+        self._ends[case] = at
+        if len(self._durations) > 2 * len(self._ends) + _SPARE:
+            self._durations = [it for it in self._durations if self._ends.get(it[3]) == it[0]]
+            heapify(self._durations)
+        heappush(self._durations, (at, DURATIONS, repr(case), case))
+        self.next_timer = min(self.next_timer, at)
+
+    def cancel_end(self, case: tuple[str, str]) -> None:
+        """Cancel the timer of a longest duration, if there is one."""
+        if self._ends.pop(case, None) is not None:
+            self._drop_cancelled()
+            self.next_timer = self._find_next()
+
+    def _drop_cancelled(self) -> None:
+        timers = self._durations
+        while timers and self._ends.get(timers[0][3]) != timers[0][0]:
+            heappop(timers)
+
     @property
     def next_deadline(self) -> int:
         """When the next timer fires that may cause a transition."""
-        return min(_first(self._transition_timers), _first(self._holds))
+        first = min(_first(self._transition_timers), _first(self._holds))
+        return min(first, _first(self._durations))
 
     def _find_next(self) -> int:
         return min(_first(self._timers), self.next_deadline)
@@ -130,6 +158,10 @@ class EngineContext:
         for timers in (self._timers, self._transition_timers, self._holds):
             while timers and timers[0][0] <= at:
                 due.append(heappop(timers))
+        while self._durations and self._durations[0][0] <= at:
+            due.append(heappop(self._durations))
+            del self._ends[due[-1][3]]
+            self._drop_cancelled()
         self.next_timer = self._find_next()
         due.sort(key=itemgetter(0, 1, 2))
         return list(dict.fromkeys((index, key) for _, index, _, key in due))

@@ -24,7 +24,7 @@ from typing import Final
 from penstock.cep import state_codec, steps
 from penstock.cep.algebra import PacketEvents, RequestEvents
 from penstock.cep.contact_tracing.presence import Presence
-from penstock.cep.context import HOLDS, NEVER, EngineContext, EngineLimits, Row, Values
+from penstock.cep.context import DURATIONS, HOLDS, NEVER, EngineContext, EngineLimits, Row, Values
 from penstock.cep.event_binding import (
     INCOMPLETE,
     BoundEvent,
@@ -259,16 +259,21 @@ class Engine:
     def _fire(self, at: int, result: StepResult) -> None:
         """Wake the operators whose timers are due at one moment, in one pass."""
         self._context.now = max(at, self._context.now)
+        over: list[tuple[str, str]] = []
         for index, key in self._context.pop_due(at):
             if index == HOLDS:
                 scenario, subject = key
                 result.add_transition(self._instances.require(scenario).release(subject))
+            elif index == DURATIONS:
+                over.append(key)
             else:
                 self._nodes[index].woken.append(key)
         detected: list[DetectedEvent] = []
         self._network.propagate(detected)
         if detected:
             self._runner.follow(detected, None, result)
+        for scenario, subject in over:
+            self._runner.expire(self._instances.require(scenario), subject, result)
 
     def _accept(
         self, kind: PrimitiveType, values: Values, happened: int | None, own: str | None

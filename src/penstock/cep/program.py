@@ -7,7 +7,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from penstock.cep.algebra import Assignment, Operator
@@ -27,11 +27,13 @@ class CompiledAction:
 class CompiledEvolution:
     """A step between situations; None is inactive."""
 
-    event: str
+    event: str | None
     source: str | None
     target: str | None
     actions: tuple[str, ...] = ()
     priority: int = 0
+    after: int | None = None
+    """Without an event: after so many milliseconds in the source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,8 @@ class CompiledPlan:
         """Return the order of events of one moment: greatest priority, then as written."""
         ranks: dict[str, tuple[int, int]] = {}
         for index, evolution in enumerate(self.evolutions):
+            if evolution.event is None:
+                continue
             found = ranks.get(evolution.event)
             first = index if found is None else found[1]
             priority = -evolution.priority if found is None else min(found[0], -evolution.priority)
@@ -55,12 +59,19 @@ class CompiledPlan:
 
 @dataclass(frozen=True, slots=True)
 class CompiledScenario:
-    """A plan, and whom it is followed for; no subjects: everyone."""
+    """A plan, and whom it is followed for: those listed, or involved; otherwise everyone."""
 
     name: str
     plan: str
     attribute: str
     subjects: frozenset[str] | None = None
+    involves: Callable[[str], bool] | None = None
+
+    def concerns(self, subject: str) -> bool:
+        """Say whether it is followed for a subject."""
+        if self.subjects is not None:
+            return subject in self.subjects
+        return self.involves is None or self.involves(subject)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +94,6 @@ class Program:
     def has_situation(self, scenario: str, subject: str, situation: str | None) -> bool:
         """Say whether a subject of a scenario can be in a situation."""
         found = self.scenarios.get(scenario)
-        if found is None or (found.subjects is not None and subject not in found.subjects):
+        if found is None or not found.concerns(subject):
             return False
         return situation in self.plans[found.plan].situations

@@ -35,6 +35,8 @@ class TransitionCause(StrEnum):
     HAND = "manual"
     TIME = "time"
     """It was held by hand for a time that is over."""
+    DURATION = "duration"
+    """A situation has lasted for its longest duration."""
     LIMIT = "limit"
     """Too many others are in some situation."""
 
@@ -43,8 +45,8 @@ class TransitionCause(StrEnum):
 class Transition:
     """A scenario's step from one situation to another; None is inactive.
 
-    `event`, `values` and `evolution`, the number of the plan's evolution, are known where an
-    event brought it about.
+    `evolution` is the number of the plan's evolution, where it is one; `event` and `values` are
+    known where an event brought it about.
     """
 
     scenario: str

@@ -14,15 +14,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from penstock.definitions.set import DefinitionSet
-from penstock.lang import BOOL, STRING, RecordType, Scope, compile_expression
+from penstock.lang import BOOL, STRING, Expression, RecordType, Scope, compile_expression
 from penstock.model import kinds
 from penstock.model.definition import Definition
 from penstock.model.document import Key
-from penstock.policy.access.attribute_values import read_value
-from penstock.policy.access.emergencies import Emergency
+from penstock.policy.access.attribute_values import read_attributes
+from penstock.policy.access.emergencies import (
+    SCENARIO_CASE,
+    SITUATION_CASE,
+    Emergency,
+    ScenarioFilter,
+    filter_scope,
+)
 from penstock.policy.access.engine import AccessEngine
 from penstock.policy.access.plans import Enforcement
-from penstock.policy.access.principals import KnownAttributes, Membership
+from penstock.policy.access.principals import Membership
 from penstock.policy.access.roles import RoleGraph
 from penstock.policy.access.rules import Policy, Preference
 from penstock.policy.purposes.claims import Grant
@@ -62,7 +68,7 @@ class AccessDefinitions:
                 self.access.shape(key.name, definitions.get(kinds.ObjectShape, key.name))
             elif key.kind == "attributes":
                 held = definitions.get(kinds.Attributes, key.name)
-                known = compile_attributes(held, definitions.scope) if held else None
+                known = read_attributes(held, definitions.scope) if held else None
                 self.access.describe(key.name, known)
         return True
 
@@ -82,7 +88,9 @@ def name_rule(key: Key) -> str:
 
 
 def compile_rule(
-    definition: Definition, definitions: DefinitionSet, scenarios: Mapping[str, tuple[str, ...]]
+    definition: Definition,
+    definitions: DefinitionSet,
+    scenarios: Mapping[str, tuple[ScenarioFilter, ...]],
 ) -> Policy | Preference:
     """Compile a policy, an emergency policy or a preference."""
     scope = definitions.scope
@@ -108,29 +116,42 @@ def compile_rule(
 def compile_emergency(
     policy: kinds.EmergencyPolicy,
     definitions: DefinitionSet,
-    scenarios: Mapping[str, tuple[str, ...]],
+    scenarios: Mapping[str, tuple[ScenarioFilter, ...]],
 ) -> Emergency:
     """Compile when an emergency policy applies."""
     situations: frozenset[str] | None = frozenset(policy.situations) or None
     plan = definitions.get(kinds.Plan, policy.plan)
-    if policy.minimum_level is not None and plan is not None:
-        level = policy.minimum_level
-        situations = frozenset(it.id for it in plan.situations if it.level >= level)
+    levels = {it.id: it.level for it in plan.situations} if plan is not None else {}
+    if policy.minimum_level is not None:
+        lowest = policy.minimum_level
+        situations = frozenset(it for it, level in levels.items() if level >= lowest)
+    scope = definitions.scope
     return Emergency(
-        policy.scenarios or scenarios.get(policy.plan, ()),
+        tuple(
+            it
+            for it in scenarios.get(policy.plan, ())
+            if not policy.scenarios or it.name in policy.scenarios
+        ),
         situations,
-        compile_expression(policy.about, definitions.scope, STRING) if policy.about else None,
+        compile_expression(policy.about, scope, STRING) if policy.about else None,
         policy.exclusive,
+        levels,
+        _compile_filter(policy.scenario_filter, scope, SCENARIO_CASE),
+        _compile_filter(policy.situation_filter, scope, SITUATION_CASE),
     )
 
 
-def scenarios_by_plan(definitions: DefinitionSet) -> dict[str, tuple[str, ...]]:
+def _compile_filter(text: str | None, scope: Scope, case: RecordType) -> Expression | None:
+    return None if text is None else compile_expression(text, filter_scope(scope, case), BOOL)
+
+
+def scenarios_by_plan(definitions: DefinitionSet) -> dict[str, tuple[ScenarioFilter, ...]]:
     """Return the scenarios that follow each plan, in the order of their names."""
-    found: dict[str, list[str]] = {}
-    for it in definitions.definitions.values():
-        if isinstance(it, kinds.Scenario):
-            found.setdefault(it.plan, []).append(it.name)
-    return {plan: tuple(sorted(names)) for plan, names in found.items()}
+    found: dict[str, list[ScenarioFilter]] = {}
+    for _, it in sorted(definitions.of(kinds.Scenario).items()):
+        involves = _compile_filter(it.subject_filter, definitions.scope, SCENARIO_CASE)
+        found.setdefault(it.plan, []).append(ScenarioFilter(it.name, it.plan, involves))
+    return {plan: tuple(filters) for plan, filters in found.items()}
 
 
 def compile_settings(definitions: DefinitionSet) -> Enforcement:
@@ -144,19 +165,12 @@ def compile_settings(definitions: DefinitionSet) -> Enforcement:
             Emergency(
                 scenarios.get(item.plan, ()),
                 None,
-                compile_expression(item.about, definitions.scope, STRING),
+                compile_expression(item.about, definitions.scope, STRING) if item.about else None,
                 exclusive=True,
             )
             for item in enforcement.exclusive
         ),
     )
-
-
-def compile_attributes(attributes: kinds.Attributes, scope: Scope) -> KnownAttributes:
-    """Read attribute values by their types."""
-    declared = dict((scope.root("s") or RecordType(())).fields)
-    values = {name: read_value(value, declared[name]) for name, value in attributes.values.items()}
-    return KnownAttributes(values, attributes.on_behalf_of)
 
 
 def find_right(

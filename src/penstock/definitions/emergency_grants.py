@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.definitions.access import name_rule
+from penstock.definitions.access import name_rule, scenarios_by_plan
 from penstock.definitions.authorizer import make_authorizer
 from penstock.definitions.set import DefinitionSet
 from penstock.model import kinds
@@ -51,7 +51,15 @@ def list_grants(
     }
     found = []
     for rule in access.emergency_policies():
-        if rule.emergency is None or rule.emergency.find(board, subject) is None:
+        emergency = rule.emergency
+        if emergency is None:
+            continue
+        involved = {
+            name: principal
+            for name, principal in principals.items()
+            if emergency.find(board, subject, principal.attributes) is not None
+        }
+        if not involved and emergency.find(board, subject, {}) is None:
             continue
         policy = policies[rule.name]
         grant = Grant(
@@ -64,7 +72,7 @@ def list_grants(
             policy.exclusive,
         )
         about = _suppose(policy, subject)
-        for name, principal in principals.items():
+        for name, principal in involved.items():
             if rule.subject not in principal.subjects:
                 continue
             outcome = rule.condition.function(principal.attributes, about, {}, {})
@@ -74,6 +82,22 @@ def list_grants(
                 grant.undecided.append(name)
         found.append(grant)
     return found
+
+
+def list_involved(definitions: DefinitionSet, scenario: str, subject: str) -> list[str] | None:
+    """Return the people whom a scenario involves in a case; None where it is everybody."""
+    chosen = definitions.of(kinds.Scenario)[scenario]
+    filters = scenarios_by_plan(definitions)[chosen.plan]
+    found = next(it for it in filters if it.name == scenario)
+    if found.involves is None:
+        return None
+    access = make_authorizer(definitions).access
+    case = found.case(subject)
+    return [
+        name
+        for name, who in sorted(_list_principals(definitions).items())
+        if found.involves.function(access.principal(*who).attributes, case) is True
+    ]
 
 
 def _suppose(policy: kinds.EmergencyPolicy, subject: str) -> dict[str, Any]:

@@ -45,8 +45,10 @@ class KindCheck:
 CHECKS: Final[Mapping[str, KindCheck]] = {
     "action": KindCheck(check_actions, frozenset({"event", "vocabulary"})),
     "attributes": KindCheck(check_attributes, frozenset({"vocabulary"})),
-    "emergency-policy": KindCheck(check_emergency_policies, frozenset({"plan", "scenario"})),
-    "event": KindCheck(check_events, frozenset({"event", "vocabulary"})),
+    "emergency-policy": KindCheck(
+        check_emergency_policies, frozenset({"plan", "scenario", "vocabulary"})
+    ),
+    "event": KindCheck(check_events, frozenset({"event", "vocabulary", "plan", "action"})),
     "object": KindCheck(check_objects, frozenset({"vocabulary"})),
     "vocabulary": KindCheck(check_vocabularies),
     "hierarchy": KindCheck(check_hierarchies),

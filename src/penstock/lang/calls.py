@@ -5,6 +5,7 @@ Rules that hold here:
   and `check` for the parts of a node. `checker` completes it.
 - `matches` and `duration` take literals: what they cost, and whether they are right,
   is known when the expression is compiled.
+- A time zone is a constant, too, and one that exists.
 - `exists` and `all` bind a variable for their body only; it never hides another name.
 """
 
@@ -23,6 +24,7 @@ from penstock.lang.operations import (
     SAME,
     SPECIAL_FUNCTIONS,
     SPECIAL_METHODS,
+    ZONED,
     Overload,
     find_overload,
 )
@@ -41,6 +43,7 @@ from penstock.lang.types import (
     Scope,
     Type,
 )
+from penstock.model.time_zones import is_zone
 
 
 class NodeChecker(ABC):
@@ -152,6 +155,8 @@ def _check_overloads(
     kinds = [argument.type for argument in arguments]
     overload = find_overload(overloads, kinds)
     if overload is not None:
+        if overload.operation in ZONED and not _check_zone(checker, arguments[-1]):
+            return None
         return checker.apply(node.span, overload, arguments)
     method = node.target is not None
     shown = ", ".join(map(str, kinds[1:] if method else kinds))
@@ -159,6 +164,16 @@ def _check_overloads(
     ways = " or ".join(_describe(node.name, overload, method=method) for overload in overloads)
     checker.fault(node.name_span, f"{node.name}{on} does not take ({shown})", f"it is {ways}")
     return None
+
+
+def _check_zone(checker: NodeChecker, zone: tree.Node) -> bool:
+    if isinstance(zone, tree.Constant) and is_zone(zone.value):
+        return True
+    shown = f"{quote(zone.value)} is no time zone" if isinstance(zone, tree.Constant) else (
+        "a time zone is a literal"
+    )  # fmt: skip
+    checker.fault(zone.span, shown, 'name one of the IANA database, such as "Europe/Rome"')
+    return False
 
 
 def _describe(name: str, overload: Overload, *, method: bool) -> str:

@@ -92,6 +92,8 @@ class Checker(NodeChecker):
         return self._pick(operand, node.name, node.name_span, node.span)
 
     def _pick(self, operand: tree.Node, name: str, name_span: Span, span: Span) -> tree.Node | None:
+        if name == "zone" and self.scope.zone is not None and tree.find_path(operand) == ("e",):
+            return tree.Constant(span, STRING, self.scope.zone)
         if isinstance(operand.type, MapOf):
             key = tree.Constant(name_span, STRING, name)
             return tree.Entry(span, operand.type.value, operand, key)

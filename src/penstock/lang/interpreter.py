@@ -8,6 +8,7 @@ Rules that hold here:
 - Logic is three-valued: `false && missing` is false, `true || missing` is true,
   anything else with a missing part is missing. `exists` is such an `or` over the
   elements, `all` such an `and`, and `in` an `exists` of `==`.
+- A list is a set where each of its elements is a value; otherwise it is none.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, assert_never
 
-from penstock.lang import scalars, tree
+from penstock.lang import scalars, tree, zones
 from penstock.lang.limits import MAX_EXACT, MAX_INT, MAX_NUMERAL, MAX_STRING, MIN_INT
-from penstock.lang.operations import BINARY, FUNCTIONS, METHODS, UNARY
+from penstock.lang.operations import BINARY, FUNCTIONS, METHODS, SET_OPERATIONS, UNARY
 from penstock.lang.scalars import DOUBLE_PATTERN, INT_PATTERN
-from penstock.lang.types import ListOf, Type
+from penstock.lang.types import DOUBLE, ListOf, Type
 from penstock.lang.values import Evaluation, MissingError, conform, export
 
 
@@ -139,6 +140,26 @@ def _day_of_year(moment: datetime) -> int:
     return (moment - datetime(moment.year, 1, 1, tzinfo=UTC)) // timedelta(days=1) + 1
 
 
+def _date(moment: datetime, zone: str) -> int:
+    date = zones.read_date(moment, zone)
+    if date is None:
+        raise MissingError("is beyond the range of timestamp in that zone")
+    return date
+
+
+def _join_sets(operation: str, one: set[Any], other: set[Any]) -> Any:
+    match operation:
+        case "subset":
+            return all(element in other for element in one)
+        case "union":
+            found = [*one, *(element for element in other if element not in one)]
+        case "intersect":
+            found = [element for element in one if element in other]
+        case _:
+            found = [element for element in one if element not in other]
+    return sorted(found)
+
+
 def _count(**unit: int) -> Callable[[timedelta], int]:
     return lambda value: scalars.count_units(value, timedelta(**unit))
 
@@ -179,6 +200,8 @@ SEMANTICS: Final[Mapping[str, Callable[..., Any]]] = {
     "string_from_bool": lambda a: "true" if a else "false",
     "timestamp_from_string": lambda a: _moment(scalars.read_timestamp(a)),
     "timestamp_from_int": lambda a: _moment(scalars.from_seconds(a)),
+    "moment_in_zone": lambda a, b: _moment(zones.read_moment(a, b)),
+    "date_in_zone": _date,
     "contains": operator.contains,
     "starts_with": str.startswith,
     "ends_with": str.endswith,
@@ -250,6 +273,9 @@ class _Interpreter:
                 return conform(find_element(items, index), node.type)
             case tree.Apply(operation="in_list"):
                 return self._member(node)
+            case tree.Apply() if node.operation in SET_OPERATIONS:
+                one, other = (self._set(argument) for argument in node.arguments)
+                return _join_sets(node.operation, one, other)
             case tree.Apply():
                 arguments = [self.evaluate(argument) for argument in node.arguments]
                 return SEMANTICS[node.operation](*arguments)
@@ -289,6 +315,12 @@ class _Interpreter:
         item, items = self.evaluate(node.arguments[0]), self.evaluate(node.arguments[1])
         kind = _element_type(node.arguments[1].type)
         return _fold(lambda element: bool(conform(element, kind) == item), items, decisive=True)
+
+    def _set(self, node: tree.Node) -> set[Any]:
+        """Return the elements of a list, all of which are values; 0.0 stands for -0.0."""
+        kind = _element_type(node.type)
+        found = {conform(element, kind) for element in self.evaluate(node)}
+        return {element + 0.0 for element in found} if kind == DOUBLE else found
 
     def _quantify(self, node: tree.Quantifier) -> bool:
         items = self.evaluate(node.operand)

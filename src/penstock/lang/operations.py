@@ -142,6 +142,7 @@ FUNCTIONS: Final[dict[str, tuple[Overload, ...]]] = {
     ),
     "timestamp": (
         Overload((STRING,), TIMESTAMP, "timestamp_from_string"),
+        Overload((STRING, STRING), TIMESTAMP, "moment_in_zone"),
         Overload((INT,), TIMESTAMP, "timestamp_from_int"),
     ),
 }
@@ -160,6 +161,19 @@ TIME_PARTS: Final = (
 )
 DURATION_UNITS: Final = ("days", "hours", "minutes", "seconds", "milliseconds")
 
+# Of lists as sets: what they come to has each element once, in ascending order.
+SET_OPERATIONS: Final = frozenset({"subset", "intersect", "union", "minus"})
+# Of a constant time zone, which is the last argument.
+ZONED: Final = frozenset({"moment_in_zone", "date_in_zone"})
+
+
+def _of_sets(operation: str) -> tuple[Overload, ...]:
+    lists = [ListOf(kind) for kind in SCALARS.values()]
+    return tuple(
+        Overload((kind, kind), BOOL if operation == "subset" else kind, operation) for kind in lists
+    )
+
+
 METHODS: Final[dict[str, tuple[Overload, ...]]] = {
     "size": _SIZE,
     "contains": (Overload((STRING, STRING), BOOL, "contains"),),
@@ -169,6 +183,8 @@ METHODS: Final[dict[str, tuple[Overload, ...]]] = {
     "levels": (Overload((STRING,), ListOf(STRING), "levels"),),
     "level": (Overload((STRING, INT), STRING, "level"),),
     "includes": (Overload((STRING, STRING), BOOL, "includes"),),
+    **{name: _of_sets(name) for name in sorted(SET_OPERATIONS)},
+    "date": (Overload((TIMESTAMP, STRING), INT, "date_in_zone"),),
     **{part: (Overload((TIMESTAMP,), INT, part),) for part in TIME_PARTS},
     **{unit: (Overload((DURATION,), INT, unit),) for unit in DURATION_UNITS},
 }

@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple, assert_never
 
 from penstock.lang import runtime, tree
 from penstock.lang.limits import MAX_DURATION, MAX_INT, MIN_INT
+from penstock.lang.operations import SET_OPERATIONS
 from penstock.lang.types import BOOL, DOUBLE, DURATION, INT, STRING, TIMESTAMP, ListOf, Scalar, Type
 
 _BUILTINS: Final = {"type": type, "len": len, "str": str, "int": int, "float": float,
@@ -99,6 +100,8 @@ CALLED: Final = {
     "timestamp_from_string": "read_timestamp({0})",
     "timestamp_from_int": "from_seconds({0})",
     "level": "level({0}, {1})",
+    "moment_in_zone": "read_moment({0}, {1})",
+    "date_in_zone": "read_date({0}, {1})",
 }
 
 _CHECKS: Final = {
@@ -239,6 +242,8 @@ class _Writer:
                 return self.read(get, node.type, items, index)
             case tree.Apply(operation="in_list"):
                 return self._member(*node.arguments)
+            case tree.Apply() if node.operation in SET_OPERATIONS:
+                return self._set_operation(node)
             case tree.Apply():
                 return self._apply(node)
             case tree.Matches():
@@ -288,6 +293,15 @@ class _Writer:
         test = out_of_range.format(v=result.name)
         self.line(f"if {there}({test}): {result.name} = None")
         return _Operand(result.name, optional=True)
+
+    def _set_operation(self, node: tree.Apply) -> _Operand:
+        one, other = (self.write(argument) for argument in node.arguments)
+        kind = node.arguments[0].type
+        if not isinstance(kind, ListOf):
+            raise TypeError(f"the checker let {kind} pass as a list")
+        check = self.bind(runtime.find_check(kind.element))
+        call = f"{node.operation}({one.name}, {other.name}, {check})"
+        return self.assign(call, one, other)._replace(optional=True)
 
     def _member(self, item: tree.Node, items: tree.Node) -> _Operand:
         one = self.write(item)
@@ -368,5 +382,5 @@ def _field_path(node: tree.Node) -> tuple[str, ...] | None:
 
 def _is_made(node: tree.Node) -> bool:
     return isinstance(node, tree.MakeList) or (
-        isinstance(node, tree.Apply) and node.operation == "levels"
+        isinstance(node, tree.Apply) and node.operation in {"levels", *SET_OPERATIONS}
     )

@@ -33,6 +33,7 @@ from penstock.lang.scalars import (
 )
 from penstock.lang.types import ListOf, MapOf, RecordType, Type
 from penstock.lang.values import MissingError, TextList, conform, export
+from penstock.lang.zones import read_date, read_moment
 
 Check = Callable[[Any], Any]
 
@@ -160,6 +161,41 @@ def element(items: Any, index: int, check: Check) -> Any:
     return items[index] if 0 <= index < len(items) else None
 
 
+# Lists as sets
+
+
+def _as_set(items: Any, check: Check) -> frozenset[Any] | None:
+    if type(items) is TextList:
+        return items.members
+    found = frozenset(map(check, items))
+    return None if None in found else found
+
+
+def _sort_set(found: Iterable[Any]) -> list[Any]:
+    # Of doubles 0.0 is the one zero.
+    return [0.0 if type(it) is float and it == 0.0 else it for it in sorted(found)]
+
+
+def _subset(one: Any, other: Any, check: Check) -> bool | None:
+    left, right = _as_set(one, check), _as_set(other, check)
+    return None if left is None or right is None else left <= right
+
+
+def _intersect(one: Any, other: Any, check: Check) -> list[Any] | None:
+    left, right = _as_set(one, check), _as_set(other, check)
+    return None if left is None or right is None else _sort_set(left & right)
+
+
+def _union(one: Any, other: Any, check: Check) -> list[Any] | None:
+    left, right = _as_set(one, check), _as_set(other, check)
+    return None if left is None or right is None else _sort_set(left | right)
+
+
+def _minus(one: Any, other: Any, check: Check) -> list[Any] | None:
+    left, right = _as_set(one, check), _as_set(other, check)
+    return None if left is None or right is None else _sort_set(left - right)
+
+
 # Operations
 
 
@@ -249,6 +285,7 @@ _CALLED: Final = (
     *(_div_int, _mod_int, _add_string, _add_time, _sub_time, _mul_duration),
     *(_to_double, _int_from_double, _int_from_string, _int_from_timestamp, _double_from_string),
     *(_string_from_bool, read_timestamp, from_seconds, _day_of_year, _count_units),
+    *(_subset, _intersect, _union, _minus, read_moment, read_date),
 )
 NAMES: Final[Mapping[str, Any]] = {
     **{function.__name__.lstrip("_"): function for function in _CALLED},

@@ -15,8 +15,7 @@ Rules that hold here:
   is a number of microseconds, up to 10,000 years both ways. Beyond is no value.
 - The notation of a timestamp is RFC 3339 with capital T and Z, at most six decimals
   and an offset of at most 18 hours: what Spark and Python read alike.
-- Parts of a timestamp are parts of its UTC form. Zones with daylight saving are left
-  out: their rules differ between installations.
+- Parts of a timestamp are parts of its UTC form; days of a time zone are in `zones`.
 """
 
 from __future__ import annotations

@@ -219,6 +219,8 @@ class Scope:
     """The roots of an expression, in order, and the record each of them is."""
 
     roots: tuple[tuple[str, RecordType], ...]
+    zone: str | None = None
+    """What `e.zone` is, a constant; None: there is no such field."""
 
     def root(self, name: str) -> RecordType | None:
         """Return the record of a root, or None where there is no such root."""

@@ -20,7 +20,7 @@ import re
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -76,9 +76,14 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class ExpressionText:
-    """Marks a text that is an expression with a result of this type."""
+    """Marks a text that is an expression with a result of this type.
+
+    `over`: what it sees. A message with s, o, e and t; an event the same with `e.zone`; a case
+    the subject s and the case c: of a scenario, or in a situation.
+    """
 
     result: str = "bool"
+    over: Literal["message", "event", "scenario", "situation"] = "message"
 
 
 Marker = Reference | ExpressionText

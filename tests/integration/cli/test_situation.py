@@ -94,7 +94,7 @@ def _detect(database: Database) -> DetectionStore:
     store = DetectionStore(database, "test", seconds=300)
     store.acquire()
     steps = [
-        DetectedTransition(AT, "covid", "patient-1", None, "Suspected", "Symptom"),
+        DetectedTransition(AT, "covid", "patient-1", None, "Suspected", "NewSymptom"),
         DetectedTransition(
             AT + 60_000, "covid", "patient-1", "Suspected", "Symptomatic", "PositiveWithSymptoms"
         ),
@@ -161,7 +161,7 @@ def test_history_tells_times_and_causes(run: Run) -> None:
     steps = _json(run, "history", "--subject", "patient-1")
     assert [(it["from"], it["to"], it["event"], it["cause"]) for it in steps] == [
         ("Suspected", "Symptomatic", "PositiveWithSymptoms", "detected"),
-        (None, "Suspected", "Symptom", "detected"),
+        (None, "Suspected", "NewSymptom", "detected"),
     ]
     assert steps[1]["at"] == "2026-03-01T08:00:00+00:00"
     before = _json(run, "history", "--before", str(steps[0]["number"]))
@@ -192,7 +192,75 @@ def test_explain_says_why_and_what_it_opens_to_whom(run: Run) -> None:
     code, out, _ = run("situation", "explain", "covid", "patient-3")
     assert code == 0
     assert "patient-3 is in no situation" in out
-    assert "Symptom → Suspected" in out
+    assert "NewSymptom → Suspected" in out
+
+
+FLOOR = """
+kind: vocabulary
+name: floors
+subject: {floor: int}
+---
+kind: scenario
+name: covid
+plan: covid-19
+attribute: pid
+subject_filter: s.floor == 1
+---
+kind: attributes
+name: user:patient-2
+values: {floor: 1}
+"""
+
+
+@pytest.mark.usefixtures("gateway")
+def test_nobody_is_put_into_a_case_that_does_not_involve_them(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "floor.yaml").write_text(FLOOR)
+    assert run("apply", "-f", "floor.yaml")[0] == 0
+    code, _, err = run(*START, *ANN)
+    assert code == 2
+    assert "let its subject_filter involve them" in err.replace("\n", " ")
+    other = tuple("patient-2" if it == "patient-1" else it for it in START)
+    run(*other, *ANN)
+    (asked,) = _json(run, "requests")
+    assert (asked["subject"], asked["state"]) == ("patient-2", "ready")
+
+
+LASTING = """
+kind: plan
+name: pulmonary-issues
+situations: [{id: Dyspnea, level: 1}, {id: LowOxygenSaturation, level: 1}]
+evolutions:
+  - {event: Breathlessness, to: Dyspnea}
+  - {event: BelowThresholdO2, to: LowOxygenSaturation}
+  - {after: 36h, from: Dyspnea}
+"""
+
+
+def test_explain_tells_who_is_involved_and_when_it_ends_by_itself(
+    run: Run, gateway: DetectionStore, tmp_path: Path
+) -> None:
+    told = _json(run, "explain", "covid", "patient-1")
+    staff, kin = {"physician-1", "nurse-1", "specialist-1"}, {"patient-1", "relative-1"}
+    assert set(told["involved"]) == staff | kin
+    assert told["subject_filter"].startswith("s.uid == c.subject")
+    out = run("situation", "explain", "covid", "patient-1")[1]
+    assert "it involves nurse-1, patient-1, physician-1, relative-1, specialist-1:" in out
+    assert _json(run, "explain", "pulmonary", "patient-2")["involved"] is None
+    (tmp_path / "plan.yaml").write_text(LASTING)
+    assert run("apply", "-f", "plan.yaml")[0] == 0
+    (onward,) = _json(run, "explain", "pulmonary", "patient-2")["next"]
+    assert onward == {
+        "event": None,
+        "to": None,
+        "after": 129_600,
+        "at": "2026-03-02T20:01:01+00:00",
+    }
+    assert "from here: after 36h → ⊥" in run("situation", "explain", "pulmonary", "patient-2")[1]
+    over = DetectedTransition(
+        AT + 129_661_000, "pulmonary", "patient-2", "Dyspnea", None, None, Cause.DURATION
+    )
+    gateway.append(JournalBatch(2, b"", [over]))
+    assert "its longest duration is over" in run("situation", "history")[1]
 
 
 @pytest.mark.usefixtures("gateway")

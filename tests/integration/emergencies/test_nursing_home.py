@@ -60,6 +60,11 @@ def answer(client: RawClient, request: int, *, positive: bool) -> int:
     return int(client.publish("result", json.dumps(body).encode(), qos=1).reason)
 
 
+def situation(home: GatewayThread, scenario: str, patient: str) -> str | None:
+    board = home.gateway.emergencies.detection.board
+    return home.do(lambda: board.current(scenario, patient))
+
+
 def temperatures(client: RawClient, count: int = 0) -> list[float]:
     return [json.loads(it.payload)["temperature"] for it in client.messages(count)]
 
@@ -85,6 +90,42 @@ def test_a_case_from_the_first_symptom_to_the_negative_test(home: GatewayThread)
         assert answer(laboratory, request, positive=False) < FAILURE
         assert measure(sensor, 2, 37.0) < FAILURE
         assert temperatures(specialist) == []
+
+
+def test_a_normal_reading_after_a_negative_test_does_not_reopen_a_case(
+    home: GatewayThread,
+) -> None:
+    with (
+        login(home.port, "sensor-2") as sensor,
+        login(home.port, "laboratory") as laboratory,
+        login(home.port, "physician-1") as physician,
+    ):
+        physician.subscribe("warning", qos=1)
+        assert measure(sensor, 2, 38.5) < FAILURE
+        (warning,) = physician.messages(1)
+        time.sleep(1.1)  # the dates of tests are whole seconds
+        assert answer(laboratory, json.loads(warning.payload)["time"], positive=False) < FAILURE
+        assert measure(sensor, 2, 36.8) < FAILURE
+        assert physician.messages() == []  # the fever of before is in the window, and cleared
+        assert situation(home, "covid", "patient-2") is None
+        assert measure(sensor, 2, 38.2) < FAILURE
+        assert len(physician.messages(1)) == 1  # a symptom that is newer than the test
+        assert situation(home, "covid", "patient-2") == "Suspected"
+
+
+def test_a_result_that_says_a_date_only_counts(home: GatewayThread) -> None:
+    with (
+        login(home.port, "sensor-2") as sensor,
+        login(home.port, "laboratory") as laboratory,
+        login(home.port, "physician-1") as physician,
+    ):
+        physician.subscribe("warning", qos=1)
+        assert measure(sensor, 2, 38.5) < FAILURE
+        (warning,) = physician.messages(1)
+        body = {"pid": "patient-2", "result": True, "reqId": json.loads(warning.payload)["time"]}
+        body["testDate"] = datetime.now(UTC).strftime("%Y-%m-%d")
+        assert laboratory.publish("result", json.dumps(body).encode(), qos=1).reason < FAILURE
+        assert situation(home, "covid", "patient-2") == "Symptomatic"
 
 
 def test_preferences_hold_in_an_emergency_unless_it_overrides_them(home: GatewayThread) -> None:

@@ -60,7 +60,7 @@ def test_a_house_lives_through_a_gateway() -> None:
     assert told["warnings_answered"] >= told["messages"]["result"]
     for patient in ("patient-1", "patient-5"):
         assert [it[2:] for it in history if it[:2] == ("covid", patient)] == [
-            ("Symptom", "Suspected"),
+            ("NewSymptom", "Suspected"),
             ("PositiveWithSymptoms", "Symptomatic"),
         ]
     assert ("pulmonary", "patient-8", "Breathlessness", "Dyspnea") in history

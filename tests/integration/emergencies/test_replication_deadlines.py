@@ -115,6 +115,58 @@ def test_nobody_reads_on_while_who_detects_stands_still(
             client.close()
 
 
+BRIEF = """
+kind: plan
+name: alert
+situations: [{id: Alert, level: 1}]
+evolutions:
+  - {event: Peak, to: Alert}
+  - {event: High, to: Alert}
+  - {event: Calm, from: Alert}
+  - {event: "Off", from: Alert}
+  - {after: 4s, from: Alert}
+"""
+
+
+def test_a_longest_duration_ends_everywhere_though_nobody_detects(
+    broker: MosquittoServer, tmp_path: Path
+) -> None:
+    """The sensor is dead, and the leader stands still: the case is over all the same."""
+    with pair(tmp_path, broker) as (first, second):
+        epoch = second.gateway.rules.epoch
+        define(second.config, BRIEF)
+        wait_until(lambda: second.do(lambda: second.gateway.rules.epoch) != epoch)
+        sensor, doctor, nurse = (login(second.port, it) for it in ("sensor", "doctor", "nurse"))
+        for reader in (doctor, nurse):
+            reader.subscribe("ward/+/note", qos=1)
+        publish(sensor, "ward/brief/pulse", reading(120))
+        began = now()
+        note(sensor, "brief", began)
+        (seen,) = doctor.messages(1)
+        assert sent_at(seen) == began
+        first.send_signal(signal.SIGSTOP)
+        try:
+            wait_until(lambda: doubts(second))
+            passed = [began]
+            while now() < began + 4_500:
+                passed.append(now())
+                note(sensor, "brief", passed[-1])
+                time.sleep(0.02)
+            assert len(nurse.messages(len(passed))) == len(passed)
+            held = [sent_at(it) for it in doctor.messages()]
+        finally:
+            first.send_signal(signal.SIGCONT)
+        wait_until(lambda: "brief" in ends(second.config))
+        (over,) = ends(second.config)["brief"]
+        assert over <= began + 4_000
+        assert not [it for it in held if it >= over]
+        with open_situations(second.config) as situations:
+            (last,) = situations.history("alert", "brief", limit=1)
+        assert (last.cause.value, last.event) == ("duration", None)
+        for client in (sensor, doctor, nurse):
+            client.close()
+
+
 def test_a_write_waits_for_what_time_has_changed(broker: MosquittoServer, tmp_path: Path) -> None:
     """Decided at a gateway that does not detect: when it is known, and by what is known then."""
     with pair(tmp_path, broker, window="4s") as (first, second):

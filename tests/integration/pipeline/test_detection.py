@@ -15,7 +15,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -351,6 +351,113 @@ def test_every_operator_late_events_and_clocks_that_go_back(
     assert {it[0] for it in expected.publications} == {"tell", "cry"}
     dead = list(ViewFolder(tmp_path / "found").dead_letters())
     assert [it["offset"] for it in dead] == [1500, 1501]
+
+
+DAYS_OF_A_ZONE = """
+kind: vocabulary
+name: v
+object: {k: string}
+payload: {pid: string, day: string}
+subject: {uid: string, ward: int}
+---
+{kind: object, name: o, payload: {k: pid}}
+---
+kind: event
+name: A
+attributes: {k: string, date: int, until: timestamp}
+packet: {filters: [a], set: {k: o.k, date: e.time.date(e.zone),
+                             until: "timestamp(t.payload.day, e.zone)"}}
+---
+kind: event
+name: Often
+attributes: {k: string, n: int, first: int, last: int, until: timestamp}
+pattern: {aggregate: [{event: A}], by: [k], window: {each: 1d},
+          values: {n: count(), first: min(it.date), last: max(it.date), until: max(it.until)},
+          where: it.n >= 3}
+---
+kind: event
+name: Asked
+attributes: {k: string, at: int, situation: string}
+request: {set: {k: r.subject, at: r.at, situation: r.situation}, optional: [situation]}
+---
+kind: event
+name: Load
+description: Joins persons, and is brought about by their scenarios.
+attributes: {n: int}
+pattern: {aggregate: [{event: Asked}], window: {last: 5h}, values: {n: count()},
+          where: it.n >= 2, set: {n: it.n}}
+---
+{kind: action, name: tell, event: Asked, topic: "told/{k}",
+ payload: {when: it.at, now: it.situation}}
+---
+{kind: action, name: cry, event: Load, topic: load, payload: {n: it.n}}
+---
+kind: plan
+name: p
+zone: Pacific/Auckland
+situations: [{id: On, level: 1}, {id: Past, level: 2}]
+evolutions:
+  - {event: Often, to: On, actions: [tell]}
+  - {after: 6h, from: On, to: Past, actions: [tell, cry]}
+  - {after: 20h, from: Past, actions: [tell]}
+---
+kind: scenario
+name: s
+plan: p
+attribute: k
+subject_filter: s.ward == 1 || s.uid.endsWith("5")
+---
+{kind: attributes, name: "user:p0", values: {ward: 1}}
+---
+{kind: attributes, name: "user:p1", values: {ward: 1}}
+---
+{kind: attributes, name: "user:p2", values: {ward: 2}}
+"""
+DAY_STREAM = Document(
+    "stream",
+    "house",
+    {
+        "fields": [
+            {"name": "topic", "type": "string"},
+            {"name": "at", "type": "long"},
+            {"name": "pid", "type": "string"},
+            {"name": "day", "type": "string", "optional": True},
+        ],
+        "time": "at",
+    },
+)
+
+
+def test_days_of_a_zone_longest_durations_and_subject_filters(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The clocks of Auckland go back on 5 April 2026: one of the days has 25 hours."""
+    definitions = DefinitionSet.build([*read_text(DAYS_OF_A_ZONE).documents, DAY_STREAM])
+    draw = random.Random(13)
+    now = int(datetime(2026, 4, 1, tzinfo=UTC).timestamp() * 1000)
+    messages = []
+    for _ in range(600):
+        now += draw.choice([0, 60_000, 1_800_000, 3_000_000])
+        day = draw.choice(["2026-04-05", "2026-04-04", "2026-04-05T10:00:00Z", "soon", None])
+        messages.append(Message(now, "a", {"pid": f"p{draw.randrange(6)}", "day": day}))
+    end = now + 40 * 3_600_000
+    expected = _detect_in_line(definitions, messages, end, "k")
+    topic = Topic(tmp_path / "log")
+    _append(topic, messages)
+    runner = _runner(spark, definitions, 250, topic.folder, tmp_path / "found")
+    assert runner.plan.separation.results == {"Load"}
+    runner.open()
+    runner.catch_up()
+    runner.advance(end)
+    runner.close()
+    found = _read(tmp_path / "found")
+    assert found.transitions == expected.transitions
+    assert found.publications == expected.publications
+    assert found.events == expected.events
+    assert {subject for _, subject in expected.transitions} == {"p0", "p1", "p5"}
+    taken = {step[4] for steps in expected.transitions.values() for step in steps}
+    assert taken == {0, 1, 2}
+    assert {it[0] for it in expected.publications} == {"tell", "cry"}
 
 
 @pytest.mark.timeout(500)

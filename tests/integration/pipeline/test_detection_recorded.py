@@ -159,7 +159,7 @@ def test_spark_finds_in_the_recorded_stream_what_the_gateway_found(
             step = it["source"], it["target"], it["event"]
             found.setdefault((it["name"], it["subject"]), []).append(step)
     assert found == history
-    assert history["covid", "patient-1"] == [(None, "Suspected", "Symptom")]
+    assert history["covid", "patient-1"] == [(None, "Suspected", "NewSymptom")]
     assert history["covid", "patient-2"] == [(None, "Possible", "ContactNotice")]
     assert history["pulmonary", "patient-3"] == [
         (None, "Dyspnea", "Breathlessness"),

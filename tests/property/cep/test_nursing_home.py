@@ -4,7 +4,9 @@ Statement 1, that every packet is intercepted, is the gateway's: see
 `gateway/test_nursing_home_interception.py`. Each other one is checked after every packet: the
 events bound to a packet are exactly those of its types (2, 3), every complex event that occurs
 is detected with all that it says, and no other (4), the cases evolve in that order along one
-evolution each (5), and the situation that policies are chosen by is the model's (6).
+evolution each (5), and the situation that policies are chosen by is the model's (6). Whom cases
+are of, filters say, which are drawn; which policies follow from that is checked on the wire, in
+`gateway/test_nursing_home_selection.py`.
 
 All types of tables 3 and 4 are compared. Two of them do not occur by themselves: stays
 (VisitedRoom) and meetings (Contact) are looked up where somebody waits for them, and the case
@@ -27,6 +29,7 @@ from tests.support.nursing_home.program import (
     DAY,
     HOUR,
     NOTIFIES,
+    PATIENTS,
     PULMONARY,
     START,
     draw_message,
@@ -46,6 +49,36 @@ attributes: {pid: string}
 pattern: {latest: {event: Contact}, by: [pid], order: time, set: {pid: it.pid}}
 """
 PROGRAMS = {False: load_program(), True: load_program(MEETING)}
+# Whom a scenario is followed for: lines of its definition, and the patients they mean.
+FILTERS = {
+    "subjects: [patient-0, patient-4]": {"patient-0", "patient-4"},
+    "group: patient": {"patient-1", "patient-2", "patient-3"},
+    'subject_filter: s.uid in ["patient-0", "patient-4"]': {"patient-0", "patient-4"},
+    "subject_filter: '\"patient\" in s.groups'": {"patient-1", "patient-2", "patient-3"},
+    "subject_filter: c.subject in s.pSet": {"patient-0", "patient-1"},
+    # Who has no list is not involved: what is missing involves nobody.
+    "subject_filter: '!(\"patient-2\" in s.pSet)'": {"patient-1"},
+    'subject_filter: s.pSet.minus(["patient-1"]).subset(["patient-0", "patient-2"])': {
+        "patient-0",
+        "patient-1",
+    },
+    'subject_filter: s.uid == c.subject && c.scenario == "covid"': set(PATIENTS),
+}
+PEOPLE = """
+{kind: attributes, name: "user:patient-0", values: {pSet: [patient-0, patient-2]}}
+---
+{kind: attributes, name: "user:patient-1", values: {pSet: [patient-1]}}
+"""
+SCENARIO = """
+---
+kind: scenario
+name: {name}
+plan: {plan}
+attribute: pid
+{lines}
+"""
+FILTERED_RUNS = scaled(6)
+FILTERED_EVENTS = 1_000
 
 
 class Run:
@@ -118,17 +151,15 @@ def by_case(
     return sorted(transitions, key=lambda it: (it[0], it[1]))
 
 
-def play(seed: int, *, awaited: bool) -> Model:
+def play(draw: random.Random, run: Run, events: int = EVENTS) -> Model:
     """Draw a run, check it step by step, and return the model of all that has happened."""
-    draw = random.Random(seed)
-    run = Run(awaited=awaited)
     at = START
-    for _ in range(EVENTS):
+    for _ in range(events):
         at += draw.choice([0, 0, 1, 1000, 60_000, 1_200_000, HOUR, 4 * HOUR])
         if draw.random() < 0.02:
             at += DAY
             run.advance(at)
-        if draw.random() < 0.004:
+        if draw.random() < 0.005:
             run.answer_all(at)
             for word, payload, moment in draw_outbreak(draw, at):
                 run.publish(word, payload, moment)
@@ -148,7 +179,7 @@ def test_the_engine_does_what_the_full_history_says(awaited: bool) -> None:  # n
     taken: Counter[tuple[str, str | None, str]] = Counter()
     told: Counter[tuple[str | None, str | None]] = Counter()
     for seed in range(RUNS):
-        model = play(2 * seed + awaited, awaited=awaited)
+        model = play(random.Random(2 * seed + awaited), Run(awaited=awaited))
         taken += model.taken
         told += model.told
     # What no run comes to, none has checked.
@@ -158,3 +189,24 @@ def test_the_engine_does_what_the_full_history_says(awaited: bool) -> None:  # n
         for step in table
     }
     assert set(told) == NOTIFIES
+
+
+def test_cases_are_those_of_whom_the_scenarios_involve() -> None:
+    """With filters that are drawn, and lists and groups that stand for them."""
+    draw = random.Random(99)
+    for _ in range(FILTERED_RUNS):
+        chosen = {name: draw.choice(sorted(FILTERS)) for name in ("covid", "pulmonary")}
+        plans = {"covid": "covid-19", "pulmonary": "pulmonary-issues"}
+        scenarios = [
+            SCENARIO.format(name=name, plan=plans[name], lines=lines)
+            for name, lines in chosen.items()
+        ]
+        run = Run(awaited=False)
+        run.program = load_program(PEOPLE + "".join(scenarios))
+        run.engine = Engine(run.program)
+        run.model.involved = {name: FILTERS[lines] for name, lines in chosen.items()}
+        if "c.scenario" in chosen["pulmonary"]:
+            run.model.involved["pulmonary"] = set()
+        taken = play(draw, run, FILTERED_EVENTS).taken
+        followed = {scenario for scenario, *_ in taken}
+        assert followed == {name for name, who in run.model.involved.items() if who}

@@ -83,8 +83,9 @@ TEXTS = [
     "ΑΣ", "ǅ", "😀", "\U00010400", "\uffff", "\0", " ", "12", "-7", "007", "1.5", "1e3", "-1e999",
     "NaN", "1\n", "9223372036854775808", "true", "2026-03-01T08:30:15.123456Z",
     "2026-03-01T23:59:59+02:00", "0001-01-01T00:00:00Z", "0001-01-01T00:00:00+18:00",
-    "2026-02-30T00:00:00Z", "\u212a", "\u1e9e",
+    "2026-02-30T00:00:00Z", "\u212a", "\u1e9e", "2026-03-01", "2026-10-24", "9999-12-31",
 ]  # fmt: skip
+ZONES = ["UTC", "Europe/Rome", "America/Sao_Paulo", "Pacific/Apia", "Asia/Kathmandu"]
 PATTERNS = [
     "a",
     "^a",
@@ -252,8 +253,17 @@ class Expressions:
             return f"{self.draw(STRING, depth - 1)}.levels()"
         if path and roll < 0.8:
             return self.choice(kind, depth - 1)
+        if depth > 0 and roll < 0.93:
+            return self.combined(kind, self.random.choice(["union", "intersect", "minus"]), depth)
         items = [self.draw(kind.element, depth - 1) for _ in range(self.random.randint(1, 3))]
         return f"[{', '.join(items)}]"
+
+    def combined(self, kind: ListOf, operation: str, depth: int) -> str:
+        """Return what two lists come to as sets."""
+        one, other = self.draw(kind, depth - 1), self.draw(kind, depth - 1)
+        if self.random.random() < 0.2:
+            other = one  # equal sets are rare between random lists
+        return f"{one}.{operation}({other})"
 
     def _map(self, kind: MapOf, depth: int) -> str:
         path = self.path(kind)
@@ -360,6 +370,7 @@ _WAYS: dict[Scalar, list[_Way]] = {
         Expressions.quantified,
         Expressions.asked,
         Expressions.searched,
+        lambda it, depth: it.combined(ListOf(it.random.choice(SCALARS)), "subset", depth),
         lambda it, depth: f"!({it.draw(BOOL, depth)})",
         lambda it, depth: it.choice(BOOL, depth),
         lambda it, depth: it.taken(BOOL, depth),
@@ -384,6 +395,7 @@ _WAYS: dict[Scalar, list[_Way]] = {
         lambda it, depth: f"int({it.draw(TIMESTAMP, depth)})",
         lambda it, depth: f"{it.draw(TIMESTAMP, depth)}.{it.random.choice(TIME_PARTS)}()",
         lambda it, depth: f"{it.draw(DURATION, depth)}.{it.random.choice(DURATION_UNITS)}()",
+        lambda it, depth: f'{it.draw(TIMESTAMP, depth)}.date("{it.random.choice(ZONES)}")',
     ],
     DOUBLE: [
         lambda it, depth: it.arithmetic(DOUBLE, ["+", "-", "*", "/"], depth),
@@ -409,6 +421,7 @@ _WAYS: dict[Scalar, list[_Way]] = {
         lambda it, depth: f"({it.draw(TIMESTAMP, depth)} - {it.draw(DURATION, depth)})",
         lambda it, depth: f"timestamp({it.draw(INT, depth)})",
         lambda it, depth: f'timestamp({it.draw(STRING, depth)} + "")',
+        lambda it, depth: f'timestamp({it.draw(STRING, depth)}, "{it.random.choice(ZONES)}")',
         lambda it, depth: it.choice(TIMESTAMP, depth),
         lambda it, depth: it.taken(TIMESTAMP, depth),
     ],

@@ -48,7 +48,7 @@ Table: TypeAlias = dict[tuple[str | None, str], str | None]
 
 # Figure 5 and figure 2: (situation, event) → situation. None is inactive.
 COVID: Table = {
-    (None, "Symptom"): "Suspected",
+    (None, "NewSymptom"): "Suspected",
     (None, "ContactNotice"): "Possible",
     ("Suspected", "PositiveWithSymptoms"): "Symptomatic",
     ("Suspected", "PositiveWithoutSymptoms"): "Asymptomatic",
@@ -75,6 +75,7 @@ COVID_ORDER = [
     "Negative",
     "PositiveWithSymptoms",
     "PositiveWithoutSymptoms",
+    "NewSymptom",
     "Symptom",
     "NoSevereSymptom",
     "ContactNotice",
@@ -88,12 +89,20 @@ NOTIFIES = {
     ("Suspected", "Asymptomatic"),
     ("Possible", "Asymptomatic"),
     ("Possible", "Symptomatic"),
+    ("Symptomatic", "Asymptomatic"),
 }
 
 
-def load_program(more: str = "") -> Program:
-    """Compile the definitions of the case study, and more."""
-    documents = [*read_paths([str(FOLDER)]).documents, *read_text(more).documents]
+def load_program(more: str = "", replace: tuple[str, str] | None = None) -> Program:
+    """Compile the definitions of the case study, and more, with one text in another's place."""
+    documents = read_paths([str(FOLDER)]).documents
+    if replace is not None:
+        texts = [part.read_text(encoding="utf-8") for part in sorted(FOLDER.glob("*.yaml"))]
+        assert any(replace[0] in text for text in texts)
+        documents = [it for text in texts for it in read_text(text.replace(*replace)).documents]
+    added = read_text(more).documents
+    instead = {it.key for it in added}
+    documents = [*(it for it in documents if it.key not in instead), *added]
     return compile_program(DefinitionSet.build(documents).definitions)
 
 
@@ -136,7 +145,8 @@ def draw_message(
     else:
         request = draw.choice(known) if known and draw.random() < 0.5 else draw.randrange(20)
         tested = datetime(2027, 1, 1, tzinfo=UTC) + timedelta(hours=draw.randrange(2000))
-    payload = {"pid": pid, "testDate": tested.isoformat(), "reqId": request}
+    said = tested.date().isoformat() if draw.random() < 0.2 else tested.isoformat()
+    payload = {"pid": pid, "testDate": said, "reqId": request}
     return word, payload | ({"result": draw.random() < 0.5} if word == "result" else {})
 
 
@@ -149,7 +159,7 @@ def draw_gathering(
     rooms. Some samples are missing, some people move or come late; some stay over midnight.
     """
     if draw.random() < 0.3:
-        start += DAY - start % DAY - draw.choice([901, 600, 450]) * 1000
+        start += (-start - draw.choice([901, 600, 450]) * 1000) % DAY
     missing, restless = draw.choice([(0, 0), (0, 0), (0.02, 0), (0, 0.002)])
     late = draw.choice([0, 0, 1, 300])
     for seconds in draw.choice([(900,), (901,), (1100,), (450, 450), (450, 451), (20, 1000)]):

@@ -49,6 +49,19 @@ def tell(at: int) -> datetime:
     return EPOCH + timedelta(milliseconds=at)
 
 
+def is_symptom(word: str, value: float) -> bool:
+    if word == "saturation":
+        return value < 95
+    return value >= (38 if word == "temperature" else 25)
+
+
+def read_test_date(text: str) -> datetime:
+    """Read when a sample was taken: a moment, or a day, which counts at its end."""
+    if len(text) == len("2027-01-01"):
+        return datetime.fromisoformat(f"{text}T00:00:00Z") + timedelta(days=1)
+    return datetime.fromisoformat(text)
+
+
 def tell_date(day: int) -> int:
     return int(tell(day * DAY).strftime("%Y%m%d"))
 
@@ -75,10 +88,14 @@ class Patient:
     prescriptions: list[int] = field(default_factory=list)
     activations: list[int] = field(default_factory=list)
     results: list[tuple[datetime, int, bool]] = field(default_factory=list)
+    came: list[datetime] = field(default_factory=list)
+    """When results came."""
     case: dict[str, str | None] = field(default_factory=lambda: {"covid": None, "pulmonary": None})
     held: dict[str, Held] = field(default_factory=dict)
     episode: int = 0
     """How often symptoms have begun."""
+    bad: list[int] = field(default_factory=list)
+    """When readings were symptoms."""
 
     def recent(self, word: str, now: int) -> list[float]:
         readings = self.readings[word]
@@ -98,6 +115,7 @@ class Patient:
         if "Symptom" in self.held and "Symptom" not in before:
             self.episode += 1
         self.held |= self._tests()
+        self.held |= self._new_symptom()
         return {
             name
             for name, it in self.held.items()
@@ -142,9 +160,22 @@ class Patient:
             tested, request, positive = last
             said = {"testDate": tested, "reqId": request, "result": positive}
             found["LastTest"] = Held(number, said)
+            if not positive:
+                came = self.came[number]
+                day = timedelta(hours=25)
+                found["Cleared"] = Held(number, {"time": tested if tested <= came + day else came})
             if not waits:
                 found |= self._outcome(number, positive=positive)
         return found
+
+    def _new_symptom(self) -> dict[str, Held]:
+        """Tell whether the last reading that is a symptom is newer than a negative last test."""
+        if "Symptom" not in self.held:
+            return {}
+        cleared = self.held.get("Cleared")
+        if cleared is not None and tell(self.bad[-1]) <= cleared.values["time"]:
+            return {}
+        return {"NewSymptom": Held((len(self.bad), self.episode), {})}
 
     def _outcome(self, number: int, *, positive: bool) -> dict[str, Held]:
         if not positive:
@@ -172,6 +203,8 @@ class Model:
         """How often each evolution was: scenario, source, event."""
         self.told: Counter[tuple[str | None, str | None]] = Counter()
         """How many were told to be a close contact, by the step of whom they were close to."""
+        self.involved: dict[str, set[str]] = {}
+        """Whom a scenario is followed for; one that is not named, for everybody."""
         self._awaited = awaited
         self._leaving: list[tuple[int, str]] = []
 
@@ -209,17 +242,21 @@ class Model:
             patient.readings[word].append((self.now, payload[word]))
             self._leaving.append((self.now + 2 * DAY, pid))
             name, attribute = READINGS[word]
+            if is_symptom(word, payload[word]):
+                patient.bad.append(self.now)
+                self.raised.append(make_event("SymptomReading", **said))
             said |= {attribute: payload[word]}
         elif word == "prescription":
             name = "Prescription"
             patient.prescriptions.append(payload["reqId"])
             said |= {
                 "reqId": payload["reqId"],
-                "tDate": datetime.fromisoformat(payload["testDate"]),
+                "tDate": read_test_date(payload["testDate"]),
             }
         elif word == "result":
             name = "Result"
-            tested = datetime.fromisoformat(payload["testDate"])
+            tested = read_test_date(payload["testDate"])
+            patient.came.append(tell(self.now))
             patient.results.append((tested, payload["reqId"], payload["result"]))
             said |= {"reqId": payload["reqId"], "tDate": tested, "result": payload["result"]}
         else:
@@ -248,6 +285,8 @@ class Model:
     ) -> None:
         source = patient.case[scenario]
         if (source, name) not in table:
+            return
+        if patient.pid not in self.involved.get(scenario, {patient.pid}):
             return
         target = patient.case[scenario] = table[source, name]
         self.transitions.append((scenario, patient.pid, source, target, self.now))

@@ -14,7 +14,7 @@ import pytest
 from penstock.lang import STRING, ListOf, Type, parse_type, prepare
 from penstock.lang.interpreter import SEMANTICS
 from penstock.lang.limits import MAX_DURATION
-from penstock.lang.operations import OPERATIONS
+from penstock.lang.operations import OPERATIONS, SET_OPERATIONS, ZONED
 from penstock.lang.python import CALLED, RANGED, TOTAL
 from penstock.lang.scalars import (
     LOWER,
@@ -216,7 +216,7 @@ def test_patterns_search_anywhere_in_characters_not_bytes() -> None:
 
 
 def test_every_form_knows_every_operation() -> None:
-    apart = {"in_list"}  # needs the tree, in every form
+    apart = {"in_list", *SET_OPERATIONS}  # need the tree, in every form
     assert set(SEMANTICS) == OPERATIONS - apart
     assert set(TOTAL) | set(RANGED) | set(CALLED) == OPERATIONS - apart
     assert len(TOTAL) + len(RANGED) + len(CALLED) == len(OPERATIONS - apart)
@@ -225,7 +225,7 @@ def test_every_form_knows_every_operation() -> None:
 def test_spark_knows_every_operation() -> None:
     from penstock.lang.spark import operations  # noqa: PLC0415 - here alone pyspark is wanted
 
-    apart = {"in_list", "div_double", "double_from_string"}
+    apart = {"in_list", "div_double", "double_from_string", *SET_OPERATIONS, *ZONED}
     tables = (operations.ONCE, operations.REPEATED, operations.LOOSE)
     assert set().union(*tables) == OPERATIONS - apart
     assert sum(map(len, tables)) == len(OPERATIONS - apart)

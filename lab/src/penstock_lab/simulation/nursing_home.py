@@ -77,7 +77,7 @@ SCRIPTED: Final = {
     Step("pulmonary", "DyspneaOxygen", "NormalO2Level", "Dyspnea"): 5,
     Step("pulmonary", "LowOxygenSaturation", "Breathlessness", "DyspneaOxygen"): 3,
     Step("pulmonary", "DyspneaOxygen", "NormalBreathRate", "LowOxygenSaturation"): 5,
-    Step("covid", None, "Symptom", "Suspected"): 2,
+    Step("covid", None, "NewSymptom", "Suspected"): 2,
     Step("covid", None, "ContactNotice", "Possible"): 2,
     Step("covid", "Suspected", "Negative", None): 2,
     Step("covid", "Possible", "Negative", None): 2,
@@ -145,7 +145,8 @@ class Simulation:
         program = carrier.engine.program
         for scenario in program.scenarios.values():
             for it in program.plans[scenario.plan].evolutions:
-                self.tally.transitions[Step(scenario.name, it.source, it.event, it.target)] = 0
+                step = Step(scenario.name, it.source, it.event or "time", it.target)
+                self.tally.transitions[step] = 0
         self._relatives: dict[str, list[str]] = {}
         for relative, patient in house.people.relatives.items():
             self._relatives.setdefault(patient, []).append(relative)
@@ -190,8 +191,9 @@ class Simulation:
         (self.tally.shown if shown else self.tally.hidden)[who] += 1
 
     def _note(self, transition: Transition) -> None:
-        if transition.event is not None:
-            step = Step(transition.scenario, transition.source, transition.event, transition.target)
+        if transition.evolution is not None:
+            event = transition.event or "time"
+            step = Step(transition.scenario, transition.source, event, transition.target)
             self.tally.transitions[step] += 1
 
     def _hear(self, publication: Publication, at: int) -> None:

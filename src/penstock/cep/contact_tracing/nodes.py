@@ -50,7 +50,7 @@ class VisitsNode(OperatorNode):
         self.who = spec.who
         self.place = spec.place
         self.presence = Presence(
-            spec.every, spec.within, context.limits.stays, context.limits.pairs
+            spec.every, spec.within, context.limits.stays, context.limits.pairs, spec.zone
         )
         self.interest = Interest(awaited=True)
         """Who waits for stays, and for what is made of them by looking at each."""

@@ -22,7 +22,8 @@ sum over ten days of meals with everybody is looked up, not computed.
 
 Rules that hold here:
 - The results depend on the set of samples, not on their order, nor on how often one came.
-- A stay lies within one day (UTC): the first sample of a day begins a stay.
+- A stay lies within one day of the time zone: the first sample of a day begins a stay. In
+  zones, `every` is part of a quarter of an hour: there days begin where a tick does.
 - Who and place are texts; a sample without either does not count.
 - Days that lie before the window are forgotten whole; ticks before it do not count.
 """
@@ -46,14 +47,13 @@ from penstock.cep.contact_tracing.stays import (
     insert_stay,
     to_ticks,
 )
+from penstock.cep.days import UNIVERSAL, Days
 from penstock.cep.state_codec import StateError
 from penstock.lang.scalars import EPOCH
 
-DAY: Final = 86_400_000
 _FIRST: Final = 1
 _LAST: Final = 2
 _END: Final = 3
-_DATES: Final = 1000
 _NOWHERE: Final = array("q")
 
 
@@ -78,12 +78,14 @@ class Meeting(NamedTuple):
 class Presence:
     """The stays of everybody within a window."""
 
-    def __init__(self, every: int, within: int, limit: int, most_pairs: int) -> None:
+    def __init__(
+        self, every: int, within: int, limit: int, most_pairs: int, zone: str = UNIVERSAL
+    ) -> None:
         self.every = every
         self.within = within
         self.dropped = 0
         self._reach = every + every // 2
-        self._per_day = DAY // every
+        self._days_of = Days(zone)
         self._limit = limit
         self._count = 0
         self._days: dict[int, dict[str, dict[str, array[int]]]] = {}
@@ -92,7 +94,6 @@ class Presence:
         self._open: dict[str, list[Any]] = {}
         # (day, place) → whose open stays are there, in the order in which they came.
         self._present: dict[tuple[int, str], dict[str, None]] = {}
-        self._dates: dict[int, int] = {}
         # (day, place) → the ticks of the same stays, of everybody in order.
         self._order: dict[tuple[int, str], IntervalIndex] = {}
         # How long each two were together, as far as stays are stored.
@@ -120,7 +121,7 @@ class Presence:
                 return
             self._store(who, run[0], run[_FIRST], run[_LAST])
             self._leave(who)
-        self._enter(who, [place, at, at, (at // DAY + 1) * DAY])
+        self._enter(who, [place, at, at, self._days_of.begin(self._days_of.number(at) + 1)])
 
     def _enter(self, who: str, run: list[Any]) -> None:
         """Begin a stay; both maps have the open ones in the order in which they began."""
@@ -128,18 +129,19 @@ class Presence:
             self._leave(next(iter(self._open)))
             self.dropped += 1
         self._open[who] = run
-        self._present.setdefault((run[_FIRST] // DAY, run[0]), {})[who] = None
+        self._present.setdefault((self._days_of.number(run[_FIRST]), run[0]), {})[who] = None
 
     def _leave(self, who: str) -> None:
         """End the open stay of somebody."""
         place, first, _, _ = self._open.pop(who)
-        there = self._present[first // DAY, place]
+        spot = self._days_of.number(first), place
+        there = self._present[spot]
         del there[who]
         if not there:
-            del self._present[first // DAY, place]
+            del self._present[spot]
 
     def _store(self, who: str, place: str, first: int, last: int) -> None:
-        day = first // DAY
+        day = self._days_of.number(first)
         people = self._days.setdefault(day, {}).setdefault(place, {})
         stays = people.get(who)
         if stays is None:
@@ -181,7 +183,7 @@ class Presence:
     def _settle(self, now: int) -> int:
         """Forget what is past; return the first tick that counts."""
         since = (now - self.within) // self.every + 1
-        oldest = since // self._per_day
+        oldest = self._days_of.number(since * self.every)
         for day in [day for day in self._days if day < oldest]:
             self._forget(day)
         for spot in [spot for spot in self._present if spot[0] < oldest]:
@@ -216,7 +218,8 @@ class Presence:
         for (day, place), mine in self._stays_by_place(who).items():
             days.setdefault(day, {})[place] = mine
         for day, places in sorted(days.items()):
-            if day * self._per_day >= since and self._pair_durations.has(day):
+            first = self._days_of.begin(day) // self.every
+            if first >= since and self._pair_durations.has(day):
                 known = dict(self._pair_durations.of(day, who))
                 for place, mine in places.items():
                     self._add_open(known, who, day, place, mine)
@@ -226,7 +229,7 @@ class Presence:
                 for place, mine in places.items():
                     for it in self._meetings(who, day, place, mine, since):
                         known[it.other] = known.get(it.other, 0) + it.ticks
-            yield day * self._per_day, known.items()
+            yield first, known.items()
 
     def _add_open(
         self, known: dict[str, int], who: str, day: int, place: str, mine: array[int]
@@ -284,7 +287,7 @@ class Presence:
         }
         run = self._open.get(who)
         if run is not None:
-            day = run[_FIRST] // DAY
+            day = self._days_of.number(run[_FIRST])
             found[day, run[0]] = self._stays(who, day, run[0])
         return found
 
@@ -292,21 +295,15 @@ class Presence:
         """Return a person's stays at a place on a day, joined with the open one."""
         stays = array("q", self._days.get(day, {}).get(place, {}).get(who, ()))
         run = self._open.get(who)
-        if run is not None and run[0] == place and run[_FIRST] // DAY == day:
+        if run is None or run[0] != place:
+            return stays
+        if self._days_of.number(run[_FIRST]) == day:
             insert_stay(stays, run[_FIRST], run[_LAST], self._reach)
         return stays
 
     def date_of(self, tick: int) -> int:
         """Return the date of a tick as a number such as 20260301."""
-        day = tick // self._per_day
-        date = self._dates.get(day)
-        if date is None:
-            moment = EPOCH + timedelta(days=day)
-            date = moment.year * 10_000 + moment.month * 100 + moment.day
-            if len(self._dates) > _DATES:
-                self._dates.clear()
-            self._dates[day] = date
-        return date
+        return self._days_of.date(self._days_of.number(tick * self.every))
 
     def time_of(self, tick: int) -> datetime:
         """Return the moment at which a tick begins."""

@@ -19,6 +19,7 @@ from typing_extensions import override
 
 from penstock.cep.algebra import Aggregate, AggregateValue
 from penstock.cep.context import FIELD_OF_ROOT, NEVER, EngineContext, Key, Row, Values, key_reader
+from penstock.cep.days import DAY, UNIVERSAL, Days
 from penstock.cep.operators.accumulators import Accumulator, make_accumulator
 from penstock.cep.operators.aggregate_outputs import AggregateOutput, RowDelta
 from penstock.cep.operators.nodes import NO_ROWS, Detections, Feed, OperatorNode
@@ -83,6 +84,7 @@ class AggregateNode(OperatorNode):
         self._key = key_reader(spec.by)
         self._kind = spec.window.kind
         self._size = spec.window.size
+        self._days = Days(spec.window.zone) if spec.window.zone != UNIVERSAL else None
         self._names = [value.name for value in spec.values]
         self._nothing = [
             (value.name, 0 if value.function in {"count", "distinct"} else None)
@@ -190,8 +192,18 @@ class AggregateNode(OperatorNode):
         if self._kind == "last":
             return at > now - self._size
         if self._kind == "each":
-            return at // self._size == group.period
+            return self._period(at) == group.period
         return True
+
+    def _period(self, at: int) -> int:
+        if self._days is None:
+            return at // self._size
+        return self._days.number(at) // (self._size // DAY)
+
+    def _begin_period(self, period: int) -> int:
+        if self._days is None:
+            return period * self._size
+        return self._days.begin(period * (self._size // DAY))
 
     def _add(
         self,
@@ -224,7 +236,7 @@ class AggregateNode(OperatorNode):
         it = {name: row.values[name] for name in self._spec.by}
         group = _Group(it, self._accumulators(), len(self._outputs))
         if self._kind == "each":
-            group.period = self.context.now // self._size
+            group.period = self._period(self.context.now)
         self._groups[key] = group
         return group
 
@@ -245,9 +257,9 @@ class AggregateNode(OperatorNode):
         if self._kind == "last":
             for accumulator in group.accumulators:
                 accumulator.expire(now - self._size)
-        elif self._kind == "each" and now // self._size != group.period:
+        elif self._kind == "each" and self._period(now) != group.period:
             group.accumulators = self._accumulators()
-            group.period = now // self._size
+            group.period = self._period(now)
         self._evaluate(key, group, deltas, raising=False)
 
     def _settle(
@@ -281,7 +293,7 @@ class AggregateNode(OperatorNode):
             first = [at for it in group.accumulators if (at := it.first_at()) is not None]
             group.expiry = min(first) + self._size if first else NEVER
         elif self._kind == "each":
-            group.expiry = (group.period + 1) * self._size
+            group.expiry = self._begin_period(group.period + 1)
         empty = all(group.it[name] == none for name, none in self._nothing)
         wanted = False
         for place, (output, delta) in enumerate(zip(self._outputs, deltas, strict=True)):

@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from typing_extensions import override
+
 from penstock.cep.algebra import Iterate, Latest, Refine
 from penstock.cep.context import EngineContext, Key, Row, Values, evaluator, key_reader, shaper
 from penstock.cep.state_codec import pack_key, pack_row, unpack_key, unpack_row
@@ -137,6 +139,18 @@ class RefineNode(OperatorNode):
                     made[row.uid] = refined
         again = [made[row.uid] for row in touched if row.uid in made]
         self.emit(detected, fresh, gone, again)
+
+    @override
+    def feeder(self, slot: int) -> Feed:
+        take, where = super().feeder(slot), self._where
+        if where is None:
+            return take
+
+        def feed(row: Row, detected: Detections, quiet: Detections) -> bool:
+            # Most rows are not what a condition asks for: nothing goes on from them.
+            return where(row.values) is True and take(row, detected, quiet)
+
+        return feed
 
     def _refine(self, row: Row) -> Row | None:
         if self._where is not None and self._where(row.values) is not True:

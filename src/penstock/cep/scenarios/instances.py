@@ -6,6 +6,9 @@ Rules that hold here:
   which the plan names them.
 - An event leads along the one evolution from the present situation, or nowhere.
 - A case that is held by hand follows no event until its time is over, and then ends.
+- A situation with a longest duration is left by the evolution that the plan has for it, unless
+  an event of the same moment leads elsewhere. It is counted from the entry, and again from each
+  further entry; while somebody holds the case, it is not.
 - Where too many subjects are in some situation the oldest case ends, with a transition of
   its own: of those that nobody holds, as long as there is one.
 - Scenarios are followed in the order of their names, each by its own plan's priority.
@@ -43,6 +46,12 @@ class ScenarioInstance:
         self.steps: dict[tuple[str | None, str], tuple[int, CompiledEvolution]] = {
             (evolution.source, evolution.event): (number, evolution)
             for number, evolution in enumerate(plan.evolutions)
+            if evolution.event is not None
+        }
+        self.durations: dict[str | None, tuple[int, int, CompiledEvolution]] = {
+            evolution.source: (evolution.after, number, evolution)
+            for number, evolution in enumerate(plan.evolutions)
+            if evolution.after is not None
         }
         self.current: dict[str, str] = {}
         self.since: dict[str, int] = {}
@@ -58,12 +67,9 @@ class ScenarioInstance:
         step = self.steps.get((self.current.get(subject), event))  # type: ignore[arg-type]
         if step is None or type(subject) is not str:
             return None
-        if subject in self.held or not self._concerns(subject):
+        if subject in self.held or not self.scenario.concerns(subject):
             return None
         return subject, *step
-
-    def _concerns(self, subject: str) -> bool:
-        return self.subjects is None or subject in self.subjects
 
     def move(self, subject: str, target: str | None, at: int, hold: int = 0) -> Transition | None:
         """Put a subject into a situation, or end it; return what else ends for it."""
@@ -73,12 +79,16 @@ class ScenarioInstance:
         until = self.held.pop(subject, None)
         if until is not None and until > self._context.now:
             self._context.cancel_hold(until, (self.scenario.name, subject))
+        if self.durations:
+            self._context.cancel_end((self.scenario.name, subject))
         if target is None:
             return None
         self.current[subject] = target
         self.since[subject] = at
         if hold:
             self._hold(subject, at + hold)
+        else:
+            self._await_end(subject)
         if len(self.current) <= self._context.limits.subjects:
             return None
         free = (it for it in self.current if it not in self.held)
@@ -92,6 +102,21 @@ class ScenarioInstance:
         """Let no event move a subject until then."""
         self.held[subject] = until
         self._context.schedule_hold(until, (self.scenario.name, subject))
+
+    def _await_end(self, subject: str) -> None:
+        """Set the timer of the longest duration of a subject's situation."""
+        step = self.durations.get(self.current[subject])
+        if step is not None:
+            case = (self.scenario.name, subject)
+            self._context.schedule_end(self.since[subject] + step[0], case)
+
+    def find_overdue(self, subject: str) -> tuple[int, CompiledEvolution] | None:
+        """Return the evolution of a situation that has lasted for its longest duration."""
+        step = self.durations.get(self.current.get(subject))
+        if step is None or subject in self.held:
+            return None
+        after, number, evolution = step
+        return (number, evolution) if self.since[subject] + after <= self._context.now else None
 
     def release(self, subject: str) -> Transition:
         """End the case of a subject whose time is over."""
@@ -109,10 +134,12 @@ class ScenarioInstance:
                 f"plan {quote(self.plan.name)} has no situation {quote(situation)}",
                 fix=f"name one of {', '.join(self.plan.situations)}",
             )
-        if not self._concerns(subject):
+        if not self.scenario.concerns(subject):
+            fix = "add it to the scenario's subjects, or to its group"
+            if self.scenario.involves is not None:
+                fix = "let the scenario's subject_filter involve it in a case of its own"
             raise UsageError(
-                f"{quote(subject)} is no subject of scenario {quote(self.scenario.name)}",
-                fix="add it to the scenario's subjects, or to its group",
+                f"{quote(subject)} is no subject of scenario {quote(self.scenario.name)}", fix=fix
             )
         check_hold(situation, hold)
 
@@ -123,11 +150,13 @@ class ScenarioInstance:
     def load(self, state: Any, held: Any) -> None:
         """Take the situations back that the plan still has, for those it still concerns."""
         for subject, situation, since in state:
-            if situation in self.plan.situations and self._concerns(subject):
+            if situation in self.plan.situations and self.scenario.concerns(subject):
                 self.current[subject] = situation
                 self.since[subject] = since
                 if subject in held:
                     self._hold(subject, held[subject])
+                else:
+                    self._await_end(subject)
 
 
 Candidate: TypeAlias = tuple[ScenarioInstance, str, Row]

@@ -28,9 +28,15 @@ from penstock.cep.context import EngineContext, Row, Values, shaper
 from penstock.cep.event_binding import Packet, RequestType
 from penstock.cep.network import Network
 from penstock.cep.operators.nodes import NO_ROWS
-from penstock.cep.program import CompiledAction, Program
+from penstock.cep.program import CompiledAction, CompiledEvolution, Program
 from penstock.cep.scenarios.instances import ScenarioInstance, ScenarioInstances
-from penstock.cep.steps import DetectedEvent, Publication, StepResult, Transition
+from penstock.cep.steps import (
+    DetectedEvent,
+    Publication,
+    StepResult,
+    Transition,
+    TransitionCause,
+)
 from penstock.errors import PenstockError
 from penstock.lang.scalars import EPOCH, MICROSECOND
 from penstock.model.topics import check_topic
@@ -64,6 +70,30 @@ class ScenarioRunner:
     ) -> None:
         """Follow the scenarios; requests of evolutions bring about further rounds."""
         result.detected += detected
+        self._follow(detected, packet, result)
+
+    def expire(self, instance: ScenarioInstance, subject: str, result: StepResult) -> None:
+        """Leave a situation that has lasted for its longest duration."""
+        found = instance.find_overdue(subject)
+        if found is None:  # an event of this moment led elsewhere
+            return
+        number, evolution = found
+        transition = Transition(
+            instance.scenario.name,
+            subject,
+            evolution.source,
+            evolution.target,
+            self._context.now,
+            evolution=number,
+            cause=TransitionCause.DURATION,
+        )
+        self.move(instance, transition, result)
+        if evolution.actions:
+            self._follow(self._carry_out(evolution, transition, [], None, result), None, result)
+
+    def _follow(
+        self, detected: list[DetectedEvent], packet: Packet | None, result: StepResult
+    ) -> None:
         for _ in range(self._context.limits.rounds):
             further: list[DetectedEvent] = []
             for instance, event, row in self._instances.arrange(detected):
@@ -132,18 +162,28 @@ class ScenarioRunner:
             number,
         )
         self.move(instance, transition, result)
-        if not evolution.actions:
-            return
+        if evolution.actions:
+            further += self._carry_out(evolution, transition, [(event, row)], packet, result)
+
+    def _carry_out(
+        self,
+        evolution: CompiledEvolution,
+        transition: Transition,
+        events: list[DetectedEvent],
+        packet: Packet | None,
+        result: StepResult,
+    ) -> list[DetectedEvent]:
+        """Carry out the actions of an evolution; return the events of its request."""
         wanted = frozenset(self._actions[name].event for name in evolution.actions)
         raised = self.request(transition, packet, wanted)
-        further += raised
         result.detected += raised
         publications, refused = self.publisher.publish(
-            evolution.actions, [(event, row), *raised], transition, result.depth + 1
+            evolution.actions, [*events, *raised], transition, result.depth + 1
         )
         result.add_publications(publications)
         if refused:
             self._context.counts["refused_topics"] += refused
+        return raised
 
 
 class ActionPublisher:

@@ -73,7 +73,8 @@ def _driving(program: Program) -> Iterable[int]:
     """Yield the operators whose events scenarios wait for."""
     for scenario in program.scenarios.values():
         for evolution in program.plans[scenario.plan].evolutions:
-            yield program.types[evolution.event]
+            if evolution.event is not None:
+                yield program.types[evolution.event]
 
 
 def _follow(operators: Sequence[Operator], key: str) -> list[Carried]:

@@ -112,12 +112,13 @@ def _find_applying(
     if emergency.about is not None:
         outcome = emergency.about.evaluate(s={}, o=place.levels, e={}, t={"topic": topic})
         subject = None if outcome.missing else as_stored(outcome.value)
+    scenarios = {it.name: it for it in emergency.scenarios}
     return [
         it
         for it in known.held
-        if it.scenario in emergency.scenarios
-        and (emergency.situations is None or it.situation in emergency.situations)
+        if it.scenario in scenarios
         and subject in {None, it.subject}
+        and emergency.may_cover(scenarios[it.scenario], it.subject, it.situation)
     ]
 
 

@@ -7,7 +7,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from penstock.errors import UnavailableError, quote
 if TYPE_CHECKING:
     from penstock.definitions.emergency_grants import Grant
     from penstock.model.kinds import Plan
+    from penstock.model.kinds.plans import Evolution
     from penstock.store.detection.tables import Standing, Transition
 
 NOTHING = "⊥"
@@ -31,6 +32,7 @@ _CAUSES = {
     "detected": "detected",
     "manual": "by hand",
     "time": "the time is over that it was held for",
+    "duration": "its longest duration is over",
     "limit": "too many others are in a situation",
     "definitions": "its definition has changed",
 }
@@ -127,7 +129,7 @@ def history(
 @json_option
 def explain(scenario: str, subject: str, as_json: bool) -> None:
     """Say why SUBJECT is in its situation, and what that opens to whom."""
-    from penstock.definitions.emergency_grants import list_grants
+    from penstock.definitions.emergency_grants import list_grants, list_involved
 
     with open_desk() as desk:
         held, plan = desk.scenario(scenario)
@@ -138,6 +140,7 @@ def explain(scenario: str, subject: str, as_json: bool) -> None:
             list_grants(desk.definitions, scenario, subject, standing.situation) if standing else []
         )
         levels = _list_levels(desk)
+        involved = list_involved(desk.definitions, scenario, subject)
     situation = standing.situation if standing else None
     onward = [it for it in plan.evolutions if it.source == situation]
     data = {
@@ -147,7 +150,9 @@ def explain(scenario: str, subject: str, as_json: bool) -> None:
         "situation": _standing_data(standing, levels) if standing else None,
         "because": _transition_data(last) if last else None,
         "evolution": _find_evolution(plan, last),
-        "next": [{"event": it.event, "to": it.target} for it in onward],
+        "next": [_onward_data(it, standing) for it in onward],
+        "subject_filter": held.subject_filter,
+        "involved": involved,
         "policies": [_grant_data(it) for it in grants],
         "trouble": trouble,
     }
@@ -169,8 +174,10 @@ def explain(scenario: str, subject: str, as_json: bool) -> None:
                 )
             )
         if onward:
-            ways = ", ".join(f"{it.event} → {it.target or NOTHING}" for it in onward)
+            ways = ", ".join(f"{it.cause} → {it.target or NOTHING}" for it in onward)
             out.print(Text(f"from here: {ways}", "dim"))
+        if involved is not None:
+            out.print(Text(f"it involves {_tell_names(involved)}: {held.subject_filter}"))
         _render_grants(out, grants, situation)
         if trouble:
             out.print(Text(trouble, "yellow"))
@@ -256,11 +263,27 @@ def _tell_cause(step: Transition) -> str:
     return _CAUSES[step.cause.value]
 
 
+def _onward_data(it: Evolution, standing: Standing | None) -> dict[str, Any]:
+    data: dict[str, Any] = {"event": it.event, "to": it.target}
+    if it.after is not None and standing is not None:
+        data["after"] = it.after // 1000
+        due = standing.since + timedelta(milliseconds=it.after)
+        data["at"] = None if standing.held_until else due.isoformat()
+    return data
+
+
 def _find_evolution(plan: Plan, step: Transition | None) -> dict[str, Any] | None:
+    if step is None or step.cause.value not in {"detected", "duration"}:
+        return None
     for number, it in enumerate(plan.evolutions):
-        if step and (it.source, it.event, it.target) == (step.source, step.event, step.target):
+        if (it.source, it.event, it.target) == (step.source, step.event, step.target):
             return {"number": number, "actions": list(it.actions), "priority": it.priority}
     return None
+
+
+def _tell_names(names: list[str]) -> str:
+    shown = ", ".join(names[:MOST_NAMES]) or "nobody now"
+    return shown if len(names) <= MOST_NAMES else f"{shown} and {len(names) - MOST_NAMES} more"
 
 
 def _render_grants(out: Console, grants: list[Grant], situation: str | None) -> None:
@@ -270,11 +293,9 @@ def _render_grants(out: Console, grants: list[Grant], situation: str | None) -> 
         return
     shown = table("emergency policy", "opens", "to")
     for it in grants:
-        people = ", ".join(it.people[:MOST_NAMES]) or "nobody now"
+        people = _tell_names(it.people)
         if it.subject == "anyone" and it.people:
             people = f"anyone, such as {people}"
-        if len(it.people) > MOST_NAMES:
-            people += f" and {len(it.people) - MOST_NAMES} more"
         if it.undecided:
             people += f"; depends on the message for {len(it.undecided)} more"
         shown.add_row(Text(it.policy), Text(f"{it.action} {it.filter}"), Text(people))

@@ -251,6 +251,8 @@ def _ask(wish: _Wish, who: tuple[str | None, Path | None], wait: float, *, as_js
 
 def _check(desk: Desk, wish: _Wish) -> None:
     """Refuse at once what no gateway could carry out, and ask about what may be a slip."""
+    from penstock.definitions.events.subjects import find_filter
+
     scenario, subject, situation = wish.scenario, wish.subject, wish.situation
     held, plan = desk.scenario(scenario)
     known = [it.id for it in plan.situations]
@@ -263,6 +265,12 @@ def _check(desk: Desk, wish: _Wish) -> None:
         raise UsageError(
             f"{quote(subject)} is no subject of the scenario {scenario}",
             fix="add it to the scenario's subjects",
+        )
+    involves = find_filter(held, desk.definitions.definitions, desk.definitions.scope)
+    if involves is not None and not involves(subject):
+        raise UsageError(
+            f"{quote(subject)} is no subject of the scenario {scenario}",
+            fix="let its subject_filter involve them in a case of their own",
         )
     if situation is None and not desk.situations.current(scenario, subject):
         raise UsageError(

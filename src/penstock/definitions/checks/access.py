@@ -13,11 +13,12 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from penstock.definitions.checks.expressions import scope_of
 from penstock.errors import InvalidError, Problem, quote
-from penstock.lang import STRING, RecordType, Type, parse_type
+from penstock.lang import BOOL, STRING, RecordType, Type, compile_expression, parse_type
 from penstock.model import kinds
 from penstock.model.definition import Definition
 from penstock.model.document import Key
 from penstock.policy.access.attribute_values import WrongValueError, read_value
+from penstock.policy.access.emergencies import SCENARIO_CASE, SITUATION_CASE, filter_scope
 from penstock.policy.access.principals import BUILT_IN
 from penstock.policy.access.roles import RoleGraph
 
@@ -59,6 +60,44 @@ def check_emergency_policies(
                     f"its levels end at {top}",
                 ),
             )
+        yield from _check_filters(policy, plan, definitions)
+
+
+def _check_filters(
+    policy: kinds.EmergencyPolicy, plan: kinds.Plan, definitions: Mapping[Key, Definition]
+) -> Found:
+    """Yield filters that choose nothing of the plan, whoever asks and whoever it is about."""
+    scope = scope_of(
+        [it for it in definitions.values() if isinstance(it, kinds.Vocabulary)], problems=[]
+    )
+    names = [
+        key.name
+        for key, it in definitions.items()
+        if isinstance(it, kinds.Scenario) and it.plan == plan.name
+    ]
+    scenarios = [{"scenario": name, "plan": plan.name} for name in sorted(names)]
+    situations = [
+        {**scenario, "situation": it.id, "level": it.level}
+        for scenario in scenarios
+        for it in plan.situations
+    ]
+    known = ", ".join(f"{it.id} (level {it.level})" for it in plan.situations)
+    for field, text, record, cases, choice in (
+        ("scenario_filter", policy.scenario_filter, SCENARIO_CASE, scenarios, ", ".join(names)),
+        ("situation_filter", policy.situation_filter, SITUATION_CASE, situations, known),
+    ):
+        if text is None or not cases:
+            continue
+        try:
+            expression = compile_expression(text, filter_scope(scope, record), BOOL)
+        except InvalidError:
+            continue  # reported with all expressions
+        fixed = {f"c.{name}" for name, _ in record.fields} - {"c.subject"}
+        if expression.references <= fixed and not any(
+            expression.evaluate(s={}, c=case).holds for case in cases
+        ):
+            what = f"it holds for nothing of the plan {plan.name!r}"
+            yield policy.key, Problem(field, what, f"there are {choice}")
 
 
 def check_attributes(

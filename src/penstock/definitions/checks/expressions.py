@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Final
 
 from penstock.definitions.checks import Locate
 from penstock.errors import InvalidError, Problem
@@ -11,9 +12,20 @@ from penstock.lang import Scope, build_scope, compile_expression, parse_type
 from penstock.model.definition import Definition, ExpressionText, marked
 from penstock.model.document import Key
 from penstock.model.kinds import Vocabulary
+from penstock.policy.access.emergencies import SCENARIO_CASE, SITUATION_CASE, filter_scope
 
 # Field of a vocabulary → the root under which expressions see it.
 ROOTS = {"subject": "s", "object": "o", "environment": "e", "payload": "payload"}
+
+
+_SEEN: Final[Mapping[str, Callable[[Scope], Scope]]] = {
+    "message": lambda scope: scope,
+    # Which zone it is, plans say; that it is one suffices here.
+    "event": lambda scope: replace(scope, zone="UTC"),
+    "scenario": lambda scope: filter_scope(scope, SCENARIO_CASE),
+    "situation": lambda scope: filter_scope(scope, SITUATION_CASE),
+}
+"""What expressions see, by the marker's `over`."""
 
 
 def scope_of(
@@ -59,7 +71,8 @@ def check_expressions(
             if not isinstance(marker, ExpressionText):
                 continue
             try:
-                compile_expression(text, scope, parse_type(marker.result))
+                seen = _SEEN[marker.over](scope)
+                compile_expression(text, seen, parse_type(marker.result))
             except InvalidError as error:
                 place = locate(key, path)
                 problems += [

@@ -31,7 +31,7 @@ from penstock.cep.algebra import (
     WindowSpec,
     is_relation,
 )
-from penstock.cep.contact_tracing.presence import DAY
+from penstock.cep.days import DAY, UNIVERSAL
 from penstock.definitions.events.operator_table import InvalidOperatorError, OperatorTable
 from penstock.errors import quote
 from penstock.lang import (
@@ -60,6 +60,8 @@ _FUNCTIONS: Final[Mapping[str, Function]] = {
     "first": "first",
     "last": "last",
 }
+QUARTER: Final = 900_000
+"""Clocks of all time zones differ by a multiple of it."""
 _NUMBERS: Final = (INT, DOUBLE)
 _ORDERED: Final = (INT, DOUBLE, STRING, TIMESTAMP, DURATION)
 
@@ -78,9 +80,12 @@ class _Input:
 class PatternCompiler:
     """Makes operators of one event's pattern; `types` leads to the operators of others."""
 
-    def __init__(self, table: OperatorTable, types: Mapping[str, int | None]) -> None:
+    def __init__(
+        self, table: OperatorTable, types: Mapping[str, int | None], zone: str = UNIVERSAL
+    ) -> None:
         self._table = table
         self._types = types
+        self._zone = zone
 
     def compile(self, pattern: Pattern, wanted: RecordType) -> int:
         """Return the operator of a whole pattern whose rows are as the event declares."""
@@ -334,7 +339,7 @@ class PatternCompiler:
         if len(dict(kinds)) < len(kinds):
             raise self._table.fault(f"{place}.values", "a value is called as a group", "rename it")
         indexes = tuple(item.index for item in inputs)
-        window = _window(pattern.window)
+        window = _window(pattern.window, self._zone)
         text = self._table.text(
             "aggregate", indexes, pattern.by, window, [it.alias for it in inputs],
             dict(pattern.values),
@@ -389,6 +394,9 @@ class PatternCompiler:
             raise self._table.fault(
                 f"{place}.every", "a day is no multiple of it", "write such as 1s"
             )
+        if self._zone != UNIVERSAL and QUARTER % every:
+            message = f"days of {self._zone} need parts of a quarter of an hour"
+            raise self._table.fault(f"{place}.every", message, "write such as 1s")
         asking = self._event(pattern.request)
         for record, names in ((item.record, (who, where)), (self._record(asking), (who,))):
             for name in names:
@@ -406,8 +414,9 @@ class PatternCompiler:
             )
         )
         indexes = (item.index, asking)
-        text = self._table.text("visits", indexes, who, where, every, within)
-        return self._table.add(Visits(text, record, indexes, who, where, every, within))
+        zone = () if self._zone == UNIVERSAL else (self._zone,)
+        text = self._table.text("visits", indexes, who, where, every, within, *zone)
+        return self._table.add(Visits(text, record, indexes, who, where, every, within, self._zone))
 
     def _meetings(self, pattern: Pattern, place: str) -> int:
         (item,) = self._inputs([pattern.meetings or pattern], f"{place}.meetings")
@@ -429,13 +438,13 @@ def _shape(assignments: Iterable[Assignment]) -> RecordType:
     return RecordType(tuple((assignment.name, assignment.value.type) for assignment in assignments))
 
 
-def _window(window: EventWindow | None) -> WindowSpec:
+def _window(window: EventWindow | None, zone: str) -> WindowSpec:
     if window is None:
         return WindowSpec("all")
     if window.last is not None:
         return WindowSpec("last", window.last)
     if window.each is not None:
-        return WindowSpec("each", window.each)
+        return WindowSpec("each", window.each, UNIVERSAL if window.each % DAY else zone)
     if window.count is not None:
         return WindowSpec("count", window.count)
     return WindowSpec("step")

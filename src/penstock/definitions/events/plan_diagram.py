@@ -87,7 +87,7 @@ class Arrow:
     @property
     def label_width(self) -> float:
         """How wide its texts are."""
-        return max(len(self.evolution.event) * LABEL_WIDTH, len(self.actions) * SMALL_WIDTH)
+        return max(len(self.evolution.cause) * LABEL_WIDTH, len(self.actions) * SMALL_WIDTH)
 
     def reach(self) -> tuple[float, float]:
         """Return from where to where it needs its lane."""
@@ -242,7 +242,7 @@ def _place_label(arrow: Arrow, side: list[Arrow]) -> None:
     passing = [x for it in side if it.lane > arrow.lane for x in (it.start, it.end)]
     middle = (low + high) / 2
     arrow.label = arrow.note = middle
-    name = len(arrow.evolution.event) * LABEL_WIDTH
+    name = len(arrow.evolution.cause) * LABEL_WIDTH
     for width in (arrow.label_width, name):
         half = width / 2 + 3
         room = int(max(0.0, (high - low) / 2 - half))
@@ -333,14 +333,14 @@ def _line(arrow: Arrow, layout: PlanLayout) -> str:
 
 def _label(arrow: Arrow) -> str:
     it = arrow.evolution
-    told = f"{it.event}: {it.source or 'inactive'} → {it.target or 'inactive'}"
+    told = f"{it.cause}: {it.source or 'inactive'} → {it.target or 'inactive'}"
     if it.actions:
         told += f"; publishes {arrow.actions}"
     lines = [
         f"<g><title>{escape(told)}</title>",
         (
             f'<text class="label" x="{arrow.label:.1f}" y="{arrow.y - 6:.1f}">'
-            f"{escape(it.event)}</text>"
+            f"{escape(it.cause)}</text>"
         ),
     ]
     if it.actions:

@@ -9,14 +9,18 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
 from penstock.cep import program as cep
 from penstock.cep.algebra import Assignment, PacketEvents, RequestEvents
+from penstock.cep.days import UNIVERSAL
 from penstock.cep.scenarios.transitions import PLACE
 from penstock.definitions.checks.expressions import scope_of
 from penstock.definitions.events.operator_table import InvalidOperatorError, OperatorTable
 from penstock.definitions.events.patterns import IT, PatternCompiler
+from penstock.definitions.events.subjects import find_filter, find_subjects
+from penstock.definitions.events.zones import asks_zone, find_zones
 from penstock.errors import InvalidError, Problem, quote
 from penstock.lang import (
     BOOL,
@@ -59,6 +63,7 @@ class _Compiler:
         self.types: dict[str, int | None] = {}
         self.records: dict[str, RecordType] = {}
         self.problems: dict[str, list[Problem]] = {}
+        self._zones = find_zones(definitions)
         self._events = {
             key.name: it for key, it in definitions.items() if isinstance(it, kinds.Event)
         }
@@ -66,6 +71,7 @@ class _Compiler:
             event = self._events[name]
             self.table.problems = []
             try:
+                self._check_zone(event)
                 self.types[name] = self._event(event)
             except InvalidOperatorError:
                 self.types[name] = None
@@ -89,6 +95,17 @@ class _Compiler:
             if isinstance(marker, Reference) and name in self._events
         }
 
+    def _zone(self, event: kinds.Event) -> str:
+        return next(iter(self._zones.get(event.name, ())), UNIVERSAL)
+
+    def _check_zone(self, event: kinds.Event) -> None:
+        zones = self._zones.get(event.name, {})
+        if len(zones) > 1 and asks_zone(event):
+            named = ", ".join(f"{zone} (plan {plan})" for zone, plan in zones.items())
+            raise self.table.fault(
+                "", f"it counts days, of several time zones: {named}", "let the plans name one zone"
+            )
+
     def _event(self, event: kinds.Event) -> int:
         try:
             record = parse_record(dict(event.attributes))  # type: ignore[arg-type]
@@ -101,10 +118,11 @@ class _Compiler:
         if event.request is not None:
             return self._request(event, event.request, record)
         assert event.pattern is not None  # noqa: S101 - an event has one source
-        return PatternCompiler(self.table, self.types).compile(event.pattern, record)
+        patterns = PatternCompiler(self.table, self.types, self._zone(event))
+        return patterns.compile(event.pattern, record)
 
     def _packet(self, event: kinds.Event, source: PacketSource, record: RecordType) -> int:
-        table, scope = self.table, self.scope
+        table, scope = self.table, replace(self.scope, zone=self._zone(event))
         assignments = self._assignments(source.set, scope, "packet.set", record)
         self._check_optional(source.optional, record, "packet.optional")
         try:
@@ -119,7 +137,8 @@ class _Compiler:
         own = source.id and table.compile(source.id, scope, "packet.id", STRING)
         # The text names saved state, on which `ahead` has no influence: it came later.
         said = source.model_dump_json(exclude={"ahead"})
-        text = table.text("packet", (), event.name, said, record)
+        zone = (scope.zone,) if scope.zone != UNIVERSAL and asks_zone(event) else ()
+        text = table.text("packet", (), event.name, said, record, *zone)
         return table.add(
             PacketEvents(
                 text,
@@ -137,10 +156,12 @@ class _Compiler:
 
     def _request(self, event: kinds.Event, source: RequestSource, record: RecordType) -> int:
         roots = [(name, fields) for name, fields in self.scope.roots if name != "t"]
-        scope = Scope((*roots, ("r", REQUEST)))
+        zone = self._zone(event)
+        scope = Scope((*roots, ("r", REQUEST)), zone)
         assignments = self._assignments(source.set, scope, "request.set", record)
         self._check_optional(source.optional, record, "request.optional")
-        text = self.table.text("request", (), event.name, source.model_dump_json(), record)
+        more = (zone,) if zone != UNIVERSAL and asks_zone(event) else ()
+        text = self.table.text("request", (), event.name, source.model_dump_json(), record, *more)
         return self.table.add(RequestEvents(text, record, assignments, frozenset(source.optional)))
 
     def _check_optional(self, names: tuple[str, ...], record: RecordType, place: str) -> None:
@@ -237,7 +258,8 @@ def check_plans(plans: Iterable[kinds.Plan], definitions: Definitions) -> Iterat
                         f"{quote(name)} would never publish: {quote(action.event)} does not "
                         "follow from a request"
                     )
-                    fix = f"let the action use {evolution.event}, or a type over requests"
+                    own = f"{evolution.event}, or " if evolution.event else ""
+                    fix = f"let the action use {own}a type over requests"
                     way = f"evolutions[{number}].actions[{place}]"
                     yield plan.key, Problem(way, message, fix)
 
@@ -251,7 +273,7 @@ def check_scenarios(
         plan = definitions.get(Key("plan", scenario.plan))
         if not isinstance(plan, kinds.Plan):
             continue
-        for name in sorted({evolution.event for evolution in plan.evolutions}):
+        for name in sorted({it.event for it in plan.evolutions if it.event is not None}):
             record = compiler.records.get(name)
             if record is not None and record.field(scenario.attribute) != STRING:
                 message = f"the event {quote(name)} has no string {quote(scenario.attribute)}"
@@ -281,7 +303,8 @@ def compile_program(definitions: Definitions) -> cep.Program:
                 definition.name,
                 definition.plan,
                 definition.attribute,
-                _subjects(definition, definitions),
+                find_subjects(definition, definitions),
+                find_filter(definition, definitions, compiler.scope),
             )
     return cep.Program(
         operators=tuple(compiler.table.operators),
@@ -297,25 +320,7 @@ def _plan(plan: kinds.Plan) -> cep.CompiledPlan:
         plan.name,
         {situation.id: situation.level for situation in plan.situations},
         tuple(
-            cep.CompiledEvolution(it.event, it.source, it.target, it.actions, it.priority)
+            cep.CompiledEvolution(it.event, it.source, it.target, it.actions, it.priority, it.after)
             for it in plan.evolutions
         ),
     )
-
-
-def _subjects(scenario: kinds.Scenario, definitions: Definitions) -> frozenset[str] | None:
-    if scenario.subjects is not None:
-        return frozenset(scenario.subjects)
-    if scenario.group is None:
-        return None
-    found: set[str] = set()
-    waiting, seen = [scenario.group], {scenario.group}
-    while waiting:
-        group = definitions.get(Key("group", waiting.pop()))
-        if isinstance(group, kinds.Group):
-            users = (member for member in group.members if member.startswith("user:"))
-            found.update(member.removeprefix("user:") for member in users)
-            following = [name for name in group.includes if name not in seen]
-            waiting += following
-            seen.update(following)
-    return frozenset(found)

@@ -26,6 +26,7 @@ from penstock.telemetry import get_logger
 _APART: Final = kinds_of(Concern.PURPOSES)
 """Kinds of which there may be millions; neither policies nor events refer to them."""
 _EVENT_KINDS: Final = kinds_of(Concern.EVENTS)
+_PEOPLE_KINDS: Final = frozenset({"group", "attributes"})
 _CLAIM_KINDS: Final = kinds_of(Concern.CLAIMS)
 
 _log = get_logger("gateway")
@@ -93,7 +94,8 @@ class CompiledDefinitions:
         if program:
             made = compile_program(found.definitions)
             # People come and go: only where they are a scenario's subjects it is another.
-            program = anew or touched != {"group"} or made.scenarios != self.program.scenarios
+            apart = touched <= _PEOPLE_KINDS
+            program = anew or not apart or made.scenarios != self.program.scenarios
             self.program = made if program else self.program
         self._definitions = found
         self.trouble = None

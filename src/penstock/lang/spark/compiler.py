@@ -1,10 +1,11 @@
-"""From the typed tree to a Column; to an Arrow UDF where there is no native form: RE2 patterns.
+"""From the typed tree to a Column; to an Arrow UDF where there is no native form: patterns, zones.
 
 Rules that hold here:
 - The column's tree is about as deep as the expression's: a chain of `&&` is balanced.
 - java.util.regex backtracks and reads patterns differently, so `matches` runs RE2 in an
-  Arrow UDF. Spark allows no Python inside a lambda, so a quantifier around it runs as a
-  whole in one, in its generated form: operands of lambdas hold Python, never their bodies.
+  Arrow UDF; so do days of time zones, because the JVM has a database of its own. Spark allows
+  no Python inside a lambda, so a quantifier around one runs as a whole in one, in its
+  generated form: operands of lambdas hold Python, never their bodies.
 - Workers get trees and texts, and compile them once per process.
 """
 
@@ -22,9 +23,17 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 
 from penstock.lang import tree
 from penstock.lang.expression import Expression
+from penstock.lang.operations import SET_OPERATIONS, ZONED
 from penstock.lang.python import generate
 from penstock.lang.scalars import EPOCH, MICROSECOND, Regex, compile_regex
-from penstock.lang.spark.operations import LOOSE, MEMBERS, ONCE, REPEATED, read_double
+from penstock.lang.spark.operations import (
+    LOOSE,
+    MEMBERS,
+    ONCE,
+    REPEATED,
+    read_double,
+    set_operation,
+)
 from penstock.lang.spark.values import (
     REPEATABLE,
     ColumnValue,
@@ -38,6 +47,7 @@ from penstock.lang.spark.values import (
     take_path,
 )
 from penstock.lang.types import DURATION, TIMESTAMP, ListOf, MapOf, RecordType, Scalar, Type
+from penstock.lang.zones import read_date, read_moment
 
 ArrowUdf: TypeAlias = Callable[[Column], Column]
 
@@ -79,6 +89,10 @@ class _Compiler:
                 return bring_in(taken, node.type, items.weight + index.weight + 2)
             case tree.Apply(operation="in_list"):
                 return self._member(*node.arguments)
+            case tree.Apply() if node.operation in ZONED:
+                return self._apply_zoned(node)
+            case tree.Apply() if node.operation in SET_OPERATIONS:
+                return self._combine(node)
             case tree.Apply():
                 return self._apply(node)
             case tree.Matches():
@@ -137,6 +151,22 @@ class _Compiler:
             return let(values, REPEATED[operation])
         return ColumnValue(ONCE[operation](*(value.column for value in values)), _weigh(values) + 4)
 
+    def _apply_zoned(self, node: tree.Apply) -> ColumnValue:
+        given, zone = node.arguments
+        if not isinstance(zone, tree.Constant):
+            raise TypeError("the checker let a time zone pass that is no constant")
+        operand = self.compile(given)
+        made = zone_udf(node.operation, str(zone.value))(operand.column)
+        return ColumnValue(made, operand.weight + 1)
+
+    def _combine(self, node: tree.Apply) -> ColumnValue:
+        kind = node.arguments[0].type
+        if not isinstance(kind, ListOf):
+            raise TypeError(f"the checker let {kind} pass as a list")
+        values = [self.compile(argument) for argument in node.arguments]
+        # Each list is looked at several times, so that it is bound where it is large.
+        return let(values, set_operation(node.operation, kind.element))
+
     def _member(self, item: tree.Node, items: tree.Node) -> ColumnValue:
         one = solidify(self.compile(item))
         if isinstance(items, tree.MakeList):
@@ -166,7 +196,7 @@ class _Compiler:
         return ColumnValue(F.get(pair, condition.column.cast("int")), weight, finite)
 
     def _quantify(self, node: tree.Quantifier) -> ColumnValue:
-        if any(isinstance(part, tree.Matches) for part in tree.walk(node.body)):
+        if any(_runs_in_python(part) for part in tree.walk(node.body)):
             return self._quantify_in_python(node)
         quantifier = F.exists if node.kind == "exists" else F.forall
         kind = node.operand.type
@@ -198,6 +228,12 @@ class _Compiler:
         # A struct has at least one field, also where the expression reads nothing.
         row = F.struct(F.lit(0).alias("nothing"), *parts)
         return ColumnValue(evaluation_udf(node)(row), 4 * len(parts) + 2)
+
+
+def _runs_in_python(node: tree.Node) -> bool:
+    return isinstance(node, tree.Matches) or (
+        isinstance(node, tree.Apply) and node.operation in ZONED
+    )
 
 
 def _weigh(values: Iterable[ColumnValue]) -> int:
@@ -241,6 +277,24 @@ def search_udf(pattern: Regex) -> ArrowUdf:
     return _arrow_udf(search)
 
 
+def zone_udf(operation: str, zone: str) -> ArrowUdf:
+    """Return an operation of a time zone as a function of a column; moments are microseconds."""
+
+    def read_moments(batch: pa.Array) -> pa.Array:
+        found = [None if it is None else read_moment(it, zone) for it in batch.to_pylist()]
+        micros = [None if it is None else (it - EPOCH) // MICROSECOND for it in found]
+        return pa.array(micros, pa.int64())
+
+    def read_dates(batch: pa.Array) -> pa.Array:
+        found = [
+            None if it is None else read_date(EPOCH + it * MICROSECOND, zone)
+            for it in batch.to_pylist()
+        ]
+        return pa.array(found, pa.int64())
+
+    return _arrow_udf(read_moments if operation == "moment_in_zone" else read_dates, "bigint")
+
+
 def evaluation_udf(node: tree.Node) -> ArrowUdf:
     """Return a node as a function of a struct with one field per reference."""
 
@@ -261,10 +315,10 @@ def list_references(node: tree.Node) -> list[tuple[tuple[str, ...], Type]]:
     return [(path, kinds[path]) for path in paths]
 
 
-def _arrow_udf(function: Callable[[pa.Array], pa.Array]) -> ArrowUdf:
+def _arrow_udf(function: Callable[[pa.Array], pa.Array], result: str = "boolean") -> ArrowUdf:
     # The type hints of `function` say that it is an Arrow function; the stubs of pyspark
     # do not know this way to call it.
-    made: ArrowUdf = F.arrow_udf(function, "boolean")  # type: ignore[attr-defined]
+    made: ArrowUdf = F.arrow_udf(function, result)  # type: ignore[attr-defined]
     return made
 
 

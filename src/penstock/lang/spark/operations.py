@@ -33,6 +33,7 @@ from penstock.lang.spark.values import (
     bring_in,
     divide,
     multiply,
+    solidify,
     within,
 )
 from penstock.lang.types import BOOL, DOUBLE, DURATION, INT, STRING, TIMESTAMP, Scalar, Type
@@ -169,6 +170,36 @@ LOOSE: Final[Mapping[str, Callable[..., Column]]] = {
     "sub_double": lambda a, b: a - b,
     "mul_double": lambda a, b: a * b,
 }
+
+
+def _set_elements(items: Column, kind: Type) -> Column:
+    """Return the elements of a list as a set, sorted; NULL where one of them is no value."""
+    checked = items
+    if kind == DOUBLE:  # 0.0 is the one zero; what is infinite or NaN is no value
+        checked = F.transform(items, lambda it: solidify(bring_in(it, kind, 1)).column + F.lit(0.0))
+    elif kind not in {BOOL, INT}:
+        checked = F.transform(
+            items, lambda it: F.when(bring_in(it, kind, 1).column.isNotNull(), it)
+        )
+    sound = ~F.exists(checked, lambda it: it.isNull())
+    return F.when(sound, F.array_distinct(checked))
+
+
+def set_operation(operation: str, kind: Type) -> Callable[[Column, Column], Column]:
+    """Return an operation on two lists of a type as sets."""
+
+    def combine(one: Column, other: Column) -> Column:
+        left, right = _set_elements(one, kind), _set_elements(other, kind)
+        if operation == "subset":
+            return F.array_size(F.array_except(left, right)) == 0
+        joined = {
+            "union": F.array_union,
+            "intersect": F.array_intersect,
+            "minus": F.array_except,
+        }[operation]
+        return F.sort_array(joined(left, right))
+
+    return combine
 
 
 # `in` a list from outside: found, or else false unless an element is no value.

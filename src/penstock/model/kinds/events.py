@@ -90,9 +90,11 @@ class PacketSource(Part):
         strict=False,
         description="The topics that are looked at.",
     )
-    when: Annotated[str, Field(max_length=EXPRESSION_LIMIT), ExpressionText("bool")] = Field(
-        default="true",
-        description="The binding criterion, over t, s, o and e; missing counts as not satisfied.",
+    when: Annotated[str, Field(max_length=EXPRESSION_LIMIT), ExpressionText("bool", "event")] = (
+        Field(
+            default="true",
+            description="The binding criterion, over t, s, o and e; missing: not satisfied.",
+        )
     )
     set: Settings = Field(description="The attributes: name and expression over t, s, o and e.")
     optional: Words = Field(

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, Field
 from penstock.errors import PenstockError, quote
 from penstock.model.definition import NAME_LIMIT, Reference
 from penstock.model.purposes import check_purpose
+from penstock.model.time_zones import is_zone
 from penstock.model.topics import check_filter
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -104,3 +105,23 @@ def _check_pattern(pattern: str) -> str:
 
 TopicPattern = Annotated[str, Field(max_length=65535), AfterValidator(_check_pattern)]
 """A topic filter whose levels may have names."""
+
+
+def _check_zone(name: str) -> str:
+    if not is_zone(name):
+        raise ValueError("there is no such time zone → name one such as Europe/Rome, or UTC")
+    return name
+
+
+TimeZone = Annotated[str, Field(max_length=64), AfterValidator(_check_zone)]
+"""A time zone of the IANA database."""
+
+_UNITS: Final = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000))
+
+
+def write_span(milliseconds: int) -> str:
+    """Write milliseconds as people do: 14d, 90m, 1500ms."""
+    for unit, size in _UNITS:
+        if milliseconds and not milliseconds % size:
+            return f"{milliseconds // size}{unit}"
+    return f"{milliseconds}ms"

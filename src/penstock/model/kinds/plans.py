@@ -11,12 +11,14 @@ from penstock.model.definition import (
     NAME_LIMIT,
     Concern,
     Definition,
+    ExpressionText,
     Part,
     PlainName,
     Reference,
     register,
 )
-from penstock.model.kinds.events import Word
+from penstock.model.kinds.events import EXPRESSION_LIMIT, Span, Word
+from penstock.model.kinds.fields import TimeZone, write_span
 
 SITUATION_LIMIT: Final = 1000
 EVOLUTION_LIMIT: Final = 10_000
@@ -38,7 +40,14 @@ class Situation(Part):
 class Evolution(Part):
     """A step from one situation to another, or into or out of the emergency."""
 
-    event: Annotated[PlainName, Reference("event")] = Field(description="What brings it about.")
+    event: Annotated[PlainName, Reference("event")] | None = Field(
+        default=None, description="What brings it about."
+    )
+    after: Span | None = Field(
+        default=None,
+        description="Instead of `event`: the longest duration of the situation that is left, "
+        "such as 14d. When somebody has been in it for so long, the evolution happens.",
+    )
     source: PlainName | None = Field(
         default=None, alias="from", description="The situation that is left; none: inactive."
     )
@@ -52,6 +61,19 @@ class Evolution(Part):
         default=0,
         description="Of events of one moment the greatest comes first.",
     )
+
+    @property
+    def cause(self) -> str:
+        """What brings it about, in words."""
+        return self.event or f"after {write_span(self.after or 0)}"
+
+    @model_validator(mode="after")
+    def _check_cause(self) -> Self:
+        if (self.event is None) is (self.after is None):
+            raise ValueError("an evolution has one cause → write one of event and after")
+        if self.after is not None and self.source is None:
+            raise ValueError("nobody is in no situation for a while → name from beside after")
+        return self
 
 
 @register
@@ -68,13 +90,20 @@ class Plan(Definition):
         min_length=1, max_length=EVOLUTION_LIMIT, strict=False, description="The transitions."
     )
 
+    zone: TimeZone = Field(
+        default="UTC",
+        description="The time zone whose days count in the events of this plan, by its name in "
+        "the IANA database, such as `Europe/Rome`: in visits, in windows of whole days, and as "
+        "`e.zone`.",
+    )
+
     @model_validator(mode="after")
     def _check_evolutions(self) -> Self:
         known = [situation.id for situation in self.situations]
         twice = sorted({name for name in known if known.count(name) > 1})
         if twice:
             raise ValueError(f"the situation {quote(twice[0])} is there twice → rename one")
-        seen: dict[tuple[str | None, str], int] = {}
+        seen: dict[tuple[str | None, str | None], int] = {}
         for index, step in enumerate(self.evolutions):
             for end in (step.source, step.target):
                 if end is not None and end not in known:
@@ -88,11 +117,27 @@ class Plan(Definition):
                 )
             first = seen.setdefault((step.source, step.event), index)
             if first != index:
+                cause = f"event {quote(step.event)}" if step.event else "a longest duration"
                 raise ValueError(
                     f"evolutions[{first}] and evolutions[{index}] have the same source "
-                    f"{quote(step.source)} and event {quote(step.event)} → keep one"
+                    f"{quote(step.source)} and {cause} → keep one"
                 )
+        self._check_rest()
         return self
+
+    def _check_rest(self) -> None:
+        """Refuse evolutions by time alone that lead round in a circle: it would never rest."""
+        onward = {it.source: it.target for it in self.evolutions if it.after is not None}
+        for start, target in onward.items():
+            at, seen = target, {start}
+            while at in onward and at not in seen:
+                seen.add(at)
+                at = onward[at]
+            if at == start:
+                raise ValueError(
+                    f"time alone leads from {quote(start)} back to {quote(start)} → "
+                    "let an event, or the end, be on that way"
+                )
 
 
 SubjectName = Annotated[str, Field(min_length=1, max_length=NAME_LIMIT)]
@@ -115,6 +160,17 @@ class Scenario(Definition):
     )
     group: Annotated[PlainName, Reference("group")] | None = Field(
         default=None, description="Follow it for the users of this group instead of a list."
+    )
+    subject_filter: (
+        Annotated[str, Field(max_length=EXPRESSION_LIMIT), ExpressionText("bool", "scenario")]
+        | None
+    ) = Field(
+        default=None,
+        description="Who is involved in the case of c.subject: an expression over s and c "
+        "(subject, scenario, plan), such as `s.uid == c.subject || c.subject in s.pSet`. "
+        "Emergency policies apply to these alone. Without `subjects` and `group` it also says "
+        "whom the scenario is followed for: who is involved in a case of their own. An error or "
+        "a missing attribute involves nobody. Left out: everybody is involved.",
     )
 
     @model_validator(mode="after")

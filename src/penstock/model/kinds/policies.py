@@ -67,6 +67,12 @@ SubjectText = Annotated[str, Field(max_length=EXPRESSION_LIMIT), ExpressionText(
 """An expression that names the subject of a scenario, such as `o.patientId`."""
 
 
+CaseText = Annotated[str, Field(max_length=EXPRESSION_LIMIT), ExpressionText("bool", "scenario")]
+SituationText = Annotated[
+    str, Field(max_length=EXPRESSION_LIMIT), ExpressionText("bool", "situation")
+]
+
+
 @register
 class EmergencyPolicy(Grant):
     """A grant that holds while the message's subject is in certain situations of a plan."""
@@ -93,6 +99,17 @@ class EmergencyPolicy(Grant):
         default=None,
         description="Instead of `situations`: those of this level and above.",
     )
+    scenario_filter: CaseText | None = Field(
+        default=None,
+        description="Instead of `scenarios`: which cases of the plan count, an expression over s "
+        "and c (subject, scenario, plan), such as `c.scenario == 'ward-3'`.",
+    )
+    situation_filter: SituationText | None = Field(
+        default=None,
+        description="Instead of `situations`: which situations count, an expression over s and c "
+        "(subject, scenario, plan, situation, level), such as `c.level >= s.clearance`. For both "
+        "filters an error or a missing attribute counts as not satisfied.",
+    )
     about: SubjectText | None = Field(
         default=None,
         description="Whose situation counts: an expression that names the scenario's subject, "
@@ -105,14 +122,22 @@ class EmergencyPolicy(Grant):
     )
     exclusive: bool = Field(
         default=False,
-        description="Whether ordinary policies grant nothing while this policy applies, even "
-        "where its condition does not hold. Otherwise it adds to them.",
+        description="Whether ordinary policies grant nothing to those involved while this policy "
+        "applies, even where its condition does not hold. Otherwise it adds to them.",
     )
 
     @model_validator(mode="after")
     def _check_choices(self) -> Self:
-        if self.situations and self.minimum_level is not None:
-            raise ValueError("has both `situations` and `minimum_level` → leave one of them out")
+        given = {
+            "situations": bool(self.situations),
+            "minimum_level": self.minimum_level is not None,
+            "situation_filter": self.situation_filter is not None,
+        }
+        several = [f"`{name}`" for name, there in given.items() if there]
+        if len(several) > 1:
+            raise ValueError(f"has both {several[0]} and {several[1]} → leave one of them out")
+        if self.scenarios and self.scenario_filter is not None:
+            raise ValueError("has both `scenarios` and `scenario_filter` → leave one of them out")
         if (self.about is None) is not self.any_object:
             raise ValueError(
                 "must say whose situation counts → write `about: o.ATTRIBUTE`, or "
@@ -142,10 +167,25 @@ class ExclusivePlan(Part):
     """A plan whose emergencies set ordinary policies aside."""
 
     plan: Annotated[PlainName, Reference("plan")] = Field(description="The plan.")
-    about: SubjectText = Field(
+    about: SubjectText | None = Field(
+        default=None,
         description="Whose situation counts: an expression that names the scenario's subject, "
-        "such as `o.patientId`. Where it is missing, ordinary policies are set aside too."
+        "such as `o.patientId`. Where it is missing, ordinary policies are set aside too.",
     )
+    any_object: bool = Field(
+        default=False,
+        description="Instead of `about`: whoever is involved in a case of the plan has emergency "
+        "policies alone, on messages about anybody.",
+    )
+
+    @model_validator(mode="after")
+    def _check_choice(self) -> Self:
+        if (self.about is None) is not self.any_object:
+            raise ValueError(
+                "must say whose situation counts → write `about: o.ATTRIBUTE`, or "
+                "`any_object: true`, not both"
+            )
+        return self
 
 
 @register
@@ -165,8 +205,9 @@ class Enforcement(Definition):
         default=(),
         max_length=PLAN_LIMIT,
         strict=False,
-        description="Plans during whose emergencies ordinary policies grant nothing: while the "
-        "subject of a message is in any situation, emergency policies alone decide.",
+        description="Plans during whose emergencies ordinary policies grant nothing to those "
+        "involved: while the subject of a message is in any situation, emergency policies alone "
+        "decide.",
     )
     preferences_in_emergencies: Literal["kept", "overridden"] = Field(
         default="kept",

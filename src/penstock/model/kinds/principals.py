@@ -112,7 +112,7 @@ class Attributes(Definition):
     """What is known of a user, a client, the members of a group, or anyone."""
 
     kind: ClassVar[str] = "attributes"
-    concerns: ClassVar[Concern] = Concern.ACCESS
+    concerns: ClassVar[Concern] = Concern.ACCESS | Concern.EVENTS
 
     name: Subject = Field(description="Whose: user:NAME, client:ID, group:NAME or anyone.")
     values: Mapping[str, JsonValue] = Field(

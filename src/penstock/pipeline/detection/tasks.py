@@ -45,7 +45,7 @@ from penstock.definitions import DefinitionSet
 from penstock.definitions.events.program import compile_program
 from penstock.errors import UsageError, quote
 from penstock.model.document import Document
-from penstock.model.kinds import Concern, Stream, kinds_of
+from penstock.model.kinds import Concern, Scenario, Stream, kinds_of
 from penstock.pipeline.session import freeze_loaded
 
 KINDS: Final = kinds_of(Concern.EVENTS)
@@ -76,8 +76,10 @@ class DetectionPlan:
 
     @cached_property
     def text(self) -> str:
-        """The definitions that workers need."""
-        chosen = [it for key, it in self.definitions.definitions.items() if key.kind in KINDS]
+        """The definitions that workers need: attributes where a scenario asks for them."""
+        filtered = any(it.subject_filter for it in self.definitions.of(Scenario).values())
+        wanted = KINDS if filtered else KINDS - {"attributes"}
+        chosen = [it for key, it in self.definitions.definitions.items() if key.kind in wanted]
         documents = sorted((it.document() for it in chosen), key=lambda it: it.key)
         return json.dumps(
             [{"kind": it.kind, "name": it.name, "body": it.body} for it in documents],

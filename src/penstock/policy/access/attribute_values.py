@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.lang import DURATION, TIMESTAMP, ListOf, MapOf, RecordType, Type, prepare
+from penstock.lang import DURATION, TIMESTAMP, ListOf, MapOf, RecordType, Scope, Type, prepare
 from penstock.lang.scalars import read_duration, read_timestamp
+from penstock.model.kinds import Attributes
+from penstock.policy.access.principals import KnownAttributes
 
 
 class WrongValueError(ValueError):
@@ -50,3 +52,10 @@ def _read_record(
     if strange:
         raise WrongValueError("is not declared", (*place, strange[0]))
     return {name: read_value(item, fields[name], (*place, name)) for name, item in value.items()}
+
+
+def read_attributes(attributes: Attributes, scope: Scope) -> KnownAttributes:
+    """Read all values of a document by their declared types."""
+    declared = dict((scope.root("s") or RecordType(())).fields)
+    values = {name: read_value(value, declared[name]) for name, value in attributes.values.items()}
+    return KnownAttributes(values, attributes.on_behalf_of)

@@ -3,7 +3,10 @@
 Rules that hold here:
 - A scenario has one current situation for each subject, or none.
 - An emergency policy applies where the scenario's subject that the message is about is in
-  one of its situations; with `any_object`, where some subject is.
+  one of its situations; with `any_object`, where some subject is. It applies to those alone
+  whom the scenario's subject filter involves in that case.
+- A filter sees who asks (`s`) and the case (`c`). One that errs or misses an attribute involves
+  nobody and chooses nothing: ordinary policies go on for whom no case involves.
 - What cannot be told grants nothing. Where ordinary policies would be set aside if it held,
   they are set aside.
 """
@@ -11,14 +14,24 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
 
 from penstock.errors import PenstockError
-from penstock.lang import Expression
+from penstock.lang import INT, STRING, Expression, RecordType, Scope
 from penstock.policy.decision import Applied
+
+SCENARIO_CASE: Final = RecordType((("subject", STRING), ("scenario", STRING), ("plan", STRING)))
+"""What filters of scenarios see as `c`."""
+SITUATION_CASE: Final = RecordType((*SCENARIO_CASE.fields, ("situation", STRING), ("level", INT)))
+"""What filters of situations see as `c`."""
+
+
+def filter_scope(scope: Scope, case: RecordType) -> Scope:
+    """Return what filters see: who asks, and the case."""
+    return Scope((("s", scope.root("s") or RecordType(())), ("c", case)))
 
 
 class SituationsUnknownError(PenstockError):
@@ -39,6 +52,15 @@ class Situations(Protocol):
         """Return the situations that some subject of a scenario is in."""
         ...
 
+    def cases(self, scenario: str) -> Iterable[tuple[str, str]]:
+        """Return the subjects of a scenario that are in some situation, with it."""
+        ...
+
+    @property
+    def changes(self) -> int:
+        """A number that is another whenever the answers may be."""
+        ...
+
 
 class SituationBoard:
     """The situations of all scenarios, moved by hand: of tests, questions, or a feed.
@@ -53,7 +75,7 @@ class SituationBoard:
 
     def fill(self, held: Iterable[tuple[str, str, str]]) -> None:
         """Take over all situations: scenario, subject, situation. Nothing else holds."""
-        self._current: dict[tuple[str, str], str] = {}
+        self._current: dict[str, dict[str, str]] = {}
         self._counts: dict[str, Counter[str]] = {}
         self._invalid: str | None = None
         self.changes += 1
@@ -74,7 +96,8 @@ class SituationBoard:
         """Return the situation of a scenario's subject, None where it is inactive."""
         if self._invalid is not None:
             raise SituationsUnknownError(self._invalid)
-        return self._current.get((scenario, subject))
+        cases = self._current.get(scenario)
+        return None if cases is None else cases.get(subject)
 
     def occupied(self, scenario: str) -> AbstractSet[str]:
         """Return the situations that some subject of a scenario is in."""
@@ -83,16 +106,23 @@ class SituationBoard:
         counts = self._counts.get(scenario)
         return counts.keys() if counts else frozenset()
 
+    def cases(self, scenario: str) -> Iterable[tuple[str, str]]:
+        """Return the subjects of a scenario that are in some situation, with it."""
+        if self._invalid is not None:
+            raise SituationsUnknownError(self._invalid)
+        return self._current.get(scenario, {}).items()
+
     def move(self, scenario: str, subject: str, situation: str | None) -> None:
         """Let a scenario's subject enter a situation, or leave all with None."""
-        before = self._current.pop((scenario, subject), None)
+        cases = self._current.setdefault(scenario, {})
+        before = cases.pop(subject, None)
         counts = self._counts.setdefault(scenario, Counter())
         if before is not None:
             counts[before] -= 1
             if not counts[before]:
                 del counts[before]
         if situation is not None:
-            self._current[scenario, subject] = situation
+            cases[subject] = situation
             counts[situation] += 1
         self.changes += 1
 
@@ -124,34 +154,137 @@ class RecordedSituations:
         self.seen[scenario, None] = tuple(sorted(found))
         return found
 
+    def cases(self, scenario: str) -> Iterable[tuple[str, str]]:
+        """Return the subjects of a scenario that are in some situation, with it."""
+        found = list(self._situations.cases(scenario))
+        self.seen[scenario, None] = tuple(sorted({situation for _, situation in found}))
+        return found
+
+    @property
+    def changes(self) -> int:
+        """A number that is another whenever the answers may be."""
+        return self._situations.changes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScenarioFilter:
+    """A scenario as emergency policies see it: its plan, and whom its cases involve."""
+
+    name: str
+    plan: str
+    involves: Expression | None = None  # over s and c; None: everybody
+
+    def case(self, subject: str) -> dict[str, Any]:
+        """Return what filters see of the case of a subject, before its situation."""
+        return {"subject": subject, "scenario": self.name, "plan": self.plan}
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Emergency:
     """When an emergency policy applies; a plan that sets ordinary policies aside is one too."""
 
-    scenarios: tuple[str, ...]
+    scenarios: tuple[ScenarioFilter, ...]
     situations: frozenset[str] | None  # None: each that is not inactive
     about: Expression | None  # None: any object
     exclusive: bool = False
+    levels: Mapping[str, int] = field(default_factory=dict)
+    """How severe the situations of the plan are."""
+    scenario_filter: Expression | None = None
+    situation_filter: Expression | None = None
+    filtered: bool = field(init=False)
+    """Whether it depends on who asks, or on whose case it is."""
+
+    def __post_init__(self) -> None:
+        """Find out once what every decision asks."""
+        filters = [self.scenario_filter, self.situation_filter]
+        filters += [it.involves for it in self.scenarios]
+        object.__setattr__(self, "filtered", any(it is not None for it in filters))
 
     def __str__(self) -> str:
         situations = (
             "any situation" if self.situations is None else ", ".join(sorted(self.situations))
         )
+        if self.situation_filter is not None:
+            situations = f"situations where {self.situation_filter.text}"
         whose = f"of {self.about.text}" if self.about is not None else "of anybody"
-        text = f"{situations} {whose} in {', '.join(self.scenarios) or 'no scenario'}"
+        names = ", ".join(it.name for it in self.scenarios) or "no scenario"
+        text = f"{situations} {whose} in {names}"
+        if self.scenario_filter is not None:
+            text += f" where {self.scenario_filter.text}"
+        involving = dict.fromkeys(it.involves.text for it in self.scenarios if it.involves)
+        if involving:
+            text += f", for those involved: {'; '.join(involving)}"
         return f"{text}, alone" if self.exclusive else text
 
-    def find(self, situations: Situations, subject: str | None) -> Applied | None:
-        """Return the situation in which it applies to a subject now."""
+    def involving(self, s: Mapping[str, Any], subject: str | None) -> tuple[ScenarioFilter, ...]:
+        """Return the scenarios that involve who asks in the case of a subject."""
+        if subject is None or not self.filtered:
+            return self.scenarios
+        return tuple(it for it in self.scenarios if self._involves(s, it, subject))
+
+    def _involves(self, s: Mapping[str, Any], scenario: ScenarioFilter, subject: str) -> bool:
+        case = scenario.case(subject)
+        return all(
+            rule is None or rule.function(s, case) is True
+            for rule in (scenario.involves, self.scenario_filter)
+        )
+
+    def covers(
+        self, s: Mapping[str, Any], scenario: ScenarioFilter, subject: str, situation: str
+    ) -> bool:
+        """Tell whether it is meant for a situation of a scenario that involves who asks."""
+        if self.situations is not None and situation not in self.situations:
+            return False
+        rule = self.situation_filter
+        return rule is None or rule.function(s, self.case(scenario, subject, situation)) is True
+
+    def may_cover(self, scenario: ScenarioFilter, subject: str, situation: str) -> bool:
+        """Tell whether it can apply in a situation to somebody: what s decides is left open."""
+        if self.situations is not None and situation not in self.situations:
+            return False
+        case = self.case(scenario, subject, situation)
+        rules = (scenario.involves, self.scenario_filter, self.situation_filter)
+        return all(rule is None or rule.function({}, case) is not False for rule in rules)
+
+    def case(self, scenario: ScenarioFilter, subject: str, situation: str) -> dict[str, Any]:
+        """Return what filters see of a case that is in a situation."""
+        level = self.levels.get(situation)
+        return {**scenario.case(subject), "situation": situation, "level": level}
+
+    def find(
+        self,
+        situations: Situations,
+        subject: str | None,
+        s: Mapping[str, Any],
+        scenarios: tuple[ScenarioFilter, ...] | None = None,
+    ) -> Applied | None:
+        """Return the situation in which it applies now, to a subject and who asks.
+
+        `scenarios` are those that involve who asks, where that was found out before.
+        """
+        if self.about is None:
+            return self._find_any(situations, s)
+        if subject is None:
+            return None
+        for scenario in self.involving(s, subject) if scenarios is None else scenarios:
+            current = situations.current(scenario.name, subject)
+            if current is not None and self.covers(s, scenario, subject, current):
+                return Applied(scenario.name, subject, current)
+        return None
+
+    def _find_any(self, situations: Situations, s: Mapping[str, Any]) -> Applied | None:
+        """Return a situation of anybody in whose case who asks is involved."""
         for scenario in self.scenarios:
-            if self.about is None:
-                occupied = situations.occupied(scenario)
-                wanted = occupied if self.situations is None else self.situations & occupied
-                if wanted:
-                    return Applied(scenario, None, min(wanted))
-            elif subject is not None:
-                current = situations.current(scenario, subject)
-                if current is not None and (self.situations is None or current in self.situations):
-                    return Applied(scenario, subject, current)
+            occupied = situations.occupied(scenario.name)
+            wanted = occupied if self.situations is None else self.situations & occupied
+            if wanted and self.filtered:
+                wanted = {
+                    current
+                    for subject, current in situations.cases(scenario.name)
+                    if current in wanted
+                    and self._involves(s, scenario, subject)
+                    and self.covers(s, scenario, subject, current)
+                }
+            if wanted:
+                return Applied(scenario.name, None, min(wanted))
         return None

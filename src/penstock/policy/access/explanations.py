@@ -8,12 +8,13 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from penstock.lang import Expression
 from penstock.policy.access.emergencies import (
     Emergency,
+    ScenarioFilter,
     Situations,
     SituationsUnknownError,
 )
@@ -150,7 +151,8 @@ class _Explanation:
             self.granted = (rule.name, applied)
 
     def _look_at_plan(self, emergency: Emergency) -> None:
-        name = f"exclusive plan of {', '.join(emergency.scenarios) or 'no scenario'}"
+        scenarios = ", ".join(it.name for it in emergency.scenarios)
+        name = f"exclusive plan of {scenarios or 'no scenario'}"
         applied, says = self._find(emergency, name)
         self._note(name, f"sets ordinary policies aside: {applied}" if applied else says)
 
@@ -166,12 +168,51 @@ class _Explanation:
                 says = f"cannot tell whose situation counts: {outcome.reason}"
         if not says:
             try:
-                applied = emergency.find(self.situations, subject)
+                applied = emergency.find(self.situations, subject, self.roots["s"])
             except SituationsUnknownError as error:
                 says = f"cannot be decided: {error}"
         if emergency.exclusive and (applied is not None or says):
             self.aside = self.aside or name
+        if applied is None and not says:
+            says = self._tell_filters(emergency, subject)
         return applied, says or "its situations do not hold"
+
+    def _tell_filters(self, emergency: Emergency, subject: str | None) -> str:
+        """Say which filter keeps an emergency from applying, where it is one."""
+        if not emergency.filtered:
+            return ""
+        for scenario in emergency.scenarios:
+            try:
+                for whose, situation in self._list_cases(emergency, scenario, subject):
+                    says = self._tell_filter(emergency, scenario, whose, situation)
+                    if says:
+                        return f"{scenario.name}={situation}: {says}"
+            except SituationsUnknownError:
+                continue
+        return ""
+
+    def _list_cases(
+        self, emergency: Emergency, scenario: ScenarioFilter, subject: str | None
+    ) -> Iterable[tuple[str, str]]:
+        if emergency.about is None:
+            return self.situations.cases(scenario.name)
+        current = subject and self.situations.current(scenario.name, subject)
+        return [(subject, current)] if subject and current else []
+
+    def _tell_filter(
+        self, emergency: Emergency, scenario: ScenarioFilter, subject: str, situation: str
+    ) -> str:
+        case = emergency.case(scenario, subject, situation)
+        for what, rule in (
+            ("the scenario's subject filter", scenario.involves),
+            ("its scenario filter", emergency.scenario_filter),
+            ("its situation filter", emergency.situation_filter),
+        ):
+            outcome = rule.evaluate(s=self.roots["s"], c=case) if rule is not None else None
+            if outcome is not None and not outcome.holds:
+                why = f"cannot be decided: {outcome.reason}" if outcome.missing else "is false"
+                return f"{what} {why}"
+        return ""
 
     def _evaluate(self, condition: Expression) -> tuple[bool, str]:
         outcome = condition.evaluate(**self.roots)

@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple
 from penstock.policy.access.emergencies import (
     NO_SITUATIONS,
     Emergency,
+    ScenarioFilter,
     Situations,
     SituationsUnknownError,
 )
@@ -88,12 +89,23 @@ class EmergencyCase(NamedTuple):
     emergency: Emergency
     subject: str | None
     rule: str | None
+    scenarios: tuple[ScenarioFilter, ...]
+    """Those that involve who asks in the case of the subject."""
 
 
 class PartialDecision:
     """What the conditions came to; only situations are open."""
 
-    __slots__ = ("_aside", "_cases", "_instances", "_ordinary", "_plan", "_table", "preference")
+    __slots__ = (
+        "_aside",
+        "_cases",
+        "_instances",
+        "_ordinary",
+        "_plan",
+        "_resolved",
+        "_table",
+        "preference",
+    )
 
     def __init__(
         self,
@@ -110,14 +122,15 @@ class PartialDecision:
         self._cases = cases
         self._aside = aside
         self._table: dict[tuple[str | None, ...], Decision] | None = None
+        self._resolved: tuple[Situations, int, Decision] | None = None
         # Where the situations of some subjects are all that counts, they are the key.
         self._instances: tuple[tuple[str, str], ...] | None = None
         if all(case.subject is not None for case in cases):
             self._instances = tuple(
                 dict.fromkeys(
-                    (scenario, case.subject)
+                    (scenario.name, case.subject)
                     for case in cases
-                    for scenario in case.emergency.scenarios
+                    for scenario in case.scenarios
                     if case.subject is not None
                 )
             )
@@ -125,7 +138,7 @@ class PartialDecision:
     def resolve(self, situations: Situations) -> Decision:
         """Decide with the situations of now."""
         if self._instances is None:
-            return self._resolve(situations)
+            return self._resolve_any(situations)
         current = situations.current
         try:
             key = tuple([current(scenario, subject) for scenario, subject in self._instances])
@@ -138,13 +151,22 @@ class PartialDecision:
             decision = self._table[key] = self._resolve(situations)
         return decision
 
+    def _resolve_any(self, situations: Situations) -> Decision:
+        """Decide where the situations of anybody count, once for each change of them."""
+        known = self._resolved
+        if known is None or known[0] is not situations or known[1] != situations.changes:
+            changes = situations.changes
+            known = self._resolved = (situations, changes, self._resolve(situations))
+        return known[2]
+
     def _resolve(self, situations: Situations) -> Decision:
         aside = self._aside
         granting: str | None = None
         granted_in: Applied | None = None
-        for emergency, subject, rule in self._cases:
+        s = self._plan.attributes
+        for emergency, subject, rule, scenarios in self._cases:
             try:
-                applied = emergency.find(situations, subject)
+                applied = emergency.find(situations, subject, s, scenarios)
             except SituationsUnknownError:
                 aside = aside or emergency.exclusive
                 continue
@@ -179,7 +201,6 @@ class Plan:
     """
 
     __slots__ = (
-        "_attributes",
         "_cache",
         "_denied",
         "_emergency",
@@ -193,6 +214,7 @@ class Plan:
         "_publisher",
         "_remembers",
         "_settings",
+        "attributes",
         "depends",
     )
 
@@ -208,7 +230,7 @@ class Plan:
     ) -> None:
         if not settings.required:
             rules = ()
-        self._attributes = attributes
+        self.attributes = attributes
         self._settings = settings
         self._ordinary = tuple(
             (rule.name, rule.condition.function) for rule in rules if rule.emergency is None
@@ -286,7 +308,7 @@ class Plan:
         self, message: Message, o: Mapping[str, Any], e: Mapping[str, Any]
     ) -> Decision | PartialDecision:
         """Evaluate the conditions; a decision where no situation can change it."""
-        s, t, settings = self._attributes, message.t, self._settings
+        s, t, settings = self.attributes, message.t, self._settings
         preference: str | None = None
         held = self._preferences
         if held and not any(holds(s, o, e, t) is True for _, holds in held):
@@ -320,8 +342,8 @@ class Plan:
             subject = emergency.about.function(*roots) if emergency.about else None
             if emergency.about and subject is None:
                 aside = aside or emergency.exclusive
-            else:
-                cases.append(EmergencyCase(emergency, subject, rule))
+            elif scenarios := emergency.involving(self.attributes, subject):
+                cases.append(EmergencyCase(emergency, subject, rule, scenarios))
         return cases, aside
 
 

@@ -348,6 +348,17 @@ class LiveSituations:
             raise SituationsUnknownError(self.trouble)
         return {it.situation for it in self.standing if it.scenario == scenario}
 
+    def cases(self, scenario: str) -> Iterable[tuple[str, str]]:
+        """Return the subjects of a scenario that are in some situation, with it."""
+        if self.trouble:
+            raise SituationsUnknownError(self.trouble)
+        return [(it.subject, it.situation) for it in self.standing if it.scenario == scenario]
+
+    @property
+    def changes(self) -> int:
+        """What holds never changes here."""
+        return 0
+
 
 def read_live(database: Database, now: datetime) -> LiveSituations:
     """Return what holds, with what a gateway says that has not lost sight of it."""

@@ -86,6 +86,8 @@ class Cause(StrEnum):
     MANUAL = "manual"
     TIME = "time"
     """It was held by hand for a time that is over."""
+    DURATION = "duration"
+    """A situation has lasted for its longest duration."""
     LIMIT = "limit"
     """Too many others are in some situation."""
     DEFINITIONS = "definitions"

@@ -18,7 +18,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.cep.contact_tracing.presence import DAY, Presence
+from penstock.cep.contact_tracing.presence import Presence
+from penstock.cep.days import DAY
 from penstock.cep.state_codec import StateError
 from tests.support.scale import scaled
 

@@ -1,8 +1,9 @@
 """Decisions on access against a naive model that looks at every rule.
 
 The model is statement 6 of the emergency model: the policies that are applied are exactly
-those for the current situations of the message's subject, and with an exclusive one of
-them, no ordinary ones. Conditions are evaluated by the reference interpreter.
+those for the current situations of the message's subject that involve who asks, and with an
+exclusive one of them, no ordinary ones. Subject, scenario and situation filters are drawn.
+Conditions are evaluated by the reference interpreter.
 """
 
 from __future__ import annotations
@@ -17,7 +18,15 @@ from hypothesis import strategies as st
 from penstock.lang import BOOL, STRING, Expression, RecordType, build_scope, compile_expression
 from penstock.model.kinds import Group, ObjectShape
 from penstock.model.topics import matches
-from penstock.policy.access.emergencies import NO_SITUATIONS, Emergency, SituationBoard
+from penstock.policy.access.emergencies import (
+    NO_SITUATIONS,
+    SCENARIO_CASE,
+    SITUATION_CASE,
+    Emergency,
+    ScenarioFilter,
+    SituationBoard,
+    filter_scope,
+)
 from penstock.policy.access.engine import AccessEngine
 from penstock.policy.access.objects import Message
 from penstock.policy.access.plans import Enforcement
@@ -60,6 +69,29 @@ FILTERS = ("#", "home/#", "home/+/pulse", "home/pat1/#", "home/pat1/pulse", "+/+
 TOPICS = ("home/pat1/pulse", "home/pat2/pulse", "home/pat1/weight", "data", "other")
 SCENARIOS = ("covid", "falls")
 SITUATIONS = ("Low", "High", "Severe")
+LEVELS = {"Low": 1, "High": 2, "Severe": 3}
+CASE_TEXTS = (
+    "s.uid == c.subject",
+    "c.subject in s.pSet",
+    '"staff" in s.groups || s.uid == c.subject',
+    "s.rank > 1",
+    'c.scenario == "covid"',
+    'c.plan == "plan" && c.subject.startsWith("pat")',
+    's.pSet.intersect([c.subject]).size() == 1 && "nurses" in s.groups',
+)
+CASE_FILTERS: list[Expression | None] = [
+    compile_expression(text, filter_scope(SCOPE, SCENARIO_CASE), BOOL) for text in CASE_TEXTS
+]
+SITUATION_FILTERS: list[Expression | None] = [
+    compile_expression(text, filter_scope(SCOPE, SITUATION_CASE), BOOL)
+    for text in (
+        "c.level >= 2",
+        "c.level <= s.rank",
+        'c.situation in ["Low", "Severe"]',
+        'c.situation == "High" && c.subject in s.pSet',
+        *CASE_TEXTS[:2],
+    )
+]
 DECISIONS = 60
 
 
@@ -88,11 +120,23 @@ def draw_rule(draw: random.Random, number: int) -> Policy:
     )
 
 
-def draw_emergency(draw: random.Random, *, exclusive: bool) -> Emergency:
-    scenarios = tuple(draw.sample(SCENARIOS, draw.randint(1, 2)))
+def draw_emergency(
+    draw: random.Random, *, exclusive: bool, about: list[Expression | None] = ABOUT
+) -> Emergency:
+    # Scenarios have one filter wherever they are named; here each rule has worlds of its own.
+    scenarios = tuple(
+        ScenarioFilter(name, "plan", draw.choice([None, *CASE_FILTERS]))
+        for name in draw.sample(SCENARIOS, draw.randint(1, 2))
+    )
     situations = frozenset(draw.sample(SITUATIONS, draw.randint(1, 3)))
     return Emergency(
-        scenarios, situations if draw.random() < 0.7 else None, draw.choice(ABOUT), exclusive
+        scenarios,
+        situations if draw.random() < 0.7 else None,
+        draw.choice(about),
+        exclusive,
+        LEVELS,
+        draw.choice([None, None, *CASE_FILTERS]),
+        draw.choice([None, None, *SITUATION_FILTERS]),
     )
 
 
@@ -106,9 +150,7 @@ def draw_world(draw: random.Random) -> World:
     limits = [draw_limit(draw, number) for number in range(draw.randint(0, 4))]
     exclusive: tuple[Emergency, ...] = ()
     if draw.random() < 0.2:
-        exclusive = (
-            Emergency(draw.choice([("covid",), SCENARIOS]), None, ABOUT[0], exclusive=True),
-        )
+        exclusive = (draw_emergency(draw, exclusive=True, about=[ABOUT[0], None]),)
     settings = Enforcement(
         required=draw.random() < 0.9, override=draw.random() < 0.3, exclusive=exclusive
     )
@@ -187,19 +229,40 @@ def decide_naively(world: World, action: Action, ask: dict[str, Any]) -> tuple[b
 
     def applies(emergency: Emergency) -> bool | None:
         """Tell whether an emergency applies; None where that cannot be told."""
+        patients = [*USERS, "pat3"]
+        if emergency.about is not None:
+            subject = emergency.about.evaluate(**roots).value
+            if subject is None:
+                return None
+            patients = [subject]
+        involving = [
+            (scenario, patient)
+            for scenario in emergency.scenarios
+            for patient in patients
+            if involves(scenario.involves, scenario, patient)
+            and involves(emergency.scenario_filter, scenario, patient)
+        ]
         if world.lost:
-            return None
-        wanted = set(SITUATIONS if emergency.situations is None else emergency.situations)
-        if emergency.about is None:
-            return any(
-                world.board.current(scenario, patient) in wanted
-                for scenario in emergency.scenarios
-                for patient in (*USERS, "pat3")
+            return None if involving or emergency.about is None else False
+        return any(
+            current is not None
+            and (emergency.situations is None or current in emergency.situations)
+            and involves(
+                emergency.situation_filter,
+                scenario,
+                patient,
+                situation=current,
+                level=LEVELS[current],
             )
-        subject = emergency.about.evaluate(**roots).value
-        if subject is None:
-            return None
-        return any(world.board.current(it, subject) in wanted for it in emergency.scenarios)
+            for scenario, patient in involving
+            for current in [world.board.current(scenario.name, patient)]
+        )
+
+    def involves(
+        rule: Expression | None, scenario: ScenarioFilter, patient: str, **more: Any
+    ) -> bool:
+        case = {"subject": patient, "scenario": scenario.name, "plan": scenario.plan, **more}
+        return rule is None or rule.evaluate(s=s, c=case).holds
 
     required = world.settings.required
     about = [

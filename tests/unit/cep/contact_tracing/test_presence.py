@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from penstock.cep.contact_tracing.presence import DAY, Presence, Visit
+from penstock.cep.contact_tracing.presence import Presence, Visit
+from penstock.cep.days import DAY
 
 START = 20_000 * DAY
 TICK = START // 1000

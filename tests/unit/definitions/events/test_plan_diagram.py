@@ -40,7 +40,7 @@ def test_a_diagram_names_every_situation_and_every_evolution(name: str) -> None:
     root = parse(draw_plan(plan))
     assert texts(root, "title") == [name]
     assert sorted(texts(root, "name")) == sorted(["⊥", *(it.id for it in plan.situations)])
-    assert sorted(texts(root, "label")) == sorted(it.event for it in plan.evolutions)
+    assert sorted(texts(root, "label")) == sorted(it.cause for it in plan.evolutions)
     told = {it.text for it in root.iter(f"{SVG}title")}
     for it in plan.evolutions:
         start = f"{it.event}: {it.source or 'inactive'} → {it.target or 'inactive'}"

@@ -24,7 +24,10 @@ def test_rules_and_settings_are_a_part_of_access() -> None:
         (Concern.CLAIMS, {"group", "right", "role", "user"}),
         (Concern.RULES, {"policy", "emergency-policy", "preference"}),
         (Concern.SETTINGS, {"enforcement", "plan", "scenario"}),
-        (Concern.EVENTS, {"event", "action", "plan", "scenario", "vocabulary", "group"}),
+        (
+            Concern.EVENTS,
+            {"event", "action", "plan", "scenario", "vocabulary", "group", "attributes"},
+        ),
         (Concern.VIEWS, {"stream", "view", "hierarchy"}),
         (Concern.KAFKA, {"user", "role", "view", "stream"}),
     ],

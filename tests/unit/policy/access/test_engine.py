@@ -11,6 +11,7 @@ from penstock.policy.access.attribute_values import WrongValueError, read_value
 from penstock.policy.access.emergencies import (
     NO_SITUATIONS,
     Emergency,
+    ScenarioFilter,
     SituationBoard,
     SituationsUnknownError,
 )
@@ -47,7 +48,8 @@ class Broken(SituationBoard):
 
 
 def test_an_error_of_any_kind_is_a_denial() -> None:
-    emergency = Emergency(("covid",), None, compile_expression("s.uid", SCOPE, STRING))
+    covid = ScenarioFilter("covid", "covid-19")
+    emergency = Emergency((covid,), None, compile_expression("s.uid", SCOPE, STRING))
     access = make_access(make_rule(emergency=emergency))
     principal = access.principal("ann", None)
     decision = access.decide("read", principal, Message("a/b"), {}, Broken())

@@ -26,8 +26,9 @@ from datetime import timedelta
 from itertools import cycle
 from typing import Any, Final
 
-from penstock.cep.contact_tracing.presence import DAY, Presence
+from penstock.cep.contact_tracing.presence import Presence
 from penstock.cep.context import EngineLimits
+from penstock.cep.days import DAY
 from penstock.cep.engine import Engine
 from penstock.cep.event_binding import Packet
 from penstock.lang.scalars import EPOCH

@@ -202,7 +202,7 @@ def _recovery(story: Story, cast: Cast) -> None:
         "the history shows each step",
         actual=cast.history("covid", ILL),
         wanted=[
-            "Symptom: ⊥ → Suspected",
+            "NewSymptom: ⊥ → Suspected",
             "PositiveWithSymptoms: Suspected → Symptomatic",
             "SevereSymptom: Symptomatic → Severe",
             "NoSevereSymptom: Severe → Symptomatic",
