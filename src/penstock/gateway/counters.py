@@ -27,6 +27,7 @@ DENIALS = (
     "name",
     "password",
     "busy",
+    "sessions",
     "will",
     "policy",
     "detector",

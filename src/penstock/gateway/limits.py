@@ -31,6 +31,7 @@ class Limits:
     topic_aliases: int
     commands: int
     keep_alive: int
+    session_expiry: int
     connect_ticks: int
     stall_ticks: int
     pause_broker: bool
@@ -53,6 +54,7 @@ class Limits:
             topic_aliases=given.topic_aliases,
             commands=given.commands,
             keep_alive=int(given.keep_alive),
+            session_expiry=int(given.session_expiry),
             connect_ticks=ticks(given.connect_timeout),
             stall_ticks=ticks(given.stall_timeout),
             pause_broker=settings.filtering.slow_clients == "wait",

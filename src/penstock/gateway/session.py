@@ -30,6 +30,7 @@ class Session:
         "address",
         "by_number",
         "client_id",
+        "counted",
         "dormant",
         "expiry",
         "holder",
@@ -58,6 +59,8 @@ class Session:
         """Tells this connection from others of the same session, in the store."""
         self.stored = False
         """Whether the store knows this session, so that its end must be told."""
+        self.counted = False
+        """Whether the store has counted this session: else the broker must not keep it."""
         self.by_number: dict[int, Subscription] = {}
         self.numbers: dict[str, int] = {}
         self.last_number = 0
@@ -68,6 +71,11 @@ class Session:
     def resumable(self) -> bool:
         """Whether the session outlives its connection."""
         return self.expiry > 0
+
+    @property
+    def quota_address(self) -> str:
+        """The address that the session counts for; empty where it counts for its user."""
+        return self.address if self.user is None else ""
 
     def number(self, text: str) -> int:
         """Return the number of a filter, a new one if it has none."""

@@ -14,59 +14,33 @@ Rules that hold here:
   changed since, nothing is done (`TakenError`): of two that come at once the second has to
   look again, and inherits what the first has made of it.
 - A session that has ended is gone with all its subscriptions; one that nobody took up
-  again in time is swept away.
+  again in time is swept away. A gateway that runs renews what its clients hold; what a gateway
+  held that was killed ends a day later than it would have.
+- A user has so many sessions at most, and so has an address whose clients are anonymous, at all
+  gateways of a store together (`SessionQuotas`). Who begins one more is refused
+  (`SessionQuotaError`); no session gives way to another. Addresses are hidden.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import sqlalchemy as sa
-from sqlalchemy import BigInteger, Column, Connection, ForeignKey, Integer, String, Table, Text
+from sqlalchemy import Connection
 
 from penstock.clock import utc_now
 from penstock.errors import UnavailableError
 from penstock.store.database import Database
-from penstock.store.schema import Moment, metadata
+from penstock.store.session_quotas import SessionCounts, SessionQuotas, count_sessions
+from penstock.store.session_tables import digest, sessions_table, subscriptions_table
 
 AREA = "sessions"
 NEVER = 0xFFFF_FFFF
 """The session expiry that means: kept until the client says otherwise."""
-
-# A client identifier has up to 65,535 bytes, more than an index takes: rows go by its digest.
-DIGEST_LENGTH = 64
-PRINCIPAL_LENGTH = 256
-HOLDER_LENGTH = 32
-PURPOSE_LENGTH = 256
-
-sessions_table = Table(
-    "sessions",
-    metadata,
-    Column("client", String(DIGEST_LENGTH), primary_key=True),
-    Column("principal", String(PRINCIPAL_LENGTH), nullable=False),
-    Column("holder", String(HOLDER_LENGTH), nullable=False),
-    Column("last_number", BigInteger, nullable=False),
-    Column("expires", Moment, index=True),
-)
-
-subscriptions_table = Table(
-    "session_subscriptions",
-    metadata,
-    Column(
-        "client",
-        String(DIGEST_LENGTH),
-        ForeignKey(sessions_table.c.client, ondelete="CASCADE"),
-        primary_key=True,
-    ),
-    Column("number", BigInteger, primary_key=True, autoincrement=False),
-    Column("filter", Text, nullable=False),
-    Column("purpose", String(PURPOSE_LENGTH)),
-    Column("options", Integer, nullable=False),
-    Column("identifier", BigInteger, nullable=False),
-)
+CONNECTED = timedelta(days=1)
+"""How much longer a session is kept while it is held: many times as long as renewing may pause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +80,9 @@ class Begin:
     principal: str
     holder: str
     previous: str | None
+    expiry: int = NEVER
+    address: str = ""
+    """Where the client is, if it is anonymous: sessions count for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +112,7 @@ class Return:
     client: str
     holder: str
     seen: StoredSession
+    expiry: int = NEVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +123,16 @@ class Forget:
     previous: str
 
 
-SessionChange = Begin | Keep | Leave | Return | Forget
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A session is still held by this connection."""
+
+    client: str
+    holder: str
+    expiry: int
+
+
+SessionChange = Begin | Keep | Leave | Return | Forget | Hold
 
 
 class TakenError(UnavailableError):
@@ -155,17 +142,21 @@ class TakenError(UnavailableError):
         super().__init__("the session was taken over by another connection", fix="connect again")
 
 
-def digest(client_id: str) -> str:
-    """Return the key of a client identifier."""
-    return hashlib.sha256(client_id.encode()).hexdigest()
-
-
 class Sessions:
     """Reads and changes the sessions in a database. Threads may share it."""
 
-    def __init__(self, database: Database, *, clock: Callable[[], datetime] = utc_now) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        clock: Callable[[], datetime] = utc_now,
+        quotas: SessionQuotas | None = None,
+        hide: Callable[[str], str] = digest,
+    ) -> None:
         self._database = database
         self._clock = clock
+        self._quotas = quotas or SessionQuotas()
+        self._hide = hide
 
     def load(self, client_id: str) -> StoredSession | None:
         """Return a session, if it is known and has not expired."""
@@ -176,6 +167,16 @@ class Sessions:
         """Return whom a client identifier belongs to, if it has a session."""
         with self._database.read() as connection:
             return self._find(connection, digest(client_id))
+
+    def check_quota(self, principal: str, address: str) -> None:
+        """Refuse one more session where there are as many as there may be; `Begin` does as well."""
+        with self._database.read() as connection:
+            self._check_quota(connection, principal, address)
+
+    def count(self) -> SessionCounts:
+        """Count the sessions that are kept, by all gateways of the store."""
+        with self._database.read() as connection:
+            return count_sessions(connection, self._clock())
 
     def apply(self, changes: Sequence[SessionChange]) -> None:
         """Make changes durable, all of them or none."""
@@ -195,12 +196,18 @@ class Sessions:
         key = digest(change.client)
         mine = sessions_table.c.client == key
         match change:
-            case Begin(principal=principal, holder=holder, previous=previous):
+            case Begin(principal=principal, holder=holder, previous=previous, address=address):
                 self._check_holder(connection, key, previous)
                 connection.execute(sa.delete(sessions_table).where(mine))
+                self._check_quota(connection, principal, address)
                 connection.execute(
                     sa.insert(sessions_table).values(
-                        client=key, principal=principal, holder=holder, last_number=0, expires=None
+                        client=key,
+                        principal=principal,
+                        holder=holder,
+                        last_number=0,
+                        expires=self._end_of(change.expiry, CONNECTED),
+                        address=self._hide(address) if address else "",
                     )
                 )
             case Keep(put=put, drop=drop, last_number=last_number):
@@ -218,7 +225,11 @@ class Sessions:
                 connection.execute(sa.delete(sessions_table).where(mine, held))
             case Leave(expiry=expiry, holder=holder):
                 held = sessions_table.c.holder == holder
-                ends = None if expiry == NEVER else self._clock() + timedelta(seconds=expiry)
+                ends = self._end_of(expiry)
+                connection.execute(sa.update(sessions_table).where(mine, held).values(expires=ends))
+            case Hold(holder=holder, expiry=expiry):
+                held = sessions_table.c.holder == holder
+                ends = self._end_of(expiry, CONNECTED)
                 connection.execute(sa.update(sessions_table).where(mine, held).values(expires=ends))
             case Forget(previous=previous):
                 self._check_holder(connection, key, previous)
@@ -226,8 +237,16 @@ class Sessions:
             case Return(holder=holder, seen=seen):
                 if self._read(connection, key) != seen:
                     raise TakenError
-                taken = sa.update(sessions_table).where(mine).values(expires=None, holder=holder)
+                ends = self._end_of(change.expiry, CONNECTED)
+                taken = sa.update(sessions_table).where(mine).values(expires=ends, holder=holder)
                 connection.execute(taken)
+
+    def _end_of(self, expiry: int, longer: timedelta = timedelta()) -> datetime | None:
+        return None if expiry == NEVER else self._clock() + timedelta(seconds=expiry) + longer
+
+    def _check_quota(self, connection: Connection, principal: str, address: str) -> None:
+        hidden = self._hide(address) if address else ""
+        self._quotas.check(connection, principal, hidden, self._clock())
 
     def _find(self, connection: Connection, key: str) -> Owner | None:
         table = sessions_table.c

@@ -90,6 +90,20 @@ class LimitSettings(Settings):
     subscriptions: Annotated[int, Field(ge=1, le=1_000_000)] = setting(
         1000, "The most subscriptions of one client."
     )
+    sessions_per_user: Annotated[int, Field(ge=0, le=1_000_000)] = setting(
+        100,
+        "The most sessions of one user that outlive their connections, at all gateways of the "
+        "store together.",
+    )
+    sessions_per_address: Annotated[int, Field(ge=0, le=1_000_000)] = setting(
+        100,
+        "The same for all clients without a user at one network address.",
+    )
+    session_expiry: Annotated[Duration, Field(ge=0, le=4_294_967_295)] = setting(
+        "7d",
+        "The longest that a session outlives its connection, whatever the client asks for; "
+        "clients of MQTT 5 are told.",
+    )
     receive_maximum: Annotated[int, Field(ge=1, le=65535)] = setting(
         100, "The most unacknowledged messages of one client, each way."
     )

@@ -44,6 +44,7 @@ from penstock.mqtt import (
     MqttError,
     Packet,
     PeerLimits,
+    Properties,
     Reader,
     ReasonCode,
     Sender,
@@ -295,10 +296,14 @@ class ClientConnection(ClientReplies):
         instead = None
         if said is None or said.reason == ReasonCode.DISCONNECT_WITH_WILL:
             instead = self._instead_of_will()
+        if hasattr(self, "session"):
+            if not self.open and self.session.resumable and not self.session.counted:
+                # It never came to be; what nobody counts, the broker must not keep.
+                self.session.expiry = 0
+                instead = Disconnect(properties=Properties(session_expiry=0))
+            self.context.wills.forget(self.session)
         if self.upstream is not None:
             self.upstream.close(instead or said)
-        if hasattr(self, "session"):
-            self.context.wills.forget(self.session)
         self.registry.release(self)
 
     def _take_leave(

@@ -102,13 +102,13 @@ class Handshake:
         certificate = tls.getpeercert() if tls is not None else None
         principal = await self._authenticator.identify(connect, certificate)
         client_id, assigned = self._client_id(connect, principal)
-        session = Session(client_id, principal, session_expiry(connect), address=client.peer)
+        offer = self._offer(connect)
+        session = Session(client_id, principal, offer.session_expiry, address=client.peer)
         seen = await self._resumption.look_up(connect, session)
         will = self._admission.admit_will(connect, session)
         client.identify(session)
         if not relay:
             self._registry.take_over(client)
-        offer = self._offer(connect)
         upstream, answer = await self._connect_broker(client, offer, will)
         if answer.reason >= FAILURE:
             self._context.counters.opened("refused")
@@ -160,6 +160,7 @@ class Handshake:
             client_id_bytes=limits.client_id_bytes,
             topic_bytes=limits.topic_bytes,
             topic_levels=limits.topic_levels,
+            session_expiry=min(session_expiry(connect), limits.session_expiry),
         )
 
     async def _connect_broker(
@@ -205,7 +206,8 @@ def _begin(
     """Let the client in, in one step."""
     granted = answer.properties
     if granted.session_expiry is not None:
-        client.session.expiry = granted.session_expiry  # MQTT5 3.2.2.3.2
+        # MQTT5 3.2.2.3.2
+        client.session.expiry = min(granted.session_expiry, offer.session_expiry)
     upstream.keep_alive = granted.server_keep_alive or offer.broker_keep_alive
     receive_maximum = PeerLimits.said_in(granted).receive_maximum
     client.let_in(told, _fit(client, told), offer, receive_maximum)

@@ -210,13 +210,17 @@ class Gateway:
         self.recorder.tick()
         self._publish_counts()
         if not self._ticks % _SWEEP_TICKS:
-            self.background.start(self.background.run_in_thread(self.sessions.sweep))
+            self.background.start(self._sweep_sessions())
 
     # --- inside ---
 
     def _publish_counts(self, *, ending: bool = False) -> None:
         self.counters.publish()
         self.context.denials.flush(self.rules.epoch, ending=ending)
+
+    async def _sweep_sessions(self) -> None:
+        await self.clients.hold_sessions()
+        await self.background.run_in_thread(self.sessions.sweep)
 
     async def _store_sessions(self, changes: list[SessionChange]) -> None:
         await self.background.run_in_thread(self.sessions.apply, changes)

@@ -22,6 +22,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
 from penstock.config import Config
+from penstock.config.sections.gateway import LimitSettings
 from penstock.definitions.authorizer import configured_settings
 from penstock.errors import UnavailableError
 from penstock.gateway.authorization.denials import Denials
@@ -48,6 +49,7 @@ from penstock.store.definitions.history import Definitions
 from penstock.store.detection.journal import DetectionStore
 from penstock.store.detection.situations import Situations
 from penstock.store.follower import Follower
+from penstock.store.session_quotas import SessionQuotas
 from penstock.store.sessions import Sessions
 from penstock.store.wills import WillStore
 from penstock.telemetry import Endpoint, Health, get_logger
@@ -96,7 +98,7 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
             broker=broker,
             authenticator=make_authenticator(config),
             definitions=definitions,
-            sessions=Sessions(database),
+            sessions=make_sessions(database, settings.limits, pseudonyms),
             follower=follower,
             denials=Denials(
                 writer,
@@ -162,6 +164,12 @@ def _warn_of_client_names(rules: Rules) -> None:
             "they give nothing, as anybody can choose an identifier",
             count=named,
         )
+
+
+def make_sessions(database: Database, limits: LimitSettings, pseudonyms: Pseudonyms) -> Sessions:
+    """Make the store of sessions, with the quotas of the settings."""
+    quotas = SessionQuotas(limits.sessions_per_user, limits.sessions_per_address)
+    return Sessions(database, quotas=quotas, hide=pseudonyms.client)
 
 
 def make_sharing(config: Config, worker: int) -> Sharing:
