@@ -180,9 +180,7 @@ class Handshake:
             password=password,
         )
         async with asyncio.timeout(broker.timeout):
-            _, upstream = await self._context.loop.create_connection(
-                lambda: Upstream(client), broker.host, broker.port, ssl=broker.tls
-            )
+            upstream = await broker.connect(lambda: Upstream(client))
             if client.ended:
                 upstream.close(None)
                 raise ConnectionResetError

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
-import socket
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -56,7 +55,6 @@ from penstock.telemetry import Endpoint, Health, get_logger
 
 DRAIN_SECONDS = 8.0
 _LOOP_SECONDS = 10.0
-_PROBE_SECONDS = 1.0
 _COLLECT = (20_000, 20, 50)
 
 _log = get_logger("gateway")
@@ -207,16 +205,8 @@ def make_health(
         status = follower.status()
         return None if status.is_fresh else "the definitions are stale"
 
-    def check_broker() -> str | None:
-        address = (broker.host, broker.port)
-        try:
-            with socket.create_connection(address, timeout=_PROBE_SECONDS):
-                return None
-        except OSError as error:
-            return f"the broker cannot be reached: {type(error).__name__}"
-
     health.register("definitions", check_lease, details=lambda: follower.status().details())
-    health.register("broker", check_broker)
+    health.register("broker", broker.check)
     health.register("audit", writer.check)
     health.register("detection", lambda: gateway.emergencies.detection.trouble or None)
     health.register("event_log", gateway.recorder.check)
