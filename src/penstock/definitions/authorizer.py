@@ -14,7 +14,7 @@ from dataclasses import fields
 from typing import Any
 
 from penstock.config.sections.gateway import FilteringSettings, GatewaySettings
-from penstock.definitions.access import AccessDefinitions, list_claims
+from penstock.definitions.access import AccessDefinitions, list_claims, make_broker_topics
 from penstock.definitions.set import DefinitionSet
 from penstock.errors import UsageError, quote
 from penstock.model import kinds
@@ -74,7 +74,8 @@ def make_authorizer(
     declared.take(definitions.definitions, definitions.definitions)
     access = AccessDefinitions(definitions).access
     claims = PurposeClaims(list_claims(definitions), open_mode=open_mode)
-    return Authorizer(purposes, declared, access, claims)
+    broker_topics = make_broker_topics(definitions, open_mode=open_mode)
+    return Authorizer(purposes, declared, access, claims, broker_topics)
 
 
 def suppose_situations(

@@ -28,6 +28,7 @@ from penstock.gateway.translation import CLIENT, FOR, stamp
 from penstock.model import kinds
 from penstock.model.document import Document, Key
 from penstock.model.purposes import PurposeSet
+from penstock.model.topics import parse_subscribed
 from penstock.policy.authorizer import Authorizer
 from penstock.policy.purposes.command_rights import CommandRights
 from penstock.policy.purposes.declared_purposes import DeclaredPurposes
@@ -46,6 +47,7 @@ COMPARED: Final = 64
 
 _PURPOSE_KINDS: Final = kinds.kinds_of(kinds.Concern.PURPOSES) - {PURPOSE}
 _CLAIM_KINDS: Final = kinds.kinds_of(kinds.Concern.CLAIMS)
+_MONITOR_KINDS: Final = frozenset({kinds.Right.kind, kinds.Group.kind})
 _DECIDING: Final = kinds.kinds_of(kinds.Concern.PURPOSES) - {PRESUBSCRIPTION} | _CLAIM_KINDS
 _AT_ONCE: Final = 1_000
 """Where more than these, and more than half of all reservations change, all are taken anew."""
@@ -165,7 +167,13 @@ class Rules:
 
     def _make_authorizer(self) -> Authorizer:
         compiled = self._compiled
-        return Authorizer(self.engine, self.declared, compiled.access, compiled.claims)
+        return Authorizer(
+            self.engine,
+            self.declared,
+            compiled.access,
+            compiled.claims,
+            compiled.broker_topics,
+        )
 
     def _invalidate(self) -> None:
         self.generation += 1
@@ -236,6 +244,8 @@ class Rules:
         kinds_changed = {key.kind for key in changed}
         if PURPOSE in kinds_changed:
             return True
+        if kinds_changed & _MONITOR_KINDS:
+            return True
         asked = self.engine.settings.claims_need_right
         return asked and bool(kinds_changed & (_CLAIM_KINDS | {SETTINGS}))
 
@@ -273,7 +283,10 @@ class Rules:
 
         One that was plain stays plain, although a presubscription may have come since.
         """
-        if not self.authorizer.may_claim(session.user, session.client_id, held.purpose):
+        filter_ = parse_subscribed(held.filter).filter
+        if not self.authorizer.may_subscribe(
+            session.user, session.client_id, held.purpose, filter_
+        ):
             return None
         return self.engine.subscribe(
             session.client_id,

@@ -51,6 +51,7 @@ _FIXED_RULES = frozenset(
         "purposes of the message",
         "reserve",
         "right to claim",
+        "right to monitor",
         "unstamped",
     )
 )
