@@ -243,6 +243,7 @@ def _compose(
 
 
 _UNOPPOSED: Final = Decision(allowed=True, rule=DEFAULT)
+_ENTITLED: Final = Decision(allowed=True, rule="", part=Part.BROKER_TOPICS)
 _UNMONITORED: Final = Decision(allowed=False, rule=MONITOR, part=Part.BROKER_TOPICS)
 _NO_ADMINISTRATOR: Final = Decision(allowed=False, rule=ADMINISTER, part=Part.BROKER_TOPICS)
 _PAUSED: Final = Decision(allowed=False, rule="", part=Part.SUBSCRIPTION)
@@ -264,10 +265,10 @@ class _BrokerTopicPart:
         self._access = access
 
     def decide(self, request: AccessRequest) -> Decision | None:
-        if request.topic[0] != MARK or self._topics.admits(
-            self._subjects(request), request.action, request.topic
-        ):
+        if request.topic[0] != MARK:
             return None
+        if self._topics.admits(self._subjects(request), request.action, request.topic):
+            return _ENTITLED
         return _UNMONITORED if request.action == "read" else _NO_ADMINISTRATOR
 
     def explain(self, request: AccessRequest) -> Iterator[Explanation]:

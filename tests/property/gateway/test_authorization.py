@@ -78,8 +78,8 @@ BY_POLICY = {Part.POLICIES, Part.PREFERENCES, Part.EMERGENCIES}
 USERS = ["ann", "bob", "anonymous"]
 PATIENTS = {"ann": ["a"], "bob": ["b"]}
 GROUPS = {"ann": ["staff"]}
-TOPICS = ["t/a", "t/b", "u"]
-FILTERS = ["#", "t/#", "t/+", "t/a", "u"]
+TOPICS = ["t/a", "t/b", "u", "$SYS"]
+FILTERS = ["#", "t/#", "t/+", "t/a", "u", "$SYS/#"]
 PURPOSES = ["p", "p/q", "x"]
 ACCESS_PURPOSES = [None, *PURPOSES, "misspelt"]
 SETS = [
@@ -140,6 +140,8 @@ class World:
     configured: dict[str, bool]
     settings: dict[str, bool] | None
     rights: list[tuple[str, str]]
+    monitors: list[tuple[str, str]]
+    administrators: list[str]
     role: list[str]
     reservations: dict[str, PurposeSet]
     required: bool
@@ -162,6 +164,14 @@ class World:
         made += [
             Document("right", f"c{n}", {"subjects": [subject], "claim": [purpose]})
             for n, (subject, purpose) in enumerate(self.rights)
+        ]
+        made += [
+            Document("right", f"m{n}", {"subjects": [subject], "monitor": [filter_]})
+            for n, (subject, filter_) in enumerate(self.monitors)
+        ]
+        made += [
+            Document("right", f"a{n}", {"subjects": [subject], "administer": True})
+            for n, subject in enumerate(self.administrators)
         ]
         made += [
             Document("role", "nurse", {"claim": self.role}),
@@ -195,6 +205,11 @@ class World:
         self, action: str, topic: str, asked: Asked, message: PurposeSet | None, publisher: str
     ) -> bool:
         """Decide by the rules as they are written down, part by part."""
+        if topic.startswith("$"):
+            given = [who for who, filter_ in self.monitors if matches(filter_, topic)]
+            given = given if action == "read" else self.administrators
+            if names_of(asked).isdisjoint(given):
+                return False
         if action == "read" and not (
             self._may_claim(asked) and self._purposes_allow(topic, asked.purpose, message)
         ):
@@ -265,6 +280,8 @@ def names_of(asked: Asked) -> set[str]:
 WORLDS = st.builds(
     World,
     rights=st.lists(st.tuples(choose(SUBJECTS), choose(PURPOSES)), max_size=3),
+    monitors=st.lists(st.tuples(choose(SUBJECTS), choose(["$SYS/#", "$SYS", "$x/#"])), max_size=2),
+    administrators=st.lists(choose(SUBJECTS), max_size=1),
     role=st.lists(choose(PURPOSES), max_size=1),
     declared=choose([[], PURPOSES]),
     configured=SETTINGS,
@@ -296,6 +313,8 @@ RARE = World(
     configured={"allow_without_reservation": True, "claims_need_right": False},
     settings=None,
     rights=[],
+    monitors=[],
+    administrators=[],
     role=[],
     reservations={},
     required=True,
