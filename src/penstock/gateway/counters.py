@@ -28,6 +28,7 @@ DENIALS = (
     "password",
     "busy",
     "sessions",
+    "blocked",
     "will",
     "policy",
     "detector",
@@ -71,6 +72,7 @@ _ENDED = metrics.counter(
         "slow",
         "drain",
         "denied",
+        "revoked",
     ),
 )
 _COMMANDS = metrics.counter(

@@ -31,6 +31,7 @@ class Session:
         "by_number",
         "client_id",
         "counted",
+        "credential",
         "dormant",
         "expiry",
         "holder",
@@ -50,6 +51,8 @@ class Session:
         self.principal = principal
         self.user = None if principal == ANONYMOUS else principal
         """Who has authenticated, None where nobody has."""
+        self.credential: str | None = None
+        """What the file of passwords said of the user at the log-in; None: another way in."""
         self.expiry = expiry
         self.will: Will | None = None
         """The will as it is to be published, stamp included; None where there is none."""

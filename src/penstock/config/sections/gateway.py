@@ -187,6 +187,11 @@ class AuthenticationSettings(Settings):
     anonymous: bool = setting(
         default=False, description="Accept clients without a user name, as the user `anonymous`."
     )
+    defined_users: bool = setting(
+        default=False,
+        description="Accept only users that a `user` definition names, however they log in. Who "
+        "is no longer defined is closed.",
+    )
     checks: Annotated[int, Field(ge=1, le=64)] = setting(
         2, "How many passwords are checked at the same time."
     )

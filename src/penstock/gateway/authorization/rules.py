@@ -66,7 +66,10 @@ class RuleChanges(NamedTuple):
 class Rules:
     """The authorizer of one gateway, kept at the newest epoch that is known."""
 
-    def __init__(self, settings: PurposeSettings, *, open_mode: bool = False) -> None:
+    def __init__(
+        self, settings: PurposeSettings, *, open_mode: bool = False, defined_users: bool = False
+    ) -> None:
+        self._defined_users = defined_users
         self.engine = PurposeEngine(settings)
         self.declared = DeclaredPurposes()
         self.initial = settings
@@ -248,6 +251,21 @@ class Rules:
             return True
         asked = self.engine.settings.claims_need_right
         return asked and bool(kinds_changed & (_CLAIM_KINDS | {SETTINGS}))
+
+    def keeps_out(self, user: str | None) -> bool:
+        """Say whether definitions keep a user out: blocked, or not defined where that is asked."""
+        if user is None:
+            return False
+        defined = self._find_user(user)
+        return self._defined_users if defined is None else bool(defined.body.get("blocked", False))
+
+    def defines(self, user: str) -> bool:
+        """Say whether there is a definition of a user."""
+        return self._find_user(user) is not None
+
+    def _find_user(self, user: str) -> Document | None:
+        known = self.snapshot
+        return known.documents.get(Key(kinds.User.kind, user)) if known is not None else None
 
     def rights(self, session: Session) -> CommandRights:
         """Return what a session may command."""

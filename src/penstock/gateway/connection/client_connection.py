@@ -294,7 +294,9 @@ class ClientConnection(ClientReplies):
             self.context.counters.connections -= 1
         said = (farewell or Disconnect()) if cause is Cause.CLIENT else None
         instead = None
-        if said is None or said.reason == ReasonCode.DISCONNECT_WITH_WILL:
+        if cause is Cause.REVOKED:
+            instead = self._revoke()
+        elif said is None or said.reason == ReasonCode.DISCONNECT_WITH_WILL:
             instead = self._instead_of_will()
         if hasattr(self, "session"):
             if not self.open and self.session.resumable and not self.session.counted:
@@ -324,6 +326,15 @@ class ClientConnection(ClientReplies):
             self.send(words)
         self.transport.close()
         self.context.loop.call_later(FAREWELL_SECONDS, self.transport.abort)
+
+    def _revoke(self) -> Disconnect:
+        """Return the DISCONNECT that deletes the will at the broker, and a session that is over."""
+        session = self.session
+        if session.will is not None:
+            session.will = None
+            self.context.denials.will(session, "revoked")
+        expiry = None if session.expiry else 0
+        return Disconnect(properties=Properties(session_expiry=expiry))
 
     def _instead_of_will(self) -> Disconnect | None:
         """Return the DISCONNECT that deletes a will at the broker, where it is judged here."""

@@ -28,6 +28,7 @@ from penstock.gateway.connection.client_registry import ClientRegistry
 from penstock.gateway.connection.context import ConnectionContext
 from penstock.gateway.connection.disconnect import Cause
 from penstock.gateway.connection.intake import OPENING
+from penstock.gateway.connection.revocation import Revocation
 from penstock.gateway.connection.session_resumption import SessionResumption
 from penstock.gateway.connection.subscription_lifecycle import SubscriptionLifecycle
 from penstock.gateway.connection.upstream import Upstream
@@ -60,6 +61,7 @@ class Handshake:
         admission: Admission,
         resumption: SessionResumption,
         lifecycle: SubscriptionLifecycle,
+        revocation: Revocation,
         *,
         authenticator: Authenticator,
         broker: BrokerAddress,
@@ -69,6 +71,7 @@ class Handshake:
         self._admission = admission
         self._resumption = resumption
         self._lifecycle = lifecycle
+        self._revocation = revocation
         self._authenticator = authenticator
         self._broker = broker
 
@@ -101,9 +104,12 @@ class Handshake:
         tls = client.transport.get_extra_info("ssl_object")
         certificate = tls.getpeercert() if tls is not None else None
         principal = await self._authenticator.identify(connect, certificate)
+        credential = self._authenticator.credential(principal, certificate)
         client_id, assigned = self._client_id(connect, principal)
         offer = self._offer(connect)
         session = Session(client_id, principal, offer.session_expiry, address=client.peer)
+        session.credential = credential
+        self._revocation.check(session)
         seen = await self._resumption.look_up(connect, session)
         will = self._admission.admit_will(connect, session)
         client.identify(session)
@@ -121,6 +127,7 @@ class Handshake:
         await self._context.wills.secure(session, resumed=answer.session_present)
         if upstream.ended:
             raise ConnectionResetError
+        self._revocation.check(session)
         told = client_connack(answer, connect, client_id, assigned, offer)
         _begin(client, upstream, answer, told, offer)
         for subscription in missing:

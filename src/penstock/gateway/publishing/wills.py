@@ -16,6 +16,7 @@ Rules that hold here:
 - A will that is kept here is in the store before its client is told that it is connected, until
   the broker has it or nobody wants it any more. Where this gateway is killed, the next one to
   run sends it before it lets clients in; where others run, one of them does.
+- Whoever is kept out by then publishes nothing more: their will is dropped.
 - Each is sent once. Who is killed between handing a will to the broker and hearing that it
   has arrived leaves one that is sent again.
 """
@@ -51,6 +52,8 @@ LOOK_SECONDS: Final = 5.0
 _AGAIN_SECONDS: Final = 0.5
 _START_SECONDS: Final = 5.0
 _RETRIED: Final = frozenset({PublishOutcome.NO_LEADER, PublishOutcome.NO_ANSWER})
+BLOCKED: Final = "blocked user"
+"""The rule that denies the will of somebody who may not connect any more."""
 _log = get_logger("gateway")
 
 
@@ -280,7 +283,9 @@ class Wills:
         if boot_clock() > self._rules.fresh_until or not self._rules.enforceable:
             self._wait(it, _AGAIN_SECONDS)
             return
-        result = self._check.publish(it.session, _message(it.will))
+        result: PublishResult | PendingResult = PublishResult(PublishOutcome.DENIED, BLOCKED)
+        if not self._rules.keeps_out(it.session.user):
+            result = self._check.publish(it.session, _message(it.will))
         if isinstance(result, PublishResult):
             self._conclude(it, result)
         else:

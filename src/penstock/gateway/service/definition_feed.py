@@ -21,9 +21,11 @@ from penstock.clock import boot_clock
 from penstock.gateway.authorization.rules import Rules, concerned_filters, differing
 from penstock.gateway.background import Background
 from penstock.gateway.connection.client_registry import ClientRegistry
+from penstock.gateway.connection.revocation import Revocation
 from penstock.gateway.connection.subscription_lifecycle import SubscriptionLifecycle
 from penstock.gateway.recording.topic_mapping import TopicMappings
 from penstock.model.document import Document, Key
+from penstock.model.kinds import User
 from penstock.policy.purposes.engine import SubscriptionChanges
 from penstock.store.definitions.checked import CheckedDefinitions
 from penstock.store.definitions.history import Change
@@ -48,6 +50,7 @@ class DefinitionFeed:
         follow_program: Callable[[Program], None],
         mappings: TopicMappings,
         clients: ClientRegistry,
+        revocation: Revocation,
         lifecycle: SubscriptionLifecycle,
         background: Background,
     ) -> None:
@@ -57,6 +60,7 @@ class DefinitionFeed:
         self._follow_program = follow_program
         self._mappings = mappings
         self._clients = clients
+        self._revocation = revocation
         self._lifecycle = lifecycle
         self._background = background
         self._loop = asyncio.get_running_loop()
@@ -158,6 +162,7 @@ class DefinitionFeed:
         if changes.program is not None:
             self._follow_program(changes.program)
         self._mappings.take(snapshot.documents, keys)
+        self._revocation.take({key.name for key in keys if key.kind == User.kind})
         self.pass_on(changes.subscriptions, keys)
 
     def _look_at_lease(self) -> None:

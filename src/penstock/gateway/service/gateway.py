@@ -28,6 +28,7 @@ from penstock.gateway.connection.client_registry import ClientRegistry
 from penstock.gateway.connection.context import ConnectionContext
 from penstock.gateway.connection.downstream import Downstream, Handlers
 from penstock.gateway.connection.handshake import Handshake
+from penstock.gateway.connection.revocation import Revocation
 from penstock.gateway.connection.session_resumption import SessionResumption
 from penstock.gateway.connection.subscription_lifecycle import SubscriptionLifecycle
 from penstock.gateway.connection.subscription_requests import SubscriptionRequests
@@ -122,6 +123,7 @@ class Gateway:
         lifecycle = SubscriptionLifecycle(
             self.context, self.session_writer, self.background, replay_retained=replay_retained
         )
+        self.revocation = Revocation(authenticator, rules, self.clients, patience=follower.lease)
         self.definition_feed = DefinitionFeed(
             definitions,
             follower,
@@ -129,6 +131,7 @@ class Gateway:
             follow_program=self.emergencies.detection.follow,
             mappings=recorder.mappings,
             clients=self.clients,
+            revocation=self.revocation,
             lifecycle=lifecycle,
             background=self.background,
         )
@@ -154,6 +157,7 @@ class Gateway:
             admission,
             resumption,
             lifecycle,
+            self.revocation,
             authenticator=authenticator,
             broker=broker,
         )
@@ -175,6 +179,7 @@ class Gateway:
         await self.wills.start()
         self.background.start(self._keep_time())
         self.background.start(self.definition_feed.watch_lease())
+        self.background.start(self.revocation.watch())
 
     async def drain(self, seconds: float) -> None:
         """End all connections in order, and wait for what they still have to do."""

@@ -90,7 +90,11 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
         place, holder = make_place(), make_holder()
         broker, limits = BrokerAddress.of(config.broker), Limits.of(settings)
         gateway = Gateway(
-            rules=Rules(configured_settings(settings.filtering), open_mode=settings.open_mode),
+            rules=Rules(
+                configured_settings(settings.filtering),
+                open_mode=settings.open_mode,
+                defined_users=settings.authentication.defined_users,
+            ),
             limits=limits,
             notation=Notation(**dict(word.split("=", 1) for word in settings.notation)),
             broker=broker,

@@ -230,3 +230,8 @@ class User(Definition):
     roles: tuple[Annotated[PlainName, Reference("role")], ...] = Field(
         default=(), max_length=ROLE_LIMIT, strict=False, description="The roles of the user."
     )
+    blocked: bool = Field(
+        default=False,
+        description="Whether this user may neither connect to a gateway, whatever they log in "
+        "with, nor read or write at Kafka. Connections that are open end.",
+    )

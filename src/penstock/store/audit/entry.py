@@ -39,6 +39,7 @@ _FIXED_RULES = frozenset(
     (
         "administer",
         "allow_without_reservation",
+        "blocked user",
         "declared purposes",
         "definitions",
         "dormant subscription",
