@@ -163,7 +163,13 @@ def compile_attributes(attributes: kinds.Attributes, scope: Scope) -> KnownAttri
 def find_right(
     definitions: DefinitionSet, user: str, gives: Callable[[kinds.Right], bool]
 ) -> str | None:
-    """Return the name of a right that gives a user something; None where nothing does."""
+    """Return the name of a right that gives a user something; None where nothing does.
+
+    Who is blocked has no rights.
+    """
+    known = definitions.get(kinds.User, user)
+    if known is not None and known.blocked:
+        return None
     membership = Membership(definitions.of(kinds.Group).values())
     names = {f"group:{name}" for name in membership.groups_of(user, None)}
     names.add(f"user:{user}")

@@ -53,7 +53,10 @@ def settings_in_force(
 def authorizer_of(gateway: GatewaySettings, definitions: DefinitionSet) -> Authorizer:
     """Make what decides as a gateway with these settings does."""
     return make_authorizer(
-        definitions, configured_settings(gateway.filtering), open_mode=gateway.open_mode
+        definitions,
+        configured_settings(gateway.filtering),
+        open_mode=gateway.open_mode,
+        defined_users=gateway.authentication.defined_users,
     )
 
 
@@ -62,6 +65,7 @@ def make_authorizer(
     configured: PurposeSettings | None = None,
     *,
     open_mode: bool = False,
+    defined_users: bool = False,
 ) -> Authorizer:
     """Make what decides under a set of definitions."""
     declared_settings = definitions.get(kinds.PurposeSettings, "default")
@@ -75,7 +79,13 @@ def make_authorizer(
     access = AccessDefinitions(definitions).access
     claims = PurposeClaims(list_claims(definitions), open_mode=open_mode)
     broker_topics = make_broker_topics(definitions, open_mode=open_mode)
-    return Authorizer(purposes, declared, access, claims, broker_topics)
+    users = definitions.of(kinds.User)
+
+    def keeps_out(user: str | None) -> bool:
+        held = users.get(user) if user is not None else None
+        return held.blocked if held is not None else defined_users and user is not None
+
+    return Authorizer(purposes, declared, access, claims, broker_topics, keeps_out)
 
 
 def suppose_situations(

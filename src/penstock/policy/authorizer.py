@@ -1,9 +1,9 @@
 """The one authorizer: who may read and write what, for which purpose, now.
 
-    request ─▶ broker topics ─▶ subscription ─▶ declared purposes ─▶ claims ─▶ reservations ─┐
-                    │ a write                                                                │
-                    ▼                                                                        │
-    decision ◀── policies, preferences, emergencies ◀── purposes of the message ◀────────────┘
+    request ─▶ users ─▶ broker topics ─▶ subscription ─▶ declared purposes ─▶ claims ─┐
+                             │ a write                                   reservations ◀─┘
+                             ▼                                                 ▼
+    decision ◀── policies, preferences, emergencies ◀──────── purposes of the message
 
 Gateway, command line, demonstrations and, later, console and views ask it and nothing else.
 
@@ -11,6 +11,7 @@ Rules that hold here:
 - One composition, in `_compose`: an ordered list of parts. All of them must allow; the first
   that denies decides, else the last that has something to say. `authorize` and `explain` walk
   the same list.
+- Who may not connect may do nothing. A gateway ends their connections; here it is explained.
 - The broker's own topics, which begin with `$`, come first: they need a right, whatever else holds.
 - Purpose limitation is one part: subscription, declared purposes, who may claim them,
   reservations and the purposes of the message, in this order. Policies, preferences and
@@ -26,7 +27,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -48,6 +49,10 @@ from penstock.policy.purposes.engine import PurposeEngine
 from penstock.policy.purposes.explanations import explain_message, explain_topic, name_subscription
 from penstock.policy.purposes.subscriptions import Subscription
 
+KeepsOut = Callable[[str | None], bool]
+"""Says of a user whether they may not connect."""
+BLOCKED: Final = "blocked user"
+"""The rule that denies everything to who may not connect."""
 UNSTAMPED: Final = "unstamped"
 """The rule that denies a message of which nobody knows who published it."""
 
@@ -144,6 +149,7 @@ class Authorizer:
         access: AccessEngine,
         claims: PurposeClaims,
         broker_topics: BrokerTopics,
+        keeps_out: KeepsOut,
     ) -> None:
         self.purposes = purposes
         self.declared = declared
@@ -152,7 +158,7 @@ class Authorizer:
         self.broker_topics = broker_topics
         self._broker_part = _BrokerTopicPart(broker_topics, access)
         self._limitation = _PurposePart(purposes, declared, access, claims)
-        self._parts = _compose(self._broker_part, self._limitation, access)
+        self._parts = _compose(_UserPart(keeps_out), self._broker_part, self._limitation, access)
         # Looked up once: the lookups would cost as much as a part does.
         self._checks = {
             action: tuple(part.decide for part in parts) for action, parts in self._parts.items()
@@ -213,7 +219,8 @@ class Authorizer:
 
         Policies are not looked at: a refusal stays cheap, and none of them is named for it.
         """
-        told = (*self._broker_part.explain(request), *self._limitation.explain(request))
+        parts = (it for it in self._parts["read"] if not isinstance(it, _AccessPart))
+        told = (it for part in parts for it in part.explain(request))
         return next((it.rule for it in told if not it.allowed), "")
 
 
@@ -226,23 +233,28 @@ class _AuthorizerPart(Protocol):
 
 
 def _compose(
-    by_broker: _BrokerTopicPart, limitation: _PurposePart, access: AccessEngine
+    by_user: _UserPart,
+    by_broker: _BrokerTopicPart,
+    limitation: _PurposePart,
+    access: AccessEngine,
 ) -> Mapping[Action, tuple[_AuthorizerPart, ...]]:
     """Put the parts in their order; the place for each further kind of rule."""
     by_access = _AccessPart(access)
     return {
         "read": (
+            by_user,
             by_broker,
             limitation,
             # Roles and consent: here.
             by_access,
             # Interaction rules: here.
         ),
-        "write": (by_broker, by_access),
+        "write": (by_user, by_broker, by_access),
     }
 
 
 _UNOPPOSED: Final = Decision(allowed=True, rule=DEFAULT)
+_KEPT_OUT: Final = Decision(allowed=False, rule=BLOCKED, part=Part.USERS)
 _ENTITLED: Final = Decision(allowed=True, rule="", part=Part.BROKER_TOPICS)
 _UNMONITORED: Final = Decision(allowed=False, rule=MONITOR, part=Part.BROKER_TOPICS)
 _NO_ADMINISTRATOR: Final = Decision(allowed=False, rule=ADMINISTER, part=Part.BROKER_TOPICS)
@@ -253,6 +265,23 @@ _RESERVED: Final = Decision(allowed=False, rule="", part=Part.RESERVATIONS)
 _COMPATIBLE: Final = Decision(allowed=True, rule="", part=Part.RESERVATIONS)
 _NARROWED: Final = Decision(allowed=False, rule="", part=Part.MESSAGE_PURPOSES)
 _UNSTAMPED: Final = Decision(allowed=False, rule=UNSTAMPED, part=Part.PREFERENCES)
+
+
+class _UserPart:
+    """Users that may not connect at all."""
+
+    __slots__ = ("_keeps_out",)
+
+    def __init__(self, keeps_out: KeepsOut) -> None:
+        self._keeps_out = keeps_out
+
+    def decide(self, request: AccessRequest) -> Decision | None:
+        return _KEPT_OUT if self._keeps_out(request.user) else None
+
+    def explain(self, request: AccessRequest) -> Iterator[Explanation]:
+        if self._keeps_out(request.user):
+            reason = "the user is blocked, or not defined where users have to be"
+            yield Explanation(allowed=False, rule=BLOCKED, reason=reason, part=Part.USERS)
 
 
 class _BrokerTopicPart:

@@ -142,6 +142,7 @@ class World:
     rights: list[tuple[str, str]]
     monitors: list[tuple[str, str]]
     administrators: list[str]
+    blocked: list[str]
     role: list[str]
     reservations: dict[str, PurposeSet]
     required: bool
@@ -176,8 +177,10 @@ class World:
         made += [
             Document("role", "nurse", {"claim": self.role}),
             Document("role", "matron", {"includes": ["nurse"]}),
-            Document("user", "bob", {"roles": ["matron"]}),
+            Document("user", "bob", {"roles": ["matron"], "blocked": "bob" in self.blocked}),
         ]
+        if "ann" in self.blocked:
+            made.append(Document("user", "ann", {"blocked": True}))
         enforcement: dict[str, Any] = {
             "policies": "required" if self.required else "off",
             "preferences_in_emergencies": "overridden" if self.overridden else "kept",
@@ -205,6 +208,8 @@ class World:
         self, action: str, topic: str, asked: Asked, message: PurposeSet | None, publisher: str
     ) -> bool:
         """Decide by the rules as they are written down, part by part."""
+        if asked.user in self.blocked:
+            return False
         if topic.startswith("$"):
             given = [who for who, filter_ in self.monitors if matches(filter_, topic)]
             given = given if action == "read" else self.administrators
@@ -282,6 +287,7 @@ WORLDS = st.builds(
     rights=st.lists(st.tuples(choose(SUBJECTS), choose(PURPOSES)), max_size=3),
     monitors=st.lists(st.tuples(choose(SUBJECTS), choose(["$SYS/#", "$SYS", "$x/#"])), max_size=2),
     administrators=st.lists(choose(SUBJECTS), max_size=1),
+    blocked=choose([[], [], [], ["ann"], ["bob"]]),
     role=st.lists(choose(PURPOSES), max_size=1),
     declared=choose([[], PURPOSES]),
     configured=SETTINGS,
@@ -315,6 +321,7 @@ RARE = World(
     rights=[],
     monitors=[],
     administrators=[],
+    blocked=[],
     role=[],
     reservations={},
     required=True,

@@ -28,6 +28,7 @@ def passes(
         AccessEngine(),
         PurposeClaims(open_mode=True),
         BrokerTopics(open_mode=True),
+        lambda _: False,
     )
     request = AccessRequest(
         "read",

@@ -88,9 +88,9 @@ class PublicationCheck:
         topic = packet.topic
         detection = self.detection
         watched = detection.watched_topics.matches(topic)
-        if not watched and not self._decides(topic):
-            return ALWAYS_ACCEPTED
         user = session.user
+        if not watched and not self._decides(topic) and not self._rules.keeps_out(user):
+            return ALWAYS_ACCEPTED
         fingerprint = fingerprint_of(user, session.client_id, packet) if watched else None
         request = PublishRequest(
             user,

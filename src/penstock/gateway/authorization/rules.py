@@ -176,6 +176,7 @@ class Rules:
             compiled.access,
             compiled.claims,
             compiled.broker_topics,
+            self.keeps_out,
         )
 
     def _invalidate(self) -> None:

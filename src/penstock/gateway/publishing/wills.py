@@ -52,8 +52,6 @@ LOOK_SECONDS: Final = 5.0
 _AGAIN_SECONDS: Final = 0.5
 _START_SECONDS: Final = 5.0
 _RETRIED: Final = frozenset({PublishOutcome.NO_LEADER, PublishOutcome.NO_ANSWER})
-BLOCKED: Final = "blocked user"
-"""The rule that denies the will of somebody who may not connect any more."""
 _log = get_logger("gateway")
 
 
@@ -283,9 +281,7 @@ class Wills:
         if boot_clock() > self._rules.fresh_until or not self._rules.enforceable:
             self._wait(it, _AGAIN_SECONDS)
             return
-        result: PublishResult | PendingResult = PublishResult(PublishOutcome.DENIED, BLOCKED)
-        if not self._rules.keeps_out(it.session.user):
-            result = self._check.publish(it.session, _message(it.will))
+        result = self._check.publish(it.session, _message(it.will))
         if isinstance(result, PublishResult):
             self._conclude(it, result)
         else:
