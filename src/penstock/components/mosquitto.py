@@ -1,8 +1,11 @@
-"""Mosquitto as a child process on loopback: the embedded broker, also for tests.
+"""Mosquitto as a child process: the embedded broker on a socket; on loopback, for tests.
 
 Rules that hold here:
-- It listens on loopback only, and with a password only the gateway may enter: other
-  programs of this machine would go around the rules.
+- The embedded broker listens on a socket in a folder of ours alone (`unix_socket`), and with a
+  password only the gateway may enter: other programs of this machine would go around the rules,
+  or take its place after a crash and be told the password.
+- The configuration names the socket without its folder, in which the broker runs: Mosquitto
+  cuts paths at blanks.
 - Its configuration is written whole on every start; no packaged configuration is read.
 - With `persistent` its state (retained messages, sessions) is kept in the folder.
 """
@@ -49,12 +52,15 @@ def _admit(folder: Path, password: str | None) -> list[str]:
 
 
 def write_configuration(
-    folder: Path, port: int, *, persistent: bool = True, password: str | None = None
+    folder: Path, listener: int | str, *, persistent: bool = True, password: str | None = None
 ) -> Path:
-    """Write the broker's configuration file into `folder` and return its path."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write the broker's configuration file into `folder` and return its path.
+
+    It listens on a port of loopback, or on a socket of this name in the folder that it runs in.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     lines = [
-        f"listener {port} 127.0.0.1",
+        f"listener {listener} 127.0.0.1" if isinstance(listener, int) else f"listener 0 {listener}",
         *_admit(folder, password),
         "max_inflight_messages 0",
         "max_queued_messages 100000",
@@ -78,13 +84,13 @@ def write_configuration(
 
 
 def broker_command(
-    folder: Path, port: int, *, persistent: bool = True, password: str | None = None
+    folder: Path, listener: int | str, *, persistent: bool = True, password: str | None = None
 ) -> list[str]:
     """Return the command that runs the broker with its state in `folder`."""
     found = find_mosquitto()
     if found.path is None:
         raise UnavailableError("the program mosquitto was not found", fix=found.fix)
-    configuration = write_configuration(folder, port, persistent=persistent, password=password)
+    configuration = write_configuration(folder, listener, persistent=persistent, password=password)
     return [str(found.path), "-c", str(configuration)]
 
 

@@ -19,6 +19,7 @@ from penstock.model import kinds
 from penstock.model.definition import Definition
 from penstock.model.document import Key
 from penstock.policy.access.attribute_values import read_attributes
+from penstock.policy.access.broker_topics import BrokerTopics, MonitorGrant
 from penstock.policy.access.emergencies import (
     SCENARIO_CASE,
     SITUATION_CASE,
@@ -176,7 +177,13 @@ def compile_settings(definitions: DefinitionSet) -> Enforcement:
 def find_right(
     definitions: DefinitionSet, user: str, gives: Callable[[kinds.Right], bool]
 ) -> str | None:
-    """Return the name of a right that gives a user something; None where nothing does."""
+    """Return the name of a right that gives a user something; None where nothing does.
+
+    Who is blocked has no rights.
+    """
+    known = definitions.get(kinds.User, user)
+    if known is not None and known.blocked:
+        return None
     membership = Membership(definitions.of(kinds.Group).values())
     names = {f"group:{name}" for name in membership.groups_of(user, None)}
     names.add(f"user:{user}")
@@ -200,3 +207,18 @@ def list_claims(definitions: DefinitionSet) -> Iterator[Grant]:
         for role in sorted(graph.closure(user.roles)):
             for purpose in roles[role].claim:
                 yield Grant(f"user:{name}", purpose, f"role {role}")
+
+
+def make_broker_topics(definitions: DefinitionSet, *, open_mode: bool) -> BrokerTopics:
+    """Return who may read and write the broker's own topics, by rights."""
+    rights = [(f"right {name}", it) for name, it in definitions.of(kinds.Right).items()]
+    return BrokerTopics(
+        (
+            MonitorGrant(subject, filter_, rule)
+            for rule, right in rights
+            for subject in right.subjects
+            for filter_ in right.monitor
+        ),
+        ((it, rule) for rule, right in rights if right.administer for it in right.subjects),
+        open_mode=open_mode,
+    )

@@ -14,7 +14,7 @@ from dataclasses import fields
 from typing import Any
 
 from penstock.config.sections.gateway import FilteringSettings, GatewaySettings
-from penstock.definitions.access import AccessDefinitions, list_claims
+from penstock.definitions.access import AccessDefinitions, list_claims, make_broker_topics
 from penstock.definitions.set import DefinitionSet
 from penstock.errors import UsageError, quote
 from penstock.model import kinds
@@ -53,7 +53,10 @@ def settings_in_force(
 def authorizer_of(gateway: GatewaySettings, definitions: DefinitionSet) -> Authorizer:
     """Make what decides as a gateway with these settings does."""
     return make_authorizer(
-        definitions, configured_settings(gateway.filtering), open_mode=gateway.open_mode
+        definitions,
+        configured_settings(gateway.filtering),
+        open_mode=gateway.open_mode,
+        defined_users=gateway.authentication.defined_users,
     )
 
 
@@ -62,6 +65,7 @@ def make_authorizer(
     configured: PurposeSettings | None = None,
     *,
     open_mode: bool = False,
+    defined_users: bool = False,
 ) -> Authorizer:
     """Make what decides under a set of definitions."""
     declared_settings = definitions.get(kinds.PurposeSettings, "default")
@@ -74,7 +78,14 @@ def make_authorizer(
     declared.take(definitions.definitions, definitions.definitions)
     access = AccessDefinitions(definitions).access
     claims = PurposeClaims(list_claims(definitions), open_mode=open_mode)
-    return Authorizer(purposes, declared, access, claims)
+    broker_topics = make_broker_topics(definitions, open_mode=open_mode)
+    users = definitions.of(kinds.User)
+
+    def keeps_out(user: str | None) -> bool:
+        held = users.get(user) if user is not None else None
+        return held.blocked if held is not None else defined_users and user is not None
+
+    return Authorizer(purposes, declared, access, claims, broker_topics, keeps_out)
 
 
 def suppose_situations(

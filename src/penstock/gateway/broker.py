@@ -2,6 +2,8 @@
 
 Rules that hold here:
 - TLS towards the broker always verifies its certificate.
+- The embedded broker is reached at its socket. It is told nothing, the password least of all,
+  before it is known that it runs as the user that we are (`check_listener`).
 - A receiver may close the connection over control characters and non-characters, although
   they are UTF-8 (MQTT5 1.5.4). On a client's own connection that is between the client and
   the broker. The gateway's own connection carries messages of actions and wills of all
@@ -10,23 +12,30 @@ Rules that hold here:
 
 from __future__ import annotations
 
+import asyncio
 import re
+import socket
 import ssl
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import Final, TypeVar
 
 from penstock.components.mosquitto import GATEWAY_USER, generate_password
+from penstock.components.unix_socket import check_listener, find_listener, reach
 from penstock.config.secrets import KeyFile, Secret
 from penstock.config.sections.brokers import BrokerSettings
-from penstock.errors import UnavailableError
 
+_PROBE_SECONDS: Final = 1.0
+_FULL_SECONDS: Final = 0.005
 _NON_CHARACTERS: Final = "".join(
     chr(plane << 16 | low) for plane in range(17) for low in (0xFFFE, 0xFFFF)
 )
 _NOT_ACCEPTABLE: Final = re.compile(
     f"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef{_NON_CHARACTERS}]"
 )
+
+P = TypeVar("P", bound=asyncio.Protocol)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +44,8 @@ class BrokerAddress:
 
     host: str
     port: int
+    socket: Path | None = None
+    """The socket of the embedded broker; an external one has host and port."""
     keep_alive: int = 30
     timeout: float = 5.0
     tls: ssl.SSLContext | None = None
@@ -43,16 +54,12 @@ class BrokerAddress:
 
     @classmethod
     def of(cls, settings: BrokerSettings) -> BrokerAddress:
-        """Read the settings; who starts the embedded broker has put its port there."""
-        if not settings.port:
-            raise UnavailableError(
-                "the port of the broker is not known",
-                fix="set broker.port, or let `penstock up` start broker and gateway",
-            )
+        """Read the settings."""
         embedded = settings.mode == "embedded"
         return cls(
             host=settings.host,
             port=settings.port,
+            socket=settings.socket if embedded else None,
             keep_alive=int(settings.keep_alive),
             timeout=settings.connect_timeout,
             tls=make_context(settings) if settings.tls.enabled else None,
@@ -60,11 +67,62 @@ class BrokerAddress:
             secret=settings.key if embedded else settings.password,
         )
 
+    async def connect(self, factory: Callable[[], P]) -> P:
+        """Open a connection; return what the factory made for it."""
+        loop = asyncio.get_running_loop()
+        if self.socket is None:
+            _, made = await loop.create_connection(factory, self.host, self.port, ssl=self.tls)
+        else:
+            connected = await _dial(self.socket)
+            _, made = await loop.create_unix_connection(factory, sock=connected)
+        return made
+
+    async def open_stream(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Open a connection to read from and to write to."""
+        if self.socket is None:
+            return await asyncio.open_connection(self.host, self.port, ssl=self.tls)
+        return await asyncio.open_unix_connection(sock=await _dial(self.socket))
+
+    def check(self) -> str | None:
+        """Say why no connection can be opened, if so."""
+        if self.socket is not None:
+            found = find_listener(self.socket)
+            return None if found else "the broker cannot be reached at its socket"
+        try:
+            with socket.create_connection((self.host, self.port), timeout=_PROBE_SECONDS):
+                return None
+        except OSError as error:
+            return f"the broker cannot be reached: {type(error).__name__}"
+
     def password(self) -> bytes | None:
         """Read the gateway's own password at the broker."""
         if isinstance(self.secret, KeyFile):
             self.secret.read_or_create(generate_password)
         return self.secret.read_text().encode() if self.secret is not None else None
+
+
+async def _dial(path: Path) -> socket.socket:
+    """Connect to the socket of the embedded broker; whoever waits for it bounds the time."""
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        with reach(path) as address:
+            # A socket is connected at once, or its queue is full: Mosquitto's has ten places.
+            # Nothing tells when there is room.
+            while not _is_connected(made, address):  # noqa: ASYNC110
+                await asyncio.sleep(_FULL_SECONDS)
+        check_listener(made)
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def _is_connected(made: socket.socket, address: str) -> bool:
+    try:
+        made.connect(address)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def make_context(settings: BrokerSettings) -> ssl.SSLContext:

@@ -29,6 +29,8 @@ DENIALS = (
     "password",
     "busy",
     "origin",
+    "sessions",
+    "blocked",
     "will",
     "policy",
     "no_leader",
@@ -104,6 +106,7 @@ _ENDED = metrics.counter(
         "slow",
         "drain",
         "denied",
+        "revoked",
     ),
 )
 _COMMANDS = metrics.counter(

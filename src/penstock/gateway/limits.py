@@ -36,6 +36,7 @@ class Limits:
     commands: int
     state_commands: int
     keep_alive: int
+    session_expiry: int
     connect_ticks: int
     stall_ticks: int
     pause_broker: bool
@@ -63,6 +64,7 @@ class Limits:
             commands=given.commands,
             state_commands=given.state_commands,
             keep_alive=int(given.keep_alive),
+            session_expiry=int(given.session_expiry),
             connect_ticks=ticks(given.connect_timeout),
             stall_ticks=ticks(given.stall_timeout),
             pause_broker=settings.filtering.slow_clients == "wait",

@@ -31,6 +31,8 @@ class Session:
         "by_number",
         "cleared",
         "client_id",
+        "counted",
+        "credential",
         "dormant",
         "era",
         "expiry",
@@ -53,6 +55,8 @@ class Session:
         self.principal = principal
         self.user = None if principal == ANONYMOUS else principal
         """Who has authenticated, None where nobody has."""
+        self.credential: str | None = None
+        """What the file of passwords said of the user at the log-in; None: another way in."""
         self.expiry = expiry
         self.will: Will | None = None
         """The will as it is to be published, stamp included; None where there is none."""
@@ -62,6 +66,8 @@ class Session:
         """Tells this connection from others of the same session, in the store."""
         self.stored = False
         """Whether the store knows this session, so that its end must be told."""
+        self.counted = False
+        """Whether the store has counted this session: else the broker must not keep it."""
         self.by_number: dict[int, Subscription] = {}
         self.numbers: dict[str, int] = {}
         self.last_number = 0
@@ -80,6 +86,11 @@ class Session:
     def resumable(self) -> bool:
         """Whether the session outlives its connection."""
         return self.expiry > 0
+
+    @property
+    def quota_address(self) -> str:
+        """The address that the session counts for; empty where it counts for its user."""
+        return self.address if self.user is None else ""
 
     def number(self, text: str) -> int:
         """Return the number of a filter, a new one if it has none."""

@@ -59,6 +59,8 @@ class Offer:
     client_id_bytes: int
     topic_bytes: int
     topic_levels: int
+    session_expiry: int
+    """For how many seconds the session outlives the connection."""
 
     def as_properties(self) -> UserProperties:
         """Return the limits that MQTT 5 has no property for."""
@@ -80,7 +82,7 @@ def stamp(publisher: str, epoch: int, purposes: tuple[tuple[str, str], ...] = ()
 
 
 def session_expiry(connect: Connect) -> int:
-    """Say for how many seconds the session outlives the connection."""
+    """Say for how many seconds the session is to outlive the connection."""
     if connect.version == V3:
         return 0 if connect.clean_start else NEVER_EXPIRES
     return connect.properties.session_expiry or 0
@@ -99,7 +101,7 @@ def upstream_connect(
     asked = connect.properties
     wanted = asked.receive_maximum or (0xFFFF if connect.version != V3 else offer.receive_maximum)
     properties = Properties(
-        session_expiry=session_expiry(connect) or None,
+        session_expiry=offer.session_expiry or None,
         receive_maximum=min(wanted, offer.receive_maximum),
         maximum_packet_size=offer.packet + HEADROOM + offer.client_id_bytes,
         request_response_information=asked.request_response_information,
@@ -122,12 +124,15 @@ def client_connack(
     """Make the CONNACK that tells the client what broker and gateway grant together."""
     granted = answer.properties
     keep_alive = offer.keep_alive if offer.keep_alive != connect.keep_alive else None
+    asked = session_expiry(connect)
+    expiry = min(offer.session_expiry, granted.session_expiry or offer.session_expiry)
     added = HEADROOM + len(client_id.encode())
     packet = min(granted.maximum_packet_size or PACKET_SIZE_LIMIT, offer.packet + added)
     properties = replace(
         granted,
         assigned_client_id=assigned,
         server_keep_alive=keep_alive,
+        session_expiry=expiry if expiry != asked else None,  # MQTT5 3.2.2.3.2
         receive_maximum=min(granted.receive_maximum or 0xFFFF, offer.receive_maximum),
         topic_alias_maximum=offer.topic_aliases or None,
         maximum_packet_size=max(packet - added, 1),

@@ -109,9 +109,9 @@ class WantedAccess:
         return frozenset(access for role in held for access in self.own_access(role))
 
     def acls(self, user: str) -> frozenset[Acl]:
-        """Return the ACLs that the cluster should have for a user; none for one unknown."""
+        """Return the ACLs that a user should have; none for one who is unknown or blocked."""
         held = self.users.get(user)
-        if held is None:
+        if held is None or held.blocked:
             return frozenset()
         topics = self._topic_acls.get(held.roles)
         if topics is None:
@@ -182,6 +182,7 @@ class UserStatus:
     roles: tuple[str, ...]
     all_roles: tuple[str, ...]
     permissions: tuple[str, ...]
+    blocked: bool
     login: str  # ready, pending, or none: no password was set
     pending: bool
 
@@ -210,7 +211,9 @@ def user_status(
     access: WantedAccess, name: str, row: KafkaUser | None, *, behind: bool
 ) -> UserStatus:
     """Return what a user is and may."""
-    roles = access.users[name].roles
+    user = access.users[name]
+    roles = user.roles
+    allowed = access.access_of_roles(roles)
     login = "none"
     if row is not None and row.credential is not None:
         login = "pending" if row.is_pending else "ready"
@@ -218,7 +221,8 @@ def user_status(
         name=name,
         roles=roles,
         all_roles=tuple(sorted(access.graph.closure(roles))),
-        permissions=tuple(str(item) for item in sorted(access.access_of_roles(roles), key=str)),
+        permissions=() if user.blocked else tuple(map(str, sorted(allowed, key=str))),
+        blocked=user.blocked,
         login=login,
         pending=behind or login == "pending",
     )

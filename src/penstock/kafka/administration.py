@@ -207,6 +207,16 @@ class Administration:
 
         return self._edit(want, f"assign role {role} to {user}", "assign-role", user, role)
 
+    def block_user(self, name: str, *, blocked: bool = True) -> ReconcileResult:
+        """Keep a user out of gateways and Kafka, or let them in again."""
+
+        def want(now: Snapshot) -> Wanted:
+            held = self._require(now, Key("user", name))
+            return {held.key: _with(held, "blocked", blocked or ())}
+
+        word = "block" if blocked else "unblock"
+        return self._edit(want, f"{word} user {name}", f"{word}-user", user=name)
+
     def remove_role(self, user: str, role: str) -> ReconcileResult:
         """Take a role from a user."""
 

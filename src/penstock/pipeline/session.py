@@ -1,5 +1,11 @@
 """The Spark session, on this machine by default, on a cluster where the settings say so.
 
+Rules that hold here:
+- Whoever talks to the driver proves that it belongs to the application (`spark.authenticate`). On
+  this machine, on YARN and on Kubernetes Spark makes the secret itself; a standalone cluster
+  shares one, which the settings name.
+- No secret stands on a command line, where everybody on the machine could read it.
+
 Spark collects garbage in a Python process that runs tasks after each of them. With all the
 modules that are loaded there, this takes some tens of milliseconds of a processor, more than
 a small batch itself: tasks call `freeze_loaded` first.
@@ -9,7 +15,10 @@ from __future__ import annotations
 
 import gc
 import os
+import re
+import shlex
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -19,15 +28,22 @@ from typing import Final, TypeAlias
 from pyspark.sql import SparkSession
 
 from penstock.components import JAR_SETS, find_java
+from penstock.config.secrets import Secret
 from penstock.config.sections.processes import PipelineSettings
 from penstock.errors import UnavailableError
+from penstock.telemetry import get_logger
 
 Session: TypeAlias = SparkSession
+_log = get_logger("pipeline")
 
 LOG: Final = ".spark.log"
 STANDARD_ERROR: Final = 2
 LOOPBACK: Final = "127.0.0.1"
 CONNECTOR: Final = "spark-kafka"
+AUTHENTICATE: Final = "spark.authenticate"
+SUBMIT: Final = "PYSPARK_SUBMIT_ARGS"
+_MAKES_SECRET: Final = re.compile(r"local(\[.*\])?$|yarn$|k8s://")
+"""Masters under which Spark makes a secret of its own for each application."""
 # Settings that the meaning of views depends on; nothing may override them.
 FIXED: Final = {
     "spark.sql.session.timeZone": "UTC",
@@ -63,11 +79,42 @@ def open_session(settings: PipelineSettings, *, cores: int = 2) -> SparkSession:
         builder = builder.config("spark.jars", jars)
     for name, value in FIXED.items():
         builder = builder.config(name, value)
+    shared = _MAKES_SECRET.match(settings.master) is None
+    if not shared or settings.secret is not None:
+        builder = builder.config(AUTHENTICATE, "true")
     settings.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with _messages_to(settings.folder / LOG):
+    with (
+        _messages_to(settings.folder / LOG),
+        _submitting(settings.secret if shared else None),
+    ):
         session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
+    if session.sparkContext.getConf().get(AUTHENTICATE, "false") != "true":
+        _log.warning("the Spark cluster authenticates nobody: set pipeline.secret")
     return session
+
+
+@contextmanager
+def _submitting(secret: Secret | None) -> Iterator[None]:
+    """Give the Java process that starts meanwhile the secret of a cluster, in a file of ours."""
+    if secret is None:
+        yield
+        return
+    before = os.environ.get(SUBMIT)
+    with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
+        file = Path(folder) / "secret.properties"
+        file.touch(mode=0o600)
+        escaped = secret.read_text().replace("\\", "\\\\")
+        file.write_text(f"spark.authenticate.secret={escaped}\n")
+        named = f"--load-spark-defaults --properties-file {shlex.quote(str(file))}"
+        os.environ[SUBMIT] = f"{named} {before or 'pyspark-shell'}"
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ[SUBMIT]
+            else:
+                os.environ[SUBMIT] = before
 
 
 @contextmanager

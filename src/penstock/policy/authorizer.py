@@ -1,8 +1,9 @@
 """The one authorizer: who may read and write what, for which purpose, now.
 
-    request ─▶ subscription ─▶ declared purposes ─▶ claims ─▶ reservations ─▶ message purposes ─┐
-    (a write begins behind them)                                                                │
-                     decision ◀── policies, preferences, emergencies ◀──────────────────────────┘
+    request ─▶ users ─▶ broker topics ─▶ subscription ─▶ declared purposes ─▶ claims ─┐
+                             │ a write                                   reservations ◀─┘
+                             ▼                                                 ▼
+    decision ◀── policies, preferences, emergencies ◀──────── purposes of the message
 
 Gateway, command line, demonstrations and, later, console and views ask it and nothing else.
 
@@ -10,6 +11,8 @@ Rules that hold here:
 - One composition, in `_compose`: an ordered list of parts. All of them must allow; the first
   that denies decides, else the last that has something to say. `authorize` and `explain` walk
   the same list.
+- Who may not connect may do nothing. A gateway ends their connections; here it is explained.
+- The broker's own topics, which begin with `$`, come first: they need a right, whatever else holds.
 - Purpose limitation is one part: subscription, declared purposes, who may claim them,
   reservations and the purposes of the message, in this order. Policies, preferences and
   emergencies are another: an emergency policy may grant against both of the others, so that
@@ -24,13 +27,14 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final, NamedTuple, Protocol
 
 from penstock.errors import UsageError, quote
 from penstock.model.purposes import PurposeSet, check_purpose
 from penstock.model.topics import check_topic
+from penstock.policy.access.broker_topics import ADMINISTER, MARK, MONITOR, BrokerTopics
 from penstock.policy.access.emergencies import NO_SITUATIONS, Situations
 from penstock.policy.access.engine import AccessEngine
 from penstock.policy.access.objects import Message
@@ -45,6 +49,10 @@ from penstock.policy.purposes.engine import PurposeEngine
 from penstock.policy.purposes.explanations import explain_message, explain_topic, name_subscription
 from penstock.policy.purposes.subscriptions import Subscription
 
+KeepsOut = Callable[[str | None], bool]
+"""Says of a user whether they may not connect."""
+BLOCKED: Final = "blocked user"
+"""The rule that denies everything to who may not connect."""
 UNSTAMPED: Final = "unstamped"
 """The rule that denies a message of which nobody knows who published it."""
 
@@ -122,7 +130,17 @@ def make_request(
 class Authorizer:
     """Decides on requests by the rules that its parts hold; whoever holds those changes them."""
 
-    __slots__ = ("_checks", "_limitation", "_parts", "access", "claims", "declared", "purposes")
+    __slots__ = (
+        "_broker_part",
+        "_checks",
+        "_limitation",
+        "_parts",
+        "access",
+        "broker_topics",
+        "claims",
+        "declared",
+        "purposes",
+    )
 
     def __init__(
         self,
@@ -130,13 +148,17 @@ class Authorizer:
         declared: DeclaredPurposes,
         access: AccessEngine,
         claims: PurposeClaims,
+        broker_topics: BrokerTopics,
+        keeps_out: KeepsOut,
     ) -> None:
         self.purposes = purposes
         self.declared = declared
         self.access = access
         self.claims = claims
+        self.broker_topics = broker_topics
+        self._broker_part = _BrokerTopicPart(broker_topics, access)
         self._limitation = _PurposePart(purposes, declared, access, claims)
-        self._parts = _compose(self._limitation, access)
+        self._parts = _compose(_UserPart(keeps_out), self._broker_part, self._limitation, access)
         # Looked up once: the lookups would cost as much as a part does.
         self._checks = {
             action: tuple(part.decide for part in parts) for action, parts in self._parts.items()
@@ -170,25 +192,35 @@ class Authorizer:
             more=any(it.more for it in told),
         )
 
-    def may_claim(self, user: str | None, client: str | None, purpose: str | None) -> bool:
-        """Tell whether somebody may subscribe for a purpose at all, whatever the topic."""
-        return self.declared.admits(purpose) and self._limitation.lets_claim(user, client, purpose)
+    def may_subscribe(
+        self, user: str | None, client: str | None, purpose: str | None, filter_: str
+    ) -> bool:
+        """Tell whether somebody may subscribe for a purpose, and to the broker's own topics."""
+        return (
+            self.declared.admits(purpose)
+            and self._limitation.lets_claim(user, client, purpose)
+            and self._broker_part.lets_read(user, client, filter_)
+        )
 
-    def refuse_claim(
-        self, user: str | None, client: str | None, purpose: str | None
+    def refuse_subscription(
+        self, user: str | None, client: str | None, purpose: str | None, filter_: str
     ) -> Explanation | None:
-        """Explain why somebody may not subscribe for a purpose; None where they may."""
-        if self.may_claim(user, client, purpose):
+        """Explain why somebody may not subscribe so, whatever is reserved; None where they may."""
+        if self.may_subscribe(user, client, purpose, filter_):
             return None
-        told = self._limitation.explain_claim(user, client, purpose)
+        told = (
+            *self._limitation.explain_claim(user, client, purpose),
+            *self._broker_part.explain(AccessRequest("read", filter_, user, client)),
+        )
         return next(it for it in told if not it.allowed)
 
     def name_purpose_denial(self, request: AccessRequest) -> str:
-        """Name the rule by which purposes deny reading, nothing where they do not.
+        """Name the rule by which rights and purposes deny reading, nothing where they do not.
 
         Policies are not looked at: a refusal stays cheap, and none of them is named for it.
         """
-        told = self._limitation.explain(request)
+        parts = (it for it in self._parts["read"] if not isinstance(it, _AccessPart))
+        told = (it for part in parts for it in part.explain(request))
         return next((it.rule for it in told if not it.allowed), "")
 
 
@@ -201,22 +233,31 @@ class _AuthorizerPart(Protocol):
 
 
 def _compose(
-    limitation: _PurposePart, access: AccessEngine
+    by_user: _UserPart,
+    by_broker: _BrokerTopicPart,
+    limitation: _PurposePart,
+    access: AccessEngine,
 ) -> Mapping[Action, tuple[_AuthorizerPart, ...]]:
     """Put the parts in their order; the place for each further kind of rule."""
     by_access = _AccessPart(access)
     return {
         "read": (
+            by_user,
+            by_broker,
             limitation,
             # Roles and consent: here.
             by_access,
             # Interaction rules: here.
         ),
-        "write": (by_access,),
+        "write": (by_user, by_broker, by_access),
     }
 
 
 _UNOPPOSED: Final = Decision(allowed=True, rule=DEFAULT)
+_KEPT_OUT: Final = Decision(allowed=False, rule=BLOCKED, part=Part.USERS)
+_ENTITLED: Final = Decision(allowed=True, rule="", part=Part.BROKER_TOPICS)
+_UNMONITORED: Final = Decision(allowed=False, rule=MONITOR, part=Part.BROKER_TOPICS)
+_NO_ADMINISTRATOR: Final = Decision(allowed=False, rule=ADMINISTER, part=Part.BROKER_TOPICS)
 _PAUSED: Final = Decision(allowed=False, rule="", part=Part.SUBSCRIPTION)
 _UNDECLARED: Final = Decision(allowed=False, rule=UNDECLARED, part=Part.DECLARED_PURPOSES)
 _UNCLAIMED: Final = Decision(allowed=False, rule=UNCLAIMED, part=Part.CLAIMS)
@@ -224,6 +265,52 @@ _RESERVED: Final = Decision(allowed=False, rule="", part=Part.RESERVATIONS)
 _COMPATIBLE: Final = Decision(allowed=True, rule="", part=Part.RESERVATIONS)
 _NARROWED: Final = Decision(allowed=False, rule="", part=Part.MESSAGE_PURPOSES)
 _UNSTAMPED: Final = Decision(allowed=False, rule=UNSTAMPED, part=Part.PREFERENCES)
+
+
+class _UserPart:
+    """Users that may not connect at all."""
+
+    __slots__ = ("_keeps_out",)
+
+    def __init__(self, keeps_out: KeepsOut) -> None:
+        self._keeps_out = keeps_out
+
+    def decide(self, request: AccessRequest) -> Decision | None:
+        return _KEPT_OUT if self._keeps_out(request.user) else None
+
+    def explain(self, request: AccessRequest) -> Iterator[Explanation]:
+        if self._keeps_out(request.user):
+            reason = "the user is blocked, or not defined where users have to be"
+            yield Explanation(allowed=False, rule=BLOCKED, reason=reason, part=Part.USERS)
+
+
+class _BrokerTopicPart:
+    """The broker's own topics."""
+
+    __slots__ = ("_access", "_topics")
+
+    def __init__(self, topics: BrokerTopics, access: AccessEngine) -> None:
+        self._topics = topics
+        self._access = access
+
+    def decide(self, request: AccessRequest) -> Decision | None:
+        if request.topic[0] != MARK:
+            return None
+        if self._topics.admits(self._subjects(request), request.action, request.topic):
+            return _ENTITLED
+        return _UNMONITORED if request.action == "read" else _NO_ADMINISTRATOR
+
+    def explain(self, request: AccessRequest) -> Iterator[Explanation]:
+        if request.topic[0] == MARK:
+            yield self._topics.explain(self._subjects(request), request.action, request.topic)
+
+    def lets_read(self, user: str | None, client: str | None, filter_: str) -> bool:
+        return filter_[0] != MARK or self._topics.admits(
+            self._access.principal(user, client).subjects, "read", filter_
+        )
+
+    def _subjects(self, request: AccessRequest) -> Collection[str]:
+        return self._access.principal(request.user, request.client, request.attributes).subjects
 
 
 class _PurposePart:

@@ -22,6 +22,8 @@ CONSIDERED_LIMIT = 100
 class Part(StrEnum):
     """The part of the authorizer that decided."""
 
+    USERS = "users"
+    BROKER_TOPICS = "broker topics"
     SUBSCRIPTION = "subscription"
     DECLARED_PURPOSES = "declared purposes"
     CLAIMS = "claims"

@@ -2,6 +2,7 @@
 
 Rules that hold here:
 - Rows go by the digest of a client identifier: the identifier may be larger than an index takes.
+  Addresses appear as pseudonyms only.
 - `PAUSED` stands beside the options of a subscription that the broker was told to end for now.
 - A negative number: the subscription has ended, and the broker is still to be told.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 
-from sqlalchemy import BigInteger, Column, ForeignKey, Integer, String, Table, Text
+from sqlalchemy import BigInteger, Column, ForeignKey, Index, Integer, String, Table, Text
 
 from penstock.store.schema import Moment, metadata
 
@@ -22,6 +23,7 @@ DIGEST_LENGTH = 64
 PRINCIPAL_LENGTH = 256
 HOLDER_LENGTH = 32
 PURPOSE_LENGTH = 256
+ADDRESS_LENGTH = 64
 
 sessions_table = Table(
     "sessions",
@@ -31,7 +33,10 @@ sessions_table = Table(
     Column("holder", String(HOLDER_LENGTH), nullable=False),
     Column("last_number", BigInteger, nullable=False),
     Column("expires", Moment, index=True),
+    # Only of anonymous clients, all of whom are one principal.
+    Column("address", String(ADDRESS_LENGTH), nullable=False, server_default=""),
 )
+Index("ix_sessions_principal_address", sessions_table.c.principal, sessions_table.c.address)
 
 subscriptions_table = Table(
     "session_subscriptions",

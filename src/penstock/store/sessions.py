@@ -14,7 +14,11 @@ Rules that hold here:
   changed since, nothing is done (`TakenError`): of two that come at once the second has to
   look again, and inherits what the first has made of it.
 - A session that has ended is gone with all its subscriptions; one that nobody took up
-  again in time is swept away.
+  again in time is swept away. A gateway that runs renews what its clients hold; what a gateway
+  held that was killed ends a day later than it would have.
+- A user has so many sessions at most, and so has an address whose clients are anonymous, at all
+  gateways of a store together (`SessionQuotas`). Who begins one more is refused
+  (`SessionQuotaError`); no session gives way to another. Addresses are hidden.
 - A subscription for a purpose that was decided before a command ended all of them, and that
   comes later, has ended, too (`Keep.era`).
 """
@@ -32,6 +36,7 @@ from penstock.clock import utc_now
 from penstock.errors import UnavailableError
 from penstock.store.database import Database
 from penstock.store.purpose_state import persisted_table, read_log
+from penstock.store.session_quotas import SessionCounts, SessionQuotas, count_sessions
 from penstock.store.session_tables import (
     AREA,
     PAUSED,
@@ -42,6 +47,8 @@ from penstock.store.session_tables import (
 
 NEVER = 0xFFFF_FFFF
 """The session expiry that means: kept until the client says otherwise."""
+CONNECTED = timedelta(days=1)
+"""How much longer a session is kept while it is held: many times as long as renewing may pause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +92,9 @@ class Begin:
     principal: str
     holder: str
     previous: str | None
+    expiry: int = NEVER
+    address: str = ""
+    """Where the client is, if it is anonymous: sessions count for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +130,7 @@ class Return:
     client: str
     holder: str
     seen: StoredSession
+    expiry: int = NEVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +141,16 @@ class Forget:
     previous: str
 
 
-SessionChange = Begin | Keep | Leave | Return | Forget
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A session is still held by this connection."""
+
+    client: str
+    holder: str
+    expiry: int
+
+
+SessionChange = Begin | Keep | Leave | Return | Forget | Hold
 
 
 class TakenError(UnavailableError):
@@ -143,9 +163,18 @@ class TakenError(UnavailableError):
 class Sessions:
     """Reads and changes the sessions in a database. Threads may share it."""
 
-    def __init__(self, database: Database, *, clock: Callable[[], datetime] = utc_now) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        clock: Callable[[], datetime] = utc_now,
+        quotas: SessionQuotas | None = None,
+        hide: Callable[[str], str] = digest,
+    ) -> None:
         self._database = database
         self._clock = clock
+        self._quotas = quotas or SessionQuotas()
+        self._hide = hide
 
     def load(self, client_id: str) -> StoredSession | None:
         """Return a session, if it is known and has not expired."""
@@ -156,6 +185,16 @@ class Sessions:
         """Return whom a client identifier belongs to, if it has a session."""
         with self._database.read() as connection:
             return self._find(connection, digest(client_id))
+
+    def check_quota(self, principal: str, address: str) -> None:
+        """Refuse one more session where there are as many as there may be; `Begin` does as well."""
+        with self._database.read() as connection:
+            self._check_quota(connection, principal, address)
+
+    def count(self) -> SessionCounts:
+        """Count the sessions that are kept, by all gateways of the store."""
+        with self._database.read() as connection:
+            return count_sessions(connection, self._clock())
 
     def apply(self, changes: Sequence[SessionChange]) -> None:
         """Make changes durable, all of them or none."""
@@ -176,12 +215,18 @@ class Sessions:
         key = digest(change.client)
         mine = sessions_table.c.client == key
         match change:
-            case Begin(principal=principal, holder=holder, previous=previous):
+            case Begin(principal=principal, holder=holder, previous=previous, address=address):
                 self._check_holder(connection, key, previous)
                 connection.execute(sa.delete(sessions_table).where(mine))
+                self._check_quota(connection, principal, address)
                 connection.execute(
                     sa.insert(sessions_table).values(
-                        client=key, principal=principal, holder=holder, last_number=0, expires=None
+                        client=key,
+                        principal=principal,
+                        holder=holder,
+                        last_number=0,
+                        expires=self._end_of(change.expiry, CONNECTED),
+                        address=self._hide(address) if address else "",
                     )
                 )
             case Keep(put=put, drop=drop, last_number=last_number):
@@ -203,7 +248,11 @@ class Sessions:
                 connection.execute(sa.delete(sessions_table).where(mine, held))
             case Leave(expiry=expiry, holder=holder):
                 held = sessions_table.c.holder == holder
-                ends = None if expiry == NEVER else self._clock() + timedelta(seconds=expiry)
+                ends = self._end_of(expiry)
+                connection.execute(sa.update(sessions_table).where(mine, held).values(expires=ends))
+            case Hold(holder=holder, expiry=expiry):
+                held = sessions_table.c.holder == holder
+                ends = self._end_of(expiry, CONNECTED)
                 connection.execute(sa.update(sessions_table).where(mine, held).values(expires=ends))
             case Forget(previous=previous):
                 self._check_holder(connection, key, previous)
@@ -211,8 +260,16 @@ class Sessions:
             case Return(holder=holder, seen=seen):
                 if self._read(connection, key) != seen:
                     raise TakenError
-                taken = sa.update(sessions_table).where(mine).values(expires=None, holder=holder)
+                ends = self._end_of(change.expiry, CONNECTED)
+                taken = sa.update(sessions_table).where(mine).values(expires=ends, holder=holder)
                 connection.execute(taken)
+
+    def _end_of(self, expiry: int, longer: timedelta = timedelta()) -> datetime | None:
+        return None if expiry == NEVER else self._clock() + timedelta(seconds=expiry) + longer
+
+    def _check_quota(self, connection: Connection, principal: str, address: str) -> None:
+        hidden = self._hide(address) if address else ""
+        self._quotas.check(connection, principal, hidden, self._clock())
 
     def _find(self, connection: Connection, key: str) -> Owner | None:
         table = sessions_table.c

@@ -30,13 +30,16 @@ LAUNCHER = Path(__file__).with_name("launcher.py")
 class Child:
     """A running process; make it inside the event loop's own thread, the main one."""
 
-    def __init__(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, command: Sequence[str], environ: Mapping[str, str], folder: Path | None = None
+    ) -> None:
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(LAUNCHER), str(os.getpid()), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=STANDARD_ERROR,
                 env=dict(environ),
+                cwd=folder,
                 start_new_session=True,
             )
         except OSError as error:

@@ -11,8 +11,10 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
 from typing import Protocol
 
+from penstock.components.unix_socket import find_listener
 from penstock.config import Config
 from penstock.errors import UsageError
 
@@ -44,6 +46,8 @@ class Part:
     """Where it can be reached, for the status."""
     needs: tuple[str, ...] = ()
     """The components (see `penstock.components`) it cannot do without."""
+    folder: Callable[[Config], Path] | None = None
+    """Where it runs; else where the supervisor does."""
     choose: Callable[[Config], Mapping[str, str]] = field(default=_choose_nothing)
 
 
@@ -87,6 +91,20 @@ class TcpProbe:
                 writer.close()
                 return True
         return False
+
+
+@dataclass(frozen=True, slots=True)
+class SocketProbe:
+    """Ready when a program of ours accepts a connection at a socket."""
+
+    path: Path
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    async def ask(self) -> bool:
+        """Connect and close."""
+        return await asyncio.to_thread(find_listener, self.path) is not None
 
 
 @dataclass(frozen=True, slots=True)

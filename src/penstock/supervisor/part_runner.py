@@ -128,7 +128,10 @@ class PartRunner:
         if probe and await probe.ask():
             return self._fail(f"something else answers at {probe} already")
         try:
-            child = self._child = Child(self.part.command(self._config), self._environ)
+            command, folder = self.part.command(self._config), self.part.folder
+            child = self._child = Child(
+                command, self._environ, folder(self._config) if folder else None
+            )
         except PenstockError as error:
             return self._fail(str(error))
         self._changed()

@@ -10,46 +10,32 @@ Rules that hold here:
 from __future__ import annotations
 
 import difflib
-import random
-import socket
 import sys
 from collections.abc import Callable, Mapping
 
 from penstock.components.mosquitto import broker_command, generate_password
+from penstock.components.unix_socket import make_private_folder
 from penstock.config import Config
-from penstock.config.environment import variable_of
-from penstock.errors import InvalidError, Problem, UnavailableError, UsageError
-from penstock.supervisor.part import HttpProbe, Part, Probe, TcpProbe
-
-# Below the ports that systems lend to outgoing connections: such a loan would keep the
-# broker from coming back to its port after a restart.
-BROKER_PORTS = range(20_000, 32_000)
-PORT_TRIES = 100
+from penstock.errors import InvalidError, Problem, UsageError
+from penstock.supervisor.part import HttpProbe, Part, Probe, SocketProbe, TcpProbe
 
 
-def _choose_broker_port(config: Config) -> Mapping[str, str]:
-    """Choose the port once, so that the broker keeps it and the other parts know it."""
+def _require_embedded(config: Config) -> Mapping[str, str]:
     if config.broker.mode == "external":
         raise UsageError(
             "the part 'broker' is the embedded broker, and broker.mode is external",
             fix="remove 'broker' from parts, or set broker.mode to embedded",
         )
-    if config.broker.port:
-        return {}
-    for port in random.sample(BROKER_PORTS, PORT_TRIES):
-        with socket.socket() as trial:
-            try:
-                trial.bind((config.broker.host, port))
-            except OSError:
-                continue
-            return {variable_of(("broker", "port")): str(port)}
-    raise UnavailableError("no port is free for the broker", fix="set broker.port")
+    return {}
 
 
 def _broker_command(config: Config) -> list[str]:
-    key = config.broker.key
+    key, folder, listener = config.broker.key, config.data / "broker", config.broker.socket
     key.read_or_create(generate_password)
-    return broker_command(config.data / "broker", config.broker.port, password=key.read_text())
+    command = broker_command(folder, listener.name, password=key.read_text())
+    folder.chmod(0o700)
+    make_private_folder(listener.parent)
+    return command
 
 
 def _verb(*verb: str) -> Callable[[Config], list[str]]:
@@ -92,12 +78,13 @@ def _require_kafka(config: Config) -> Mapping[str, str]:
 BROKER = Part(
     name="broker",
     command=_broker_command,
-    ready=lambda config: TcpProbe(config.broker.host, config.broker.port),
-    address=lambda config: f"{config.broker.host}:{config.broker.port}",
+    ready=lambda config: SocketProbe(config.broker.socket),
+    address=lambda config: str(config.broker.socket),
     needs=("mosquitto",),
-    choose=_choose_broker_port,
+    folder=lambda config: config.broker.socket.parent,
+    choose=_require_embedded,
 )
-"""The embedded broker: Mosquitto on loopback, its state in the data folder."""
+"""The embedded broker: Mosquitto on a socket, its state in the data folder."""
 
 GATEWAY = Part(
     name="gateway",

@@ -81,6 +81,7 @@ def test_users_and_roles_by_commands(folder: Path) -> None:
         "roles": ["clerk", "boss"],
         "all_roles": ["boss", "clerk"],
         "permissions": ["read desk", "read desk-front"],
+        "blocked": False,
         "login": "ready",
         "pending": False,
     }
@@ -92,6 +93,11 @@ def test_users_and_roles_by_commands(folder: Path) -> None:
     file = Path(made["password_file"])
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     AdminConnection.open(settings, "carl", file.read_text().strip()).close()
+    run(folder, "user", "block", "carl")
+    assert acls_of(folder, "carl") == set()
+    assert ask(folder, "user", "show", "carl")["blocked"]
+    run(folder, "user", "unblock", "carl")
+    assert acls_of(folder, "carl") == FRONT
     run(folder, "user", "delete", "carl")
     assert acls_of(folder, "carl") == set()
     shown = run(folder, "history").stdout

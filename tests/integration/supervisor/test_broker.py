@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
+from penstock.components.unix_socket import find_listener
 from penstock.supervisor import RunFolder
 
 pytestmark = pytest.mark.needs("mosquitto")
@@ -75,12 +77,16 @@ def test_the_broker_runs_detached_comes_back_and_stops(shell: Shell) -> None:
     started = json.loads(up.stdout)
     broker = started["parts"][0]
     assert (broker["part"], broker["state"]) == ("broker", "running")
-    host, _, port = broker["address"].partition(":")
-    socket.create_connection((host, int(port)), timeout=5).close()
+    place = Path(broker["address"])
+    assert place.is_socket()
+    assert stat.S_IMODE(place.parent.stat().st_mode) == 0o700
+    found = find_listener(place)
+    assert found is not None
+    assert found.pid == broker["pid"]
 
     shown = shell.run("status")
     assert shown.returncode == 0
-    assert broker["address"] in shown.stdout
+    assert broker["address"] in shown.stdout.replace("\n", "")
     machine = json.loads(shell.run("status", "--json").stdout)
     assert machine["parts"][0]["pid"] == broker["pid"]
 
@@ -119,9 +125,12 @@ def test_in_the_foreground_every_change_is_a_line_of_json(shell: Shell) -> None:
     assert list(dict.fromkeys(seen)) == ["waiting", "starting", "running", "stopping", "stopped"]
 
 
-def test_a_port_that_is_taken_shows_in_status_and_doctor(shell: Shell) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        shell.environ["PENSTOCK_BROKER__PORT"] = str(taken.getsockname()[1])
+def test_a_socket_that_is_taken_shows_in_status_and_doctor(shell: Shell) -> None:
+    place = shell.folder / "penstock-data" / "broker" / "mosquitto.sock"
+    place.parent.mkdir(mode=0o700, parents=True)
+    with socket.socket(socket.AF_UNIX) as taken:
+        taken.bind(str(place))
+        taken.listen()
         doctor = shell.run("doctor", "--json")
         assert doctor.returncode == 3
         finding = next(
@@ -133,7 +142,7 @@ def test_a_port_that_is_taken_shows_in_status_and_doctor(shell: Shell) -> None:
         assert f"(process {os.getpid()})" in finding["detail"]
         up = shell.run("up", "--detach")
         assert up.returncode == 3
-        assert "something else answers at 127.0.0.1:" in up.stdout
+        assert f"something else answers at {place}" in up.stdout.replace("\n", "")
     # Its place is free now, and it is tried again when asked.
     os.kill(shell.status()["pid"], signal.SIGUSR1)
     until(lambda: shell.status()["state"] == "running")

@@ -78,8 +78,8 @@ BY_POLICY = {Part.POLICIES, Part.PREFERENCES, Part.EMERGENCIES}
 USERS = ["ann", "bob", "anonymous"]
 PATIENTS = {"ann": ["a"], "bob": ["b"]}
 GROUPS = {"ann": ["staff"]}
-TOPICS = ["t/a", "t/b", "u"]
-FILTERS = ["#", "t/#", "t/+", "t/a", "u"]
+TOPICS = ["t/a", "t/b", "u", "$SYS"]
+FILTERS = ["#", "t/#", "t/+", "t/a", "u", "$SYS/#"]
 PURPOSES = ["p", "p/q", "x"]
 ACCESS_PURPOSES = [None, *PURPOSES, "misspelt"]
 SETS = [
@@ -140,6 +140,9 @@ class World:
     configured: dict[str, bool]
     settings: dict[str, bool] | None
     rights: list[tuple[str, str]]
+    monitors: list[tuple[str, str]]
+    administrators: list[str]
+    blocked: list[str]
     role: list[str]
     reservations: dict[str, PurposeSet]
     required: bool
@@ -164,10 +167,20 @@ class World:
             for n, (subject, purpose) in enumerate(self.rights)
         ]
         made += [
+            Document("right", f"m{n}", {"subjects": [subject], "monitor": [filter_]})
+            for n, (subject, filter_) in enumerate(self.monitors)
+        ]
+        made += [
+            Document("right", f"a{n}", {"subjects": [subject], "administer": True})
+            for n, subject in enumerate(self.administrators)
+        ]
+        made += [
             Document("role", "nurse", {"claim": self.role}),
             Document("role", "matron", {"includes": ["nurse"]}),
-            Document("user", "bob", {"roles": ["matron"]}),
+            Document("user", "bob", {"roles": ["matron"], "blocked": "bob" in self.blocked}),
         ]
+        if "ann" in self.blocked:
+            made.append(Document("user", "ann", {"blocked": True}))
         enforcement: dict[str, Any] = {
             "policies": "required" if self.required else "off",
             "preferences_in_emergencies": "overridden" if self.overridden else "kept",
@@ -195,6 +208,13 @@ class World:
         self, action: str, topic: str, asked: Asked, message: PurposeSet | None, publisher: str
     ) -> bool:
         """Decide by the rules as they are written down, part by part."""
+        if asked.user in self.blocked:
+            return False
+        if topic.startswith("$"):
+            given = [who for who, filter_ in self.monitors if matches(filter_, topic)]
+            given = given if action == "read" else self.administrators
+            if names_of(asked).isdisjoint(given):
+                return False
         if action == "read" and not (
             self._may_claim(asked) and self._purposes_allow(topic, asked.purpose, message)
         ):
@@ -265,6 +285,9 @@ def names_of(asked: Asked) -> set[str]:
 WORLDS = st.builds(
     World,
     rights=st.lists(st.tuples(choose(SUBJECTS), choose(PURPOSES)), max_size=3),
+    monitors=st.lists(st.tuples(choose(SUBJECTS), choose(["$SYS/#", "$SYS", "$x/#"])), max_size=2),
+    administrators=st.lists(choose(SUBJECTS), max_size=1),
+    blocked=choose([[], [], [], ["ann"], ["bob"]]),
     role=st.lists(choose(PURPOSES), max_size=1),
     declared=choose([[], PURPOSES]),
     configured=SETTINGS,
@@ -296,6 +319,9 @@ RARE = World(
     configured={"allow_without_reservation": True, "claims_need_right": False},
     settings=None,
     rights=[],
+    monitors=[],
+    administrators=[],
+    blocked=[],
     role=[],
     reservations={},
     required=True,

@@ -40,7 +40,8 @@ def write_config(
     }
     settings.update(gateway or {})
     path = folder / "penstock.yaml"
-    whole = {"broker": {"port": broker_port}, "gateway": settings, **sections}
+    broker = {"mode": "external", "port": broker_port}
+    whole = {"broker": broker, "gateway": settings, **sections}
     path.write_text(yaml.safe_dump(whole, sort_keys=False))
     return load(path, {})
 

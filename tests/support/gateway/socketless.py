@@ -167,6 +167,7 @@ class Socketless:
             client_id_bytes=1000,
             topic_bytes=1000,
             topic_levels=64,
+            session_expiry=0,
         )
         self.client.let_in(told, told.encode(self.client.version), offer, 20)
         self.upstream.resume(OPENING)

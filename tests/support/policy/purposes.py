@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from penstock.model.purposes import PurposeSet
 from penstock.model.topics import matches
+from penstock.policy.access.broker_topics import BrokerTopics
 from penstock.policy.access.engine import AccessEngine
 from penstock.policy.authorizer import AccessRequest, Authorizer
 from penstock.policy.purposes.claims import PurposeClaims
@@ -22,7 +23,12 @@ def passes(
 ) -> bool:
     """Tell whether a message passes through a subscription; `explain` must say the same."""
     authorizer = Authorizer(
-        engine, DeclaredPurposes(), AccessEngine(), PurposeClaims(open_mode=True)
+        engine,
+        DeclaredPurposes(),
+        AccessEngine(),
+        PurposeClaims(open_mode=True),
+        BrokerTopics(open_mode=True),
+        lambda _: False,
     )
     request = AccessRequest(
         "read",

@@ -67,3 +67,10 @@ def test_a_right_is_of_who_is_named_or_in_a_named_group(subject: str, who: set[s
 def test_breaking_the_glass_is_for_people(subject: str) -> None:
     with pytest.raises(InvalidError, match="break_glass is for people who prove who they are"):
         build(subject)
+
+
+def test_who_is_blocked_has_no_right() -> None:
+    blocked = "---\nkind: user\nname: ann\nblocked: true\n"
+    text = HOUSE.replace("SUBJECT", "user:ann") + blocked
+    definitions = DefinitionSet.build(read_text(text).documents)
+    assert find_right(definitions, "ann", lambda right: "fall" in right.break_glass) is None

@@ -24,6 +24,7 @@ OFFER = Offer(
     client_id_bytes=100,
     topic_bytes=70,
     topic_levels=9,
+    session_expiry=300,
 )
 TOLD = (
     ("penstock-client-id-bytes", "100"),
@@ -68,7 +69,8 @@ def test_the_client_is_told_the_smaller_limits() -> None:
         session_present=True,
         properties=Properties(receive_maximum=20, maximum_qos=1, user=(("penstock-x", "y"),)),
     )
-    told = client_connack(answer, Connect("x", keep_alive=60), "x", None, OFFER)
+    asked = Properties(session_expiry=300)
+    told = client_connack(answer, Connect("x", keep_alive=60, properties=asked), "x", None, OFFER)
     assert told.session_present
     assert told.properties == Properties(
         receive_maximum=20,
@@ -80,6 +82,19 @@ def test_the_client_is_told_the_smaller_limits() -> None:
     told = client_connack(Connack(), Connect("x", keep_alive=0), "made", "made", OFFER)
     assert told.properties.server_keep_alive == 60
     assert told.properties.assigned_client_id == "made"
+
+
+def test_the_client_is_told_for_how_long_its_session_is_kept() -> None:
+    for asked, by_broker, told in (
+        (900, None, 300),
+        (300, None, None),
+        (300, 20, 20),
+        (9, 900, 300),
+    ):
+        connect = Connect("x", properties=Properties(session_expiry=asked))
+        answer = Connack(properties=Properties(session_expiry=by_broker))
+        got = client_connack(answer, connect, "x", None, OFFER)
+        assert got.properties.session_expiry == told, (asked, by_broker)
 
 
 def test_room_for_our_own_properties_is_kept_free() -> None:

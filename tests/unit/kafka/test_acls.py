@@ -6,7 +6,7 @@ import pytest
 
 from penstock.definitions import DefinitionSet
 from penstock.errors import UsageError
-from penstock.kafka.acls import Acl, WantedAccess
+from penstock.kafka.acls import Acl, WantedAccess, user_status
 from penstock.kafka.administration import parse_permission
 from penstock.kafka.cluster import wanted_topics
 from penstock.model.document import Document
@@ -47,6 +47,14 @@ def test_writing_takes_transactions_of_ones_own_and_no_group(access: WantedAcces
 
 def test_who_has_no_role_or_is_not_known_may_nothing(access: WantedAccess) -> None:
     assert access.acls("guest") == access.acls("nobody") == frozenset()
+
+
+def test_who_is_blocked_may_nothing_whatever_their_roles() -> None:
+    blocked = Document("user", "anna", {"roles": ["head"], "blocked": True})
+    access = WantedAccess(DefinitionSet.build([*DOCUMENTS[:-3], blocked]))
+    assert access.acls("anna") == frozenset()
+    status = user_status(access, "anna", None, behind=False)
+    assert (status.blocked, status.permissions, status.roles) == (True, (), ("head",))
 
 
 def test_topics_of_streams_and_views() -> None:

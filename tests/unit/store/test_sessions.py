@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -10,7 +11,8 @@ from alembic.config import Config
 from penstock.errors import UnavailableError
 from penstock.store import migrations
 from penstock.store.database import Database
-from penstock.store.session_tables import digest
+from penstock.store.session_quotas import SessionQuotaError, SessionQuotas
+from penstock.store.session_tables import digest, sessions_table
 from penstock.store.sessions import (
     NEVER,
     Begin,
@@ -164,3 +166,36 @@ def test_sessions_from_before_they_had_holders_can_be_taken_up(sqlite_url: str) 
         assert sessions.load("c") == StoredSession("alice", "", 3, ())
         sessions.apply([take_up(sessions, "c", "h"), Keep("c", "h", (ONE,), (), 4)])
         assert sessions.load("c") == StoredSession("alice", "h", 4, (ONE,))
+
+
+def test_of_many_gateways_that_begin_sessions_at_once_as_many_succeed_as_may(
+    store_url: str,
+) -> None:
+    quotas = SessionQuotas(per_user=3)
+    outcomes: list[bool] = []
+
+    def begin(number: int) -> None:
+        with Database.open(store_url) as database:
+            for attempt in range(4):
+                change = Begin(f"c{number}-{attempt}", "alice", f"h{number}", None, 60)
+                try:
+                    Sessions(database, quotas=quotas).apply([change])
+                except SessionQuotaError:
+                    outcomes.append(False)
+                else:
+                    outcomes.append(True)
+
+    Database.open(store_url).close()
+    threads = [threading.Thread(target=begin, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(outcomes) == [False] * 13 + [True] * 3
+
+
+def test_addresses_are_stored_hidden(database: Database) -> None:
+    sessions = Sessions(database, hide=lambda it: f"hidden {len(it)}")
+    sessions.apply([Begin("c", "anonymous", "h", None, 60, "10.0.0.1")])
+    with database.read() as connection:
+        assert connection.scalar(sa.select(sessions_table.c.address)) == "hidden 8"

@@ -1,4 +1,3 @@
-import socket
 from pathlib import Path
 
 import pytest
@@ -7,7 +6,7 @@ from penstock.config import Config, defaults, load
 from penstock.config.loader import check, read_text
 from penstock.errors import InvalidError, UnavailableError, UsageError
 from penstock.supervisor.part import in_order
-from penstock.supervisor.parts import BROKER, BROKER_PORTS, PARTS, configured_parts
+from penstock.supervisor.parts import BROKER, PARTS, configured_parts
 from penstock.supervisor.supervisor import prepare
 
 
@@ -44,16 +43,24 @@ def test_the_broker_is_not_run_where_it_is_external() -> None:
         BROKER.choose(config)
 
 
-def test_a_port_of_the_users_choice_is_kept() -> None:
-    assert BROKER.choose(settings("broker: {port: 1884}")) == {}
+def test_the_broker_runs_where_its_socket_is_and_nobody_else_may_enter(tmp_path: Path) -> None:
+    path = tmp_path / "penstock.yaml"
+    path.write_text("data: with blanks in it\n")
+    config = load(path, {})
+    command = BROKER.command(config)
+    place = config.data / "broker"
+    assert BROKER.folder is not None
+    assert BROKER.folder(config) == place
+    assert place.stat().st_mode & 0o777 == 0o700
+    assert "\nlistener 0 mosquitto.sock\n" in "\n" + Path(command[-1]).read_text()
 
 
-def test_a_port_of_our_choice_is_free_and_not_lent_to_connections() -> None:
-    chosen = BROKER.choose(settings(""))
-    port = int(chosen["PENSTOCK_BROKER__PORT"])
-    assert port in BROKER_PORTS
-    with socket.create_server(("127.0.0.1", port)):
-        pass
+def test_a_folder_that_others_can_enter_is_no_place_for_the_socket(tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir(mode=0o755)
+    path = tmp_path / "penstock.yaml"
+    path.write_text(f"broker: {{socket: {tmp_path}/open/b.sock}}\n")
+    with pytest.raises(UnavailableError, match="others can enter the folder"):
+        BROKER.command(load(path, {}))
 
 
 def test_all_parts_get_the_same_settings(tmp_path: Path) -> None:
@@ -68,7 +75,6 @@ def test_all_parts_get_the_same_settings(tmp_path: Path) -> None:
 
     config, _ = prepare(load_it, {"PENSTOCK_LOG__LEVEL": "debug"})
     assert config.data.stat().st_mode & 0o777 == 0o700
-    assert str(config.broker.port) == seen[-1]["PENSTOCK_BROKER__PORT"]
     assert seen[-1]["PENSTOCK_LOG__LEVEL"] == "debug"
 
 

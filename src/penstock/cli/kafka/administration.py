@@ -144,6 +144,8 @@ def render_user(target: Console, user: UserStatus) -> None:
     by = f" (and by inclusion {', '.join(included)})" if included else ""
     target.print(f"{user.name}: roles {', '.join(user.roles) or 'none'}{by}", highlight=False)
     target.print(f"login {user.login}{', changes pending at Kafka' if user.pending else ''}")
+    if user.blocked:
+        target.print("blocked")
     for permission in user.permissions or ("may read and write nothing",):
         target.print(f"  {permission}", highlight=False)
 

@@ -69,6 +69,26 @@ def delete(name: str, as_json: bool) -> None:
     show_done(as_json, done, f"deleted user {name}")
 
 
+@command.command("block")
+@click.argument("name")
+@json_option
+def block(name: str, as_json: bool) -> None:
+    """Block a user: connections to gateways end, and nothing may be read at Kafka."""
+    with open_officer() as officer:
+        done = officer.block_user(name)
+    show_done(as_json, done, f"blocked user {name}")
+
+
+@command.command("unblock")
+@click.argument("name")
+@json_option
+def unblock(name: str, as_json: bool) -> None:
+    """Let a user in again, with the roles they have."""
+    with open_officer() as officer:
+        done = officer.block_user(name, blocked=False)
+    show_done(as_json, done, f"unblocked user {name}")
+
+
 @command.command("assign")
 @click.argument("name")
 @click.argument("role")

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from penstock.cli.output import json_option, print_json, show, table
+from penstock.cli.service.kept_sessions import count_kept_sessions, render_kept_sessions
 from penstock.cli.session import configuration
 from penstock.config import Config, load
 from penstock.errors import UnavailableError
@@ -147,16 +148,22 @@ def down(as_json: bool) -> None:
 @json_option
 @click.pass_context
 def status(ctx: click.Context, as_json: bool) -> None:
-    """Show the parts that run.
+    """Show the parts that run, and how many sessions are kept.
 
     The exit code is 0 if all parts run, and 3 if one does not or no supervisor runs.
     """
     config = configuration()
     status = RunFolder(config.data).read()
-    if status is None:
-        show(as_json, _down_data(config), lambda console: _render_down(console, config))
-    else:
-        show(as_json, status_data(status), lambda console: render_status(console, status))
+    kept = count_kept_sessions(config)
+
+    def render(console: Console) -> None:
+        if status is None:
+            _render_down(console, config)
+        else:
+            render_status(console, status)
+        render_kept_sessions(console, kept)
+
+    show(as_json, (_down_data(config) if status is None else status_data(status)) | kept, render)
     if status is None or status.state != "running":
         ctx.exit(UnavailableError.exit_code)
 

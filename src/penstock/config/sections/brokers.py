@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
@@ -19,6 +21,22 @@ from penstock.config.settings import (
     setting,
     wrong,
 )
+
+
+def _check_socket(path: Path) -> Path:
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,80}", path.name):
+        raise wrong(
+            f"{path.name!r} is no name for a socket",
+            "use at most 80 letters, digits, dots, dashes and underscores",
+        )
+    return path
+
+
+SocketPath = Annotated[
+    DataPath,
+    AfterValidator(_check_socket),
+    TypeLabel("a path", "the last part has letters, digits, dots, dashes and underscores"),
+]
 
 LOOPBACK = "127.0.0.1"
 PORT_LIMIT = 65535
@@ -56,10 +74,14 @@ class BrokerSettings(Settings):
 
     mode: Literal["embedded", "external"] = setting(
         "embedded",
-        "Mosquitto as a child process on loopback, or a broker that runs elsewhere.",
+        "Mosquitto as a child process on a socket, or a broker that runs elsewhere.",
     )
-    host: Host = setting(LOOPBACK, "The host of the broker.")
-    port: Port = setting(0, "The port of the broker; 0 lets the embedded one take a free port.")
+    socket: SocketPath = setting(
+        "broker/mosquitto.sock",
+        "The socket of the embedded broker, in a folder that nobody else may enter (mode 0700).",
+    )
+    host: Host = setting(LOOPBACK, "The host of an external broker.")
+    port: Port = setting(0, "The port of an external broker.")
     username: Annotated[str, Field(min_length=1, max_length=1024)] | None = setting(
         None,
         "The user that the gateway is at an external broker.",
@@ -94,12 +116,13 @@ class BrokerSettings(Settings):
             if self.password is not None and self.username is None:
                 yield Conflict("password", "a password needs a user", "set username as well")
             return
-        if self.host != LOOPBACK:
-            yield Conflict(
-                "host",
-                f"the embedded broker listens on {LOOPBACK} only",
-                "leave host out, or set mode to external",
-            )
+        for name, unset in (("host", LOOPBACK), ("port", 0)):
+            if getattr(self, name) != unset:
+                yield Conflict(
+                    name,
+                    "the embedded broker listens on a socket, not on a port",
+                    f"leave {name} out, or set mode to external",
+                )
         for name in ("username", "password"):
             if getattr(self, name) is not None:
                 yield Conflict(

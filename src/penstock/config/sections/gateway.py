@@ -133,6 +133,20 @@ class LimitSettings(Settings):
     subscriptions: Annotated[int, Field(ge=1, le=1_000_000)] = setting(
         1000, "The most subscriptions of one client."
     )
+    sessions_per_user: Annotated[int, Field(ge=0, le=1_000_000)] = setting(
+        100,
+        "The most sessions of one user that outlive their connections, at all gateways of the "
+        "store together.",
+    )
+    sessions_per_address: Annotated[int, Field(ge=0, le=1_000_000)] = setting(
+        100,
+        "The same for all clients without a user at one network address.",
+    )
+    session_expiry: Annotated[Duration, Field(ge=0, le=4_294_967_295)] = setting(
+        "7d",
+        "The longest that a session outlives its connection, whatever the client asks for; "
+        "clients of MQTT 5 are told.",
+    )
     receive_maximum: Annotated[int, Field(ge=1, le=65535)] = setting(
         100, "The most unacknowledged messages of one client, each way."
     )
@@ -233,6 +247,11 @@ class AuthenticationSettings(Settings):
     )
     anonymous: bool = setting(
         default=False, description="Accept clients without a user name, as the user `anonymous`."
+    )
+    defined_users: bool = setting(
+        default=False,
+        description="Accept only users that a `user` definition names, however they log in. Who "
+        "is no longer defined is closed.",
     )
     checks: Annotated[int, Field(ge=1, le=64)] = setting(
         2, "How many passwords are checked at the same time."

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from penstock.config.secrets import KeyFile
+from penstock.config.secrets import KeyFile, Secret
 from penstock.config.settings import (
     Conflict,
     DataPath,
@@ -83,6 +83,12 @@ class PipelineSettings(Settings):
         "local[2]",
         "The Spark master: local[2] for two cores of this machine, spark://HOST:7077, yarn, "
         "or k8s://https://HOST:PORT.",
+    )
+    secret: Secret | None = setting(
+        None,
+        "The secret that master, workers and driver of a standalone cluster share "
+        "(`spark.authenticate.secret`). Elsewhere Spark makes one for each application.",
+        examples=("{file: keys/spark-secret}", "{env: SPARK_SECRET}"),
     )
     memory: Memory = setting("2g", "The memory of the driver, in m or g.")
     executor_memory: Memory = setting("1g", "The memory of each executor on a cluster.")

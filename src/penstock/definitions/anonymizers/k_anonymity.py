@@ -25,7 +25,7 @@ from penstock.masks.fields import INTEGERS, NUMBERS, Field, FieldType, Schema, r
 from penstock.masks.hierarchy import Hierarchy
 from penstock.masks.mask import FieldName, Text
 from penstock.model.definition import Part
-from penstock.model.kinds.views import Milliseconds
+from penstock.model.kinds.durations import Milliseconds
 
 MAX_DELTA: Final = 10_000_000
 MAX_MU: Final = 1_000_000

@@ -1,4 +1,4 @@
-"""Policies, claims and events of the present definitions, compiled for decisions and detection.
+"""Policies, rights and events of the present definitions, compiled for decisions and detection.
 
 Rules that hold here:
 - All are taken over in the step in which the definitions are: no decision sees policies of
@@ -14,11 +14,12 @@ from typing import Final, NamedTuple
 
 from penstock.cep.program import Program
 from penstock.definitions import DefinitionSet
-from penstock.definitions.access import AccessDefinitions, list_claims
+from penstock.definitions.access import AccessDefinitions, list_claims, make_broker_topics
 from penstock.definitions.events.program import compile_program
 from penstock.errors import PenstockError
 from penstock.model.document import Document, Key
 from penstock.model.kinds import Concern, kinds_of
+from penstock.policy.access.broker_topics import BrokerTopics
 from penstock.policy.access.engine import AccessEngine
 from penstock.policy.purposes.claims import PurposeClaims
 from penstock.telemetry import get_logger
@@ -54,6 +55,7 @@ class CompiledDefinitions:
         self._definitions = DefinitionSet.empty()
         self._compiled = AccessDefinitions()
         self.claims = PurposeClaims(open_mode=self._open)
+        self.broker_topics = BrokerTopics(open_mode=self._open)
 
     @property
     def access(self) -> AccessEngine:
@@ -88,6 +90,7 @@ class CompiledDefinitions:
         access = self._compiled.take(found, keys) or anew
         if anew or kinds & _CLAIM_KINDS:
             self.claims = PurposeClaims(list_claims(found), open_mode=self._open)
+            self.broker_topics = make_broker_topics(found, open_mode=self._open)
             access = True
         touched = kinds & _EVENT_KINDS
         program = anew or bool(touched)

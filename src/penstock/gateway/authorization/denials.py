@@ -142,6 +142,10 @@ class Denials:
         denial = _Denial("connection.refused", "", peer, why, "")
         self.denials.add("", peer, denial, self._clock())
 
+    def revocation(self, session: Session) -> None:
+        """Count a connection that was ended because its user was removed or blocked."""
+        self._count("connection.revoked", session, "revoked")
+
     def record(self, entry_of: Callable[[Pseudonyms], Entry]) -> None:
         """Hand over something that is written by itself, not counted."""
         if self._writer is not None and self._pseudonyms is not None:

@@ -42,6 +42,7 @@ from penstock.gateway.replication.messages import PublishRequest
 from penstock.gateway.session import Session
 from penstock.gateway.translation import ACTIONS
 from penstock.mqtt import Publish
+from penstock.policy.access.broker_topics import MARK
 from penstock.policy.access.objects import Message
 from penstock.policy.access.principals import ANONYMOUS
 from penstock.policy.authorizer import AccessRequest
@@ -72,9 +73,11 @@ class PublicationCheck:
 
     def concerns(self, topic: str) -> bool:
         """Say whether messages on a topic must be looked at when they are published."""
-        if self._rules.authorizer.access.decides["write"]:
-            return True
-        return self.detection.watched_topics.matches(topic)
+        return self._decides(topic) or self.detection.watched_topics.matches(topic)
+
+    def _decides(self, topic: str) -> bool:
+        """Say whether there is anything to decide about writing to a topic."""
+        return topic[0] == MARK or self._rules.authorizer.access.decides["write"]
 
     def publish(self, session: Session, packet: Publish) -> PublishResult | PendingResult:
         """Decide on a message of a client; let the event that it is take effect."""
@@ -85,9 +88,9 @@ class PublicationCheck:
         topic = packet.topic
         detection = self.detection
         watched = detection.watched_topics.matches(topic)
-        if not watched and not self._rules.authorizer.access.decides["write"]:
-            return ALWAYS_ACCEPTED
         user = session.user
+        if not watched and not self._decides(topic) and not self._rules.keeps_out(user):
+            return ALWAYS_ACCEPTED
         fingerprint = fingerprint_of(user, session.client_id, packet) if watched else None
         request = PublishRequest(
             user,

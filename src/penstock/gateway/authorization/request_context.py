@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from penstock.mqtt import Publish
 from penstock.policy.access.engine import AccessEngine
+from penstock.policy.access.user_properties import collect
 from penstock.policy.decision import Decision, Depends
 
 _OBJECT: Final = int(Depends.OBJECT)
@@ -31,7 +32,7 @@ def packet_fields(packet: Publish) -> dict[str, Any]:
         "retain": bool(packet.first & 1),
         "size": len(packet.payload),
         "contentType": properties.content_type,
-        "properties": dict(properties.user),
+        "properties": collect(properties.user),
     }
 
 

@@ -29,6 +29,7 @@ from penstock.gateway.translation import CLIENT, FOR, stamp
 from penstock.model import kinds
 from penstock.model.document import Document, Key
 from penstock.model.purposes import PurposeSet
+from penstock.model.topics import parse_subscribed
 from penstock.policy.authorizer import Authorizer
 from penstock.policy.purposes.command_rights import CommandRights
 from penstock.policy.purposes.declared_purposes import DeclaredPurposes
@@ -51,6 +52,7 @@ COMPARED: Final = 64
 
 _PURPOSE_KINDS: Final = kinds.kinds_of(kinds.Concern.PURPOSES) - {PURPOSE}
 _CLAIM_KINDS: Final = kinds.kinds_of(kinds.Concern.CLAIMS)
+_MONITOR_KINDS: Final = frozenset({kinds.Right.kind, kinds.Group.kind})
 _DECIDING: Final = kinds.kinds_of(kinds.Concern.PURPOSES) - {PRESUBSCRIPTION} | _CLAIM_KINDS
 _AT_ONCE: Final = 1_000
 """Where more than these, and more than half of all reservations change, all are taken anew."""
@@ -76,9 +78,11 @@ class Rules:
         settings: PurposeSettings,
         *,
         open_mode: bool = False,
+        defined_users: bool = False,
         clear_excepts: Iterable[str] = (),
         answers: AnswerTopics | None = None,
     ) -> None:
+        self._defined_users = defined_users
         self.engine = PurposeEngine(settings)
         self.declared = DeclaredPurposes()
         self.initial = settings
@@ -204,7 +208,14 @@ class Rules:
 
     def _make_authorizer(self) -> Authorizer:
         compiled = self._compiled
-        return Authorizer(self.engine, self.declared, compiled.access, compiled.claims)
+        return Authorizer(
+            self.engine,
+            self.declared,
+            compiled.access,
+            compiled.claims,
+            compiled.broker_topics,
+            self.keeps_out,
+        )
 
     def _invalidate(self) -> None:
         self.generation += 1
@@ -275,6 +286,8 @@ class Rules:
         kinds_changed = {key.kind for key in changed}
         if PURPOSE in kinds_changed:
             return True
+        if kinds_changed & _MONITOR_KINDS:
+            return True
         asked = self.engine.settings.claims_need_right
         return asked and bool(kinds_changed & (_CLAIM_KINDS | {SETTINGS}))
 
@@ -285,6 +298,21 @@ class Rules:
     def excepted(self) -> Excepted:
         """Return all whose sessions CLEAR leaves their subscriptions for purposes."""
         return self._rights.list_members(self._clear_excepts)
+
+    def keeps_out(self, user: str | None) -> bool:
+        """Say whether definitions keep a user out: blocked, or not defined where that is asked."""
+        if user is None:
+            return False
+        defined = self._find_user(user)
+        return self._defined_users if defined is None else bool(defined.body.get("blocked", False))
+
+    def defines(self, user: str) -> bool:
+        """Say whether there is a definition of a user."""
+        return self._find_user(user) is not None
+
+    def _find_user(self, user: str) -> Document | None:
+        known = self.snapshot
+        return known.documents.get(Key(kinds.User.kind, user)) if known is not None else None
 
     def rights(self, session: Session) -> CommandRights:
         """Return what a session may command."""
@@ -323,7 +351,10 @@ class Rules:
         if self.answers.is_filter(held.filter):
             allowed = self.rights(session).may_ask
             return self.answers.subscribe(session, held, options) if allowed else None
-        if not self.authorizer.may_claim(session.user, session.client_id, held.purpose):
+        filter_ = parse_subscribed(held.filter).filter
+        if not self.authorizer.may_subscribe(
+            session.user, session.client_id, held.purpose, filter_
+        ):
             return None
         return self.engine.subscribe(
             session.client_id,

@@ -44,6 +44,7 @@ from argon2.exceptions import InvalidHashError, VerificationError
 
 from penstock.errors import PenstockError, UnavailableError, quote
 from penstock.gateway.connection.login_queue import BusyError, LoginQueue
+from penstock.gateway.session import Session
 from penstock.mqtt import Connect, ReasonCode
 from penstock.policy.access.principals import ANONYMOUS
 
@@ -94,7 +95,8 @@ class PasswordFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._mark: tuple[int, int, int] | None = None
+        self.mark: tuple[int, int, int] | None = None
+        """Tells one state of the file from others."""
         self._users: dict[str, User] = {}
         self._listed: set[str] = set()
         self._beginnings: tuple[str, ...] = ()
@@ -110,7 +112,7 @@ class PasswordFile:
             with self._path.open("rb") as file:
                 found = os.fstat(file.fileno())
                 mark = (found.st_mtime_ns, found.st_size, found.st_ino)
-                if mark == self._mark:
+                if mark == self.mark:
                     return
                 if stat.S_IMODE(found.st_mode) & _OTHERS:
                     raise UnavailableError(
@@ -128,7 +130,7 @@ class PasswordFile:
                 f"cannot read the file of passwords {quote(self._path)}: {error.strerror}",
                 fix=f"create {self._path} with mode 0600, or name another in penstock.yaml",
             ) from None
-        self._mark = mark
+        self.mark = mark
         self._right.clear()
         patterns = {it for user in self._users.values() for it in user.patterns}
         self._listed = {it for it in patterns if not it.endswith("*")}
@@ -265,6 +267,36 @@ class Authenticator:
             return not self._named_elsewhere and not claimed
         patterns = self._passwords.patterns(principal) if self._passwords else ()
         return any(_matches(pattern, client_id) for pattern in patterns)
+
+    # --- who is here already ---
+
+    def refresh(self) -> object:
+        """Read the file of passwords if it has changed; return what tells its states apart."""
+        if self._passwords is None:
+            return None
+        self._passwords.load()
+        return self._passwords.mark
+
+    def credential(self, principal: str, certificate: dict[str, Any] | None) -> str | None:
+        """Return what a user has just logged in by: the hash in the file; None where it is none."""
+        if certificate or self.relay or self._passwords is None or principal == ANONYMOUS:
+            return None
+        user = self._passwords.user(principal)
+        return user.hash if user is not None else ""
+
+    def vouches(self, session: Session) -> bool:
+        """Say whether a client could log in now as it did, under its client identifier."""
+        given = session.credential
+        user = self._passwords.user(session.principal) if self._passwords else None
+        if given is not None and (user is None or user.hash != given):
+            return False
+        return self.owns(session.principal, session.client_id)
+
+    def knows(self, session: Session) -> bool:
+        """Say whether the user of a client still exists, as far as anybody here can say."""
+        if session.credential is None or self._passwords is None:
+            return True
+        return self._passwords.user(session.principal) is not None
 
     @staticmethod
     def is_own(principal: str, client_id: str) -> bool:

@@ -46,6 +46,7 @@ from penstock.mqtt import (
     MqttError,
     Packet,
     PeerLimits,
+    Properties,
     Reader,
     ReasonCode,
     Sender,
@@ -304,12 +305,18 @@ class ClientConnection(ClientReplies):
             self.context.counters.connections -= 1
         said = (farewell or Disconnect()) if cause is Cause.CLIENT else None
         instead = None
-        if said is None or said.reason == ReasonCode.DISCONNECT_WITH_WILL:
+        if cause is Cause.REVOKED:
+            instead = self._revoke()
+        elif said is None or said.reason == ReasonCode.DISCONNECT_WITH_WILL:
             instead = self._instead_of_will()
+        if hasattr(self, "session"):
+            if not self.open and self.session.resumable and not self.session.counted:
+                # It never came to be; what nobody counts, the broker must not keep.
+                self.session.expiry = 0
+                instead = Disconnect(properties=Properties(session_expiry=0))
+            self.context.wills.forget(self.session)
         if self.upstream is not None:
             self.upstream.close(instead or said)
-        if hasattr(self, "session"):
-            self.context.wills.forget(self.session)
         self.registry.release(self)
 
     def forget(self) -> None:
@@ -338,6 +345,15 @@ class ClientConnection(ClientReplies):
             self.send(words)
         self.transport.close()
         self._farewell = self.context.loop.call_later(FAREWELL_SECONDS, self.transport.abort)
+
+    def _revoke(self) -> Disconnect:
+        """Return the DISCONNECT that deletes the will at the broker, and a session that is over."""
+        session = self.session
+        if session.will is not None:
+            session.will = None
+            self.context.denials.will(session, "revoked")
+        expiry = None if session.expiry else 0
+        return Disconnect(properties=Properties(session_expiry=expiry))
 
     def _instead_of_will(self) -> Disconnect | None:
         """Return the DISCONNECT that deletes a will at the broker, where it is judged here."""

@@ -22,7 +22,7 @@ from penstock.gateway.counters import Counters
 from penstock.gateway.session import Session
 from penstock.gateway.session_writer import SessionWriter
 from penstock.mqtt import Disconnect, ReasonCode
-from penstock.store.sessions import Leave, SessionChange
+from penstock.store.sessions import Hold, Leave, SessionChange
 
 
 class ClientRegistry:
@@ -142,6 +142,12 @@ class ClientRegistry:
     def _leave_session(self, session: Session) -> None:
         if session.stored:
             self._session_writer.later(Leave(session.client_id, session.holder, session.expiry))
+
+    async def hold_sessions(self) -> None:
+        """Tell the store which sessions are held, so that it does not take them for left."""
+        held = [it for it in self.sessions() if it.stored]
+        changes = [Hold(it.client_id, it.holder, it.expiry) for it in held]
+        await asyncio.gather(*map(self._session_writer.save, changes))
 
     # --- what deliveries wait for ---
 

@@ -7,6 +7,7 @@
     KEEP_ALIVE     DISCONNECT 0x8D              closed without a word
     SLOW           DISCONNECT 0x97              closed without a word
     DENIED         DISCONNECT 0x87              closed without a word
+    REVOKED        DISCONNECT 0x87              DISCONNECT: the will is not sent
     DRAIN          DISCONNECT 0x8B              closed without a word
     TAKEOVER       DISCONNECT 0x8E              closed without a word (the broker knows)
     BROKER         the broker's reason, 0x8B    nothing
@@ -47,6 +48,7 @@ class Cause(StrEnum):
     SLOW = "slow"
     DRAIN = "drain"
     DENIED = "denied"
+    REVOKED = "revoked"
 
 
 _REASONS = {
@@ -56,6 +58,7 @@ _REASONS = {
     Cause.SLOW: ReasonCode.QUOTA_EXCEEDED,
     Cause.DRAIN: ReasonCode.SERVER_SHUTTING_DOWN,
     Cause.DENIED: ReasonCode.NOT_AUTHORIZED,
+    Cause.REVOKED: ReasonCode.NOT_AUTHORIZED,
 }
 
 

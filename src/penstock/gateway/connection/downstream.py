@@ -311,9 +311,10 @@ class Downstream(ClientConnection, asyncio.Protocol):
             # MQTT5 3.14.2.2.2
             text = "DISCONNECT: a session that ends with its connection cannot be kept"
             raise ProtocolError(text)
-        if said.session_expiry is not None:
-            self.session.expiry = said.session_expiry
+        expiry = said.session_expiry
+        if expiry is not None:
+            expiry = self.session.expiry = min(expiry, self.context.limits.session_expiry)
         farewell = Disconnect(
-            packet.reason, Properties(session_expiry=said.session_expiry, user=strip(said.user))
+            packet.reason, Properties(session_expiry=expiry, user=strip(said.user))
         )
         self.end(Cause.CLIENT, farewell=farewell)

@@ -32,6 +32,7 @@ from penstock.gateway.connection.context import ConnectionContext
 from penstock.gateway.connection.disconnect import Cause
 from penstock.gateway.connection.intake import OPENING
 from penstock.gateway.connection.login_queue import BusyError, Turn
+from penstock.gateway.connection.revocation import Revocation
 from penstock.gateway.connection.session_resumption import SessionResumption
 from penstock.gateway.connection.subscription_lifecycle import SubscriptionLifecycle
 from penstock.gateway.connection.subscription_state import SubscriptionState
@@ -66,6 +67,7 @@ class Handshake:
         resumption: SessionResumption,
         lifecycle: SubscriptionLifecycle,
         state: SubscriptionState,
+        revocation: Revocation,
         *,
         authenticator: Authenticator,
         broker: BrokerAddress,
@@ -76,6 +78,7 @@ class Handshake:
         self._resumption = resumption
         self._lifecycle = lifecycle
         self._state = state
+        self._revocation = revocation
         self._authenticator = authenticator
         self._broker = broker
 
@@ -114,15 +117,18 @@ class Handshake:
         tls = client.transport.get_extra_info("ssl_object")
         certificate = tls.getpeercert() if tls is not None else None
         principal = await self._authenticator.identify(connect, certificate, client.peer)
+        credential = self._authenticator.credential(principal, certificate)
         async with self._turn(client, principal, certificate) as turn:
             client_id, assigned = self._client_id(connect, principal)
-            session = Session(client_id, principal, session_expiry(connect), address=client.peer)
+            offer = self._offer(connect)
+            session = Session(client_id, principal, offer.session_expiry, address=client.peer)
+            session.credential = credential
+            self._revocation.check(session)
             seen = await self._resumption.look_up(connect, session)
             will = self._admission.admit_will(connect, session)
             client.identify(session)
             if not relay:
                 self._registry.take_over(client)
-            offer = self._offer(connect)
             upstream, answer = await self._connect_broker(client, offer, will)
             if turn is not None:
                 about_it = answer.reason < FAILURE or answer.reason in _ABOUT_THE_CLIENT
@@ -142,6 +148,7 @@ class Handshake:
         await self._context.wills.secure(session, resumed=answer.session_present)
         if upstream.ended:
             raise ConnectionResetError
+        self._revocation.check(session)
         told = client_connack(answer, connect, client_id, assigned, offer)
         _begin(client, upstream, answer, told, offer)
         self._lifecycle.align(client)
@@ -188,6 +195,7 @@ class Handshake:
             client_id_bytes=limits.client_id_bytes,
             topic_bytes=limits.topic_bytes,
             topic_levels=limits.topic_levels,
+            session_expiry=min(session_expiry(connect), limits.session_expiry),
         )
 
     async def _connect_broker(
@@ -207,9 +215,7 @@ class Handshake:
             password=password,
         )
         async with asyncio.timeout(broker.timeout):
-            _, upstream = await self._context.loop.create_connection(
-                lambda: Upstream(client), broker.host, broker.port, ssl=broker.tls
-            )
+            upstream = await broker.connect(lambda: Upstream(client))
             if client.ended:
                 upstream.close(None)
                 raise ConnectionResetError
@@ -234,7 +240,8 @@ def _begin(
     """Let the client in, in one step."""
     granted = answer.properties
     if granted.session_expiry is not None:
-        client.session.expiry = granted.session_expiry  # MQTT5 3.2.2.3.2
+        # MQTT5 3.2.2.3.2
+        client.session.expiry = min(granted.session_expiry, offer.session_expiry)
     upstream.keep_alive = granted.server_keep_alive or offer.broker_keep_alive
     receive_maximum = PeerLimits.said_in(granted).receive_maximum
     client.let_in(told, _fit(client, told), offer, receive_maximum)

@@ -10,6 +10,8 @@ Rules that hold here:
   taken by somebody else meanwhile, the broker tells whether that one came later (then this
   connection is over) or is only slower (then it is taken up once more).
 - The broker's word on whether there is a session counts (MQTT5 3.2.2.1.1).
+- Who has as many sessions as allowed is refused before anything is ended or begun for it; of
+  several that come at once, the store counts.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from penstock.gateway.connection.subscription_lifecycle import SubscriptionLifec
 from penstock.gateway.session import Session
 from penstock.gateway.session_writer import SessionWriter
 from penstock.mqtt import Connack, Connect, ReasonCode
+from penstock.store.session_quotas import SessionQuotaError
 from penstock.store.sessions import Begin, Forget, Return, SessionChange, Sessions, TakenError
 
 _UNKNOWN_NUMBERS = 1 << 27
@@ -59,8 +62,9 @@ class SessionResumption:
     async def look_up(self, connect: Connect, session: Session) -> str | None:
         """Return the holder of a session; refuse a client identifier of another principal."""
         if not connect.client_id:
-            return None
-        known = await self._background.run_in_thread(self._sessions.owner, session.client_id)
+            known = None
+        else:
+            known = await self._background.run_in_thread(self._sessions.owner, session.client_id)
         other = self._registry.get(session.client_id)
         owner = other.session.principal if other is not None else None
         # What begins with the user's own name is theirs, whoever had a session of that name.
@@ -73,7 +77,17 @@ class SessionResumption:
                 ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
                 "client_id",
             )
+        session.counted = known is not None
+        if session.resumable and (known is None or known.principal != session.principal):
+            await self._check_quota(session)
         return known.holder if known is not None else None
+
+    async def _check_quota(self, session: Session) -> None:
+        check = self._sessions.check_quota
+        try:
+            await self._background.run_in_thread(check, session.principal, session.quota_address)
+        except SessionQuotaError as error:
+            raise _refuse(error) from None
 
     async def take_up(
         self, connect: Connect, session: Session, intake: Intake, answer: Connack, seen: str | None
@@ -110,7 +124,8 @@ class SessionResumption:
                 raise TakenError
         if stored is not None and stored.principal == session.principal:
             session.stored = True
-            await self._session_writer.save(Return(session.client_id, session.holder, stored))
+            back = Return(session.client_id, session.holder, stored, session.expiry)
+            await self._session_writer.save(back)
             session.last_number = stored.last_number
             session.era = stored.era
             session.persisted = {it.filter: it for it in stored.persisted}
@@ -121,9 +136,24 @@ class SessionResumption:
             session.last_number = secrets.randbelow(_UNKNOWN_NUMBERS)
         if session.resumable:
             session.stored = True
-            await self._session_writer.save(
-                Begin(session.client_id, session.principal, session.holder, seen)
+            begun = Begin(
+                session.client_id,
+                session.principal,
+                session.holder,
+                seen,
+                session.expiry,
+                session.quota_address,
             )
+            try:
+                await self._session_writer.save(begun)
+            except SessionQuotaError as error:
+                session.counted = False
+                raise _refuse(error) from None
+            session.counted = True
         elif seen is not None:
             # The broker has ended an earlier session that was to be kept.
             await self._session_writer.save(Forget(session.client_id, seen))
+
+
+def _refuse(error: SessionQuotaError) -> RefusedError:
+    return RefusedError(str(error), ReasonCode.QUOTA_EXCEEDED, "sessions")

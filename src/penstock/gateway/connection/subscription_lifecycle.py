@@ -148,7 +148,9 @@ class SubscriptionLifecycle:
         session = client.session
         authorizer = self._rules.authorizer
         for subscription in list(session.by_number.values()):
-            refusal = authorizer.refuse_claim(session.user, session.client_id, subscription.ap)
+            refusal = authorizer.refuse_subscription(
+                session.user, session.client_id, subscription.ap, subscription.filter
+            )
             if refusal is None:
                 continue
             asleep = session.put_to_sleep(subscription)

@@ -224,7 +224,9 @@ class _Request:
         if purpose is None:
             found = engine.presubscriptions.find(client_id, asked.subscribed)
             purpose = found.ap if found else None
-        refusal = context.rules.authorizer.refuse_claim(session.user, client_id, purpose)
+        refusal = context.rules.authorizer.refuse_subscription(
+            session.user, client_id, purpose, asked.subscribed.filter
+        )
         if refusal is not None:
             engine.unsubscribe(client_id, asked.subscribed.text)
             return None, refusal.rule, refusal.reason

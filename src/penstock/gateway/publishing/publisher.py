@@ -141,7 +141,7 @@ class Publisher:
     async def _serve(self) -> None:
         broker = self._broker
         async with asyncio.timeout(broker.timeout):
-            reader, writer = await asyncio.open_connection(broker.host, broker.port, ssl=broker.tls)
+            reader, writer = await broker.open_stream()
         try:
             packets = Reader(Sender.SERVER, version=V5)
             password = broker.password()

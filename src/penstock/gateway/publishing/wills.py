@@ -16,6 +16,7 @@ Rules that hold here:
 - A will that is kept here is in the store before its client is told that it is connected, until
   the broker has it or nobody wants it any more. Where this gateway is killed, the next one to
   run sends it before it lets clients in; where others run, one of them does.
+- Whoever is kept out by then publishes nothing more: their will is dropped.
 - Each is sent once. Who is killed between handing a will to the broker and hearing that it
   has arrived leaves one that is sent again.
 """

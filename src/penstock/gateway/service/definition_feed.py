@@ -25,10 +25,12 @@ from penstock.errors import UsageError
 from penstock.gateway.authorization.rules import Rules, concerned_filters, differing
 from penstock.gateway.background import Background
 from penstock.gateway.connection.client_registry import ClientRegistry
+from penstock.gateway.connection.revocation import Revocation
 from penstock.gateway.connection.subscription_lifecycle import SubscriptionLifecycle
 from penstock.gateway.connection.subscription_state import SubscriptionState
 from penstock.gateway.recording.topic_mapping import TopicMappings
 from penstock.model.document import Document, Key
+from penstock.model.kinds import User
 from penstock.policy.purposes.engine import SubscriptionChanges
 from penstock.store.definitions.checked import CheckedDefinitions
 from penstock.store.definitions.history import Change
@@ -53,6 +55,7 @@ class DefinitionFeed:
         follow_program: Callable[[Program], None],
         mappings: TopicMappings,
         clients: ClientRegistry,
+        revocation: Revocation,
         lifecycle: SubscriptionLifecycle,
         state: SubscriptionState,
         background: Background,
@@ -63,6 +66,7 @@ class DefinitionFeed:
         self._follow_program = follow_program
         self._mappings = mappings
         self._clients = clients
+        self._revocation = revocation
         self._lifecycle = lifecycle
         self._state = state
         self._background = background
@@ -212,6 +216,7 @@ class DefinitionFeed:
         if changes.program is not None:
             self._follow_program(changes.program)
         self._mappings.take(snapshot.documents, keys)
+        self._revocation.take({key.name for key in keys if key.kind == User.kind})
         self.pass_on(changes.subscriptions, keys)
         self._state.follow(changes.commands)
 

@@ -29,6 +29,7 @@ from penstock.gateway.connection.client_registry import ClientRegistry
 from penstock.gateway.connection.context import ConnectionContext
 from penstock.gateway.connection.downstream import Downstream, Handlers
 from penstock.gateway.connection.handshake import Handshake
+from penstock.gateway.connection.revocation import Revocation
 from penstock.gateway.connection.session_resumption import SessionResumption
 from penstock.gateway.connection.subscription_lifecycle import SubscriptionLifecycle
 from penstock.gateway.connection.subscription_requests import SubscriptionRequests
@@ -127,6 +128,7 @@ class Gateway:
             self.context, self.session_writer, self.background, replay_retained=replay_retained
         )
         state = SubscriptionState(rules, self.clients, lifecycle)
+        self.revocation = Revocation(authenticator, rules, self.clients, patience=follower.lease)
         self.definition_feed = DefinitionFeed(
             definitions,
             follower,
@@ -134,6 +136,7 @@ class Gateway:
             follow_program=self.emergencies.detection.follow,
             mappings=recorder.mappings,
             clients=self.clients,
+            revocation=self.revocation,
             lifecycle=lifecycle,
             state=state,
             background=self.background,
@@ -169,6 +172,7 @@ class Gateway:
             resumption,
             lifecycle,
             state,
+            self.revocation,
             authenticator=authenticator,
             broker=broker,
         )
@@ -190,6 +194,7 @@ class Gateway:
         await self.wills.start()
         self.background.start(self._keep_time())
         self.background.start(self.definition_feed.watch_lease())
+        self.background.start(self.revocation.watch())
 
     async def drain(self, seconds: float) -> None:
         """End all connections in order, and wait for what they still have to do."""
@@ -225,7 +230,7 @@ class Gateway:
         self.recorder.tick()
         self._publish_counts()
         if not self._ticks % _SWEEP_TICKS:
-            self.background.start(self.background.run_in_thread(self.sessions.sweep))
+            self.background.start(self._sweep_sessions())
 
     # --- inside ---
 
@@ -237,6 +242,9 @@ class Gateway:
     def _publish_answer(self, topic: str, payload: bytes) -> None:
         """Publish the answer to a question; no stream records it, whatever it reads."""
         self.publisher.send(topic, payload, b"", _no_matter, recorded=False)
+    async def _sweep_sessions(self) -> None:
+        await self.clients.hold_sessions()
+        await self.background.run_in_thread(self.sessions.sweep)
 
     async def _store_sessions(self, changes: list[SessionChange]) -> None:
         await self.background.run_in_thread(self.sessions.apply, changes)

@@ -16,13 +16,13 @@ import asyncio
 import gc
 import resource
 import signal
-import socket
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
 from penstock.config import Config
+from penstock.config.sections.gateway import LimitSettings
 from penstock.definitions.authorizer import configured_settings
 from penstock.errors import UnavailableError
 from penstock.gateway.authorization.answer_topics import AnswerTopics
@@ -51,13 +51,13 @@ from penstock.store.definitions.history import Definitions
 from penstock.store.detection.journal import DetectionStore
 from penstock.store.detection.situations import Situations
 from penstock.store.follower import Follower
+from penstock.store.session_quotas import SessionQuotas
 from penstock.store.sessions import Sessions
 from penstock.store.wills import WillStore
 from penstock.telemetry import Endpoint, Health, get_logger
 
 DRAIN_SECONDS = 8.0
 _LOOP_SECONDS = 10.0
-_PROBE_SECONDS = 1.0
 _OWN_DESCRIPTORS = 256
 _COLLECT = (20_000, 20, 50)
 
@@ -101,13 +101,14 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
                 open_mode=settings.open_mode,
                 clear_excepts=settings.filtering.clear_excepts,
                 answers=AnswerTopics(notation, published=settings.filtering.publish_answers),
+                defined_users=settings.authentication.defined_users,
             ),
             limits=limits,
             notation=notation,
             broker=broker,
             authenticator=make_authenticator(config),
             definitions=definitions,
-            sessions=Sessions(database),
+            sessions=make_sessions(database, settings.limits, pseudonyms),
             follower=follower,
             denials=Denials(
                 writer,
@@ -202,6 +203,12 @@ def _warn_of_client_names(rules: Rules) -> None:
         )
 
 
+def make_sessions(database: Database, limits: LimitSettings, pseudonyms: Pseudonyms) -> Sessions:
+    """Make the store of sessions, with the quotas of the settings."""
+    quotas = SessionQuotas(limits.sessions_per_user, limits.sessions_per_address)
+    return Sessions(database, quotas=quotas, hide=pseudonyms.client)
+
+
 def make_sharing(config: Config, worker: int) -> Sharing:
     """Say where other gateways reach this one, and what proves that they are ours."""
     settings = config.gateway.emergencies
@@ -239,16 +246,8 @@ def make_health(
         status = follower.status()
         return None if status.is_fresh else "the definitions are stale"
 
-    def check_broker() -> str | None:
-        address = (broker.host, broker.port)
-        try:
-            with socket.create_connection(address, timeout=_PROBE_SECONDS):
-                return None
-        except OSError as error:
-            return f"the broker cannot be reached: {type(error).__name__}"
-
     health.register("definitions", check_lease, details=lambda: follower.status().details())
-    health.register("broker", check_broker)
+    health.register("broker", broker.check)
     health.register("audit", writer.check)
     health.register("detection", lambda: gateway.emergencies.detection.trouble or None)
     health.register("event_log", gateway.recorder.check)

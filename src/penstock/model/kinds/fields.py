@@ -16,7 +16,7 @@ from penstock.errors import PenstockError, quote
 from penstock.model.definition import NAME_LIMIT, Reference
 from penstock.model.purposes import check_purpose
 from penstock.model.time_zones import is_zone
-from penstock.model.topics import check_filter
+from penstock.model.topics import SHARE_PREFIX, check_filter
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -51,6 +51,19 @@ def _check_member(text: str) -> str:
 
 TopicFilter = Annotated[str, Field(max_length=65535), AfterValidator(as_value_error(check_filter))]
 """An MQTT topic filter."""
+
+
+def _check_broker_filter(text: str) -> str:
+    if not text.startswith("$") or text.startswith(SHARE_PREFIX):
+        raise ValueError(
+            f"{quote(text)} means no topic of the broker's own → write one that begins with $, "
+            "such as $SYS/#"
+        )
+    return text
+
+
+BrokerFilter = Annotated[TopicFilter, AfterValidator(_check_broker_filter)]
+"""A filter of the broker's own topics, which begin with `$`."""
 
 FilterName = Annotated[
     str,

@@ -20,7 +20,7 @@ from penstock.model.definition import (
     Reference,
     register,
 )
-from penstock.model.kinds.fields import Member, PurposePath, Subject, TopicFilter
+from penstock.model.kinds.fields import BrokerFilter, Member, PurposePath, Subject, TopicFilter
 from penstock.model.kinds.streams import TopicName
 from penstock.model.purposes import SET_LIMIT
 
@@ -51,7 +51,7 @@ class Group(Definition):
 
 @register
 class Right(Definition):
-    """Who may claim and command purposes, detokenize, or set emergencies by hand."""
+    """Who may claim and command purposes, monitor, detokenize, or set emergencies by hand."""
 
     kind: ClassVar[str] = "right"
     concerns: ClassVar[Concern] = Concern.COMMANDS | Concern.CLAIMS
@@ -79,7 +79,16 @@ class Right(Definition):
         description="Filters below which these subjects may set other clients' purposes.",
     )
     administer: bool = Field(
-        default=False, description="Whether these subjects may change settings and clear state."
+        default=False,
+        description="Whether these subjects may change settings, clear state, and write to the "
+        "broker's own topics, which begin with `$`.",
+    )
+    monitor: tuple[BrokerFilter, ...] = Field(
+        default=(),
+        max_length=LIST_LIMIT,
+        strict=False,
+        description="Filters of the broker's own topics, such as `$SYS/#`, that these subjects "
+        "may subscribe to.",
     )
     detokenize: tuple[Annotated[PlainName, Reference("view")], ...] = Field(
         default=(),
@@ -220,4 +229,9 @@ class User(Definition):
 
     roles: tuple[Annotated[PlainName, Reference("role")], ...] = Field(
         default=(), max_length=ROLE_LIMIT, strict=False, description="The roles of the user."
+    )
+    blocked: bool = Field(
+        default=False,
+        description="Whether this user may neither connect to a gateway, whatever they log in "
+        "with, nor read or write at Kafka. Connections that are open end.",
     )

@@ -15,6 +15,7 @@ from typing import Any
 
 from penstock.json_text import read_object
 from penstock.model.kinds import ObjectShape
+from penstock.policy.access.user_properties import guard
 
 
 class Message:
@@ -82,6 +83,8 @@ class Message:
                 "clientId": self.client if self.user is not None else None,
                 "payload": self.content,
             }
+            if "properties" in self._t:
+                self._t["properties"] = guard(self._t["properties"])
         return self._t
 
     def about(self, layout: ObjectLayout) -> Mapping[str, Any]:

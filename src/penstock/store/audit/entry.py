@@ -39,6 +39,7 @@ _FIXED_RULES = frozenset(
     (
         "administer",
         "allow_without_reservation",
+        "blocked user",
         "declared purposes",
         "definitions",
         "dormant subscription",
@@ -51,6 +52,7 @@ _FIXED_RULES = frozenset(
         "purposes of the message",
         "reserve",
         "right to claim",
+        "right to monitor",
         "unstamped",
     )
 )

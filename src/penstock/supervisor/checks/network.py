@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import ipaddress
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
+from penstock.components.unix_socket import find_listener, make_private_folder
 from penstock.config import Config
 from penstock.errors import UnavailableError
 from penstock.supervisor.checks.finding import Finding, Verdict
@@ -32,6 +35,8 @@ def check_ports(config: Config, parts: list[Part]) -> Iterator[Finding]:
     """Try to listen on every address that the settings name."""
     running = {part.name for part in parts} | {"supervisor"}
     own = _own_processes(config)
+    if config.broker.mode == "embedded":
+        yield _try_socket(config.broker.socket, own, stops="broker" in running)
     for wanted in _wanted_addresses(config):
         finding = _try(wanted, own)
         if wanted.part not in running and finding.stops:
@@ -42,8 +47,6 @@ def check_ports(config: Config, parts: list[Part]) -> Iterator[Finding]:
 def _wanted_addresses(config: Config) -> Iterator[WantedAddress]:
     if config.monitor.enabled:
         yield WantedAddress("monitor", "supervisor", config.monitor.host, config.monitor.port)
-    if config.broker.mode == "embedded":
-        yield WantedAddress("broker", "broker", config.broker.host, config.broker.port)
     yield WantedAddress(
         "gateway.monitor_port", "gateway", config.monitor.host, config.gateway.monitor_port
     )
@@ -59,6 +62,27 @@ def _wanted_addresses(config: Config) -> Iterator[WantedAddress]:
         yield WantedAddress(
             f"gateway.listeners.{name}", "gateway", listener.host, listener.port, listener.encrypted
         )
+
+
+def _try_socket(path: Path, own: set[int], *, stops: bool) -> Finding:
+    """Look at the socket of the embedded broker: its folder, and who listens there."""
+    wrong = Verdict.WRONG if stops else Verdict.WARNING
+    if path.parent.exists():
+        try:
+            make_private_folder(path.parent)
+        except UnavailableError as error:
+            return Finding("ports", "broker", wrong, error.message, error.fix or "")
+    found = find_listener(path)
+    if found is None:
+        return Finding("ports", "broker", Verdict.OK, f"{path}, a socket")
+    name = ""
+    with contextlib.suppress(psutil.Error):
+        name = psutil.Process(found.pid).name()
+    if found.pid in own:
+        return Finding("ports", "broker", Verdict.OK, f"{path}, ours ({name})")
+    fix = "stop it, or set broker.socket to another path"
+    detail = f"{path} is in use by {name} (process {found.pid})"
+    return Finding("ports", "broker", wrong, detail, fix)
 
 
 def _own_processes(config: Config) -> set[int]:

@@ -130,3 +130,14 @@ def test_a_refusal_by_situations_that_are_not_known_waits_until_they_are(
         return await pending
 
     assert asyncio.run(wait()).accepted
+
+
+def test_who_is_blocked_publishes_nothing_more_a_late_will_included() -> None:
+    checks = Checks.of("kind: user\nname: sensor\n")
+    free = checks.publication.publish(SENSOR, delivered("home/p1/x"))
+    assert isinstance(free, PublishResult)
+    assert free.accepted
+    checks = Checks.of("kind: user\nname: sensor\nblocked: true\n")
+    held = checks.publication.publish(SENSOR, delivered("home/p1/x"))
+    assert isinstance(held, PublishResult)
+    assert (held.outcome, held.rule) == (PublishOutcome.DENIED, "blocked user")

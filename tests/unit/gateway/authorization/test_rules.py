@@ -214,3 +214,14 @@ def test_definitions_that_give_to_a_client_identifier_are_told(
     document: Document, *, named: bool
 ) -> None:
     assert names_client(document) is named
+
+
+def test_users_are_kept_out_by_definitions() -> None:
+    """Those that are blocked; where users have to be defined, also those that are not."""
+    users = (Document("user", "ann", {"blocked": True}), Document("user", "bob", {}))
+    for defined, out in ((False, {"ann"}), (True, {"ann", "carol"})):
+        made = Rules(PurposeSettings(), defined_users=defined)
+        first = snapshot(1, *users)
+        made.take(first, first.documents)
+        assert {it for it in ("ann", "bob", "carol") if made.keeps_out(it)} == out
+        assert not made.keeps_out(None)

@@ -67,6 +67,7 @@ class Feed:
         self.rules.take(self.follower.snapshot, self.follower.snapshot.documents)
         self.background = Background()
         clients = SimpleNamespace(get=lambda _: None, opened=list, tell_fresh=lambda: None)
+        state = SimpleNamespace(follow=lambda _: None, set_back=lambda _: None)
         self.feed = DefinitionFeed(
             definitions,
             cast("Any", self.follower),
@@ -74,6 +75,8 @@ class Feed:
             follow_program=lambda _: None,
             mappings=TopicMappings(),
             clients=cast("Any", clients),
+            revocation=cast("Any", SimpleNamespace(take=lambda _: None)),
+            state=cast("Any", state),
             lifecycle=cast("Any", SimpleNamespace()),
             background=self.background,
         )
@@ -82,7 +85,7 @@ class Feed:
         """Do what a command does."""
         document = Document("reservation", topic, {"allow": ["care"]})
         wanted: dict[Key, Document | None] = {document.key: document}
-        await self.feed.edit(lambda _: dict(wanted), actor="ada", reason="")
+        await self.feed.edit(lambda _: dict(wanted), actor="ada", reason="", operation="reserve")
 
     def reserved(self) -> set[str]:
         assert self.rules.snapshot is not None
