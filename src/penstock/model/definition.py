@@ -53,6 +53,8 @@ class Concern(enum.Flag):
     """Which records are anonymized, and how."""
     KAFKA = enum.auto()
     """Who may do what at the event log."""
+    CONTROLS = enum.auto()
+    """What people can choose and ask for, and who honours it."""
 
 
 @dataclass(frozen=True, slots=True)
