@@ -67,6 +67,9 @@ VERBS: dict[str, Verb] = {
     "consent": Verb(
         "privacy.consent:command", "Record people's opt-outs of purposes, and show what holds."
     ),
+    "requests": Verb(
+        "privacy.requests:command", "Take privacy requests in, tell services, and follow them up."
+    ),
     "detokenize": Verb(
         "privacy.detokenize:command", "Turn tokens back into originals, for those with the right."
     ),

@@ -21,6 +21,7 @@ from penstock.config.sections.processes import (
     PipelineSettings,
     SupervisorSettings,
 )
+from penstock.config.sections.rights import RightsSettings
 from penstock.config.sections.store import AuditSettings, ConsentSettings, StoreSettings
 from penstock.config.settings import DEFAULT_DATA, BasePath, Settings, TypeLabel, setting, wrong
 from penstock.yaml_text import Source, Steps
@@ -49,6 +50,7 @@ class Config(Settings):
     store: StoreSettings = Field(default_factory=StoreSettings)
     audit: AuditSettings = Field(default_factory=AuditSettings)
     consent: ConsentSettings = Field(default_factory=ConsentSettings)
+    rights: RightsSettings = Field(default_factory=RightsSettings)
     log: LogSettings = Field(default_factory=LogSettings)
     monitor: MonitorSettings = Field(default_factory=MonitorSettings)
     broker: BrokerSettings = Field(default_factory=BrokerSettings)

@@ -177,20 +177,25 @@ def compile_settings(definitions: DefinitionSet) -> Enforcement:
 def find_right(
     definitions: DefinitionSet, user: str, gives: Callable[[kinds.Right], bool]
 ) -> str | None:
-    """Return the name of a right that gives a user something; None where nothing does.
-
-    Who is blocked has no rights.
-    """
-    known = definitions.get(kinds.User, user)
-    if known is not None and known.blocked:
-        return None
-    membership = Membership(definitions.of(kinds.Group).values())
-    names = {f"group:{name}" for name in membership.groups_of(user, None)}
-    names.add(f"user:{user}")
+    """Return the name of a right that gives a user something; None where nothing does."""
+    names = find_subjects(definitions, user)
     for name, right in sorted(definitions.of(kinds.Right).items()):
         if gives(right) and not names.isdisjoint(right.subjects):
             return name
     return None
+
+
+def find_subjects(definitions: DefinitionSet, user: str) -> frozenset[str]:
+    """Return what definitions may call a user by: its name, and its groups.
+
+    Who is blocked is nobody.
+    """
+    known = definitions.get(kinds.User, user)
+    if known is not None and known.blocked:
+        return frozenset()
+    membership = Membership(definitions.of(kinds.Group).values())
+    groups = (f"group:{name}" for name in membership.groups_of(user, None))
+    return frozenset([f"user:{user}", *groups])
 
 
 def list_claims(definitions: DefinitionSet) -> Iterator[Grant]:

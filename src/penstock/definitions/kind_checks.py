@@ -21,6 +21,7 @@ from penstock.definitions.checks.access import (
     check_users,
     check_vocabularies,
 )
+from penstock.definitions.checks.controls import check_control_subscribers
 from penstock.definitions.events.program import (
     check_actions,
     check_events,
@@ -45,6 +46,7 @@ class KindCheck:
 CHECKS: Final[Mapping[str, KindCheck]] = {
     "action": KindCheck(check_actions, frozenset({"event", "vocabulary"})),
     "attributes": KindCheck(check_attributes, frozenset({"vocabulary"})),
+    "control-subscriber": KindCheck(check_control_subscribers, frozenset({"control"})),
     "emergency-policy": KindCheck(
         check_emergency_policies, frozenset({"plan", "scenario", "vocabulary"})
     ),

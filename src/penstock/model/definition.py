@@ -55,6 +55,8 @@ class Concern(enum.Flag):
     """Who may do what at the event log."""
     STATE = enum.auto()
     """What commands on the purpose state did, for those who have to follow them."""
+    CONTROLS = enum.auto()
+    """What people can choose and ask for, and who honours it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ LINES = "-"
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def _asking(function: Function) -> Function:
+def asking(function: Function) -> Function:
     """Add the options that say who asks."""
     named = click.option(
         "--as", "user", required=True, metavar="USER", help="Who asks: a user with the right."
@@ -58,7 +58,7 @@ def _make_verb(name: str, about: str) -> None:
     @command.command(name, help=about)
     @click.argument("subject")
     @click.argument("purpose")
-    @_asking
+    @asking
     @json_option
     def choose(
         subject: str, purpose: str, user: str, password_file: Path | None, as_json: bool
@@ -92,7 +92,7 @@ for _name, _about in {
 
 @command.command("show")
 @click.argument("subject")
-@_asking
+@asking
 @json_option
 def show_subject(subject: str, user: str, password_file: Path | None, as_json: bool) -> None:
     """Show what SUBJECT chose, and which views leave them out."""

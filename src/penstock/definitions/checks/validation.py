@@ -81,10 +81,12 @@ def _problem(
         case "missing":
             about = _describe(model, path)
             return Problem(place, f"the field {field!r} is missing", f"add it{about}")
-        case "value_error":
+        case "value_error" | "secret" as found:
             text, _, fix = detail["msg"].removeprefix("Value error, ").partition(" → ")
-            shown = text if quote(detail["input"]) in text else f"{quote(detail['input'])}: {text}"
-            return Problem(place, shown, fix or None)
+            quoted = found == "secret" or quote(detail["input"]) in text
+            return Problem(
+                place, text if quoted else f"{quote(detail['input'])}: {text}", fix or None
+            )
         case "literal_error":
             choices = str(detail.get("ctx", {}).get("expected", ""))
             return Problem(place, f"{quote(detail['input'])} is not a choice", f"write {choices}")

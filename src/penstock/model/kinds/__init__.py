@@ -1,6 +1,7 @@
 """The kinds of definitions; importing this package registers them all."""
 
 from penstock.model.definition import KINDS, Concern
+from penstock.model.kinds.controls import Control, ControlPublisher, ControlSubscriber
 from penstock.model.kinds.events import Action, Event
 from penstock.model.kinds.plans import Plan, Scenario
 from penstock.model.kinds.policies import EmergencyPolicy, Enforcement, Policy, Preference
@@ -21,6 +22,9 @@ __all__ = [
     "Action",
     "Attributes",
     "Concern",
+    "Control",
+    "ControlPublisher",
+    "ControlSubscriber",
     "EmergencyPolicy",
     "Enforcement",
     "Event",

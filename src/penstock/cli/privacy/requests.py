@@ -1,0 +1,303 @@
+"""`penstock requests`: what people chose and asked for, and whether every service did its part.
+
+Rules that hold here:
+- Whoever hands in, answers or looks proves who they are with the password that the gateway knows
+  them by. Publishers and services act for themselves; to look at requests takes the right to
+  administer.
+- People are named on the way in only: nothing that is shown says whom a request is about.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from penstock.cli.output import json_option, show, table
+from penstock.cli.privacy.consent import asking
+from penstock.cli.session import authenticate, configuration, open_database, refuse_missing_store
+from penstock.errors import UsageError, quote
+
+if TYPE_CHECKING:
+    from penstock.rights.broker import PrivacyBroker
+    from penstock.store.definitions.checked import CheckedDefinitions
+
+_COLOURS = {"COMPLETED": "green", "FAILED": "red", "SENDFAILED": "red", "SOMEFAILED": "red"}
+
+
+class _Office(NamedTuple):
+    """What the verbs need: the broker, and what it stands on."""
+
+    broker: PrivacyBroker
+    checked: CheckedDefinitions
+    secret: bytes
+
+
+@click.group("requests")
+def command() -> None:
+    """Take privacy requests in, tell every service concerned, and follow them up.
+
+    A publisher hands in what people choose or ask for; `control`, `control-publisher` and
+    `control-subscriber` definitions say who may, and who is told. `requests work` tells services.
+    """
+
+
+@command.command()
+@click.argument("publisher")
+@click.argument("control")
+@click.argument("action")
+@click.argument("subject")
+@click.option("--category", "categories", multiple=True, help="Only this category; repeatable.")
+@click.option("--key", help="Names the request for good; the same key is the same request.")
+@asking
+@json_option
+def submit(  # noqa: PLR0917 - a verb's options
+    publisher: str,
+    control: str,
+    action: str,
+    subject: str,
+    categories: tuple[str, ...],
+    key: str | None,
+    user: str,
+    password_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Hand in ACTION (opt-in, opt-out, delete, export) on CONTROL for SUBJECT, as PUBLISHER.
+
+    An opt-out holds when the command has ended: its purposes are prohibited for the person.
+    """
+    from penstock.rights.broker import Submission
+
+    with _open_office(user, password_file) as office:
+        given = Submission(publisher, key or uuid.uuid4().hex, control, action, subject, categories)
+        (made,) = office.broker.submit(user, [given])
+    data = {"request": made.id, "status": made.status.value, "repeated": made.repeated}
+
+    def render(target: Console) -> None:
+        again = " already, under the same key" if made.repeated else ""
+        target.print(Text.assemble("accepted", again, ": ", (made.id, "bold"), f" {made.status}"))
+
+    show(as_json, data, render)
+
+
+@command.command()
+@click.argument("request")
+@click.argument("subscriber")
+@click.argument("what", type=click.Choice(["acknowledge", "complete"]))
+@asking
+@json_option
+def answer(
+    request: str, subscriber: str, what: str, user: str, password_file: Path | None, as_json: bool
+) -> None:
+    """Say for the service SUBSCRIBER that it knows of REQUEST, or has done its part."""
+    with _open_office(user, password_file) as office:
+        said = office.broker.complete if what == "complete" else office.broker.acknowledge
+        status = said(user, request, subscriber)
+    data = {"request": request, "subscriber": subscriber, "status": status.value}
+    show(as_json, data, lambda target: target.print(f"{subscriber}: {status}"))
+
+
+@command.command("list")
+@click.option(
+    "--status",
+    type=click.Choice(["INIT", "INPROGRESS", "COMPLETED", "SOMEFAILED"]),
+    help="Only these.",
+)
+@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True)
+@asking
+@json_option
+def list_requests(
+    status: str | None, limit: int, user: str, password_file: Path | None, as_json: bool
+) -> None:
+    """Show the newest requests and how many services have done their part."""
+    from penstock.store.rights.progress import RequestStatus
+
+    with _open_office(user, password_file) as office:
+        office.broker.require_administration(user)
+        found = office.broker.book.newest(
+            status=RequestStatus(status) if status else None, limit=limit
+        )
+    rows = [
+        {
+            "request": row.id,
+            "at": row.at.isoformat(timespec="seconds"),
+            "publisher": row.publisher,
+            "control": row.control,
+            "action": row.action,
+            "status": row.status,
+            "services": services,
+            "done": done,
+        }
+        for row, services, done in found
+    ]
+
+    def render(target: Console) -> None:
+        if not rows:
+            target.print("no requests yet" if status is None else "no requests that fit")
+            return
+        shown = table("request", "at", "publisher", "control", "action", "status", "done")
+        for row in rows:
+            shown.add_row(
+                row["request"], row["at"], row["publisher"], row["control"], row["action"],
+                _coloured(row["status"]), f"{row['done']} of {row['services']}",
+            )  # fmt: skip
+        target.print(shown)
+
+    show(as_json, rows, render)
+
+
+@command.command("show")
+@click.argument("request")
+@asking
+@json_option
+def show_request(request: str, user: str, password_file: Path | None, as_json: bool) -> None:
+    """Show how far each service is with REQUEST."""
+    with _open_office(user, password_file) as office:
+        office.broker.require_administration(user)
+        found = office.broker.book.show(request)
+    if found is None:
+        raise UsageError(f"there is no request {quote(request)}", fix="`penstock requests list`")
+    row, progress = found
+    services = [
+        {
+            "subscriber": it.subscriber,
+            "status": it.status,
+            "deadline": it.deadline.isoformat(timespec="seconds") if it.deadline else None,
+            "next": it.next_at.isoformat(timespec="seconds") if it.next_at else None,
+            "told_again": it.rounds,
+            "trouble": it.trouble,
+        }
+        for it in progress
+    ]
+    data = {"request": row.id, "control": row.control, "action": row.action, "status": row.status,
+            "publisher": row.publisher, "epoch": row.epoch, "services": services}  # fmt: skip
+
+    def render(target: Console) -> None:
+        target.print(
+            Text.assemble(
+                f"{row.action} of {row.control} by {row.publisher}: ", _coloured(row.status)
+            )
+        )
+        if not services:
+            target.print("no service is concerned")
+            return
+        shown = table("service", "status", "deadline", "told again", "trouble")
+        for it in services:
+            shown.add_row(
+                str(it["subscriber"]), _coloured(str(it["status"])), str(it["deadline"] or ""),
+                str(it["told_again"]), str(it["trouble"]),
+            )  # fmt: skip
+        target.print(shown)
+
+    show(as_json, data, render)
+
+
+@command.command()
+@click.argument("request", required=False)
+@asking
+@json_option
+def redrive(request: str | None, user: str, password_file: Path | None, as_json: bool) -> None:
+    """Tell services again that failed REQUEST; without it, all that failed any."""
+    with _open_office(user, password_file) as office:
+        office.broker.require_administration(user)
+        again = office.broker.redrive(user, request)
+    noun = "service" if again == 1 else "services"
+    show(as_json, {"redriven": again}, lambda target: target.print(f"{again} {noun} told again"))
+
+
+@command.command()
+@click.argument("subscriber")
+@asking
+def key(subscriber: str, user: str, password_file: Path | None) -> None:
+    """Print the key that calls to SUBSCRIBER are signed with, for those who act for it."""
+    from penstock.rights.dispatch.message import derive_key
+
+    with _open_office(user, password_file) as office:
+        office.broker.require_subscriber(user, subscriber)
+        print(derive_key(office.secret, subscriber).hex())
+
+
+@command.command()
+@click.option("--once", is_flag=True, help="End when nothing is due any more.")
+def work(once: bool) -> None:
+    """Tell services what is due, and follow up what is overdue, until interrupted.
+
+    Any number of workers may run, on any number of hosts.
+    """
+    from penstock.rights.dispatch.http import HttpDispatcher
+    from penstock.rights.worker import RightsWorker
+    from penstock.telemetry import get_logger
+
+    log = get_logger("rights")
+    settings = configuration().rights
+
+    def alert(subscriber: str, request: str, code: str) -> None:
+        digest = hashlib.sha256(request.encode()).hexdigest()[:16]
+        log.warning("a service did not honour a request", name=subscriber, digest=digest, code=code)
+
+    with _open_store() as office:
+        dispatcher = HttpDispatcher(
+            office.secret,
+            allowed=[ipaddress.ip_network(it) for it in settings.networks],
+            timeout=settings.timeout,
+        )
+        worker = RightsWorker(
+            office.broker.book, lambda: office.checked.current()[1], dispatcher, alert
+        )
+        while True:
+            handled = worker.run_once()
+            if once and not handled:
+                return
+            if not handled:
+                time.sleep(settings.poll)
+
+
+@contextmanager
+def _open_office(user: str, password_file: Path | None) -> Iterator[_Office]:
+    with _open_store() as office:
+        if not authenticate(configuration(), user, password_file):
+            raise office.broker.deny(user, "wrong user name or password")
+        yield office
+
+
+@contextmanager
+def _open_store() -> Iterator[_Office]:
+    from penstock.rights.broker import PrivacyBroker
+    from penstock.store.audit.log import AuditLog
+    from penstock.store.audit.pseudonyms import Pseudonyms
+    from penstock.store.consent import ConsentBook
+    from penstock.store.definitions.checked import CheckedDefinitions
+    from penstock.store.definitions.history import Definitions
+    from penstock.store.rights.requests import RequestBook
+    from penstock.store.rights.sealing import Sealer
+    from penstock.telemetry import configure
+
+    config = configuration()
+    refuse_missing_store(config)
+    configure(level=config.log.level, style="console")
+    with open_database(config) as database:
+        checked = CheckedDefinitions(Definitions(database))
+        snapshot, definitions = checked.current()
+        consent = ConsentBook.open(database, config.consent.key)
+        secret = config.consent.key.read()
+        book = RequestBook(database, consent, Sealer(secret))
+        log = AuditLog.open(database, config.audit.signing_key)
+        try:
+            people = Pseudonyms.open(config.audit.pseudonym_key)
+            broker = PrivacyBroker(book, log, people, definitions, snapshot.epoch)
+            yield _Office(broker, checked, secret)
+        finally:
+            log.close()
+
+
+def _coloured(status: str) -> Text:
+    return Text(status, _COLOURS.get(status, "yellow"))

@@ -1,0 +1,1 @@
+"""Ways to tell a service of a request, one module each."""

@@ -1,0 +1,185 @@
+"""Who may hand in and answer what, and what it becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.definitions import DefinitionSet, read_text
+from penstock.errors import DeniedError, InvalidError, UsageError
+from penstock.rights.broker import PrivacyBroker, Submission
+from penstock.store.audit.log import AuditLog
+from penstock.store.audit.pseudonyms import Pseudonyms
+from penstock.store.audit.signatures import Signer
+from penstock.store.consent import ConsentBook
+from penstock.store.database import Database
+from penstock.store.opt_outs import SubjectMarks
+from penstock.store.rights.progress import ProgressStatus, RequestStatus
+from penstock.store.rights.requests import RequestBook
+from penstock.store.rights.sealing import Sealer
+
+SECRET = bytes(range(32))
+TEXT = """
+kind: purpose
+name: marketing
+---
+kind: purpose
+name: marketing/age
+---
+kind: group
+name: fronts
+members: [user:portal-1]
+---
+kind: control
+name: ads
+stateful: true
+categories: [age, gender]
+purposes: [marketing]
+---
+kind: control
+name: forget
+stateful: false
+operation: delete
+time_to_honor: 30d
+---
+kind: control-publisher
+name: portal
+subjects: [group:fronts]
+controls: [ads]
+---
+kind: control-publisher
+name: app
+subjects: [user:app]
+controls: [ads, forget]
+---
+kind: control-subscriber
+name: crm
+subjects: [user:crm]
+control: ads
+uri: https://crm.example/privacy
+---
+kind: control-subscriber
+name: by-age
+subjects: [user:segments]
+control: ads
+categories: [age]
+uri: https://segments.example/
+"""
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[PrivacyBroker]:
+    with Database.open(f"sqlite:///{tmp_path / 'store.db'}") as database:
+        consent = ConsentBook(database, SubjectMarks(SECRET))
+        book = RequestBook(database, consent, Sealer(SECRET))
+        definitions = DefinitionSet.build(read_text(TEXT).documents)
+        log = AuditLog(database, Signer.generate())
+        yield PrivacyBroker(book, log, Pseudonyms(bytes(32)), definitions, 3)
+
+
+def ask(broker: PrivacyBroker, user: str = "portal-1", **changed: Any) -> str:
+    given: dict[str, Any] = {
+        "publisher": "portal", "key": "k", "control": "ads", "action": "opt-out",
+        "subject": "ann", "categories": (),
+    }  # fmt: skip
+    (made,) = broker.submit(user, [Submission(**(given | changed))])
+    return made.id
+
+
+def services(broker: PrivacyBroker, request: str) -> list[str]:
+    shown = broker.book.show(request)
+    assert shown is not None
+    return [row.subscriber for row in shown[1]]
+
+
+def test_services_are_told_by_control_and_category(broker: PrivacyBroker) -> None:
+    assert services(broker, ask(broker)) == ["by-age", "crm"]
+    assert services(broker, ask(broker, key="2", categories=("age",))) == ["by-age", "crm"]
+    assert services(broker, ask(broker, key="3", categories=("gender",))) == ["crm"]
+
+
+def test_a_request_that_concerns_nobody_is_done_at_once(broker: PrivacyBroker) -> None:
+    made = ask(broker, "app", publisher="app", control="forget", action="delete")
+    shown = broker.book.show(made)
+    assert shown is not None
+    assert shown[0].status == RequestStatus.COMPLETED
+
+
+def test_a_category_prohibits_the_purpose_below_that_is_named_so(broker: PrivacyBroker) -> None:
+    ask(broker, categories=("age", "gender"))
+    opted_out = broker.book._consent.opt_outs()
+    assert opted_out.refusing(["marketing/age"])
+    assert set(opted_out.by_purpose) == {"marketing/age"}
+
+
+@pytest.mark.parametrize(
+    ("user", "changed"),
+    [
+        ("stranger", {}),
+        ("app", {}),
+        ("crm", {}),
+        ("portal-1", {"publisher": "app"}),
+        ("portal-1", {"publisher": "nobody"}),
+    ],
+)
+def test_nobody_hands_in_for_another_publisher(
+    broker: PrivacyBroker, user: str, changed: dict[str, str]
+) -> None:
+    with pytest.raises(DeniedError, match="no such publisher"):
+        ask(broker, user, **changed)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"control": "forget", "action": "delete"}, "offers no control 'forget'"),
+        ({"action": "delete"}, "say opt-in or opt-out"),
+        ({"categories": ("income",)}, "no category 'income'"),
+        ({"key": "a b"}, "visible characters"),
+        ({"key": ""}, "visible characters"),
+        ({"subject": ""}, "whom it is about"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_the_fix(
+    broker: PrivacyBroker, changed: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        ask(broker, **changed)
+
+
+def test_a_service_answers_its_own_requests_alone(broker: PrivacyBroker) -> None:
+    made = ask(broker)
+    with pytest.raises(DeniedError):
+        broker.complete("segments", made, "crm")
+    with pytest.raises(DeniedError):
+        broker.acknowledge("crm", "0" * 32, "crm")
+    assert broker.acknowledge("crm", made, "crm") is ProgressStatus.ACKNOWLEDGED
+    assert broker.complete("crm", made, "crm") is ProgressStatus.COMPLETED
+    assert broker.acknowledge("crm", made, "crm") is ProgressStatus.COMPLETED
+    assert broker.complete("segments", made, "by-age") is ProgressStatus.COMPLETED
+    shown = broker.book.show(made)
+    assert shown is not None
+    assert shown[0].status == RequestStatus.COMPLETED
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("categories: [income]", "no category 'income'"),
+        ("time_to_honor: 60d", "longer than the control allows"),
+        ("uri: ftp://crm.example/", "is no address"),
+        ("uri: https://me:secret@crm.example/", "password must not stand"),
+    ],
+)
+def test_a_subscriber_that_cannot_be_is_refused(change: str, words: str) -> None:
+    key = change.partition(":")[0]
+    lines = [
+        it for it in TEXT.splitlines() if not it.startswith("uri: https://crm") or key != "uri"
+    ]
+    text = "\n".join(lines).replace("name: crm\n", f"name: crm\n{change}\n")
+    with pytest.raises(InvalidError, match=words) as error:
+        DefinitionSet.build(read_text(text).documents)
+    assert "me:secret" not in str(error.value)
