@@ -242,6 +242,7 @@ class Gateway:
     def _publish_answer(self, topic: str, payload: bytes) -> None:
         """Publish the answer to a question; no stream records it, whatever it reads."""
         self.publisher.send(topic, payload, b"", _no_matter, recorded=False)
+
     async def _sweep_sessions(self) -> None:
         await self.clients.hold_sessions()
         await self.background.run_in_thread(self.sessions.sweep)
