@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,15 @@ import pytest
 
 from penstock.components import MosquittoServer
 from penstock.model.document import Document, Key
-from penstock.mqtt import V3, V5, Publish, ReasonCode
+from penstock.mqtt import (
+    V3,
+    V5,
+    Publish,
+    ReasonCode,
+    RequestedSubscription,
+    Suback,
+    Subscribe,
+)
 from penstock.store.database import Database
 from penstock.store.definitions.history import Definitions
 from tests.support.gateway.definitions import apply, stored
@@ -338,3 +347,33 @@ def test_as_many_reservations_as_there_are_can_be_cleared(opened: GatewayThread)
             assert left == (0 if word == "CLEAR" else 10_050)
     with Database.open(opened.config.store.connection_url()) as database:
         assert Definitions(database).snapshot().epoch == 5
+
+
+def test_a_clear_amid_a_large_subscribe_leaves_memory_store_and_broker_alike(
+    opened: GatewayThread, topic: str
+) -> None:
+    """Each filter was subscribed before the command, or after it; nothing is in between."""
+    keep: dict[str, Any] = {"clean": False, "expiry": 600}
+    ends = range(600)
+    with connect(opened, "admin") as admin, connect(opened, "reader", **keep) as reader:
+        session = opened.gateway.clients["reader"].session
+        for delay in (0, 0.002, 0.01, 0.05):
+            wanted = tuple(RequestedSubscription(f"!AP/{topic}/{end}{{mine}}", 1) for end in ends)
+            reader.send(Subscribe(reader.next_id(), wanted))
+            time.sleep(delay)
+            command(admin, "CLEAR")
+            assert set(reader.expect(Suback).reasons) == {1}
+            settle(opened, "reader")
+            reader.settle()
+            held = opened.do(lambda: {it.text for it in session.by_number.values()})
+            stored_now = opened.gateway.sessions.load("reader")
+            assert stored_now is not None
+            assert {it.filter for it in stored_now.subscriptions if it.number > 0} == held
+            assert not [it for it in stored_now.subscriptions if it.number < 0]
+            for end in ends:
+                admin.publish(f"{topic}/{end}", b"x")
+            admin.settle()
+            reader.settle()
+            assert {name for name, _ in reader.texts(len(held))} == held
+            command(admin, "CLEAR")
+            settle(opened, "reader")

@@ -12,15 +12,15 @@ Rules that hold here:
 - With `auto_persist` off, CLEAR and RESET hold at this gateway alone, as other commands do.
   RELOAD goes back everywhere; where nothing was persisted, it takes back what was tried out here.
 - All clients of a gateway together may give so many of them a minute, one after another: each
-  may concern all definitions and all clients. After one that takes long, the store belongs to
-  others for nine times as long.
+  may concern all definitions and all clients. After one that takes long, the next one waits
+  as long: clients that subscribe need the store, too. Only a few wait.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from sqlalchemy import Connection
@@ -35,7 +35,7 @@ from penstock.store.purpose_state import STATE, Did, StateLog
 
 _MINUTE = 60.0
 _LONG_SECONDS = 1.0
-_REST = 9
+WAITING_LIMIT = 8
 
 
 class TooManyError(PenstockError):
@@ -59,11 +59,6 @@ class CommandBudget:
         self._paid_until = due
         return True
 
-    def note_duration(self, seconds: float) -> None:
-        """Take note of how long a command took: a long one uses up what comes after it."""
-        if seconds > _LONG_SECONDS:
-            self._paid_until = max(self._paid_until, self._clock() + _REST * seconds)
-
 
 class StateCommands:
     """Carries out commands on the state as a whole."""
@@ -73,19 +68,32 @@ class StateCommands:
         self._definitions = definitions
         self._budget = budget
         self._one_by_one = asyncio.Lock()
+        self._waiting = 0
+        self._rests_until = 0.0
 
     async def carry_out(
         self, sender: CommandSender, command: Clear | Reset | Persist | Reload
     ) -> bool:
         """Carry out a command; say whether the store has it, with its audit entry."""
-        async with self._one_by_one:
-            if not self._budget.take():
-                raise TooManyError("too many commands on the whole state", fix="try again later")
-            began = time.monotonic()
-            try:
-                return await self._carry_out(sender, command)
-            finally:
-                self._budget.note_duration(time.monotonic() - began)
+        if self._waiting >= WAITING_LIMIT or not self._budget.take():
+            raise TooManyError("too many commands on the whole state", fix="try again later")
+        self._waiting += 1
+        try:
+            async with self._one_by_one:
+                await asyncio.sleep(max(0.0, self._rests_until - time.monotonic()))
+                return await self._time(self._carry_out(sender, command))
+        finally:
+            self._waiting -= 1
+
+    async def _time(self, work: Awaitable[bool]) -> bool:
+        """Do something; where it takes long, let nothing else begin for as long."""
+        began = time.monotonic()
+        try:
+            return await work
+        finally:
+            ended = time.monotonic()
+            if ended - began > _LONG_SECONDS:
+                self._rests_until = 2 * ended - began
 
     async def _carry_out(
         self, sender: CommandSender, command: Clear | Reset | Persist | Reload

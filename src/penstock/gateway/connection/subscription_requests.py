@@ -256,6 +256,9 @@ class _Request:
         client = self.client
         # What a command has ended since it was decided must not be stored behind that command.
         granted = [it for it in self._granted.values() if self._is_held(it.subscription)]
+        for grant in self._granted.values():
+            for place in grant.places:
+                self.reasons[place] = grant.wanted.qos
         gone = [text for text, _ in self._ended if text not in self._granted]
         await self._lifecycle.keep(client.session, [grant.held for grant in granted], gone)
         broker, principal = client.broker(), client.session.principal

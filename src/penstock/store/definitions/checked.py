@@ -24,6 +24,7 @@ from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.definitions.edits import Delete, Edit, Put, edits_between
 from penstock.store.definitions.history import Change, Definitions
 from penstock.store.definitions.snapshots import Snapshot
+from penstock.store.purpose_state import STATE
 
 Wanted = Mapping[Key, Document | None]
 """Documents by their keys; None where there is to be none."""
@@ -128,12 +129,16 @@ class CheckedDefinitions:
     def rollback(
         self, epoch: int, *, keys: Iterable[Key] | None = None, actor: str, reason: str = ""
     ) -> Change:
-        """Bring back what an earlier epoch held, as a new change."""
-        wanted = None if keys is None else list(keys)
+        """Bring back what an earlier epoch held, as a new change.
+
+        What commands did to the purpose state stays noted, unless its key is named.
+        """
+        named = None if keys is None else list(keys)
 
         def edit(now: Snapshot) -> Sequence[Edit]:
             then = self.definitions.snapshot_at(epoch).documents
-            for key in wanted or ():
+            wanted = (now.documents.keys() | then.keys()) - {STATE} if named is None else named
+            for key in named or ():
                 if key not in now.documents and key not in then:
                     raise UsageError(
                         f"there is no {key.kind} {quote(key.name)}, neither now nor at {epoch}",

@@ -1,11 +1,21 @@
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 
+from penstock.gateway.authorization.rules import Rules
+from penstock.gateway.commands.command_context import Wanted
 from penstock.gateway.commands.purpose_commands import STATE_COMMANDS_PER_MINUTE
-from penstock.gateway.commands.state_commands import CommandBudget
+from penstock.gateway.commands.state_commands import (
+    WAITING_LIMIT,
+    CommandBudget,
+    StateCommands,
+    TooManyError,
+)
 from penstock.model.document import Document, Key
 from penstock.model.purposes import PurposeSet
 from penstock.mqtt import ReasonCode
@@ -19,9 +29,11 @@ from penstock.policy.purposes.commands import (
     Reset,
     SetSetting,
 )
+from penstock.policy.purposes.settings import PurposeSettings
 from penstock.store import purpose_state
+from penstock.store.definitions.snapshots import Snapshot
 from penstock.store.purpose_state import StateLog
-from tests.support.gateway.command_store import CARE, KEY, STORED, Store, give
+from tests.support.gateway.command_store import CARE, KEY, STORED, Sender, Store, give
 
 OTHER = Reserve("b", PurposeSet.of(["ads"], ()))
 PRESUBSCRIBED = Presubscribe("other", "a/#", "care")
@@ -136,15 +148,38 @@ def test_a_budget_fills_up_again() -> None:
     assert sum(budget.take() for _ in range(20)) == 6
 
 
-def test_after_a_long_command_the_store_belongs_to_others() -> None:
-    now = [1_000.0]
-    budget = CommandBudget(60, lambda: now[0])
-    assert budget.take()
-    budget.note_duration(0.5)
-    assert budget.take()
-    budget.note_duration(20)
-    now[0] += 179
-    assert not budget.take()
-    now[0] += 2
-    assert budget.take()
-    assert not budget.take()
+def test_commands_come_one_after_another_and_only_a_few_wait() -> None:
+    async def use() -> None:
+        rules = Rules(PurposeSettings(), open_mode=True)
+        store = Halting(rules)
+        state = StateCommands(rules, store, CommandBudget(1_000))
+        sender = Sender()
+        given = [
+            asyncio.create_task(state.carry_out(sender, Clear())) for _ in range(WAITING_LIMIT)
+        ]
+        await asyncio.sleep(0)
+        with pytest.raises(TooManyError):
+            await state.carry_out(sender, Persist())
+        store.go_on.set()
+        assert all(await asyncio.gather(*given))
+        assert store.most == 1
+        assert await state.carry_out(sender, Persist())
+
+    asyncio.run(use())
+
+
+class Halting(Store):
+    """A store that takes a while, and notes how many are in it at a time."""
+
+    def __init__(self, rules: Rules) -> None:
+        super().__init__(rules)
+        self.go_on = asyncio.Event()
+        self.most = self.inside = 0
+
+    async def edit(self, work_out: Callable[[Snapshot], Wanted], **said: Any) -> None:
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        await self.go_on.wait()
+        await asyncio.sleep(0)
+        await super().edit(work_out, **said)
+        self.inside -= 1

@@ -179,3 +179,32 @@ def test_user_properties() -> None:
         read_access_property([("purpose-ap", "x"), ("purpose-ap", "x")])
     with pytest.raises(PurposeError):
         read_access_property([("purpose-ap", "")])
+
+
+@pytest.mark.parametrize(
+    ("text", "accepted"),
+    [
+        ("!PBAC/CRES/a/b", True),
+        ("!PBAC/CRES/#", True),
+        ("!PBAC/ARES/+/HASH", True),
+        ("!PBAC/CRES", False),
+        ("!PBAC/CRES/", False),
+        ("!PBAC/#", False),
+        ("!PBAC/+/a", False),
+        ("!PBAC/TREE", False),
+        ("!PBAC/CLEAR", False),
+        ("!RESERVE/a", False),
+    ],
+)
+def test_only_questions_can_be_subscribed_to_and_only_where_answers_are_published(
+    text: str,
+    accepted: bool,  # noqa: FBT001
+) -> None:
+    with pytest.raises(CommandError):
+        parse_subscribe(text)
+    if accepted:
+        asked = parse_subscribe(text, answers=True)
+        assert (asked.subscribed.text, asked.ap, asked.answers) == (text, None, True)
+    else:
+        with pytest.raises(CommandError):
+            parse_subscribe(text, answers=True)

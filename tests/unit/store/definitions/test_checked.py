@@ -8,6 +8,7 @@ from penstock.store.database import Database
 from penstock.store.definitions.checked import CheckedDefinitions, Wanted
 from penstock.store.definitions.history import Change, Definitions
 from penstock.store.definitions.snapshots import Snapshot
+from penstock.store.purpose_state import STATE, StateLog
 
 ONE, TWO = Key("reservation", "a"), Key("reservation", "b")
 
@@ -52,3 +53,15 @@ def test_an_edit_is_checked_and_recorded_or_not_made(database: Database) -> None
     with pytest.raises(OSError, match="no room"):
         failing.edit(lambda _: {ONE: None}, actor="test")
     assert ONE in checked.current()[0].documents
+
+
+def test_a_rollback_does_not_undo_what_commands_did(database: Database) -> None:
+    checked = CheckedDefinitions(Definitions(database))
+    logs = [StateLog().add("persist", 1), StateLog().add("persist", 1).add("clear", 2)]
+    for count, log in enumerate(logs):
+        checked.apply([log.document(), reservation(ONE, f"x{count}")], actor="test")
+    change = checked.rollback(1, actor="test")
+    assert change.after.documents[ONE] == reservation(ONE, "x0")
+    assert StateLog.read(change.after.documents[STATE].body) == logs[1]
+    named = checked.rollback(1, keys=[STATE], actor="test")
+    assert StateLog.read(named.after.documents[STATE].body) == logs[0]
