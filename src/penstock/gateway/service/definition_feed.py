@@ -118,7 +118,7 @@ class DefinitionFeed:
         if held is not None and held.epoch >= change.after.epoch:
             same = held.mark == change.after.mark or await in_thread(self._is_stored, held)
             if not same and self._rules.snapshot is held:
-                self._take_set(change.after, differing(held, change.after))
+                self._take_other(held, change.after)
             return
         self._take_change(change)
 
