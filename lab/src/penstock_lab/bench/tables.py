@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -10,14 +11,9 @@ class Table(NamedTuple):
 
     title: str
     columns: tuple[str, ...]
-    rows: list[tuple[str, ...]]
+    rows: Sequence[tuple[str, ...]]
 
 
 def show(value: float | None, digits: int = 2, unit: str = "") -> str:
     """Return a figure as a cell; nothing where there is none."""
     return "" if value is None else f"{value:,.{digits}f}{unit}"
-
-
-def show_change(value: float, base: float) -> str:
-    """Return by how much a figure is above (+) or below (-) another, in percent."""
-    return f"{(value / base - 1) * 100:+.1f} %" if base else ""
