@@ -74,7 +74,7 @@ def import_file(
         ) from None
     found = read_requirements(content, file, subject=subject, log=log)
     brokers = configuration().kafka.bootstrap
-    if found.at_kafka and found.brokers != brokers:
+    if found.at_kafka and found.brokers not in {None, brokers}:
         found.notes.append(
             f"the file names the brokers {quote(found.brokers)}; the stream is read, and its "
             f"views go, where kafka.bootstrap says: {quote(brokers) if brokers else 'not set yet'}"

@@ -124,11 +124,25 @@ class CastleAnonymizer:
             late = held[self._times[held % self.parameters.delta] <= now - wait]
             releases += [it for position in late.tolist() for it in self._expire(position)]
             self._pass_by()
-        return Release.join(len(self.parameters.space), releases)
+        return self._join(releases)
 
     def flush(self) -> Release:
         """End the stream: everything still held leaves."""
-        return Release.join(len(self.parameters.space), self._release_oldest(0))
+        return self._join(self._release_oldest(0))
+
+    def _join(self, releases: list[Release]) -> Release:
+        """Return all that leaves, in an order of chance.
+
+        By the order they were due in, tuples could be paired with those of another view.
+        """
+        joined = Release.join(len(self.parameters.space), releases)
+        generator = np.random.default_rng([self.parameters.seed, self._releases, len(releases)])
+        order = generator.permutation(joined.positions.size)
+        return joined._replace(
+            positions=joined.positions[order],
+            places=joined.places[order],
+            reused=joined.reused[order],
+        )
 
     def forget(self, gone: npt.NDArray[np.bool_]) -> None:
         """Hold some of the tuples no longer, as if they had never come."""
@@ -244,10 +258,7 @@ class CastleAnonymizer:
         leaves = np.concatenate(groups)
         self._owners[leaves % self.parameters.delta] = NONE
         del self._clusters[number]
-        # The order they came in would pair them with the records of another view.
-        order = generator.permutation(leaves.size)
-        reused = np.zeros(leaves.size, dtype=np.bool_)
-        return Release(leaves[order], places[order], reused, boxes)
+        return Release(leaves, places, np.zeros(leaves.size, dtype=np.bool_), boxes)
 
     def _release_alone(self, position: int, box: Boxes | None) -> Release:
         """Let one tuple leave: under a box that was published before, or suppressed."""

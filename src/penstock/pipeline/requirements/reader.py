@@ -234,11 +234,10 @@ _OWN_STEPS: Final[Mapping[str, Steps]] = {
 
 def _spell_steps(steps: Steps) -> Steps:
     """Return the way to a value as requirements files spell it."""
-    first = tuple(map(_to_camel_case, steps[:1]))
-    if steps[:1] == ("quasi_identifiers",):
-        nested = _OWN_STEPS.get(str(steps[2])) if len(steps) > len(("list", "place")) else None
-        return (*first, *steps[1:2], *(nested or steps[2:]))
-    return (*first, *steps[1:])
+    name, rest = tuple(map(_to_camel_case, steps[:1])), steps[1:]
+    if steps[:1] == ("quasi_identifiers",) and rest[1:2]:
+        rest = (*rest[:1], *_OWN_STEPS.get(str(rest[1]), rest[1:]))
+    return (*name, *rest)
 
 
 def _to_camel_case(step: str | int) -> str | int:

@@ -205,3 +205,16 @@ def test_the_default_loses_less_than_castle() -> None:
         assert groups[groups > 0].min() >= 20
         losses[algorithm] = release.total_loss() / count
     assert losses["partition"] < losses["castle"] < 0.5
+
+
+def test_what_leaves_in_one_call_is_in_an_order_of_chance() -> None:
+    parameters = StreamParameters(
+        [NumberDomain("x", 0, HIGH)], k=2, delta=20, algorithm="castle", seed=1
+    )
+    # One person fills no group: each tuple leaves by itself.
+    alone = CastleAnonymizer(parameters).feed(np.zeros((1, 200)), np.zeros(200, dtype=np.int64))
+    assert alone.suppressed.all()
+    steps = np.diff(alone.positions)
+    assert 0.35 < (steps > 0).mean() < 0.65
+    again = CastleAnonymizer(parameters).feed(np.zeros((1, 200)), np.zeros(200, dtype=np.int64))
+    assert again.positions.tolist() == alone.positions.tolist(), "a replay publishes the same"

@@ -168,6 +168,15 @@ def check_release(case: Case, release: Release, fed: int, earlier: set[tuple[str
         assert not release.reused.any()
 
 
+def in_order(release: Release) -> Release:
+    order = np.argsort(release.positions)
+    return release._replace(
+        positions=release.positions[order],
+        places=release.places[order],
+        reused=release.reused[order],
+    )
+
+
 def run(case: Case, chunks: list[int]) -> list[Release]:
     """Feed in chunks, each to an heir of the state after the last, then the rest, then flush."""
     codes, persons, illnesses = encode(case)
@@ -214,6 +223,9 @@ def test_neither_chunks_nor_restarts_change_what_leaves(case: Case) -> None:
     axes = len(case.parameters.space)
     whole = Release.join(axes, run(case, []))
     parts = Release.join(axes, run(case, case.chunks))
+    if case.parameters.algorithm == "castle":
+        # Tuples that leave by themselves are mixed with the others of the call.
+        whole, parts = in_order(whole), in_order(parts)
     assert np.array_equal(whole.positions, parts.positions)
     assert np.array_equal(whole.places, parts.places)
     assert np.array_equal(whole.reused, parts.reused)
