@@ -92,8 +92,6 @@ class Checker(NodeChecker):
         return self._pick(operand, node.name, node.name_span, node.span)
 
     def _pick(self, operand: tree.Node, name: str, name_span: Span, span: Span) -> tree.Node | None:
-        if name == "zone" and self.scope.zone is not None and tree.find_path(operand) == ("e",):
-            return tree.Constant(span, STRING, self.scope.zone)
         if isinstance(operand.type, MapOf):
             key = tree.Constant(name_span, STRING, name)
             return tree.Entry(span, operand.type.value, operand, key)
@@ -101,6 +99,8 @@ class Checker(NodeChecker):
             kind = operand.type.field(name)
             if kind is not None:
                 return tree.Field(span, kind, operand, name)
+            if (tree.find_path(operand), name) == (("e",), "zone") and self.scope.zone is not None:
+                return tree.Constant(span, STRING, self.scope.zone)
             known = [field for field, _ in operand.type.fields]
             path = ".".join(tree.find_path(operand) or ("this record",))
             listed = f"its fields are {list_names(known)}" if known else "it has no fields"

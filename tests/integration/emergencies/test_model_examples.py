@@ -283,3 +283,35 @@ subject: {floor: int}
         assert specialist.publish("bob/physiological/x", b"", qos=1).reason == (
             ReasonCode.NOT_AUTHORIZED
         )
+
+
+def test_a_case_ends_when_it_no_longer_involves_its_patient(home: GatewayThread) -> None:
+    """Without a list, the filter says whom a scenario is followed for; attributes change that."""
+    change(
+        home,
+        """
+kind: vocabulary
+name: home/floors
+subject: {floor: int}
+---
+{kind: attributes, name: "user:bob", values: {floor: 1}}
+---
+kind: scenario
+name: es1
+plan: PulmonaryIssues
+attribute: pid
+subject_filter: s.floor == 1 || "specialist" in s.groups
+""",
+    )
+    board = home.gateway.emergencies.detection.board
+    with login(home.port, "sensor") as sensor, login(home.port, "specialist") as specialist:
+        specialist.subscribe("+/physiological/#", qos=1)
+        for name in ("bob", "visitor"):
+            measure(sensor, name, bpm=28.0)
+            measure(sensor, name, saturation=93.0)
+        assert topics(specialist, 1) == ["bob/physiological/saturation"]
+        assert home.do(lambda: board.current("es1", "visitor")) is None
+        change(home, '{kind: attributes, name: "user:bob", values: {floor: 2}}')
+        measure(sensor, "bob", saturation=92.0)
+        assert topics(specialist) == []
+        assert home.do(lambda: board.current("es1", "bob")) is None

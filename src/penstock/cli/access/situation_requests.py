@@ -251,7 +251,7 @@ def _ask(wish: _Wish, who: tuple[str | None, Path | None], wait: float, *, as_js
 
 def _check(desk: Desk, wish: _Wish) -> None:
     """Refuse at once what no gateway could carry out, and ask about what may be a slip."""
-    from penstock.definitions.events.subjects import find_filter
+    from penstock.definitions.events.subjects import FilterCompiler
 
     scenario, subject, situation = wish.scenario, wish.subject, wish.situation
     held, plan = desk.scenario(scenario)
@@ -266,7 +266,8 @@ def _check(desk: Desk, wish: _Wish) -> None:
             f"{quote(subject)} is no subject of the scenario {scenario}",
             fix="add it to the scenario's subjects",
         )
-    involves = find_filter(held, desk.definitions.definitions, desk.definitions.scope)
+    filters = FilterCompiler(desk.definitions.definitions, desk.definitions.scope)
+    involves = filters.find(held)
     if involves is not None and not involves(subject):
         raise UsageError(
             f"{quote(subject)} is no subject of the scenario {scenario}",

@@ -9,17 +9,13 @@ Rules that hold here:
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
 from penstock.cep.algebra import (
     Aggregate,
-    AggregateValue,
     Assignment,
-    Function,
     Iterate,
     Join,
     JoinInput,
@@ -32,12 +28,12 @@ from penstock.cep.algebra import (
     is_relation,
 )
 from penstock.cep.days import DAY, UNIVERSAL
+from penstock.definitions.events.aggregate_values import ORDERED, PatternInput, compile_value
 from penstock.definitions.events.operator_table import InvalidOperatorError, OperatorTable
 from penstock.errors import quote
 from penstock.lang import (
     BOOL,
     DOUBLE,
-    DURATION,
     INT,
     STRING,
     TIMESTAMP,
@@ -49,32 +45,8 @@ from penstock.lang import (
 from penstock.model.kinds.events import EventWindow, Pattern
 
 IT: Final = "it"
-_VALUE: Final = re.compile(r"\s*([a-z]+)\s*\((.*)\)\s*", re.DOTALL)
-_FUNCTIONS: Final[Mapping[str, Function]] = {
-    "count": "count",
-    "sum": "sum",
-    "avg": "avg",
-    "min": "min",
-    "max": "max",
-    "distinct": "distinct",
-    "first": "first",
-    "last": "last",
-}
 QUARTER: Final = 900_000
 """Clocks of all time zones differ by a multiple of it."""
-_NUMBERS: Final = (INT, DOUBLE)
-_ORDERED: Final = (INT, DOUBLE, STRING, TIMESTAMP, DURATION)
-
-
-@dataclass(frozen=True, slots=True)
-class _Input:
-    """One input of an operator: its index, rows, name in expressions, and how it was written."""
-
-    index: int
-    record: RecordType
-    alias: str
-    pattern: Pattern
-    place: str
 
 
 class PatternCompiler:
@@ -182,9 +154,9 @@ class PatternCompiler:
 
     def _inputs(
         self, patterns: Iterable[Pattern], place: str, *, named: bool = True
-    ) -> list[_Input]:
+    ) -> list[PatternInput]:
         """Compile the inputs of an operator, all of them, so that all faults are found."""
-        made: list[_Input] = []
+        made: list[PatternInput] = []
         faulty = False
         for number, pattern in enumerate(patterns):
             inner = pattern if pattern.negated is None else pattern.negated
@@ -199,12 +171,12 @@ class PatternCompiler:
             if named and any(other.alias == alias for other in made):
                 self._table.fault(here, f"two inputs are called {quote(alias)}", "name one with as")
                 faulty = True
-            made.append(_Input(index, self._record(index), alias, pattern, here))
+            made.append(PatternInput(index, self._record(index), alias, pattern, here))
         if faulty:
             raise InvalidOperatorError
         return made
 
-    def _check_by(self, by: tuple[str, ...], inputs: Iterable[_Input], place: str) -> None:
+    def _check_by(self, by: tuple[str, ...], inputs: Iterable[PatternInput], place: str) -> None:
         first: dict[str, Type] = {}
         for item in inputs:
             for name in by:
@@ -273,7 +245,7 @@ class PatternCompiler:
             )
         )
 
-    def _side(self, item: _Input, scope: Scope, pattern: Pattern) -> JoinInput:
+    def _side(self, item: PatternInput, scope: Scope, pattern: Pattern) -> JoinInput:
         negated = item.pattern.negated
         window = (negated or item.pattern).window
         size = None if window is None else window.last
@@ -308,7 +280,7 @@ class PatternCompiler:
         (item,) = self._inputs([pattern.latest or pattern], f"{place}.latest")
         self._check_by(pattern.by, [item], place)
         order = pattern.order
-        if order is None or item.record.field(order) not in _ORDERED:
+        if order is None or item.record.field(order) not in ORDERED:
             message = f"{quote(order)} tells no order" if order else "latest needs order"
             raise self._table.fault(
                 f"{place}.order", message, "name an attribute that is a number, text or time"
@@ -328,7 +300,9 @@ class PatternCompiler:
         faulty = False
         for name, text in pattern.values.items():
             try:
-                value, kind = self._value(name, text, inputs, f"{place}.values.{name}")
+                value, kind = compile_value(
+                    self._table, name, text, inputs, f"{place}.values.{name}"
+                )
             except InvalidOperatorError:
                 faulty = True
                 continue
@@ -347,41 +321,6 @@ class PatternCompiler:
         return self._table.add(
             Aggregate(text, RecordType(tuple(kinds)), indexes, pattern.by, window, tuple(values))
         )
-
-    def _value(
-        self, name: str, text: str, inputs: list[_Input], place: str
-    ) -> tuple[AggregateValue, Type]:
-        """Compile an aggregate such as max(it.temp); return it and the type of its result."""
-        found = _VALUE.fullmatch(text)
-        function = None if found is None else _FUNCTIONS.get(found[1])
-        if found is None or function is None:
-            raise self._table.fault(
-                place, f"{quote(text)} is no aggregate", f"write one of {', '.join(_FUNCTIONS)}"
-            )
-        argument = found[2].strip()
-        if function == "count" and not argument:
-            return AggregateValue(name, function, tuple(range(len(inputs))), None), INT
-        for slot, item in enumerate(inputs):
-            if function == "count" and argument == item.alias:
-                return AggregateValue(name, function, (slot,), None), INT
-        scope = Scope(tuple((item.alias, item.record) for item in inputs))
-        checked = self._table.compile(argument, scope, place)
-        roots = {path.partition(".")[0] for path in checked.references}
-        slots = [slot for slot, item in enumerate(inputs) if item.alias in roots]
-        if len(slots) != 1:
-            raise self._table.fault(
-                place, f"{quote(text)} looks at {len(slots)} inputs", "let it look at one"
-            )
-        (slot,) = slots
-        item = inputs[slot]
-        expression = self._table.compile(argument, Scope(((item.alias, item.record),)), place)
-        kind = expression.type
-        allowed = {"sum": _NUMBERS, "avg": _NUMBERS, "min": _ORDERED, "max": _ORDERED}
-        if kind not in allowed.get(function, (kind,)) or not isinstance(kind, Scalar):
-            raise self._table.fault(place, f"{function} of {kind} is not defined")
-        counted = function in {"count", "distinct"}
-        result = INT if counted else DOUBLE if function == "avg" else kind
-        return AggregateValue(name, function, (slot,), expression), result
 
     def _visits(self, pattern: Pattern, place: str) -> int:
         (item,) = self._inputs([pattern.visits or pattern], f"{place}.visits")

@@ -19,7 +19,7 @@ from penstock.cep.scenarios.transitions import PLACE
 from penstock.definitions.checks.expressions import scope_of
 from penstock.definitions.events.operator_table import InvalidOperatorError, OperatorTable
 from penstock.definitions.events.patterns import IT, PatternCompiler
-from penstock.definitions.events.subjects import find_filter, find_subjects
+from penstock.definitions.events.subjects import FilterCompiler, find_subjects
 from penstock.definitions.events.zones import asks_zone, find_zones
 from penstock.errors import InvalidError, Problem, quote
 from penstock.lang import (
@@ -291,6 +291,7 @@ def compile_program(definitions: Definitions) -> cep.Program:
     if problems:
         raise InvalidError("events", problems)
     actions, plans, scenarios = {}, {}, {}
+    filters = FilterCompiler(definitions, compiler.scope)
     for definition in definitions.values():
         if isinstance(definition, kinds.Action):
             made = compiler.action(definition)
@@ -304,7 +305,7 @@ def compile_program(definitions: Definitions) -> cep.Program:
                 definition.plan,
                 definition.attribute,
                 find_subjects(definition, definitions),
-                find_filter(definition, definitions, compiler.scope),
+                filters.find(definition),
             )
     return cep.Program(
         operators=tuple(compiler.table.operators),

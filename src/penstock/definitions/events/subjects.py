@@ -11,7 +11,8 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from penstock.lang import BOOL, Expression, RecordType, Scope, compile_expression
@@ -40,9 +41,13 @@ class SubjectFilter:
 
     def __call__(self, subject: str) -> bool:
         """Tell whether the scenario is followed for a subject."""
-        case = ScenarioFilter(self.scenario, self.plan).case(subject)
-        answer = self.expression.function({**self.everybody, "uid": subject}, case) is True
+        answer = self.answer(subject, {**self.everybody, "uid": subject})
         return answer is not (subject in self.exceptions)
+
+    def answer(self, subject: str, attributes: Mapping[str, Any]) -> bool:
+        """Tell whether it involves somebody with these attributes in a case of their own."""
+        case = ScenarioFilter(self.scenario, self.plan).case(subject)
+        return self.expression.function(attributes, case) is True
 
 
 def find_subjects(
@@ -66,44 +71,46 @@ def find_subjects(
     return frozenset(found)
 
 
-def find_filter(
-    scenario: kinds.Scenario, definitions: Mapping[Key, Definition], scope: Scope
-) -> SubjectFilter | None:
-    """Return what tells whom a scenario is followed for, where an expression does."""
-    listed = scenario.subjects is not None or scenario.group is not None
-    if scenario.subject_filter is None or listed:
-        return None
-    text = scenario.subject_filter
-    expression = compile_expression(text, filter_scope(scope, SCENARIO_CASE), BOOL)
-    directory = _make_directory(definitions, scope)
-    nobody = dict(directory.resolve(None, None).attributes)
-    everybody = SubjectFilter(scenario.name, scenario.plan, text, nobody, frozenset(), expression)
-    exceptions = set()
-    for user in _list_users(definitions):
-        case = ScenarioFilter(scenario.name, scenario.plan).case(user)
-        answer = expression.function(directory.resolve(user, None).attributes, case) is True
-        if answer is not everybody(user):
-            exceptions.add(user)
-    return SubjectFilter(
-        scenario.name, scenario.plan, text, nobody, frozenset(exceptions), expression
-    )
+class FilterCompiler:
+    """Compiles the subject filters of a set; who everybody is, is found out once."""
 
+    def __init__(self, definitions: Mapping[Key, Definition], scope: Scope) -> None:
+        self._definitions = definitions
+        self._scope = scope
 
-def _make_directory(definitions: Mapping[Key, Definition], scope: Scope) -> Directory:
-    directory = Directory(scope.root("s") or RecordType(()))
-    groups = [it for it in definitions.values() if isinstance(it, kinds.Group)]
-    directory.membership = Membership(groups)
-    for it in definitions.values():
-        if isinstance(it, kinds.Attributes):
-            directory.set(it.name, read_attributes(it, scope))
-    return directory
+    @cached_property
+    def _directory(self) -> Directory:
+        directory = Directory(self._scope.root("s") or RecordType(()))
+        held = self._definitions.values()
+        directory.membership = Membership(it for it in held if isinstance(it, kinds.Group))
+        for it in held:
+            if isinstance(it, kinds.Attributes):
+                directory.set(it.name, read_attributes(it, self._scope))
+        return directory
 
+    @cached_property
+    def _users(self) -> Mapping[str, Mapping[str, Any]]:
+        """The attributes of all users whom groups and attributes name."""
+        names: set[str] = set()
+        for it in self._definitions.values():
+            if isinstance(it, kinds.Group):
+                names.update(it.members)
+            elif isinstance(it, kinds.Attributes):
+                names.add(it.name)
+        users = [name.removeprefix(_USER) for name in names if name.startswith(_USER)]
+        return {user: self._directory.resolve(user, None).attributes for user in users}
 
-def _list_users(definitions: Mapping[Key, Definition]) -> set[str]:
-    names: set[str] = set()
-    for it in definitions.values():
-        if isinstance(it, kinds.Group):
-            names.update(it.members)
-        elif isinstance(it, kinds.Attributes):
-            names.add(it.name)
-    return {name.removeprefix(_USER) for name in names if name.startswith(_USER)}
+    def find(self, scenario: kinds.Scenario) -> SubjectFilter | None:
+        """Return what tells whom a scenario is followed for, where an expression does."""
+        text = scenario.subject_filter
+        if text is None or scenario.subjects is not None or scenario.group is not None:
+            return None
+        expression = compile_expression(text, filter_scope(self._scope, SCENARIO_CASE), BOOL)
+        nobody = dict(self._directory.resolve(None, None).attributes)
+        made = SubjectFilter(scenario.name, scenario.plan, text, nobody, frozenset(), expression)
+        exceptions = {
+            user
+            for user, attributes in self._users.items()
+            if made.answer(user, attributes) is not made(user)
+        }
+        return replace(made, exceptions=frozenset(exceptions))

@@ -18,7 +18,7 @@ from penstock.definitions.access import AccessDefinitions, list_claims, make_bro
 from penstock.definitions.events.program import compile_program
 from penstock.errors import PenstockError
 from penstock.model.document import Document, Key
-from penstock.model.kinds import Concern, kinds_of
+from penstock.model.kinds import Concern, Scenario, kinds_of
 from penstock.policy.access.broker_topics import BrokerTopics
 from penstock.policy.access.engine import AccessEngine
 from penstock.policy.purposes.claims import PurposeClaims
@@ -93,6 +93,8 @@ class CompiledDefinitions:
             self.broker_topics = make_broker_topics(found, open_mode=self._open)
             access = True
         touched = kinds & _EVENT_KINDS
+        if not any(it.subject_filter for it in found.of(Scenario).values()):
+            touched -= {"attributes"}  # only filters look at them
         program = anew or bool(touched)
         if program:
             made = compile_program(found.definitions)
