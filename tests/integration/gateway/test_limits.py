@@ -135,16 +135,23 @@ def test_too_many_subscriptions(make: Make, topic: str) -> None:
 
 
 def test_too_many_connections_from_one_address(gateway: GatewayThread, make: Make) -> None:
-    before = gateway.do(lambda: len(gateway.gateway.clients.connections))
+    before = gateway.do(lambda: len(gateway.gateway.arrivals))
     held = [make() for _ in range(30 - before)]
     extra = RawClient(gateway.port)
     extra.wait_closed()
     held.pop().close()
-    for _ in range(50):
-        if gateway.do(lambda: len(gateway.gateway.clients.connections)) < 30:
-            break
+    _wait_for_fewer(gateway, 30)
+    held.append(make())
+    for client in held:
+        client.close()
+    _wait_for_fewer(gateway, before + 1)
+
+
+def _wait_for_fewer(gateway: GatewayThread, count: int) -> None:
+    deadline = time.monotonic() + 10
+    while gateway.do(lambda: len(gateway.gateway.arrivals)) >= count:
+        assert time.monotonic() < deadline
         time.sleep(0.02)
-    make()
 
 
 def test_a_silent_client_is_lost_after_one_and_a_half_keep_alives(make: Make) -> None:
