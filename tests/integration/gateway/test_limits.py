@@ -135,16 +135,23 @@ def test_too_many_subscriptions(make: Make, topic: str) -> None:
 
 
 def test_too_many_connections_from_one_address(gateway: GatewayThread, make: Make) -> None:
-    before = gateway.do(lambda: len(gateway.gateway.clients.connections))
+    before = gateway.do(lambda: len(gateway.gateway.arrivals))
     held = [make() for _ in range(30 - before)]
     extra = RawClient(gateway.port)
     extra.wait_closed()
     held.pop().close()
-    for _ in range(50):
-        if gateway.do(lambda: len(gateway.gateway.clients.connections)) < 30:
-            break
+    _wait_for_fewer(gateway, 30)
+    held.append(make())
+    for client in held:
+        client.close()
+    _wait_for_fewer(gateway, before + 1)
+
+
+def _wait_for_fewer(gateway: GatewayThread, count: int) -> None:
+    deadline = time.monotonic() + 10
+    while gateway.do(lambda: len(gateway.gateway.arrivals)) >= count:
+        assert time.monotonic() < deadline
         time.sleep(0.02)
-    make()
 
 
 def test_a_silent_client_is_lost_after_one_and_a_half_keep_alives(make: Make) -> None:
@@ -356,7 +363,9 @@ def test_keep_alive_towards_the_broker_is_kept(tmp_path: Path, broker: Mosquitto
     """The client sends commands only, which are swallowed; the broker must not miss it."""
     port = broker.port
     with (
-        run_gateway(tmp_path, port, broker={"port": port, "keep_alive": "2s"}) as gateway,
+        run_gateway(
+            tmp_path, port, broker={"mode": "external", "port": port, "keep_alive": "2s"}
+        ) as gateway,
         RawClient(gateway.port) as client,
     ):
         client.connect("swallowed")
@@ -373,7 +382,9 @@ def test_keep_alive_towards_the_broker_is_kept_while_nothing_is_read(
     """The definitions are stale for longer than the broker would wait for a silent client."""
     port = broker.port
     with (
-        run_gateway(tmp_path, port, broker={"port": port, "keep_alive": "2s"}) as gateway,
+        run_gateway(
+            tmp_path, port, broker={"mode": "external", "port": port, "keep_alive": "2s"}
+        ) as gateway,
         RawClient(gateway.port) as client,
         RawClient(port) as behind,
     ):

@@ -90,7 +90,8 @@ class Listener:
                     self._pause(listening)
                 # Else nobody waits, or the one that did is gone.
                 return
-            self._admit(accepted, str(address[0]))
+            # In the next step: those that have just left are off the count by then.
+            self._loop.call_soon(self._admit, accepted, str(address[0]))
 
     def _pause(self, listening: socket.socket) -> None:
         self._counters.turned_away("descriptors")
@@ -103,6 +104,9 @@ class Listener:
 
     def _admit(self, accepted: socket.socket, address: str) -> None:
         opening = _Opening(accepted)
+        if self._closed:
+            accepted.close()
+            return
         arrival = self._arrivals.admit(address, opening.cut_off, tls=self._tls is not None)
         if arrival is None:
             self._counters.opened("limit")
