@@ -356,7 +356,9 @@ def test_keep_alive_towards_the_broker_is_kept(tmp_path: Path, broker: Mosquitto
     """The client sends commands only, which are swallowed; the broker must not miss it."""
     port = broker.port
     with (
-        run_gateway(tmp_path, port, broker={"port": port, "keep_alive": "2s"}) as gateway,
+        run_gateway(
+            tmp_path, port, broker={"mode": "external", "port": port, "keep_alive": "2s"}
+        ) as gateway,
         RawClient(gateway.port) as client,
     ):
         client.connect("swallowed")
@@ -373,7 +375,9 @@ def test_keep_alive_towards_the_broker_is_kept_while_nothing_is_read(
     """The definitions are stale for longer than the broker would wait for a silent client."""
     port = broker.port
     with (
-        run_gateway(tmp_path, port, broker={"port": port, "keep_alive": "2s"}) as gateway,
+        run_gateway(
+            tmp_path, port, broker={"mode": "external", "port": port, "keep_alive": "2s"}
+        ) as gateway,
         RawClient(gateway.port) as client,
         RawClient(port) as behind,
     ):
