@@ -116,7 +116,7 @@ def test_sessions_of_nobody_count_for_their_address(
 
 
 def test_the_expiry_is_capped_and_told(gateway: GatewayThread, broker: MosquittoServer) -> None:
-    login = {"username": "ann", "password": b"a"}
+    login: dict[str, Any] = {"username": "ann", "password": b"a"}
     for asked, told in ((3_600, 60), (0xFFFF_FFFF, 60), (60, None), (10, None)):
         with RawClient(gateway.port) as client:
             answer = client.connect("ann:cap", clean=False, expiry=asked, **login)

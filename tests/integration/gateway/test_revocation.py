@@ -227,8 +227,7 @@ def test_a_blocked_user_is_closed_at_all_gateways_and_kept_out(
         one.do(one.gateway.tick)
         wait_until(lambda: "connection.revoked" in kinds_on_record(one.config))
         change(one.config, Document("user", "ann", {}))
-        for port in ports:
-            wait_until(lambda port=port: not answers(port))
+        wait_until(lambda: not any(map(answers, ports)))
 
 
 def answers(port: int) -> int:

@@ -61,11 +61,12 @@ def test_a_repeated_property_is_neither_of_its_values(
         ):
             assert writer.publish(topic, b"hidden", qos=1, user=user).reason < FAILURE
         # What no condition asks for may repeat.
-        for topic, user in (
+        shown: list[tuple[str, tuple[tuple[str, str], ...]]] = [
             ("notes", (PUBLIC, ("colour", "red"), ("colour", "blue"))),
             ("plain", (PUBLIC, SECRET)),
-        ):
-            assert writer.publish(topic, b"shown", qos=1, user=user).reason < FAILURE
+        ]
+        for name, pairs in shown:
+            assert writer.publish(name, b"shown", qos=1, user=pairs).reason < FAILURE
         assert [(it.payload, len(it.properties.user)) for it in reader.messages(2)] == [
             (b"shown", 3),
             (b"shown", 2),

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,8 @@ def test_a_socket_that_is_taken_shows_in_status_and_doctor(shell: Shell) -> None
     place = shell.folder / "penstock-data" / "broker" / "mosquitto.sock"
     place.parent.mkdir(mode=0o700, parents=True)
     with socket.socket(socket.AF_UNIX) as taken:
-        taken.bind(str(place))
+        with chdir(place.parent):  # its whole path may be longer than the kernel takes
+            taken.bind(place.name)
         taken.listen()
         doctor = shell.run("doctor", "--json")
         assert doctor.returncode == 3
