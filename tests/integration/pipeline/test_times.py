@@ -136,8 +136,11 @@ class House:
         return ViewFolder(self.config.pipeline.folder / name)
 
     def has_read(self, name: str, end: int) -> bool:
-        last = self.view(name).last()
-        return last is not None and last.next >= end
+        view = self.view(name)
+        last = view.last()
+        # Files come to their places after the commit that makes them count.
+        placed = last is not None and all((view.data / it).exists() for it in last.files)
+        return placed and last is not None and last.next >= end
 
     def figures(self) -> list[int]:
         rows = sorted(read_published(self.view("private")), key=lambda row: row["window_start"])
