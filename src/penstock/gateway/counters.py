@@ -69,6 +69,8 @@ TURNED_AWAY = (
     "name",
     "password",
     "busy",
+    "sessions",
+    "blocked",
     "will",
     "store",
     "broker",
