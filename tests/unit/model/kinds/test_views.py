@@ -98,7 +98,7 @@ def test_a_k_anonymous_view_is_valid() -> None:
         (
             [{**K, "quasi_identifiers": [{"key": "age", "hierarchy": "sex"}]}],
             {},
-            "hierarchies are of texts",
+            "'D' is no int, as 'age' is",
         ),
         (
             [{**K, "quasi_identifiers": [{"key": "sex", "hierarchy": "sexes"}]}],
