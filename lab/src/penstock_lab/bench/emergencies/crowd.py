@@ -125,6 +125,8 @@ class Crowd:
         self.clients: dict[str, Client] = {}
         self.sent: dict[float, int] = {}
         """Through which gateway a message was published, by when it was due."""
+        self.late: list[float] = []
+        """How late messages were sent: what the clients themselves add."""
         self.observer: Client | None = None
         """Who sees at the broker itself what has got there."""
         self.refused = 0
@@ -137,8 +139,12 @@ class Crowd:
             await self._connect(name, ())
 
     async def observe(self) -> None:
-        """Let somebody at the broker see all messages, before anybody else does."""
-        self.observer = await self._connect("observer", ("#",), self._broker_port)
+        """Let somebody at the broker see all messages, before anybody else does.
+
+        Mosquitto serves exact filters before wildcards, and each filter's first client first.
+        """
+        topics = [*(f"physiological/{word}" for word in USUAL), "location"]
+        self.observer = await self._connect("observer", topics, self._broker_port)
 
     async def connect_readers(self) -> None:
         """Connect and subscribe all who read."""
@@ -182,6 +188,7 @@ class Crowd:
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
             client, topic, payload = self.message()
             self.sent[due] = client.place
+            self.late.append(time.perf_counter() - due)
             client.publish(topic, payload, due)
 
     async def warm_up(self) -> None:
@@ -228,6 +235,7 @@ class Crowd:
     def forget(self) -> None:
         """Begin to note times anew."""
         self.sent.clear()
+        self.late.clear()
         for client in self.clients.values():
             client.arrivals.clear()
             client.acknowledged.clear()

@@ -8,6 +8,7 @@ Method:
   physiological data, and few of them may have a message.
 - `transmission` is from the moment that a publication was due to its arrival at a reader who may
   have it (c2c). A client at the broker itself tells when it was there: so far c2b, from there b2c.
+  `sent_late` is how late the clients themselves were; it is in c2b.
 - `overhead` is what the gateways take to decide: on a publication until it may go on, the answer
   of the gateway that detects included (c2b), and on a delivery (b2c).
 - `packets_per_second` is what the gateways decide on at this rate, not what they could.
@@ -124,6 +125,7 @@ class Home:
                 f"gateway_{at}": _describe([report], [place])
                 for at, (report, place) in enumerate(zip(reports, places, strict=True), 1)
             },
+            "sent_late": spread(crowd.late),
             "acknowledged": spread(it for one in readers for it in one.acknowledged),
             "cpu": {name: round(it / self._played, 3) for name, it in self._used.items()},
         }
