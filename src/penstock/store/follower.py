@@ -101,6 +101,7 @@ class Follower:
         self._news = threading.Condition()
         self._delivery = threading.RLock()
         self._subscribers: list[Subscriber] = []
+        self._on_stale: list[Callable[[], object]] = []
         self._trouble: str | None = None
         self._bell = Bell()
         self._stopping = threading.Event()
@@ -148,6 +149,14 @@ class Follower:
 
         return unsubscribe
 
+    def call_when_stale(self, listener: Callable[[], object]) -> None:
+        """Call `listener` where the store is another than before, and so the lease over at once.
+
+        It is called from the follower's thread. A lease that runs out tells nobody: who holds to
+        it knows when.
+        """
+        self._on_stale.append(listener)
+
     def start(self) -> None:
         """Start following; a follower is started once."""
         self._thread.start()
@@ -178,6 +187,8 @@ class Follower:
             except Exception as error:  # noqa: BLE001 (whatever it is, the lease runs out)
                 if isinstance(error, FileReplacedError) and self._held is not None:
                     self._held = self._held._replace(leased=False)
+                    for listener in self._on_stale:
+                        listener()
                 if self._trouble is None:
                     _log.warning("the definitions cannot be followed", error=error)
                 self._trouble = self._describe(error)

@@ -5,7 +5,12 @@ import json
 import pytest
 
 from penstock.gateway.counters import TURNED_AWAY, Counters
-from penstock.telemetry import metrics
+from penstock.telemetry import configure, metrics
+
+
+@pytest.fixture(autouse=True)
+def _log_as_json() -> None:
+    configure(level="info", style="json")
 
 
 def told(capsys: pytest.CaptureFixture[str]) -> list[tuple[str, int]]:

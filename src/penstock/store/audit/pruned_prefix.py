@@ -126,6 +126,9 @@ def read_prefix(database: Database, before: int, read_page: Pages) -> PrunedPref
     if reached != before or [node for node, _ in stack] != peaks_of(before):
         found.trouble.append((f"hashes kept of entries before {before} are missing", None))
         return found
+    if any(len(value) != HASH_SIZE for _, value in stack):
+        found.trouble.append(("the hashes kept of pruned entries were changed", None))
+        return found
     found.edge = Frontier(before, [value for _, value in stack])
     return found
 
