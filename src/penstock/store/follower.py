@@ -101,7 +101,7 @@ class Follower:
         self._news = threading.Condition()
         self._delivery = threading.RLock()
         self._subscribers: list[Subscriber] = []
-        self._on_stale: list[Callable[[], object]] = []
+        self._lease_listeners: list[Callable[[], object]] = []
         self._trouble: str | None = None
         self._bell = Bell()
         self._stopping = threading.Event()
@@ -149,13 +149,13 @@ class Follower:
 
         return unsubscribe
 
-    def call_when_stale(self, listener: Callable[[], object]) -> None:
-        """Call `listener` where the store is another than before, and so the lease over at once.
+    def call_when_lease_changes(self, listener: Callable[[], object]) -> None:
+        """Call `listener` where the store is another than before, and where it is followed again.
 
-        It is called from the follower's thread. A lease that runs out tells nobody: who holds to
-        it knows when.
+        The lease is over at once then, and a new one begins. It is called from the follower's
+        thread. A lease that runs out tells nobody: who holds to it knows when.
         """
-        self._on_stale.append(listener)
+        self._lease_listeners.append(listener)
 
     def start(self) -> None:
         """Start following; a follower is started once."""
@@ -187,8 +187,7 @@ class Follower:
             except Exception as error:  # noqa: BLE001 (whatever it is, the lease runs out)
                 if isinstance(error, FileReplacedError) and self._held is not None:
                     self._held = self._held._replace(leased=False)
-                    for listener in self._on_stale:
-                        listener()
+                    self._tell_lease()
                 if self._trouble is None:
                     _log.warning("the definitions cannot be followed", error=error)
                 self._trouble = self._describe(error)
@@ -198,6 +197,7 @@ class Follower:
     def _look(self, feed: Feed) -> None:
         asked = self._clock()
         held = self._held and self._held.snapshot
+        regained = self._held is not None and not self._held.leased
         # The feed is asked first of all: it also tells whether the store is the one on disk.
         if feed.changed() or held is None:
             with feed.connection.begin():
@@ -206,9 +206,15 @@ class Follower:
             held = update.snapshot
         else:
             self._held = _Held(held, asked)
+        if regained:
+            self._tell_lease()
         if self._trouble is not None:
             self._trouble = None
             _log.info("the definitions are followed again", epoch=held.epoch)
+
+    def _tell_lease(self) -> None:
+        for listener in self._lease_listeners:
+            listener()
 
     def _deliver(self, update: Update, asked: float, *, is_news: bool) -> None:
         with self._delivery:

@@ -19,6 +19,8 @@ import pytest
 
 from penstock.components import MosquittoServer
 from penstock.mqtt.codes import FAILURE
+from penstock.store.database import Database
+from penstock.store.definitions.history import Definitions
 from tests.support.gateway.harness import GatewayThread, run_gateway, write_config
 from tests.support.gateway.pair import wait_until
 from tests.support.gateway.passwords import write_passwords
@@ -222,11 +224,13 @@ def home(broker: MosquittoServer, tmp_path: Path) -> Iterator[GatewayThread]:
 def take_over(home: GatewayThread, drawn: Round) -> None:
     """Let the gateway have the rules of a round, and put everybody into their situations."""
     detection = home.gateway.emergencies.detection
-    epoch = home.gateway.rules.epoch
     define(home.config, drawn.text)
+    with Database.open(home.config.store.connection_url()) as database:
+        # Two rounds may draw the same: then nothing changes.
+        epoch = Definitions(database).snapshot().epoch
 
     def has_rules() -> bool:
-        return home.gateway.rules.epoch != epoch and not detection.reload.busy
+        return home.gateway.rules.epoch == epoch and not detection.reload.busy
 
     def put() -> None:
         assert detection.engine is not None

@@ -85,7 +85,7 @@ class DefinitionFeed:
         await in_thread(self._follower.wait_for, 0, _TAKE_SECONDS)
         self._look_at_lease()
         # A store that is no longer the one on disk is noticed between two looks at the lease.
-        self._follower.call_when_stale(
+        self._follower.call_when_lease_changes(
             partial(self._loop.call_soon_threadsafe, self._look_at_lease)
         )
 
