@@ -221,7 +221,8 @@ class RequestBook:
     ) -> ProgressStatus | None:
         """Note what happened, and what comes next; None where there is no such row.
 
-        With `holder`, nothing but the event is noted once another holds the row.
+        With `holder`, nothing but the event is noted once another holds the row. What a service
+        says by itself plans nothing, and leaves the lease to the worker that is telling it.
         """
         now, rows = self._clock(), progress_table.c
         key = sa.and_(rows.request == request, rows.subscriber == subscriber)
@@ -236,7 +237,7 @@ class RequestBook:
             if event is ProgressEvent.REDRIVEN and after is before:
                 return after  # not failed: there is nothing to begin anew
             values: dict[str, Any] = {"status": after.value, "updated": now}
-            if holder is None or found.holder == holder:
+            if plan if holder is None else found.holder == holder:
                 values |= plan | {"holder": None, "leased_until": None}
             if after in _FINAL:
                 values["next_at"] = None

@@ -129,6 +129,21 @@ def test_whoever_lost_the_lease_schedules_nothing(book: RequestBook, clock: Cloc
     assert (row.action, row.next_at < far, row.holder) == (SEND, True, "next")
 
 
+def test_an_answer_during_the_call_leaves_the_lease_to_the_worker(book: RequestBook) -> None:
+    """A service may acknowledge before the worker has noted that it was told."""
+    (made,) = book.submit([request(subscribers=("crm",))], 1)
+    book.lease("w", 1, 60)
+    assert book.note(made.id, "crm", ProgressEvent.ACKNOWLEDGED) is ProgressStatus.ACKNOWLEDGED
+    assert book.lease("other", 1, 60) == []
+    later = START + timedelta(days=1)
+    book.note(made.id, "crm", ProgressEvent.SENT, holder="w", action=CHECK, next_at=later)
+    shown = book.show(made.id)
+    assert shown is not None
+    (row,) = shown[1]
+    assert (row.status, row.action, row.next_at) == (ProgressStatus.ACKNOWLEDGED, CHECK, later)
+    assert book.lease("other", 1, 60) == []
+
+
 def test_many_workers_get_each_row_once(book: RequestBook) -> None:
     book.submit([request(f"k{number}", subscribers=("crm",)) for number in range(60)], 1)
     found: list[str] = []
