@@ -17,7 +17,7 @@ from typing import Final
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
-from penstock.cep.algebra import Assignment, PacketEvents
+from penstock.cep.program import Assignment, PacketEvents
 from penstock.errors import UsageError, quote
 from penstock.lang import DURATION, TIMESTAMP, Expression
 from penstock.lang.spark import Inputs, column

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias, assert_never
 
-from penstock.cep.algebra import (
+from penstock.cep.program import (
     Aggregate,
     Assignment,
     Iterate,
@@ -25,12 +25,12 @@ from penstock.cep.algebra import (
     Meetings,
     Operator,
     PacketEvents,
+    Program,
     Refine,
     RequestEvents,
     Union,
     Visits,
 )
-from penstock.cep.program import Program
 from penstock.lang import STRING
 from penstock.lang.tree import find_path
 

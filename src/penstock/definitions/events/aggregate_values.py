@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.cep.algebra import AggregateValue, Function
+from penstock.cep.program import AggregateValue, Function
 from penstock.definitions.events.operator_table import OperatorTable
 from penstock.errors import quote
 from penstock.lang import (

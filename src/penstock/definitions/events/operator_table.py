@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from penstock.cep.algebra import Operator
+from penstock.cep.program import Operator
 from penstock.errors import InvalidError, Problem
 from penstock.lang import Expression, Scope, Type, compile_expression
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Final
 
-from penstock.cep.algebra import (
+from penstock.cep.program import (
     Aggregate,
     Assignment,
     Iterate,
@@ -27,7 +27,6 @@ from penstock.cep.algebra import (
     WindowSpec,
     is_relation,
 )
-from penstock.cep.days import DAY, UNIVERSAL
 from penstock.definitions.events.aggregate_values import ORDERED, PatternInput, compile_value
 from penstock.definitions.events.operator_table import InvalidOperatorError, OperatorTable
 from penstock.errors import quote
@@ -42,6 +41,7 @@ from penstock.lang import (
     Scope,
     Type,
 )
+from penstock.lang.zones import DAY, UNIVERSAL
 from penstock.model.kinds.events import EventWindow, Pattern
 
 IT: Final = "it"

@@ -13,9 +13,8 @@ from dataclasses import replace
 from typing import Final
 
 from penstock.cep import program as cep
-from penstock.cep.algebra import Assignment, PacketEvents, RequestEvents
-from penstock.cep.days import UNIVERSAL
-from penstock.cep.scenarios.transitions import PLACE
+from penstock.cep.program import Assignment, PacketEvents, RequestEvents
+from penstock.cep.scenario_transitions import PLACE
 from penstock.definitions.checks.expressions import scope_of
 from penstock.definitions.events.operator_table import InvalidOperatorError, OperatorTable
 from penstock.definitions.events.patterns import IT, PatternCompiler
@@ -32,6 +31,7 @@ from penstock.lang import (
     compile_expression,
     parse_record,
 )
+from penstock.lang.zones import UNIVERSAL
 from penstock.model import kinds
 from penstock.model.definition import Definition, Reference, marked
 from penstock.model.document import Key

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from penstock.cep.days import DAY
+from penstock.lang.zones import DAY
 from penstock.model import kinds
 from penstock.model.definition import Definition, Reference, marked
 from penstock.model.document import Key

@@ -25,9 +25,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from penstock.cep.engine import Engine, PreparedStep
+from penstock.cep.event_binding import WatchedTopics
 from penstock.cep.program import Program
 from penstock.cep.steps import StepResult, TransitionCause, record_time
-from penstock.cep.topic_index import WatchedTopics
 from penstock.clock import boot_clock
 from penstock.errors import UnavailableError
 from penstock.gateway.clock import Clock

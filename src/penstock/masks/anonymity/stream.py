@@ -33,11 +33,10 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.masks.anonymity.domains import Floats, Integers
-from penstock.masks.anonymity.parameters import StreamParameters
+from penstock.masks.anonymity.parameters import StreamParameters, pack, unpack
 from penstock.masks.anonymity.partitions import Rows, partition
 from penstock.masks.anonymity.publication import NONE, Boxes, Published, Release
 from penstock.masks.anonymity.rules import Booleans, Census
-from penstock.masks.anonymity.state import pack, unpack
 
 # Leaving tuples out to mend a group takes at most about this many steps.
 MENDING_STEPS: Final = 200

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from penstock.cep.context import EngineContext, Row
 from penstock.cep.program import CompiledEvolution, CompiledPlan, CompiledScenario, Program
-from penstock.cep.scenarios.instances import ScenarioInstances
+from penstock.cep.scenario_instances import ScenarioInstances
 
 EVENTS = ("A", "B", "C")
 NAMES = ("ann", "bob", "cid")

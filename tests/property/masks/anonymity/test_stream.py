@@ -14,15 +14,16 @@ from hypothesis import strategies as st
 
 from penstock.masks.anonymity.algorithms import open_stream
 from penstock.masks.anonymity.domains import CategoryDomain, Floats, Integers, NumberDomain
-from penstock.masks.anonymity.l_diversity import (
-    DistinctDiversity,
-    EntropyDiversity,
-    RecursiveDiversity,
-)
 from penstock.masks.anonymity.parameters import StreamParameters
 from penstock.masks.anonymity.publication import Release
-from penstock.masks.anonymity.rules import GroupRule
-from penstock.masks.anonymity.t_closeness import Closeness, Distance
+from penstock.masks.anonymity.rules import (
+    Closeness,
+    Distance,
+    DistinctDiversity,
+    EntropyDiversity,
+    GroupRule,
+    RecursiveDiversity,
+)
 from tests.support.scale import scaled
 
 PATHS = {

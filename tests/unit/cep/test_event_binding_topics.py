@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
+from penstock.cep.event_binding import TopicIndex, WatchedTopics
 from penstock.cep.program import Program
-from penstock.cep.topic_index import TopicIndex, WatchedTopics
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.events.program import compile_program
 from penstock.model.topics import matches

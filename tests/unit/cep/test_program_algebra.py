@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.cep.algebra import WindowSpec
+from penstock.cep.program import WindowSpec
 
 
 def test_a_window_keeps_the_text_that_state_was_saved_under() -> None:

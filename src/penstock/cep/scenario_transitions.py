@@ -29,7 +29,7 @@ from penstock.cep.event_binding import Packet, RequestType
 from penstock.cep.network import Network
 from penstock.cep.operators.nodes import NO_ROWS
 from penstock.cep.program import CompiledAction, CompiledEvolution, Program
-from penstock.cep.scenarios.instances import ScenarioInstance, ScenarioInstances
+from penstock.cep.scenario_instances import ScenarioInstance, ScenarioInstances
 from penstock.cep.steps import (
     DetectedEvent,
     Publication,
