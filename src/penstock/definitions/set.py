@@ -15,9 +15,9 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from penstock.definitions.checks import Locate, locate_by_key
-from penstock.definitions.checks.expressions import check_expressions, scope_of
 from penstock.definitions.checks.references import ReferenceIndex
 from penstock.definitions.checks.validation import validate_document
+from penstock.definitions.checks.vocabularies import check_expressions, scope_of
 from penstock.definitions.kind_checks import check_kinds, check_misshapen
 from penstock.errors import InvalidError, Problem
 from penstock.lang.types import Scope

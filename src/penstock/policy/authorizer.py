@@ -41,12 +41,10 @@ from penstock.policy.access.objects import Message
 from penstock.policy.access.plans import DEFAULT
 from penstock.policy.access.principals import ANONYMOUS, Action
 from penstock.policy.decision import Considered, Decision, Explanation, Part
-from penstock.policy.purposes.claims import RULE as UNCLAIMED
-from penstock.policy.purposes.claims import PurposeClaims
-from penstock.policy.purposes.declared_purposes import RULE as UNDECLARED
-from penstock.policy.purposes.declared_purposes import DeclaredPurposes
 from penstock.policy.purposes.engine import PurposeEngine
 from penstock.policy.purposes.explanations import explain_message, explain_topic, name_subscription
+from penstock.policy.purposes.rights import UNDECLARED, DeclaredPurposes, PurposeClaims
+from penstock.policy.purposes.rights import UNDECLARED as UNCLAIMED
 from penstock.policy.purposes.subscriptions import Subscription
 
 KeepsOut = Callable[[str | None], bool]

@@ -14,7 +14,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Protocol
 
-from penstock.components.unix_socket import find_listener
+from penstock.components.mosquitto import find_listener
 from penstock.config import Config
 from penstock.errors import UsageError
 

@@ -9,9 +9,8 @@ from penstock.model.topics import matches
 from penstock.policy.access.broker_topics import BrokerTopics
 from penstock.policy.access.engine import AccessEngine
 from penstock.policy.authorizer import AccessRequest, Authorizer
-from penstock.policy.purposes.claims import PurposeClaims
-from penstock.policy.purposes.declared_purposes import DeclaredPurposes
 from penstock.policy.purposes.engine import PurposeEngine
+from penstock.policy.purposes.rights import DeclaredPurposes, PurposeClaims
 from penstock.policy.purposes.subscriptions import Subscription
 
 

@@ -27,8 +27,13 @@ from penstock.cep.program import (
     WindowSpec,
     is_relation,
 )
-from penstock.definitions.events.aggregate_values import ORDERED, PatternInput, compile_value
-from penstock.definitions.events.operator_table import InvalidOperatorError, OperatorTable
+from penstock.definitions.events.operators import (
+    ORDERED,
+    InvalidOperatorError,
+    OperatorTable,
+    PatternInput,
+    compile_value,
+)
 from penstock.errors import quote
 from penstock.lang import (
     BOOL,

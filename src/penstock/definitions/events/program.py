@@ -15,8 +15,8 @@ from typing import Final
 from penstock.cep import program as cep
 from penstock.cep.program import Assignment, PacketEvents, RequestEvents
 from penstock.cep.scenario_transitions import PLACE
-from penstock.definitions.checks.expressions import scope_of
-from penstock.definitions.events.operator_table import InvalidOperatorError, OperatorTable
+from penstock.definitions.checks.vocabularies import scope_of
+from penstock.definitions.events.operators import InvalidOperatorError, OperatorTable
 from penstock.definitions.events.patterns import IT, PatternCompiler
 from penstock.definitions.events.subjects import FilterCompiler, find_subjects
 from penstock.definitions.events.zones import asks_zone, find_zones

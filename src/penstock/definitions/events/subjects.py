@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from penstock.definitions.checks.vocabularies import read_attributes
 from penstock.lang import BOOL, Expression, RecordType, Scope, compile_expression
 from penstock.model import kinds
 from penstock.model.definition import Definition
 from penstock.model.document import Key
-from penstock.policy.access.attribute_values import read_attributes
 from penstock.policy.access.emergencies import SCENARIO_CASE, ScenarioFilter, filter_scope
 from penstock.policy.access.principals import Directory, Membership
 

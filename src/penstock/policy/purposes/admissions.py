@@ -19,8 +19,7 @@ from penstock.policy.filters.store import FilterStore, FlatFilters
 from penstock.policy.filters.tree import FilterTree
 from penstock.policy.purposes.explanations import explain_filter
 from penstock.policy.purposes.filter_coverage import EffectCounts, FilterCoverage
-from penstock.policy.purposes.purpose_effects import PurposeEffects
-from penstock.policy.purposes.reservations import Reservations
+from penstock.policy.purposes.reservations import PurposeEffects, Reservations
 from penstock.policy.purposes.settings import Mode, PurposeSettings
 from penstock.policy.purposes.subscriptions import Subscription
 

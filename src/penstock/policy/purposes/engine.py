@@ -34,10 +34,9 @@ from penstock.policy.purposes.explanations import (
     explain_group,
 )
 from penstock.policy.purposes.filter_coverage import FilterCoverage
-from penstock.policy.purposes.presubscriptions import Presubscriptions
 from penstock.policy.purposes.reservations import CACHE_LIMIT, Reservations
 from penstock.policy.purposes.settings import PurposeSettings
-from penstock.policy.purposes.subscriptions import Subscription, Subscriptions
+from penstock.policy.purposes.subscriptions import Presubscriptions, Subscription, Subscriptions
 
 TREE_LIMIT = 1_000
 

@@ -26,8 +26,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from penstock.model.purposes import ALLOWS, PROHIBITS
-from penstock.policy.purposes.purpose_effects import PurposeEffects
-from penstock.policy.purposes.reservations import Reservations
+from penstock.policy.purposes.reservations import PurposeEffects, Reservations
 from penstock.policy.purposes.subscriptions import Subscription
 
 

@@ -6,7 +6,6 @@ import pytest
 
 from penstock.model.purposes import PurposeSet
 from penstock.model.topics import TopicError
-from penstock.policy.purposes.command_rights import OPEN_RIGHTS, CommandRights
 from penstock.policy.purposes.commands import (
     Clear,
     Command,
@@ -20,6 +19,7 @@ from penstock.policy.purposes.commands import (
     ShowCombined,
     ShowTree,
 )
+from penstock.policy.purposes.rights import OPEN_RIGHTS, CommandRights
 
 SOME = CommandRights(reserve=("a/#", "b/+"), presubscribe=("p/#",))
 ADMIN = CommandRights(administer=True)

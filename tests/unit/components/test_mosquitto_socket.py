@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import pytest
 
-from penstock.components.unix_socket import find_listener, make_private_folder
+from penstock.components.mosquitto import find_listener, make_private_folder
 from penstock.config.loader import check, read_text
 from penstock.errors import UnavailableError
 from penstock.gateway.broker import BrokerAddress

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli import main
-from penstock.cli.service.supervisor import COLOURS, show_seconds
+from penstock.cli.service.processes import COLOURS, show_seconds
 from penstock.supervisor import PartStatus, RunFolder, SupervisorStatus
 from penstock.supervisor.lifecycle import PartState
 

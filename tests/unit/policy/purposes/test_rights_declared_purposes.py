@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from penstock.model.document import Key
-from penstock.policy.purposes.declared_purposes import DeclaredPurposes
+from penstock.policy.purposes.rights import DeclaredPurposes
 
 
 def declare(*names: str) -> DeclaredPurposes:

@@ -1,8 +1,9 @@
-"""`penstock up`, `down` and `status`: the parts named in penstock.yaml under one supervisor."""
+"""`penstock up`, `down`, `status` and `gateway`: the parts of an installation as processes."""
 
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -16,10 +17,9 @@ from rich.console import Console
 from rich.text import Text
 
 from penstock.cli.output import json_option, print_json, show, table
-from penstock.cli.service.kept_sessions import count_kept_sessions, render_kept_sessions
-from penstock.cli.session import configuration
+from penstock.cli.session import configuration, open_database, refuse_missing_store
 from penstock.config import Config, load
-from penstock.errors import UnavailableError
+from penstock.errors import PenstockError, UnavailableError
 from penstock.supervisor import PartStatus, RunFolder, SupervisorStatus
 from penstock.supervisor.supervisor import prepare
 from penstock.telemetry import configure, install_hooks
@@ -233,3 +233,94 @@ def _render_down(console: Console, config: Config) -> None:
         made.add_row(name, _word("down"))
     console.print(made)
     console.print("→ `penstock up` runs them")
+
+
+def count_kept_sessions(config: Config) -> dict[str, Any]:
+    """Count the sessions of all gateways of the store; nothing where there is no store yet."""
+    try:
+        refuse_missing_store(config)
+    except UnavailableError:
+        return {}
+    from penstock.store.sessions import Sessions
+
+    limits = config.gateway.limits
+    allowed = {"per_user": limits.sessions_per_user, "per_address": limits.sessions_per_address}
+    try:
+        with open_database(config) as database:
+            found = Sessions(database).count()
+    except PenstockError as error:
+        return {"sessions": {"error": error.message, **allowed}}
+    counts = {"kept": found.kept, "owners": found.owners, "most": found.most}
+    return {"sessions": {**counts, **allowed}}
+
+
+def render_kept_sessions(console: Console, data: dict[str, Any]) -> None:
+    """Write one line, where there is something to say."""
+    found = data.get("sessions")
+    if found is None:
+        return
+    if "error" in found:
+        said = f"cannot be counted: {found['error']}"
+    else:
+        said = (
+            f"{found['kept']} kept, of {found['owners']} users or addresses; the most for one is "
+            f"{found['most']} (limits: {found['per_user']} a user, {found['per_address']} an "
+            "address)"
+        )
+    console.print(Text.assemble(("sessions: ", "bold"), said))
+
+
+DESCRIPTORS_PER_CLIENT = 2
+DESCRIPTORS_BESIDE = 256
+_RUN = "import sys; from penstock.cli import main; main(sys.argv[1:])"
+
+
+@click.command("gateway")
+@click.option("--worker", type=click.IntRange(0, 255), hidden=True)
+@json_option
+@click.pass_context
+def gateway(ctx: click.Context, *, worker: int | None, as_json: bool) -> None:
+    """Run the MQTT gateway in front of the broker, until Ctrl-C or SIGTERM.
+
+    `penstock up` runs it together with the broker. Where the broker runs elsewhere, name
+    its host and port in penstock.yaml. With --json the log is JSON, one entry per line.
+    """
+    from penstock.gateway.service.process import run_until_told
+    from penstock.gateway.service.workers import run_workers
+    from penstock.telemetry import configure, install_hooks
+
+    config = configuration()
+    configure(level=config.log.level, style="json" if as_json else config.log.format)
+    install_hooks()
+    config.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    raise_descriptor_limit(config)
+    count = config.gateway.workers
+    if count > 1 and worker is None:
+        named = ctx.find_root().obj
+        options = ["--config", named] if named else []
+        style = ["--json"] if as_json else []
+        run_workers(
+            [
+                [sys.executable, "-c", _RUN, *options, "gateway", "--worker", str(number), *style]
+                for number in range(count)
+            ]
+        )
+        return
+    try:
+        import uvloop
+    except ImportError:
+        import asyncio
+
+        asyncio.run(run_until_told(config, worker=worker or 0))
+    else:
+        uvloop.run(run_until_told(config, worker=worker or 0))
+
+
+def raise_descriptor_limit(config: Config) -> None:
+    """Let the process have as many open files as its clients need, if the system lets it."""
+    wanted = config.gateway.limits.connections * DESCRIPTORS_PER_CLIENT + DESCRIPTORS_BESIDE
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

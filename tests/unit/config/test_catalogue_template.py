@@ -1,9 +1,8 @@
 from pathlib import Path
 
 from penstock.config import defaults, load
-from penstock.config.catalogue import ANY_NAME, settings_of
+from penstock.config.catalogue import ANY_NAME, WIDTH, settings_of, write_template
 from penstock.config.loader import read_text
-from penstock.config.reference import WIDTH, write_template
 from penstock.config.root import Config
 
 

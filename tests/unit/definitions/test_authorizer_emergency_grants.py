@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.definitions import DefinitionSet, read_text
-from penstock.definitions.emergency_grants import list_grants
+from penstock.definitions.authorizer import list_grants
 from penstock_lab.demo.nursing_home.definitions import read_people, read_rules
 
 MORE = """

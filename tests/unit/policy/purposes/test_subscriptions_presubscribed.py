@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.model.topics import parse_subscribed
-from penstock.policy.purposes.presubscriptions import Presubscriptions
+from penstock.policy.purposes.subscriptions import Presubscriptions
 
 
 def find(stored: list[str], text: str) -> str | None:
