@@ -285,8 +285,7 @@ def gateway(ctx: click.Context, *, worker: int | None, as_json: bool) -> None:
     `penstock up` runs it together with the broker. Where the broker runs elsewhere, name
     its host and port in penstock.yaml. With --json the log is JSON, one entry per line.
     """
-    from penstock.gateway.service.process import run_until_told
-    from penstock.gateway.service.workers import run_workers
+    from penstock.gateway.service.process import run_until_told, run_workers
     from penstock.telemetry import configure, install_hooks
 
     config = configuration()

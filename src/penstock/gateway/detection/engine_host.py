@@ -30,13 +30,11 @@ from penstock.cep.program import Program
 from penstock.cep.steps import StepResult, TransitionCause, record_time
 from penstock.clock import boot_clock
 from penstock.errors import UnavailableError
-from penstock.gateway.clock import Clock
+from penstock.gateway.clock import Clock, EngineTimer
+from penstock.gateway.counters import IgnoredEvents
 from penstock.gateway.detection.engine_reload import EngineReload
-from penstock.gateway.detection.engine_timer import EngineTimer
-from penstock.gateway.detection.ignored_events import IgnoredEvents
-from penstock.gateway.detection.journal import Journal
+from penstock.gateway.detection.journal import Journal, Outbox
 from penstock.gateway.detection.leader_lease import LeaderLease
-from penstock.gateway.detection.outbox import Outbox
 from penstock.gateway.detection.persistence import DetectionState, JournalWriter
 from penstock.gateway.replication.deduplication import (
     AppliedSubmissions,

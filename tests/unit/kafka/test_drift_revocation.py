@@ -9,7 +9,7 @@ import pytest
 
 from penstock.errors import UnavailableError
 from penstock.kafka.acls import Acl
-from penstock.kafka.revocation import confirm_revoked
+from penstock.kafka.drift import confirm_revoked
 
 RULE = Acl("topic", "literal", "t", "read")
 OTHER = Acl("topic", "literal", "u", "read")
@@ -92,13 +92,13 @@ def test_a_broker_that_has_left_the_cluster_is_not_waited_for() -> None:
 def test_what_is_not_confirmed_in_time_is_told(
     monkeypatch: pytest.MonkeyPatch, broker: LateBroker, told: str
 ) -> None:
-    monkeypatch.setattr("penstock.kafka.revocation.GONE_SECONDS", 0.1)
+    monkeypatch.setattr("penstock.kafka.drift.GONE_SECONDS", 0.1)
     with pytest.raises(UnavailableError, match=told):
         confirm(a=LateBroker(0), b=broker)
 
 
 def test_many_users_are_looked_at_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.kafka.revocation.FEW", 0)
+    monkeypatch.setattr("penstock.kafka.drift.FEW", 0)
     late = LateBroker(2)
     confirm(a=late)
     assert late.asked == [None] * 3

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.cep.steps import Publication
-from penstock.gateway.detection.outbox import Outbox
+from penstock.gateway.detection.journal import Outbox
 
 
 def publication(number: int) -> Publication:

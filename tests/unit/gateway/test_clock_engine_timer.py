@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 
-from penstock.gateway.detection.engine_timer import NEVER, EngineTimer
+from penstock.gateway.clock import NEVER, EngineTimer
 
 
 def test_the_loop_wakes_for_the_earliest_moment_only() -> None:

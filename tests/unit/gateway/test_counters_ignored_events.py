@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.gateway.detection import ignored_events
-from penstock.gateway.detection.ignored_events import IgnoredEvents
+from penstock.gateway import counters
+from penstock.gateway.counters import IgnoredEvents
 
 
 def test_what_is_new_is_counted_and_told_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[str, int]] = []
     monkeypatch.setattr(
-        ignored_events._log, "warning", lambda _, *, kind, count: told.append((kind, count))
+        counters._log, "warning", lambda _, *, kind, count: told.append((kind, count))
     )
-    series = ignored_events._IGNORED["late"]
+    series = counters._IGNORED["late"]
     before = series._value.get()
     now = 1000.0
     it = IgnoredEvents(lambda: now)

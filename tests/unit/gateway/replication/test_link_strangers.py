@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from penstock.gateway.replication.strangers import MAX_STRANGERS
+from penstock.gateway.replication.link import MAX_STRANGERS
 from tests.support.gateway.replication import LONG, Detector, Record, make_follower, run, until
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from penstock.supervisor.child import LAUNCHER, Child
+from penstock.supervisor.part_runner import LAUNCHER, Child
 
 PYTHON = sys.executable
 STUBBORN = (
@@ -163,7 +163,7 @@ def test_it_does_not_start_for_a_supervisor_that_is_dead() -> None:
 def test_it_dies_when_the_supervisor_is_killed(tmp_path: Path) -> None:
     code = (
         "import asyncio, os, sys, pathlib\n"
-        "from penstock.supervisor.child import Child\n"
+        "from penstock.supervisor.part_runner import Child\n"
         "async def main():\n"
         "    child = Child([sys.executable, '-c', sys.argv[1], sys.argv[2]], os.environ)\n"
         "    print(child.pid, flush=True)\n"
