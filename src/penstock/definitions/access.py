@@ -19,7 +19,6 @@ from penstock.lang import BOOL, STRING, Expression, RecordType, Scope, compile_e
 from penstock.model import kinds
 from penstock.model.definition import Definition
 from penstock.model.document import Key
-from penstock.policy.access.broker_topics import BrokerTopics, MonitorGrant
 from penstock.policy.access.emergencies import (
     SCENARIO_CASE,
     SITUATION_CASE,
@@ -30,7 +29,7 @@ from penstock.policy.access.emergencies import (
 from penstock.policy.access.engine import AccessEngine
 from penstock.policy.access.plans import Enforcement
 from penstock.policy.access.principals import Membership, RoleGraph
-from penstock.policy.access.rules import Policy, Preference
+from penstock.policy.access.rules import BrokerTopics, MonitorGrant, Policy, Preference
 from penstock.policy.purposes.rights import Grant
 
 RULE_KINDS: Final = kinds.kinds_of(kinds.Concern.RULES)

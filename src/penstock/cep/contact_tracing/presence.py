@@ -48,8 +48,7 @@ from penstock.cep.contact_tracing.stays import (
     to_ticks,
 )
 from penstock.cep.state_codec import StateError
-from penstock.lang.scalars import EPOCH
-from penstock.lang.zones import UNIVERSAL, Days
+from penstock.lang.scalars import EPOCH, UNIVERSAL, Days
 
 _FIRST: Final = 1
 _LAST: Final = 2

@@ -24,8 +24,8 @@ from penstock.cep.operators.nodes import NO_ROWS, Detections, Feed, OperatorNode
 from penstock.cep.program import Aggregate, AggregateValue
 from penstock.cep.state_codec import pack_key, pack_row, unpack_key, unpack_row
 from penstock.lang import INT
+from penstock.lang.scalars import DAY, UNIVERSAL, Days
 from penstock.lang.tree import find_path
-from penstock.lang.zones import DAY, UNIVERSAL, Days
 
 _CHECK_EVERY: Final = 1024  # additions between two looks at how much a group keeps
 

@@ -46,7 +46,7 @@ from penstock.lang import (
     Scope,
     Type,
 )
-from penstock.lang.zones import DAY, UNIVERSAL
+from penstock.lang.scalars import DAY, UNIVERSAL
 from penstock.model.kinds.events import EventWindow, Pattern
 
 IT: Final = "it"

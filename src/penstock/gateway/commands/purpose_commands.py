@@ -30,8 +30,14 @@ from penstock.definitions.authorizer import settings_in_force
 from penstock.errors import PenstockError, UnavailableError, UsageError
 from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.authorization.rules import PRESUBSCRIPTION, RESERVATION, SETTINGS, Rules
-from penstock.gateway.commands.command_context import CommandSender, DefinitionChanges, Wanted
-from penstock.gateway.commands.state_commands import CommandBudget, StateCommands, TooManyError
+from penstock.gateway.commands.state_commands import (
+    CommandBudget,
+    CommandSender,
+    DefinitionChanges,
+    StateCommands,
+    TooManyError,
+    Wanted,
+)
 from penstock.gateway.counters import Counters
 from penstock.model.document import Document, Key
 from penstock.model.purposes import PurposeSet

@@ -45,7 +45,7 @@ from penstock.gateway.replication.deduplication import (
 from penstock.gateway.replication.follower import ReplicationFollower
 from penstock.gateway.replication.leader import ReplicationLeader
 from penstock.gateway.replication.link import ReplicationTerms
-from penstock.gateway.replication.messages import SituationRow
+from penstock.gateway.replication.protocol import SituationRow
 from penstock.gateway.replication.submissions import PublicationDecider
 from penstock.policy.access.emergencies import SituationBoard
 from penstock.store.detection.journal import DetectedTransition, DetectionStore

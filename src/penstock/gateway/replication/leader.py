@@ -33,7 +33,6 @@ from typing import Final, Protocol
 from penstock.clock import boot_clock
 from penstock.errors import PenstockError, UnavailableError
 from penstock.gateway.publish_result import PublishResult
-from penstock.gateway.replication.channel import ChannelError
 from penstock.gateway.replication.deduplication import SubmissionId
 from penstock.gateway.replication.link import (
     CHECKS_PER_LEASE,
@@ -42,8 +41,9 @@ from penstock.gateway.replication.link import (
     ReplicationTerms,
     Strangers,
 )
-from penstock.gateway.replication.messages import (
+from penstock.gateway.replication.protocol import (
     Ack,
+    ChannelError,
     Durable,
     Join,
     Leave,

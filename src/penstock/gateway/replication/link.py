@@ -19,8 +19,7 @@ from typing import Final, cast
 from penstock.clock import boot_clock
 from penstock.errors import PenstockError
 from penstock.gateway.limits import FairPlaces, network_of
-from penstock.gateway.replication.channel import Channel, ChannelError
-from penstock.gateway.replication.messages import Message, decode, encode
+from penstock.gateway.replication.protocol import Channel, ChannelError, Message, decode, encode
 from penstock.telemetry import get_logger
 
 GREETING_SECONDS: Final = 5.0

@@ -42,7 +42,7 @@ from penstock.gateway.detection.leader_lease import make_holder, make_place
 from penstock.gateway.limits import TICK_SECONDS, Limits
 from penstock.gateway.recording.log_writer import EventLogs
 from penstock.gateway.recording.recorder import Recorder
-from penstock.gateway.replication.channel import derive_secret
+from penstock.gateway.replication.protocol import derive_secret
 from penstock.gateway.service.emergencies import Sharing
 from penstock.gateway.service.gateway import Gateway
 from penstock.gateway.service.listeners import Listener, open_listener

@@ -11,7 +11,6 @@ Everything works on NumPy arrays of codes and keeps its state in plain sight, so
 state function can hold it. Nothing here reads, writes or draws without a seed.
 """
 
-from penstock.masks.anonymity.algorithms import open_stream
 from penstock.masks.anonymity.castle import CastleAnonymizer
 from penstock.masks.anonymity.domains import CategoryDomain, Domain, NumberDomain, Space
 from penstock.masks.anonymity.microaggregation import (
@@ -33,7 +32,7 @@ from penstock.masks.anonymity.rules import (
     GroupRule,
     RecursiveDiversity,
 )
-from penstock.masks.anonymity.stream import StreamAnonymizer
+from penstock.masks.anonymity.stream import StreamAnonymizer, open_stream
 
 __all__ = [
     "NONE",

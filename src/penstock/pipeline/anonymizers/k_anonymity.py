@@ -28,7 +28,6 @@ from penstock.definitions.anonymizers.k_anonymity import (
 )
 from penstock.errors import quote
 from penstock.masks import Hierarchy
-from penstock.masks.anonymity.algorithms import open_stream
 from penstock.masks.anonymity.domains import CategoryDomain, Domain, NumberDomain
 from penstock.masks.anonymity.parameters import StreamParameters
 from penstock.masks.anonymity.publication import Release
@@ -40,6 +39,7 @@ from penstock.masks.anonymity.rules import (
     GroupRule,
     RecursiveDiversity,
 )
+from penstock.masks.anonymity.stream import open_stream
 from penstock.masks.fields import Schema
 from penstock.masks.suppression import SYMBOL
 from penstock.pipeline.anonymizers.stateful import (

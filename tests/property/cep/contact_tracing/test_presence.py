@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from penstock.cep.contact_tracing.presence import Presence
 from penstock.cep.state_codec import StateError
-from penstock.lang.zones import DAY
+from penstock.lang.scalars import DAY
 from tests.support.scale import scaled
 
 EVERY = 1000

@@ -12,7 +12,6 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.masks.anonymity.algorithms import open_stream
 from penstock.masks.anonymity.domains import CategoryDomain, Floats, Integers, NumberDomain
 from penstock.masks.anonymity.parameters import StreamParameters
 from penstock.masks.anonymity.publication import Release
@@ -24,6 +23,7 @@ from penstock.masks.anonymity.rules import (
     GroupRule,
     RecursiveDiversity,
 )
+from penstock.masks.anonymity.stream import open_stream
 from tests.support.scale import scaled
 
 PATHS = {

@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.gateway.publish_result import PublishOutcome
-from penstock.gateway.replication.channel import ChannelError
 from penstock.gateway.replication.deduplication import Fingerprint
-from penstock.gateway.replication.messages import (
+from penstock.gateway.replication.protocol import (
     Ack,
+    ChannelError,
     Durable,
     Join,
     Leave,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.gateway.replication.channel import MARK, Channel, ChannelError, derive_secret
+from penstock.gateway.replication.protocol import MARK, Channel, ChannelError, derive_secret
 
 SECRET = derive_secret(b"k" * 32)
 LIMIT = 1 << 16
