@@ -273,8 +273,9 @@ class ShardStep:
             read, held, due = numbers
             loss = sum(outcome.loss for outcome in outcomes)
             groups = [it.groups for it in outcomes if it.groups is not None]
-            told = {"shard": key, "read": read, "held": held, "due": due, "loss": loss}
-            told["groups"] = write_table(pa.concat_tables(groups)) if groups else None
+            persons = write_table(pa.concat_tables(groups)) if groups else None
+            told: dict[str, Any] = {"shard": key, "read": read, "held": held, "due": due}
+            told |= {"loss": loss, "groups": persons}
             yield key, write_table(pa.Table.from_pylist([{REPORT: told}], schema=schema))
 
     def combine(self, tables: Sequence[pa.Table]) -> Iterator[pa.Table]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -48,11 +49,12 @@ STREAM = Document(
         "time": "at",
     },
 )
-K = {
+LEAST = 3
+K: dict[str, Any] = {
     "anonymizer": "k_anonymization",
     "keys": ["pid"],
     "quasi_identifiers": [{"key": "age", "min": 0, "max": 120}],
-    "k": 3,
+    "k": LEAST,
     "delta": 20,
 }
 
@@ -112,14 +114,15 @@ class Cluster:
             assert self._run(values) == (made, states, lists)
         self.states, self.lists = states, lists
         self.read += len(rows)
-        return made
+        found: list[dict[str, Any]] = made
+        return found
 
     def _pack(self, rows: Sequence[Record]) -> list[tuple[int, bytes]]:
         schema = input_schema(self.blueprint)
         lines = [self._line(place, row) for place, row in enumerate(rows, self.read)]
         self._random.shuffle(lines)
         half = len(lines) // 2
-        found = []
+        found: list[tuple[int, bytes]] = []
         for task in (lines[:half], lines[half:]):
             keys = [self.keys[line.pop("shard") % len(self.keys)] for line in task]
             batch = pa.RecordBatch.from_pylist(task, schema=schema)
@@ -151,9 +154,8 @@ class Cluster:
             own = [value for target, value in values if target == key]
             if not own:
                 continue
-            made = step.run(
-                key, own, states.get(key), load_opted_out=lambda key=key: self.lists[key]
-            )
+            kept = self.lists.get(key, b"")
+            made = step.run(key, own, states.get(key), load_opted_out=partial(bytes, kept))
             for target, value in made.values:
                 sent[target].append(read_table(value))
             states[key] = made.state
@@ -188,7 +190,7 @@ def test_groups_have_k_persons_in_any_number_of_shards(
     groups = defaultdict(set)
     for row in published(found):
         groups[row["age"]].add(people[row[OFFSET]])
-    assert all(len(group) >= K["k"] for group in groups.values())
+    assert all(len(group) >= LEAST for group in groups.values())
     left = [row[OFFSET] for row in published(found)] + list(refused(found))
     assert sorted(left) == list(range(len(people)))
     assert not any(state.held for state in cluster.states.values())
@@ -270,7 +272,10 @@ def test_figures_and_budgets_are_the_same_in_any_number_of_shards(
     blueprint = define({"size": 10}, privacy)
     seed = data.draw(st.integers(0, 99))
     with pytest.MonkeyPatch.context() as patch:
-        exact = lambda *given: NoisyFigures(*given[:3], NoNoise)  # noqa: E731
+
+        def exact(parameters: Any, size: int, schema: Any, _: Any = None) -> NoisyFigures:
+            return NoisyFigures(parameters, size, schema, NoNoise)
+
         patch.setattr(blueprints, "NoisyFigures", exact)
         step = "penstock.pipeline.anonymizers.differential_privacy.NoisyFigures"
         patch.setattr(step, exact)
