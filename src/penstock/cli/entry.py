@@ -70,6 +70,7 @@ VERBS: dict[str, Verb] = {
     "requests": Verb(
         "privacy.requests:command", "Take privacy requests in, tell services, and follow them up."
     ),
+    "tokens": Verb("privacy.tokens:command", "Manage the tokens that services show to the server."),
     "detokenize": Verb(
         "privacy.detokenize:command", "Turn tokens back into originals, for those with the right."
     ),
@@ -94,6 +95,9 @@ VERBS: dict[str, Verb] = {
     "up": Verb("service.supervisor:up", "Run the parts named in penstock.yaml."),
     "down": Verb("service.supervisor:down", "Stop them again, in order."),
     "gateway": Verb("service.gateway:command", "Run the MQTT gateway in the foreground."),
+    "server": Verb(
+        "service.server:command", "Run the server of privacy requests in the foreground."
+    ),
     "status": Verb("service.supervisor:status", "Show the parts that run."),
     "password": Verb(
         "service.password:command", "Add, change or remove a user in the file of passwords."
