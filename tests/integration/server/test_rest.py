@@ -11,9 +11,9 @@ from tests.support.server.installation import ServerInstallation
 
 
 def states(server: ServerInstallation, subject: str, **asks: Any) -> list[tuple[str, str, str]]:
-    user = asks.pop("user", "segments")
-    asked = {"subject": subject, **(asks or {"subscriber": "segments"})}
-    found = server.call("POST", "/v1/states", asked, user=user)
+    kind, name = asks.popitem() if asks else ("subscriber", "segments")
+    user = "segments" if kind == "subscriber" else name
+    found = server.call("POST", f"/v1/{kind}s/{name}/states", {"subject": subject}, user=user)
     assert found.status == 200, found
     return [(it["control"], it["category"], it["state"]) for it in found.content["states"]]
 
@@ -35,7 +35,7 @@ def test_a_choice_is_answered_after_its_commit_with_what_is_persisted(
     assert (found["age"]["state"], found["gender"]["state"]) == ("opt-in", "opt-out")
     assert found["age"]["version"] > made.content["states"][0]["version"]
     assert ("ads", "age", "opt-in") in states(server, "choice-1")
-    assert ("ads", "", "opt-out") in states(server, "choice-1", user="portal", publisher="portal")
+    assert ("ads", "", "opt-out") in states(server, "choice-1", publisher="portal")
 
 
 def test_a_single_request_is_accepted_followed_and_completed(server: ServerInstallation) -> None:

@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
 from penstock import __version__
-from penstock.errors import PenstockError, UsageError
+from penstock.errors import PenstockError
 from penstock.rights.broker import Submission
 from penstock.rights.inquiries import MOST_LISTED
 from penstock.server.authentication import CallerAuthenticator
@@ -148,6 +148,17 @@ def _add_publisher_routes(app: FastAPI, operations: PrivacyOperations) -> None:
         found, controls = await operations.publisher(user, publisher)
         return shapes.PublisherShape.of(found, controls)
 
+    @app.post("/v1/publishers/{publisher}/states")
+    async def show_offered_states(
+        publisher: Annotated[shapes.Name, Path()], given: shapes.StatesQuery, user: User
+    ) -> shapes.StatesShape:
+        """Say what is persisted of a person's choices, of the controls that a publisher offers.
+
+        A POST, so that whom it is about stands in no URL. It changes nothing.
+        """
+        found = await operations.states(user, given.subject, publisher=publisher)
+        return shapes.StatesShape(states=[shapes.StateShape.of(it) for it in found])
+
 
 def _add_service_routes(app: FastAPI, operations: PrivacyOperations) -> None:
     @app.post("/v1/requests/{request}/acknowledge")
@@ -166,19 +177,15 @@ def _add_service_routes(app: FastAPI, operations: PrivacyOperations) -> None:
         status = await operations.complete(user, request, given.subscriber)
         return shapes.AnsweredShape(request=request, subscriber=given.subscriber, status=status)
 
-    @app.post("/v1/states")
-    async def show_states(given: shapes.StatesQuery, user: User) -> shapes.StatesShape:
-        """Say what is persisted of a person's choices, for a service's or publisher's controls.
+    @app.post("/v1/subscribers/{subscriber}/states")
+    async def show_states(
+        subscriber: Annotated[shapes.Name, Path()], given: shapes.StatesQuery, user: User
+    ) -> shapes.StatesShape:
+        """Say what is persisted of a person's choices, of the control that a service acts on.
 
         A POST, so that whom it is about stands in no URL. It changes nothing.
         """
-        if (given.subscriber is None) == (given.publisher is None):
-            raise UsageError(
-                "it is not clear who asks for states", fix="name a subscriber or a publisher"
-            )
-        found = await operations.states(
-            user, given.subject, publisher=given.publisher, subscriber=given.subscriber
-        )
+        found = await operations.states(user, given.subject, subscriber=subscriber)
         return shapes.StatesShape(states=[shapes.StateShape.of(it) for it in found])
 
 

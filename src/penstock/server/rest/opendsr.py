@@ -19,7 +19,7 @@ from http import HTTPStatus
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import Depends, FastAPI, Path
-from pydantic import UUID4, Field
+from pydantic import Field
 
 from penstock.errors import UsageError, quote
 from penstock.model.kinds import Control
@@ -40,6 +40,14 @@ _STATUSES: Final = {
     RequestStatus.SOMEFAILED: "in_progress",
 }
 
+Identifier = Annotated[
+    str,
+    Field(
+        pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$",
+        description="A random UUID, in small letters.",
+        examples=["4f9f1d5e-7f35-4f3a-9d6b-2f6a0c1d2e3f"],
+    ),
+]
 RequestType = Literal["erasure", "access", "portability"]
 User = Annotated[str, Depends(caller_of)]
 
@@ -56,7 +64,7 @@ class SubjectRequest(shapes.Shape):
     """A data subject request, as OpenDSR writes it."""
 
     regulation: Literal["gdpr", "ccpa"] = "gdpr"
-    subject_request_id: UUID4
+    subject_request_id: Identifier
     subject_request_type: RequestType
     submitted_time: datetime
     subject_identities: Annotated[list[Identity], Field(min_length=1, max_length=1)]
@@ -69,7 +77,7 @@ class SubjectReceipt(shapes.Shape):
     """What became of a request."""
 
     controller_id: str
-    subject_request_id: UUID4
+    subject_request_id: Identifier
     request_status: Literal["pending", "in_progress", "completed"]
     received_time: datetime
     expected_completion_time: datetime
@@ -123,7 +131,7 @@ def add_routes(app: FastAPI, operations: PrivacyOperations) -> None:
         """Hand an erasure, an access or a portability request in."""
         publisher, controls = await operations.publisher(user, given.property_id)
         control = _find_control(publisher.name, controls, given.subject_request_type)
-        key, (identity,) = str(given.subject_request_id), given.subject_identities
+        key, (identity,) = given.subject_request_id, given.subject_identities
         wanted = Submission(
             publisher.name, key, control.name, control.operation, identity.identity_value
         )
@@ -132,7 +140,9 @@ def add_routes(app: FastAPI, operations: PrivacyOperations) -> None:
 
     @app.get("/opendsr/requests/{publisher}/{subject_request_id}")
     async def show(
-        publisher: Annotated[shapes.Name, Path()], subject_request_id: UUID4, user: User
+        publisher: Annotated[shapes.Name, Path()],
+        subject_request_id: Annotated[Identifier, Path()],
+        user: User,
     ) -> SubjectReceipt:
         """Say how far a request is."""
         return await _receipt(operations, user, publisher, subject_request_id)
@@ -170,9 +180,9 @@ def _find_control(publisher: str, controls: list[Control], wanted: RequestType) 
 
 
 async def _receipt(
-    operations: PrivacyOperations, user: str, publisher: str, identity: UUID4
+    operations: PrivacyOperations, user: str, publisher: str, identity: str
 ) -> SubjectReceipt:
-    report, expected = await operations.find(user, publisher, str(identity))
+    report, expected = await operations.find(user, publisher, identity)
     status = _STATUSES[report.status]
     return SubjectReceipt.model_validate(
         {

@@ -84,11 +84,9 @@ class ServiceShape(Shape):
 
 
 class StatesQuery(Shape):
-    """Whose states a service or a publisher asks for; name exactly one of the two."""
+    """Whose states a service or a publisher asks for."""
 
     subject: Person
-    subscriber: Name | None = None
-    publisher: Name | None = None
 
 
 class StateShape(Shape):
