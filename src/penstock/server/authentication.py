@@ -34,7 +34,7 @@ from penstock.gateway.connection.authentication import (
     check_name,
     common_name,
 )
-from penstock.gateway.fair_places import network_of
+from penstock.gateway.limits import network_of
 from penstock.server.problems import TooManyError, UnauthenticatedError
 from penstock.server.rate_limits import RateLimit
 from penstock.telemetry import counter

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from penstock.clock import boot_clock
 from penstock.config.sections.gateway import GatewaySettings, RecordingSettings
+from penstock.gateway.background import SessionWriter
 from penstock.gateway.connection.admission import Admission
 from penstock.gateway.connection.arrivals import Arrivals
 from penstock.gateway.connection.client_registry import ClientRegistry
@@ -20,7 +21,6 @@ from penstock.gateway.limits import Limits
 from penstock.gateway.publishing.wills import Wills
 from penstock.gateway.recording.recorder import Recorder
 from penstock.gateway.session import Session
-from penstock.gateway.session_writer import SessionWriter
 from penstock.gateway.translation import PUBLISHER, Offer
 from penstock.model.purposes import PurposeSet
 from penstock.mqtt import (

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from penstock.gateway.fair_places import FairPlaces, network_of
+from penstock.gateway.limits import FairPlaces, network_of
 
 PATIENCE: Final = 2.0
 """How long a peer may use its place, in seconds, before one of its own network may take it."""

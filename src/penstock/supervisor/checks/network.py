@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from penstock.components.unix_socket import find_listener, make_private_folder
+from penstock.components.mosquitto import find_listener, make_private_folder
 from penstock.config import Config
 from penstock.config.sections.server import is_loopback
 from penstock.errors import UnavailableError
