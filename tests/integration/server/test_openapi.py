@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
 from hypothesis.errors import Unsatisfiable
 from schemathesis import Case, GenerationMode
+from schemathesis.core.result import Ok
 from schemathesis.schemas import BaseSchema
 from schemathesis.specs.openapi.checks import ignored_auth, unsupported_method
 
@@ -38,11 +40,12 @@ def test_the_server_does_what_its_description_says(
 ) -> None:
     count = 0
     for found in description.get_all_operations():
+        assert isinstance(found, Ok)
         operation = found.ok()
 
         @given(case=operation.as_strategy(generation_mode=mode))
         @settings(max_examples=scaled(8), deadline=None, suppress_health_check=[*HealthCheck])
-        def check(case: Case) -> None:
+        def check(case: Case[Any]) -> None:
             case.call_and_validate(excluded_checks=EXCLUDED)
 
         with suppress(Unsatisfiable):  # nothing can be wrong where nothing is asked for

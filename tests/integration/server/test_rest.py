@@ -29,6 +29,7 @@ def test_a_choice_is_answered_after_its_commit_with_what_is_persisted(
     }  # fmt: skip
     with server.open_database() as database:
         out = server.open_broker(database).book._consent.opt_outs()
+        assert out.marks is not None
         assert out.marks.of("choice-1") in out.refusing(["marketing"])
     again = server.choose("opt-in", subject="choice-1", categories=["age"])
     found = {it["category"]: it for it in again.content["states"]}

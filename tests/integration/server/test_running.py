@@ -134,7 +134,7 @@ def test_certificates_name_users_and_tls_is_needed_on_a_network(
         assert server.call("GET", path, user=None, tls=shown, port=port).status == status
     stranger = ssl.create_default_context(cafile=str(authority.path))
     stranger.load_cert_chain(*Authority(tmp_path / "other").issue("portal"))
-    with pytest.raises(OSError, match="alert|reset|closed|EOF"):
+    with pytest.raises(OSError, match=r"alert|reset|closed|EOF"):
         server.call("GET", path, user=None, tls=stranger, port=port)
 
 
