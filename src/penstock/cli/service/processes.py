@@ -1,4 +1,4 @@
-"""`penstock up`, `down`, `status`, `gateway`, `server`: the parts of an installation as processes."""
+"""`penstock up`, `down`, `status`, `gateway`, `server`: parts of an installation as processes."""
 
 from __future__ import annotations
 
