@@ -35,6 +35,7 @@ DENIALS = (
     "policy",
     "no_leader",
     "event",
+    "own",
 )
 
 _MESSAGES = metrics.counter(
