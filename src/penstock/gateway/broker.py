@@ -20,8 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
-from penstock.components.mosquitto import GATEWAY_USER, generate_password
-from penstock.components.unix_socket import check_listener, find_listener, reach
+from penstock.components.mosquitto import (
+    GATEWAY_USER,
+    check_listener,
+    find_listener,
+    generate_password,
+    reach,
+)
 from penstock.config.secrets import KeyFile, Secret
 from penstock.config.sections.brokers import BrokerSettings
 from penstock.mqtt import are_acceptable

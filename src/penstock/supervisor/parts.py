@@ -13,8 +13,7 @@ import difflib
 import sys
 from collections.abc import Callable, Mapping
 
-from penstock.components.mosquitto import broker_command, generate_password
-from penstock.components.unix_socket import make_private_folder
+from penstock.components.mosquitto import broker_command, generate_password, make_private_folder
 from penstock.config import Config
 from penstock.errors import InvalidError, Problem, UsageError
 from penstock.supervisor.part import HttpProbe, Part, Probe, SocketProbe, TcpProbe

@@ -210,7 +210,7 @@ def test_a_lost_lane_is_reopened_and_its_losses_are_counted(
         for number in range(count):
             writer.publish("t", b"%d" % number)
             if number == 100:
-                running.do(lane._drop_transport)
+                running.do(lane.drop)
         writer.settle()
         reader.settle()
         got = [int(payload) for _, payload in reader.texts(quiet=0.2)]

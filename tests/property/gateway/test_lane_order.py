@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.gateway.connection.disconnect import Cause
-from penstock.gateway.publishing import lanes as publish_lanes
+from penstock.gateway.publishing import own_connection
 from penstock.gateway.publishing.lanes import Lane, Lanes
 from penstock.mqtt import (
     PINGRESP,
@@ -162,7 +162,7 @@ class Trial:
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a lane that breaks be reopened at once."""
-    monkeypatch.setattr(publish_lanes, "_FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(own_connection, "FIRST_PAUSE", 0.0)
 
 
 @given(steps, st.sampled_from([V3, V5]))

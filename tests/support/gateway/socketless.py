@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from penstock.clock import boot_clock
 from penstock.config.sections.gateway import GatewaySettings, RecordingSettings
+from penstock.gateway.background import SessionWriter
 from penstock.gateway.broker import BrokerAddress
 from penstock.gateway.connection.admission import Admission
 from penstock.gateway.connection.arrivals import Arrivals
@@ -24,7 +25,6 @@ from penstock.gateway.publishing.lanes import Lane, Lanes
 from penstock.gateway.publishing.wills import Wills
 from penstock.gateway.recording.recorder import Recorder
 from penstock.gateway.session import Session
-from penstock.gateway.session_writer import SessionWriter
 from penstock.gateway.translation import PUBLISHER, Offer
 from penstock.model.purposes import PurposeSet
 from penstock.mqtt import (

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from penstock.config import Config, KeyFile, SecretFile, SecretVariable, defaults, find, load
-from penstock.config.catalogue import settings_of
+from penstock.config.catalogue import settings_of, show
 from penstock.config.loader import LIMITS, check, read_file, read_text
-from penstock.config.reference import show
 from penstock.errors import InvalidError, Problem, UnavailableError, UsageError
 
 

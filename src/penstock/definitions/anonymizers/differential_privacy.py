@@ -28,7 +28,7 @@ from penstock.masks.fields import NUMBERS, Field, FieldType, Schema
 from penstock.masks.mask import FieldName, Text
 from penstock.model.definition import Part
 from penstock.model.kinds import Stream, View
-from penstock.model.kinds.durations import Milliseconds
+from penstock.model.kinds.fields import Milliseconds
 from penstock.model.kinds.streams import FieldName as OutputName
 
 START: Final = "window_start"

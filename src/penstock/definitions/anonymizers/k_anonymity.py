@@ -22,10 +22,10 @@ from penstock.definitions.anonymizers.stateful import (
 )
 from penstock.errors import Problem, quote
 from penstock.masks.fields import INTEGERS, NUMBERS, Field, FieldType, Schema, read_text
-from penstock.masks.hierarchy import Hierarchy
 from penstock.masks.mask import FieldName, Text
+from penstock.masks.supplies import Hierarchy
 from penstock.model.definition import Part
-from penstock.model.kinds.durations import Milliseconds
+from penstock.model.kinds.fields import Milliseconds
 
 MAX_DELTA: Final = 10_000_000
 MAX_MU: Final = 1_000_000

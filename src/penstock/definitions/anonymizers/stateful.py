@@ -18,8 +18,8 @@ from pydantic import Field as Parameter
 
 from penstock.errors import Problem, quote
 from penstock.masks.fields import NUMBERS, Field, FieldType, Schema
-from penstock.masks.hierarchy import Hierarchy
 from penstock.masks.mask import FieldName
+from penstock.masks.supplies import Hierarchy
 from penstock.model.definition import Part
 from penstock.model.kinds import Stream, View
 

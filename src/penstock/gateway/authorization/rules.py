@@ -32,10 +32,9 @@ from penstock.model.purposes import PurposeSet
 from penstock.model.topics import parse_subscribed
 from penstock.mqtt import encode_user_properties
 from penstock.policy.authorizer import Authorizer
-from penstock.policy.purposes.command_rights import CommandRights
-from penstock.policy.purposes.declared_purposes import DeclaredPurposes
 from penstock.policy.purposes.engine import PurposeEngine, SubscriptionChanges
 from penstock.policy.purposes.notation import Notation
+from penstock.policy.purposes.rights import CommandRights, DeclaredPurposes
 from penstock.policy.purposes.settings import PurposeSettings
 from penstock.policy.purposes.subscriptions import Subscription
 from penstock.store.definitions.snapshots import Snapshot

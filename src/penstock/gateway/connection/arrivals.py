@@ -20,8 +20,7 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.gateway.counters import Counters
-from penstock.gateway.fair_places import FairPlaces, network_of
-from penstock.gateway.limits import Limits
+from penstock.gateway.limits import FairPlaces, Limits, network_of
 
 PATIENCE: Final = 2.0
 """How long a peer may use its place, in seconds, before one of its own network may take it."""

@@ -34,7 +34,7 @@ from penstock.mqtt import (
     Unsuback,
     Unsubscribe,
 )
-from penstock.mqtt.control import PINGREQ
+from penstock.mqtt.connect import PINGREQ
 
 QUEUES: Final = 4
 """How many of a client's queues may wait before nothing more is read from the broker."""

@@ -21,11 +21,10 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import replace
 
-from penstock.gateway.background import Background
+from penstock.gateway.background import Background, SessionWriter
 from penstock.gateway.connection.client_connection import ClientConnection
 from penstock.gateway.connection.context import ConnectionContext
 from penstock.gateway.session import NO_LOCAL, Session
-from penstock.gateway.session_writer import SessionWriter
 from penstock.model.topics import overlaps, parse_subscribed
 from penstock.mqtt import Properties, RequestedSubscription, Subscribe, Unsubscribe
 from penstock.mqtt.codes import FAILURE

@@ -27,7 +27,7 @@ from typing import Final
 
 from penstock.cep.steps import Publication
 from penstock.gateway.authorization.publication_check import PublicationCheck
-from penstock.gateway.detection.outbox import Outbox
+from penstock.gateway.detection.journal import Outbox
 from penstock.gateway.limits import Limits
 from penstock.gateway.publishing.dispatch import OUTCOMES, Dispatch, encode_payload
 from penstock.gateway.publishing.publisher import Publisher

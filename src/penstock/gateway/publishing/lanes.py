@@ -20,7 +20,6 @@ Rules that hold here:
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -28,23 +27,10 @@ from itertools import chain
 from typing import Final, Protocol, cast
 from zlib import crc32
 
-from penstock.errors import PenstockError
 from penstock.gateway.broker import BrokerAddress
-from penstock.mqtt import (
-    V5,
-    Connack,
-    Connect,
-    Disconnect,
-    MqttError,
-    Packet,
-    PeerLimits,
-    Pingresp,
-    Properties,
-    Reader,
-    Sender,
-)
-from penstock.mqtt.codes import FAILURE, PACKET_SIZE_LIMIT
-from penstock.mqtt.control import PINGREQ
+from penstock.gateway.publishing.own_connection import PING, OwnConnection
+from penstock.mqtt import MqttError, Packet, PeerLimits, Pingresp
+from penstock.mqtt.codes import PACKET_SIZE_LIMIT
 from penstock.telemetry import get_logger, metrics
 
 WAITS: Final = "lane"
@@ -52,9 +38,6 @@ WAITS: Final = "lane"
 HIGH_WATER: Final = 262_144
 """So much may be written and not taken by the broker before a lane's publishers wait."""
 _PING_SECONDS: Final = 0.02
-_FIRST_PAUSE: Final = 0.1
-_LONGEST_PAUSE: Final = 5.0
-_PINGREQ: Final = PINGREQ.encode(V5)
 _log = get_logger("gateway")
 
 _OPEN = metrics.gauge("penstock_gateway_lanes", "Publish lanes that are open now.").plain
@@ -88,24 +71,18 @@ class LaneClient(Protocol):
         """End the connection: its messages cannot be passed on."""
 
 
-class Lane(asyncio.Protocol):
+class Lane(OwnConnection):
     """One connection to the broker that many clients publish over."""
 
+    purpose = "lane"
+
     def __init__(self, broker: BrokerAddress) -> None:
-        self.open = False
+        super().__init__(broker)
         self.confirmed = 0
         """The last write that the broker has dealt with, or that is lost."""
-        self.granted = Properties()
-        """What the broker said in its CONNACK."""
         self.largest = PACKET_SIZE_LIMIT
         self.retains = True
         """Whether the broker takes retained messages."""
-        self._broker = broker
-        self._loop = asyncio.get_running_loop()
-        self._transport: asyncio.Transport | None = None
-        self._reader = Reader(Sender.SERVER, version=V5)
-        self._opened: asyncio.Future[None] | None = None
-        self._closed: asyncio.Future[None] | None = None
         self._write = 1
         """The number of the next write."""
         self._waiting: dict[LaneClient, list[bytes]] = {}
@@ -120,9 +97,6 @@ class Lane(asyncio.Protocol):
         self._waiters: list[tuple[int, Callable[[], None]]] = []
         self._leaving: dict[str, int] = {}
         self._grace: asyncio.TimerHandle | None = None
-        self._silent = 0
-        self.tried = asyncio.Event()
-        """Whether it was tried once to open it."""
 
     # --- what clients hand over ---
 
@@ -140,11 +114,11 @@ class Lane(asyncio.Protocol):
                 _HELD.inc()
                 self._held.add(client)
                 client.hold_reading(WAITS)
-            if not self.open and self._grace is None:
-                self._grace = self._loop.call_later(self._broker.timeout, self._give_up)
+            if not self.open:
+                self._await_reopening()
         elif not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self._flush)
+            self.loop.call_soon(self._flush)
 
     def recall(self, client: LaneClient) -> None:
         """Take back what was not written yet of a client that may not publish any more."""
@@ -164,12 +138,12 @@ class Lane(asyncio.Protocol):
         self._waiters.append((mark, done))
         if not self._scheduled and not self._blocked:
             self._scheduled = True
-            self._loop.call_soon(self._flush)
+            self.loop.call_soon(self._flush)
 
     async def settle(self, mark: int) -> None:
         """Wait until the broker has dealt with a write, or it is lost."""
         if mark > self.confirmed:
-            done: asyncio.Future[None] = self._loop.create_future()
+            done: asyncio.Future[None] = self.loop.create_future()
             self.when_settled(mark, partial(_wake, done))
             await done
 
@@ -190,56 +164,20 @@ class Lane(asyncio.Protocol):
 
     # --- the connection ---
 
-    async def run(self) -> None:
-        """Keep the lane open for as long as the gateway runs."""
-        pause = _FIRST_PAUSE
-        while True:
-            try:
-                await self._connect()
-                pause = _FIRST_PAUSE
-                self.tried.set()
-                await cast("asyncio.Future[None]", self._closed)
-            except (OSError, TimeoutError, PenstockError) as error:
-                _log.warning("a publish lane cannot be opened now", error=error)
-                self._drop_transport()
-                pause = min(2 * pause, _LONGEST_PAUSE)
-            self.tried.set()
-            await asyncio.sleep(pause)
-
-    async def _connect(self) -> None:
-        broker = self._broker
-        self._reader = Reader(Sender.SERVER, version=V5)
-        self._opened = self._loop.create_future()
-        self._closed = self._loop.create_future()
-        async with asyncio.timeout(broker.timeout):
-            await broker.connect(lambda: self)
-            request = Connect(
-                client_id=f"penstock-lane-{secrets.token_hex(8)}",
-                clean_start=True,
-                keep_alive=broker.keep_alive,
-                username=broker.username,
-                password=broker.password(),
-            )
-            cast("asyncio.Transport", self._transport).write(request.encode(V5))
-            await self._opened
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
-        self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(high=HIGH_WATER)
+        super().connection_made(transport)
+        cast("asyncio.Transport", transport).set_write_buffer_limits(high=HIGH_WATER)
 
-    def data_received(self, data: bytes) -> None:
-        """Deal with what the broker says."""
-        self._silent = 0
-        reader = self._reader
-        try:
-            reader.feed(data)
-            while batch := reader.packets():
-                for packet in batch:
-                    self._take(packet)
-        except MqttError as error:
-            _log.exception("the broker broke a rule of MQTT on a publish lane", error=error)
-            self._drop_transport()
+    def begin(self) -> None:
+        """Take note of the broker's limits, and go on with what waits."""
+        self.largest = PeerLimits.said_in(self.granted).maximum_packet_size
+        self.retains = self.granted.retain_available != 0
+        if self._grace is not None:
+            self._grace.cancel()
+            self._grace = None
+        _OPEN.inc()
+        self.resume_writing()
 
     def pause_writing(self) -> None:
         """Let those wait who publish now."""
@@ -256,17 +194,8 @@ class Lane(asyncio.Protocol):
             for client in held:
                 client.release_reading(WAITS)
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def lose(self) -> None:
         """Count what was under way; what was not written yet waits for the lane to be reopened."""
-        self._transport = None
-        ended = exc or ConnectionResetError("the broker closed")
-        if self._opened is not None and not self._opened.done():
-            self._opened.set_exception(ended)
-        if self._closed is not None and not self._closed.done():
-            self._closed.set_result(None)
-        if not self.open:
-            return
-        self.open = False
         self._blocked = True
         _OPEN.dec()
         _BROKEN.inc()
@@ -277,51 +206,49 @@ class Lane(asyncio.Protocol):
             _LOST.inc(lost)
         _log.warning("a publish lane was lost", count=lost)
         self._confirm(self._write - 1)
-        self._grace = self._loop.call_later(self._broker.timeout, self._give_up)
+        self._await_reopening()
 
-    def tick(self, seconds: int) -> None:
-        """Keep the lane alive, and notice a broker that is silent for too long."""
-        if not self.open:
-            return
+    def take(self, packet: Packet) -> None:
+        """Deal with a packet of the broker: it confirms, and says nothing else here."""
+        if not isinstance(packet, Pingresp) or not self._asked:
+            raise MqttError(f"{packet.packet_type.name} is not expected on a publish lane")
+        self._confirm(self._asked.popleft()[0])
+
+    def ping(self) -> bool:
+        """Send a PINGREQ unless one is under way; say whether one is."""
         if self._asked:
-            self._silent += seconds
-            if self._silent > self._broker.keep_alive:
-                self._drop_transport()
-        else:
-            self._asked_at = 0.0
-            if not self._blocked:
-                self._flush(ask=True)
+            return True
+        self._flush(ask=True)
+        return False
 
     async def finish(self) -> None:
         """Wait until all that was handed over is dealt with, and leave in order."""
         await self.settle(self._write if self._waiting else self._write - 1)
-        if self._transport is not None and self.open:
-            self.open = False
+        if self.open:
             _OPEN.dec()
-            self._transport.write(Disconnect().encode(V5))
-            self._transport.close()
+            self.close()
 
     # --- inside ---
 
     def _flush(self, *, ask: bool = False) -> None:
         """Write what waits, all of it at once."""
         self._scheduled = False
-        if self._blocked or self._transport is None:
+        if self._blocked or self.transport is None:
             return
         out: list[bytes] = []
         if self._waiting:
             waiting, self._waiting = self._waiting, {}
             out = list(chain.from_iterable(waiting.values()))
             self._unasked += len(out)
-        now = self._loop.time()
+        now = self.loop.time()
         if ask or self._is_asked_for() or (out and now - self._asked_at >= _PING_SECONDS):
             self._asked.append((self._write, self._unasked))
             self._unasked = 0
             self._asked_at = now
-            out.append(_PINGREQ)
+            out.append(PING)
         if out:
             self._write += 1
-            self._transport.write(b"".join(out))
+            self.transport.write(b"".join(out))
 
     def _is_asked_for(self) -> bool:
         """Say whether somebody waits for a write that no PINGREQ has followed yet."""
@@ -330,36 +257,9 @@ class Lane(asyncio.Protocol):
         asked = self._asked[-1][0] if self._asked else self.confirmed
         return any(mark > asked for mark, _ in self._waiters)
 
-    def _take(self, packet: Packet) -> None:
-        match packet:
-            case Pingresp() if self._asked:
-                self._confirm(self._asked.popleft()[0])
-            case Connack():
-                self._accept(packet)
-            case Disconnect():
-                _log.warning("the broker ends a publish lane", code=f"0x{packet.reason:02x}")
-                self._drop_transport()
-            case _:
-                raise MqttError(f"{packet.packet_type.name} is not expected on a publish lane")
-
-    def _accept(self, answer: Connack) -> None:
-        opened = self._opened
-        if opened is None or opened.done():
-            raise MqttError("a second CONNACK on a publish lane")
-        if answer.reason >= FAILURE:
-            opened.set_exception(ConnectionRefusedError(f"code 0x{answer.reason:02x}"))
-            return
-        self.granted = answer.properties
-        self.largest = PeerLimits.said_in(self.granted).maximum_packet_size
-        self.retains = self.granted.retain_available != 0
-        self.open = True
-        self._silent = 0
-        if self._grace is not None:
-            self._grace.cancel()
-            self._grace = None
-        _OPEN.inc()
-        opened.set_result(None)
-        self.resume_writing()
+    def _await_reopening(self) -> None:
+        if self._grace is None:
+            self._grace = self.loop.call_later(self.broker.timeout, self._give_up)
 
     def _confirm(self, write: int) -> None:
         self.confirmed = write
@@ -382,10 +282,6 @@ class Lane(asyncio.Protocol):
         held, self._held = self._held, set()
         for client in held:
             client.lose_broker()
-
-    def _drop_transport(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
 
 
 class Lanes:

@@ -19,7 +19,7 @@ import contextlib
 from penstock.config.sections.gateway import EmergencySettings
 from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.authorization.rules import Rules
-from penstock.gateway.background import Background
+from penstock.gateway.background import Background, SessionWriter
 from penstock.gateway.broker import BrokerAddress
 from penstock.gateway.commands.purpose_commands import PurposeCommands
 from penstock.gateway.connection.admission import Admission
@@ -42,7 +42,6 @@ from penstock.gateway.publishing.wills import Wills
 from penstock.gateway.recording.recorder import Recorder
 from penstock.gateway.service.definition_feed import DefinitionFeed
 from penstock.gateway.service.emergencies import Emergencies, Sharing
-from penstock.gateway.session_writer import SessionWriter
 from penstock.policy.purposes.notation import Notation
 from penstock.store.definitions.checked import CheckedDefinitions
 from penstock.store.detection.journal import DetectionStore

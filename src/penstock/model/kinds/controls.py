@@ -17,8 +17,7 @@ from pydantic_core import PydanticCustomError
 
 from penstock.errors import quote
 from penstock.model.definition import Concern, Definition, PlainName, Reference, register
-from penstock.model.kinds.durations import Milliseconds
-from penstock.model.kinds.fields import PurposePath, Subject
+from penstock.model.kinds.fields import Milliseconds, PurposePath, Subject
 
 LIST_LIMIT: Final = 1_000
 DAY: Final = 86_400_000

@@ -9,8 +9,7 @@ from pydantic import Field, JsonValue, model_validator
 
 from penstock.errors import quote
 from penstock.model.definition import Concern, Definition, Part, PlainName, Reference, register
-from penstock.model.kinds.durations import Milliseconds
-from penstock.model.kinds.fields import PurposePath
+from penstock.model.kinds.fields import Milliseconds, PurposePath
 from penstock.model.kinds.streams import TopicName
 from penstock.model.purposes import SET_LIMIT
 

@@ -28,17 +28,18 @@ from penstock.definitions.anonymizers.k_anonymity import (
 )
 from penstock.errors import quote
 from penstock.masks import Hierarchy
-from penstock.masks.anonymity.algorithms import open_stream
 from penstock.masks.anonymity.domains import CategoryDomain, Domain, NumberDomain
-from penstock.masks.anonymity.l_diversity import (
-    DistinctDiversity,
-    EntropyDiversity,
-    RecursiveDiversity,
-)
 from penstock.masks.anonymity.parameters import StreamParameters
 from penstock.masks.anonymity.publication import Release
-from penstock.masks.anonymity.rules import GroupRule
-from penstock.masks.anonymity.t_closeness import Closeness, Distance
+from penstock.masks.anonymity.rules import (
+    Closeness,
+    Distance,
+    DistinctDiversity,
+    EntropyDiversity,
+    GroupRule,
+    RecursiveDiversity,
+)
+from penstock.masks.anonymity.stream import open_stream
 from penstock.masks.fields import Schema
 from penstock.masks.suppression import SYMBOL
 from penstock.pipeline.anonymizers.stateful import (

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from penstock.components.unix_socket import find_listener, make_private_folder
+from penstock.components.mosquitto import find_listener, make_private_folder
 from penstock.config import Config
 from penstock.errors import UnavailableError
 from penstock.supervisor.checks.finding import Finding, Verdict
