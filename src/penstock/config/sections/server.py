@@ -25,7 +25,7 @@ from penstock.config.settings import (
 class ServerListenerSettings(Settings):
     """One address where front ends and services connect."""
 
-    protocol: Literal["rest"] = setting("rest", "What is spoken there.")
+    protocol: Literal["rest", "grpc"] = setting("rest", "What is spoken there.")
     transport: Literal["tcp", "tls"] = setting(
         "tcp", "How they connect; tcp only at an address of this machine alone."
     )
@@ -40,7 +40,7 @@ class ServerListenerSettings(Settings):
     client_ca: DataPath | None = setting(
         None,
         "The certificates that those of clients are checked against. Who shows one is the user of "
-        "its common name; others need a token or a password.",
+        "its common name; others need a token or a password. By gRPC everybody has to show one.",
         examples=("certificates/clients-ca.pem",),
     )
 
