@@ -1,10 +1,10 @@
-"""The parts there are: broker, gateway, pipeline, rbac.
+"""The parts there are: broker, gateway, pipeline, rbac, rights.
 
 Rules that hold here:
 - A new part is a new entry of `PARTS`; nothing else changes.
 - A part other than the embedded broker runs `penstock VERB` with the same settings.
-- The pipeline and rbac run only where `parts` names them: a gateway alone needs neither Java
-  nor Kafka.
+- The pipeline, rbac and rights run only where `parts` names them: a gateway alone needs neither
+  Java nor Kafka, and tells nobody anything.
 """
 
 from __future__ import annotations
@@ -113,7 +113,14 @@ RBAC = Part(
 )
 """The reconciler of Kafka's users and ACLs with the definitions."""
 
-PARTS: dict[str, Part] = {part.name: part for part in (BROKER, GATEWAY, PIPELINE, RBAC)}
+RIGHTS = Part(
+    name="rights",
+    command=_verb("requests", "work"),
+    ready=lambda config: _monitor_probe(config, config.rights.monitor_port),
+)
+"""The worker that tells services of privacy requests, and follows them up."""
+
+PARTS: dict[str, Part] = {part.name: part for part in (BROKER, GATEWAY, PIPELINE, RBAC, RIGHTS)}
 
 
 def configured_parts(config: Config) -> list[Part]:
