@@ -112,7 +112,7 @@ def test_a_request_that_concerns_nobody_is_done_at_once(broker: PrivacyBroker) -
 
 def test_a_category_prohibits_the_purpose_below_that_is_named_so(broker: PrivacyBroker) -> None:
     ask(broker, categories=("age", "gender"))
-    opted_out = broker.book._acceptance._consent.opt_outs()
+    opted_out = broker.book._consent.opt_outs()
     assert opted_out.refusing(["marketing/age"])
     assert set(opted_out.by_purpose) == {"marketing/age"}
 

@@ -90,6 +90,7 @@ class RequestBook:
         self.outbox = Outbox(database, sealer, clock=clock)
         self.compliance = ComplianceBook(database, self.outbox, clock=clock)
         self._acceptance = Acceptance(consent, self.profiles, self.outbox, sealer, clock=clock)
+        self._consent = consent
         self._database = database
         self._sealer = sealer
         self._clock = clock
