@@ -233,6 +233,12 @@ def make_procedures(operations: PrivacyOperations) -> dict[str, Procedure]:
         found = await operations.states(user, given.subject, publisher=given.publisher)
         return shapes.StatesShape(states=[shapes.StateShape.of(it) for it in found])
 
+    async def set_contact(user: str, fields: Fields) -> BaseModel:
+        given = shapes.PublisherContactQuery.model_validate(fields)
+        addresses = given.addresses()
+        await operations.set_contact(user, given.publisher, given.subject, addresses)
+        return shapes.ContactShape(addresses=len(addresses))
+
     async def states(user: str, fields: Fields) -> BaseModel:
         given = shapes.SubscriberStatesQuery.model_validate(fields)
         found = await operations.states(user, given.subject, subscriber=given.subscriber)
@@ -253,6 +259,7 @@ def make_procedures(operations: PrivacyOperations) -> dict[str, Procedure]:
         "Publisher": (messages.PublisherRequest, messages.PublisherDescription, publisher),
         "OfferedStates": (messages.OfferedStatesRequest, messages.StateList, offered_states),
         "States": (messages.StatesRequest, messages.StateList, states),
+        "SetContact": (messages.ContactRequest, messages.Contact, set_contact),
         "Acknowledge": (messages.Answer, messages.Answered, acknowledge),
         "Complete": (messages.Answer, messages.Answered, complete),
     }

@@ -128,6 +128,31 @@ class SubscriberStatesQuery(StatesQuery):
     subscriber: Name
 
 
+class ContactQuery(Shape):
+    """Where a person can be told of completed requests; without addresses it is forgotten."""
+
+    subject: Person
+    email: Annotated[str, Field(max_length=254)] | None = None
+    mobile: Annotated[str, Field(max_length=16)] | None = None
+
+    def addresses(self) -> dict[str, str]:
+        """Return the addresses that are given."""
+        given = {"email": self.email, "mobile": self.mobile}
+        return {name: it for name, it in given.items() if it is not None}
+
+
+class PublisherContactQuery(ContactQuery):
+    """Where a person can be told, and the publisher that says so."""
+
+    publisher: Name
+
+
+class ContactShape(Shape):
+    """How many addresses are kept."""
+
+    addresses: int
+
+
 class AnswerShape(ServiceShape):
     """The service that answers, and which request."""
 

@@ -79,6 +79,10 @@ def test_a_choice_holds_when_it_returns_and_is_shown_as_persisted(
         assert portal.signal(who) == ()
         assert [it.request for it in portal.signal(f"{who}-new")] != []
         assert portal.plan() == (3, 0.05)
+        assert portal.set_contact(who, email="ann@example.com", mobile="+4791234567") == 2
+        assert portal.set_contact(who) == 0
+        with pytest.raises(RejectedError, match="plain form"):
+            portal.set_contact(who, email="ann@example.com\r\nBcc: x@example.com")
         with pytest.raises(RejectedError, match="offers no control"):
             portal.choose(who, "nothing", "opt-out")
         with pytest.raises(UsageError, match="no outbox"):

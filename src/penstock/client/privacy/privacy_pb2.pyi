@@ -184,6 +184,24 @@ class StatesRequest(_message.Message):
     subject: str
     def __init__(self, subscriber: _Optional[str] = ..., subject: _Optional[str] = ...) -> None: ...
 
+class ContactRequest(_message.Message):
+    __slots__ = ("publisher", "subject", "email", "mobile")
+    PUBLISHER_FIELD_NUMBER: _ClassVar[int]
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    EMAIL_FIELD_NUMBER: _ClassVar[int]
+    MOBILE_FIELD_NUMBER: _ClassVar[int]
+    publisher: str
+    subject: str
+    email: str
+    mobile: str
+    def __init__(self, publisher: _Optional[str] = ..., subject: _Optional[str] = ..., email: _Optional[str] = ..., mobile: _Optional[str] = ...) -> None: ...
+
+class Contact(_message.Message):
+    __slots__ = ("addresses",)
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    addresses: int
+    def __init__(self, addresses: _Optional[int] = ...) -> None: ...
+
 class Answer(_message.Message):
     __slots__ = ("request", "subscriber")
     REQUEST_FIELD_NUMBER: _ClassVar[int]

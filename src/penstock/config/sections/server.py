@@ -120,7 +120,7 @@ class ServerSettings(Settings):
         8, "How many calls ask the store at a time."
     )
     monitor_port: Port = setting(
-        9468,
+        9469,
         "Where the server answers /metrics, /healthz and /readyz, at the host of `monitor`; 0 "
         "takes a free one.",
     )

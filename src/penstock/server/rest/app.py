@@ -147,6 +147,15 @@ def _add_publisher_routes(app: FastAPI, operations: PrivacyOperations) -> None:
         found, controls = await operations.publisher(user, publisher)
         return shapes.PublisherShape.of(found, controls)
 
+    @app.post("/v1/publishers/{publisher}/contact")
+    async def set_contact(
+        publisher: Annotated[shapes.Name, Path()], given: shapes.ContactQuery, user: User
+    ) -> shapes.ContactShape:
+        """Keep where a person can be told of completed requests; without addresses, forget it."""
+        addresses = given.addresses()
+        await operations.set_contact(user, publisher, given.subject, addresses)
+        return shapes.ContactShape(addresses=len(addresses))
+
     @app.post("/v1/publishers/{publisher}/states")
     async def show_offered_states(
         publisher: Annotated[shapes.Name, Path()], given: shapes.StatesQuery, user: User
