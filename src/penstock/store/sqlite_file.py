@@ -63,7 +63,7 @@ class Files(NamedTuple):
     @classmethod
     def on_disk(cls, path: Path, real: str) -> Files:
         """Return those that a name, and the file that it leads to, mean now."""
-        return cls(_inode(path), _inode(f"{real}-wal"), _inode(f"{real}-shm"))
+        return cls(*_inodes(path, f"{real}-wal", f"{real}-shm"))
 
 
 def create_file(path: Path) -> None:
@@ -121,7 +121,7 @@ class FileConnection(sqlite3.Connection):
                 self.files = None
                 _release(files.database)
             else:
-                if files.database != _inode(self.real):
+                if [files.database] != _inodes(self.real):
                     _remember_log(self.real, files.database)
                 super().close()
                 self.files = None
@@ -226,12 +226,16 @@ def _replaced(path: Path) -> FileReplacedError:
     )
 
 
-def _inode(path: Path | str) -> Inode | None:
-    try:
-        status = os.stat(path)  # noqa: PTH116 (a third of the cost of Path.stat on a hot path)
-    except FileNotFoundError:
-        return None
-    return status.st_dev, status.st_ino
+def _inodes(*paths: Path | str) -> list[Inode | None]:
+    found: list[Inode | None] = []
+    for path in paths:
+        try:
+            status = os.stat(path)  # noqa: PTH116 (a third of the cost of Path.stat on a hot path)
+        except FileNotFoundError:
+            found.append(None)
+        else:
+            found.append((status.st_dev, status.st_ino))
+    return found
 
 
 def _remember_log(real: str, database: Inode | None) -> None:
@@ -258,7 +262,7 @@ def _keep_open(database: Inode | None) -> None:
 def _open_again(database: Inode | None) -> int:
     """Open a file that this process has open already; it may have no name any more."""
     for link in Path("/proc/self/fd").iterdir():
-        if _inode(link) == database:
+        if _inodes(link) == [database]:
             return os.open(link, os.O_RDONLY)
     raise FileNotFoundError(f"no descriptor of {database}")
 
