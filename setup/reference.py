@@ -15,6 +15,7 @@ import penstock.gateway.counters
 import penstock.gateway.recording.recorder
 import penstock.gateway.service.emergencies
 import penstock.pipeline.service.metrics
+import penstock.server.process
 import penstock.store.audit
 import penstock.supervisor.part_runner
 from penstock.cli.entry import VERBS
@@ -34,6 +35,7 @@ PARTS = (
     penstock.gateway.service.emergencies,
     penstock.gateway.recording.recorder,
     penstock.pipeline.service.metrics,
+    penstock.server.process,
     penstock.store.audit,
     penstock.supervisor.part_runner,
 )

@@ -73,6 +73,7 @@ VERBS: dict[str, Verb] = {
     "requests": Verb(
         "privacy.requests:command", "Take privacy requests in, tell services, and follow them up."
     ),
+    "tokens": Verb("privacy.tokens:command", "Manage the tokens that services show to the server."),
     "detokenize": Verb(
         "privacy.detokenize:command", "Turn tokens back into originals, for those with the right."
     ),
@@ -99,6 +100,9 @@ VERBS: dict[str, Verb] = {
     "up": Verb("service.processes:up", "Run the parts named in penstock.yaml."),
     "down": Verb("service.processes:down", "Stop them again, in order."),
     "gateway": Verb("service.processes:gateway", "Run the MQTT gateway in the foreground."),
+    "server": Verb(
+        "service.processes:server", "Run the server of privacy requests in the foreground."
+    ),
     "status": Verb("service.processes:status", "Show the parts that run."),
     "password": Verb(
         "service.installation:password", "Add, change or remove a user in the file of passwords."

@@ -41,6 +41,7 @@ DENIALS = (
     "policy",
     "no_leader",
     "event",
+    "own",
 )
 
 _MESSAGES = metrics.counter(

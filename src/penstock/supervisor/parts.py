@@ -1,10 +1,10 @@
-"""The parts there are: broker, gateway, pipeline, rbac.
+"""The parts there are: broker, gateway, pipeline, rbac, rights, server.
 
 Rules that hold here:
 - A new part is a new entry of `PARTS`; nothing else changes.
 - A part other than the embedded broker runs `penstock VERB` with the same settings.
-- The pipeline and rbac run only where `parts` names them: a gateway alone needs neither Java
-  nor Kafka.
+- The pipeline, rbac, rights and the server run only where `parts` names them: a gateway alone
+  needs neither Java nor Kafka, and tells nobody anything.
 """
 
 from __future__ import annotations
@@ -65,6 +65,19 @@ def _gateway_address(config: Config) -> str:
     )
 
 
+def _server_probe(config: Config) -> Probe:
+    listener = next(iter(config.server.listeners.values()))
+    monitored = _monitor_probe(config, config.server.monitor_port)
+    return monitored or TcpProbe(listener.host, listener.port)
+
+
+def _server_address(config: Config) -> str:
+    return ", ".join(
+        f"{listener.protocol} {listener.host}:{listener.port}"
+        for listener in config.server.listeners.values()
+    )
+
+
 def _require_kafka(config: Config) -> Mapping[str, str]:
     if config.kafka.bootstrap is None:
         raise UsageError(
@@ -112,7 +125,24 @@ RBAC = Part(
 )
 """The reconciler of Kafka's users and ACLs with the definitions."""
 
-PARTS: dict[str, Part] = {part.name: part for part in (BROKER, GATEWAY, PIPELINE, RBAC)}
+RIGHTS = Part(
+    name="rights",
+    command=_verb("requests", "work"),
+    ready=lambda config: _monitor_probe(config, config.rights.monitor_port),
+)
+"""The worker that tells services of privacy requests, and follows them up."""
+
+SERVER = Part(
+    name="server",
+    command=_verb("server", "run"),
+    ready=_server_probe,
+    address=_server_address,
+)
+"""The server of privacy requests, by REST."""
+
+PARTS: dict[str, Part] = {
+    part.name: part for part in (BROKER, GATEWAY, PIPELINE, RBAC, RIGHTS, SERVER)
+}
 
 
 def configured_parts(config: Config) -> list[Part]:

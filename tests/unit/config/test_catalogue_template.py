@@ -25,7 +25,8 @@ def test_every_setting_is_written_below_its_meaning() -> None:
     source = read_text(text.encode(), "penstock.yaml")
     lines = text.splitlines()
     for setting in settings_of(Config):
-        path = tuple("mqtt" if step == ANY_NAME else step for step in setting.path)
+        named = "rest" if setting.path[0] == "server" else "mqtt"
+        path = tuple(named if step == ANY_NAME else step for step in setting.path)
         line = int(source.keys[path].split(":")[1])
         above: list[str] = []
         while lines[line - 2].lstrip().startswith("#"):

@@ -1,4 +1,4 @@
-"""`penstock up`, `down`, `status` and `gateway`: the parts of an installation as processes."""
+"""`penstock up`, `down`, `status`, `gateway`, `server`: parts of an installation as processes."""
 
 from __future__ import annotations
 
@@ -323,3 +323,37 @@ def raise_descriptor_limit(config: Config) -> None:
         wanted = min(wanted, hard)
     if soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+@click.group("server")
+def server() -> None:
+    """Let front ends and services hand in and answer privacy requests over the network."""
+
+
+@server.command("run")
+@json_option
+def run_server(as_json: bool) -> None:
+    """Run the server until Ctrl-C or SIGTERM.
+
+    `penstock up` runs it where `parts` names it. With --json the log is JSON, one entry per line.
+    """
+    try:
+        from penstock.server.process import run_until_told
+    except ImportError as error:
+        raise UnavailableError(
+            f"the server is not installed: {error.name} is missing",
+            fix="pip install 'penstock[server]'",
+        ) from None
+
+    config = configuration()
+    configure(level=config.log.level, style="json" if as_json else config.log.format)
+    install_hooks()
+    config.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        import uvloop
+    except ImportError:
+        import asyncio
+
+        asyncio.run(run_until_told(config))
+    else:
+        uvloop.run(run_until_told(config))

@@ -205,6 +205,10 @@ class DifferentialPrivacy(StatefulAnonymizer):
         )
         return tuple(dict.fromkeys(keys))
 
+    def needs(self, schema: Schema) -> tuple[str, ...]:
+        """Return what groups and figures are made of."""
+        return tuple(name for name in schema if name in self.fields)
+
     def check(self, schema: Schema, hierarchies: Hierarchies) -> Iterator[Problem]:  # noqa: ARG002
         """Yield fields that are not there or have no such values, and names that collide."""
         text, anything = frozenset({FieldType.STRING}), frozenset(FieldType)

@@ -51,6 +51,10 @@ class StatefulAnonymizer(Part):
         """Return the schema that follows."""
         raise NotImplementedError
 
+    def needs(self, schema: Schema) -> tuple[str, ...]:
+        """Return the fields that it must be given to make what follows."""
+        return tuple(schema)
+
     def check_keys(
         self, keys: tuple[str, ...], schema: Schema, place: str, takes: frozenset[FieldType]
     ) -> Iterator[Problem]:

@@ -136,6 +136,8 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
             recorder=Recorder(config.recording, EventLogs(config).topic),
             wills=WillStore(database, holder, place),
             stands_at=settings.place,
+            # Where the broker knows clients, it has to hear each by itself.
+            lanes=0 if settings.authentication.relay else settings.lanes,
         )
         stack.push_async_callback(gateway.stop)
         await gateway.start()

@@ -52,6 +52,7 @@ from penstock.pipeline.anonymizers.stateful import (
     write_table,
 )
 from penstock.pipeline.records.columns import (
+    NO_TIME,
     OFFSET,
     PERSON,
     SUBJECT,
@@ -85,7 +86,9 @@ class KAnonymityStep:
         self._domains = [make_domain(quasi, hierarchies) for quasi in parameters.quasi_identifiers]
         mixed = parameters.sensitive if isinstance(parameters, Diverse) else ()
         self._mixed = [make_domain(field, hierarchies) for field in mixed]
-        self._input = arrow_schema(schema, OFFSET, PERSON, TIME, SUBJECT)
+        # Identifiers are never published: they are not even held.
+        held = {name: schema[name] for name in parameters.needs(schema)}
+        self._input = arrow_schema(held, OFFSET, PERSON, TIME, SUBJECT)
         self._output = arrow_schema(parameters.output(schema), OFFSET, WINDOW)
         steering = StreamParameters(
             self._domains,
@@ -129,12 +132,12 @@ class KAnonymityStep:
         """When the first row that waits has waited for long enough, if there is a limit."""
         return self._stream.due
 
-    def feed(self, rows: pa.Table, now: int) -> StepOutcome:
+    def feed(self, rows: pa.Table, now: int, newest: int = NO_TIME) -> StepOutcome:  # noqa: ARG002
         """Take rows in; those outside a domain become dead letters at once.
 
         Here `now` is what the clock says, whatever was read by then.
         """
-        rows = rows.cast(self._input)
+        rows = rows.select(self._input.names).cast(self._input)
         domains = [*self._domains, *self._mixed]
         codes = np.stack([domain.encode(_values(rows[domain.name], domain)) for domain in domains])
         dead = _refuse(rows, codes, domains)

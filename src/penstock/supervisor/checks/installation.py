@@ -92,6 +92,8 @@ def _packages(config: Config, needed: set[str]) -> Iterator[Finding]:
         wanted.add("postgres")
     if "java" in needed:
         wanted.add("spark")
+    if "server" in config.parts:
+        wanted.add("server")
     for extra, names in extras.items():
         versions = {name: _version(name) for name in names}
         absent = [name for name, version in versions.items() if version is None]
