@@ -44,7 +44,7 @@ from penstock.model.purposes import check_purpose
 from penstock.store.audit.entry import Entry, Outcome
 from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms
-from penstock.store.database import Database
+from penstock.store.database import Database, lock_area
 from penstock.store.opt_outs import DIGITS, OptOuts, SubjectMarks, touches
 from penstock.store.schema import MARK_LENGTH, NAME_LENGTH, Moment, metadata
 
@@ -160,7 +160,7 @@ class ConsentBook:
         """Note what people want, as part of a transaction of `Database.write`."""
         check_purpose(purpose)
         marked = {self.marks.of(subject): subject for subject in subjects}
-        self._database.lock(connection, AREA)
+        lock_area(connection, AREA)
         self._claim_key(connection)
         changed = []
         epoch = connection.scalar(sa.select(_NEWEST)) or 0
