@@ -13,6 +13,7 @@ from penstock.telemetry import get_logger, metrics
 
 DENIALS = (
     "purpose",
+    "consent",
     "unknown_subscription",
     "stale",
     "right",

@@ -28,7 +28,7 @@ from sqlalchemy import Connection
 
 from penstock.clock import utc_now
 from penstock.errors import UsageError, quote
-from penstock.store.consent import Choice, ConsentBook
+from penstock.store.consent import WHOLE, Choice, ConsentBook, ProfileChoice
 from penstock.store.database import Database
 from penstock.store.rights.profiles import Profiles
 from penstock.store.rights.progress import (
@@ -119,6 +119,8 @@ class RequestBook:
             made = [self._accept(connection, request, epoch) for request in requests]
             if then is not None:
                 then(connection, made)
+        if any(request.action == Choice.OPT_OUT for request in requests):
+            self._consent.await_enforcement()
         return made
 
     def _accept(self, connection: Connection, request: NewRequest, epoch: int) -> Accepted:
@@ -151,12 +153,15 @@ class RequestBook:
                 ],
             )  # fmt: skip
         if request.action in set(Choice):
-            self.profiles.choose_within(
-                connection, subject, request.control, request.categories, request.action
+            choice = Choice(request.action)
+            prohibits = {
+                it: tuple(purpose for purpose in request.purposes if purpose.endswith(f"/{it}"))
+                for it in request.categories
+            } or {WHOLE: request.purposes}
+            self._consent.note_within(
+                connection,
+                [ProfileChoice(subject, choice, prohibits, request.control, request.publisher)],
             )
-            for purpose in request.purposes:
-                choice = Choice(request.action)
-                self._consent.choose_within(connection, choice, [request.subject], purpose)
         return Accepted(identity, status, repeated=False)
 
     @staticmethod
