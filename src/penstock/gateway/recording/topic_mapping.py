@@ -23,12 +23,12 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from penstock.eventlog.lines import MAX_KEY
+from penstock.eventlog.files import MAX_KEY
 from penstock.json_text import UNREAD, read_object
 from penstock.model.document import Document, Key
 from penstock.model.kinds import Stream
 from penstock.model.kinds.fields import named_levels, plain_filter
-from penstock.policy.access.user_properties import collect
+from penstock.policy.access.objects import collect
 from penstock.policy.filters.tree import FilterTree
 
 MAX_VALUE: Final = 1_000_000
