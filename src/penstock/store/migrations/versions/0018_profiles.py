@@ -10,8 +10,8 @@ import json
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0017"
-down_revision = "0016"
+revision = "0018"
+down_revision = "0017"
 
 _OUT = "opt-out"
 _CONTROLS = sa.text(
