@@ -30,8 +30,8 @@ from penstock.server.operations import Brokerage, PrivacyOperations
 from penstock.server.rate_limits import CallLimits, RateLimit
 from penstock.server.rest.app import make_app
 from penstock.store.access_tokens import TokenBook
-from penstock.store.audit.keeper import keep_pruned
 from penstock.store.audit.log import AuditLog
+from penstock.store.audit.pruning import keep_pruned
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.consent import ConsentBook
 from penstock.store.database import Database
