@@ -19,6 +19,7 @@ from penstock.telemetry import get_logger, metrics
 
 DENIALS = (
     "purpose",
+    "consent",
     "unknown_subscription",
     "stale",
     "right",
@@ -41,6 +42,7 @@ DENIALS = (
     "policy",
     "no_leader",
     "event",
+    "own",
 )
 
 _MESSAGES = metrics.counter(

@@ -45,6 +45,7 @@ from penstock.mqtt.connect import (
     Will,
 )
 from penstock.mqtt.connection import Connection, ConnectionState, PeerLimits, TopicAliases
+from penstock.mqtt.data_types import are_acceptable
 from penstock.mqtt.properties import (
     NO_PROPERTIES,
     Properties,
@@ -115,6 +116,7 @@ __all__ = [
     "Unsubscribe",
     "UnsupportedVersionError",
     "Will",
+    "are_acceptable",
     "encode_puback",
     "encode_pubcomp",
     "encode_pubrec",

@@ -36,6 +36,7 @@ from penstock.gateway.connection.subscription_requests import SubscriptionReques
 from penstock.gateway.connection.subscription_state import SubscriptionState
 from penstock.gateway.counters import Counters
 from penstock.gateway.limits import TICK_SECONDS, Limits
+from penstock.gateway.publishing.lanes import Lanes
 from penstock.gateway.publishing.publisher import Publisher
 from penstock.gateway.publishing.wills import Wills
 from penstock.gateway.recording.recorder import Recorder
@@ -46,6 +47,7 @@ from penstock.store.definitions.checked import CheckedDefinitions
 from penstock.store.detection.journal import DetectionStore
 from penstock.store.detection.situations import Situations
 from penstock.store.follower import Follower
+from penstock.store.opt_out_feed import OptOutFeed
 from penstock.store.sessions import SessionChange, Sessions
 from penstock.store.wills import WillStore
 
@@ -76,6 +78,8 @@ class Gateway:
         recorder: Recorder,
         wills: WillStore,
         stands_at: str | None = None,
+        opt_outs: OptOutFeed | None = None,
+        lanes: int = 0,
     ) -> None:
         self.rules = rules
         self.sessions = sessions
@@ -86,6 +90,7 @@ class Gateway:
         self.clients = ClientRegistry(rules, self.counters, self.session_writer)
         self.arrivals = Arrivals(limits, self.counters)
         self.publisher = Publisher(broker, recorder.note)
+        self.lanes = Lanes(broker, lanes)
         self.emergencies = Emergencies(
             emergencies or EmergencySettings(),
             situations,
@@ -121,6 +126,7 @@ class Gateway:
             denials=denials,
             recorder=recorder,
             wills=self.wills,
+            lanes=self.lanes,
             close_denied=close_denied,
         )
         lifecycle = SubscriptionLifecycle(
@@ -139,6 +145,7 @@ class Gateway:
             lifecycle=lifecycle,
             state=state,
             background=self.background,
+            opt_outs=opt_outs,
         )
         admission = Admission(
             self.context,
@@ -191,6 +198,7 @@ class Gateway:
         await self.definition_feed.start()
         await self.emergencies.start()
         await self.wills.start()
+        await self.lanes.start()
         self.background.start(self._keep_time())
         self.background.start(self.definition_feed.watch_lease())
         self.background.start(self.revocation.watch())
@@ -198,6 +206,9 @@ class Gateway:
     async def drain(self, seconds: float) -> None:
         """End all connections in order, and wait for what they still have to do."""
         await self.clients.drain(seconds)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.lanes.finish()
         self.wills.finish()
         await self.emergencies.finish(seconds)
         await self.recorder.finish(seconds)
@@ -210,6 +221,7 @@ class Gateway:
         """Give back threads and tasks."""
         await self.definition_feed.stop()
         await self.emergencies.stop()
+        self.lanes.stop()
         await self.background.cancel()
         self._publish_counts(ending=True)
         self._authenticator.close()
@@ -226,6 +238,7 @@ class Gateway:
         """Look after all connections, once a second."""
         self._ticks += 1
         self.clients.tick()
+        self.lanes.tick(TICK_SECONDS)
         self.recorder.tick()
         self._publish_counts()
         if not self._ticks % _SWEEP_TICKS:
