@@ -56,7 +56,6 @@ from penstock.pipeline.records.columns import (
     OFFSET,
     PERSON,
     SUBJECT,
-    TIME,
     WINDOW,
     Integers,
     arrow_schema,
@@ -88,7 +87,7 @@ class KAnonymityStep:
         self._mixed = [make_domain(field, hierarchies) for field in mixed]
         # Identifiers are never published: they are not even held.
         held = {name: schema[name] for name in parameters.needs(schema)}
-        self._input = arrow_schema(held, OFFSET, PERSON, TIME, SUBJECT)
+        self._input = arrow_schema(held, OFFSET, PERSON, SUBJECT)
         self._output = arrow_schema(parameters.output(schema), OFFSET, WINDOW)
         steering = StreamParameters(
             self._domains,

@@ -49,10 +49,8 @@ from penstock.pipeline.records.columns import (
 from penstock.pipeline.records.opt_outs import REFUSED
 
 ORDER: Final = "penstock:order"
-"""Puts the rows of a micro-batch into one order, however Spark moved them."""
+"""Puts rows without a place in their source into one order, however Spark moved them."""
 REPORT: Final = "penstock:report"
-CARRIED: Final = (OFFSET, PERSON, TIME, SUBJECT)
-"""Columns of a row beside its fields, on the way to the step."""
 REPORTED: Final = pa.struct(
     [
         ("shard", pa.int32()),
@@ -233,9 +231,11 @@ class ShardStep:
 
     def _order(self, tables: list[pa.Table], blueprint: Blueprint) -> pa.Table:
         if not tables:
-            return input_schema(blueprint).empty_table()
-        keys = [(ORDER, "ascending"), *([] if self._located else [(TIME, "ascending")])]
-        return pa.concat_tables(tables).sort_by(keys)
+            return input_schema(blueprint, located=self._located).empty_table()
+        table = pa.concat_tables(tables)
+        if TIME in table.column_names and not self._located:
+            return table.sort_by([(ORDER, "ascending"), (TIME, "ascending")])
+        return table.sort_by(order_of(located=self._located))
 
     def _number(
         self, table: pa.Table, blueprint: Blueprint, first: int, shard: int
@@ -297,11 +297,23 @@ class ShardStep:
             yield table.filter(table[WINDOW].is_null())
 
 
-def input_schema(blueprint: Blueprint) -> pa.Schema:
+def order_of(*, located: bool) -> str:
+    """Return the column that puts rows in order: where they stand, if they say it."""
+    return OFFSET if located else ORDER
+
+
+def carried_by(blueprint: Blueprint, *, located: bool) -> tuple[str, ...]:
+    """Return the columns of a row beside its fields, on the way to the step."""
+    timed = (TIME,) if blueprint.is_windowed else ()
+    return (OFFSET, PERSON, SUBJECT, *timed, *(() if located else (ORDER,)))
+
+
+def input_schema(blueprint: Blueprint, *, located: bool) -> pa.Schema:
     """Return the columns of rows on their way to the step."""
     middle = blueprint.plan.middle
-    made = arrow_schema({name: middle[name] for name in blueprint.needs}, *CARRIED)
-    return made.append(pa.field(ORDER, pa.int64())).append(pa.field(REASON, pa.string()))
+    fields = {name: middle[name] for name in blueprint.needs}
+    made = arrow_schema(fields, *carried_by(blueprint, located=located))
+    return made.append(pa.field(REASON, pa.string()))
 
 
 def output_schema(blueprint: Blueprint, *, reports: bool) -> pa.Schema:

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
-from pyspark.sql import Column, DataFrame, SparkSession, types
+from pyspark.sql import DataFrame, SparkSession, types
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
 from penstock.pipeline.anonymizers.stateful import read_table, write_table
@@ -29,7 +29,6 @@ from penstock.pipeline.anonymizers.windows import EARLIEST, LATEST
 from penstock.pipeline.records.columns import NO_TIME, TIME
 from penstock.pipeline.session import freeze_loaded
 
-SHARD: Final = "penstock:shard"
 REASON: Final = "penstock:rejected"
 """Why a row was refused, on the way to the step and behind it."""
 KEY: Final = "shard"
@@ -72,27 +71,20 @@ def choose_keys(spark: SparkSession, shards: int, partitions: int) -> tuple[int,
     return tuple(free[shard % partitions][shard // partitions] for shard in range(shards))
 
 
-def place(number: Column, keys: Sequence[int]) -> Column:
-    """Return the key of the shard that a number belongs to; none of them is the first one's."""
-    shard = F.coalesce(F.pmod(number, F.lit(len(keys))), F.lit(0))
-    return F.element_at(F.array(*map(F.lit, keys)), shard.cast("int") + 1)
+def pack(frame: DataFrame, keys: Sequence[int], who: str, *, timed: bool) -> DataFrame:
+    """Return rows as values of Arrow bytes, those of a shard together.
 
-
-def pack(frame: DataFrame, keys: Sequence[int], *, timed: bool) -> DataFrame:
-    """Return rows as values of Arrow bytes; the last column of the frame names their shard.
-
+    `who`: the column by whose number a row belongs to a shard; none of them is the first one's.
     `timed`: all shards are told the newest time of the rows.
     """
-    *names, _ = frame.columns
-    told = tuple(keys) if timed and len(keys) > 1 else ()
+    names, told = frame.columns, timed and len(keys) > 1
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         freeze_loaded()
-        return pack_rows(batches, names, told)
+        return pack_rows((it.rename_columns(names) for it in batches), keys, who, told=told)
 
     # Spark takes a dot in a name for a way into a field here, so that names travel beside.
-    plain = frame.toDF(*(f"c{number}" for number in range(len(names) + 1)))
-    return plain.mapInArrow(run, PACKED)
+    return frame.toDF(*(f"c{number}" for number in range(len(names)))).mapInArrow(run, PACKED)
 
 
 def pack_signals(signals: DataFrame, keys: Sequence[int]) -> DataFrame:
@@ -157,32 +149,36 @@ def split_up(table: pa.Table) -> Iterator[bytes]:
 
 
 def pack_rows(
-    batches: Iterable[pa.RecordBatch], names: Sequence[str], told: Sequence[int]
+    batches: Iterable[pa.RecordBatch], keys: Sequence[int], who: str, *, told: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one task as values; `told` are the shards that learn the newest time."""
+    """Yield the rows of one task as values; `told`: all shards learn their newest time."""
     waiting: dict[int, list[pa.RecordBatch]] = {}
     counts: dict[int, int] = {}
     newest = NO_TIME
     for batch in batches:
-        shards = np.asarray(batch.column(batch.num_columns - 1))
-        order = np.argsort(shards, kind="stable")
-        keys, firsts = np.unique(shards[order], return_index=True)
-        rows = batch.select(range(batch.num_columns - 1)).rename_columns(names)
         if told:
-            newest = max(newest, _find_newest(rows))
-        sorted_rows = rows.take(pa.array(order)) if keys.size > 1 else rows
-        ends = [*firsts[1:].tolist(), batch.num_rows]
-        for key, first, end in zip(keys.tolist(), firsts.tolist(), ends, strict=True):
-            waiting.setdefault(key, []).append(sorted_rows.slice(first, end - first))
-            counts[key] = counts.get(key, 0) + end - first
-            if counts[key] >= MOST_ROWS:
-                yield from _emit(key, waiting.pop(key))
-                del counts[key]
-    for key, held in waiting.items():
-        yield from _emit(key, held)
+            newest = max(newest, _find_newest(batch))
+        for shard, rows in _divide(batch, len(keys), who):
+            waiting.setdefault(shard, []).append(rows)
+            counts[shard] = counts.get(shard, 0) + rows.num_rows
+            if counts[shard] >= MOST_ROWS:
+                yield from _emit(keys[shard], waiting.pop(shard))
+                del counts[shard]
+    for shard, held in waiting.items():
+        yield from _emit(keys[shard], held)
     if newest > NO_TIME:
-        for key in told:
+        for key in keys:
             yield _value(key, write_signal(newest=newest))
+
+
+def _divide(batch: pa.RecordBatch, shards: int, who: str) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield the rows of each shard that has any."""
+    if shards == 1:
+        yield 0, batch
+        return
+    numbers = batch.column(who).fill_null(0).to_numpy() % shards
+    for shard in np.unique(numbers).tolist():
+        yield shard, batch.take(pa.array(np.flatnonzero(numbers == shard)))
 
 
 def _find_newest(rows: pa.RecordBatch) -> int:

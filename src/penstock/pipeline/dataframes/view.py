@@ -27,14 +27,12 @@ from penstock.masks.spark import mask_frame, spark_type
 from penstock.model.kinds.views import SHARD_LIMIT
 from penstock.pipeline.anonymizers.blueprint import Blueprint
 from penstock.pipeline.dataframes.operator import run_grouped, run_streaming
-from penstock.pipeline.dataframes.shard_step import CARRIED, ORDER, REPORT, ShardStep
+from penstock.pipeline.dataframes.shard_step import REPORT, ShardStep, carried_by, order_of
 from penstock.pipeline.dataframes.shards import (
     REASON,
-    SHARD,
     choose_keys,
     pack,
     pack_signals,
-    place,
     unpack,
     unpack_combined,
 )
@@ -77,7 +75,7 @@ def make_view(
     """Return the fields of a view's records, and beside them OFFSET, WINDOW, REASON and REPORT.
 
     records: the fields of the stream, OFFSET, PERSON, TIME and PROBLEM; SUBJECT, where people
-        who opt out later are to be found; ORDER, where OFFSET does not tell it.
+        who opt out later are to be found; ORDER, where they are not located.
     signals: what the shards of a stateful view are told while it runs, of schema SIGNALS.
     located: whether OFFSET names a record for good; else it is null.
 
@@ -174,16 +172,14 @@ def _run_step(
 ) -> DataFrame:
     session = records.sparkSession
     keys = choose_keys(session, shards, int(session.conf.get(PARTITIONS) or shards))
-    if ORDER not in records.columns:
-        records = records.withColumn(ORDER, named(OFFSET))
     if SUBJECT not in records.columns:
         records = records.withColumn(SUBJECT, F.lit(None).cast("bigint"))
+    carried = carried_by(blueprint, located=located)
+    masked = _mask(records, before, blueprint, carried, located=located)
+    rows = masked.select(*map(named, (*blueprint.needs, *carried, REASON)))
     # Persons stay together; records about nobody in particular go anywhere.
-    who = PERSON if blueprint.stream.subject else ORDER
-    spread = records.withColumn(SHARD, place(named(who), keys))
-    masked = _mask(spread, before, blueprint, (*CARRIED, ORDER, SHARD), located=located)
-    columns = [*blueprint.needs, *CARRIED, ORDER, REASON, SHARD]
-    packed = pack(masked.select(*map(named, columns)), keys, timed=blueprint.is_windowed)
+    who = PERSON if blueprint.stream.subject else order_of(located=located)
+    packed = pack(rows, keys, who, timed=blueprint.is_windowed)
     reports = signals is not None
     step = ShardStep(blueprint, secret, keys, located=located, reports=reports)
     if signals is not None:

@@ -25,8 +25,8 @@ from penstock.pipeline.anonymizers.blueprint import Blueprint
 from penstock.pipeline.anonymizers.noisy_figures import NoisyFigures
 from penstock.pipeline.anonymizers.stateful import read_table
 from penstock.pipeline.dataframes.shard_step import REPORT, ShardState, ShardStep, input_schema
-from penstock.pipeline.dataframes.shards import KEY, REASON, pack_rows, write_signal
-from penstock.pipeline.records.columns import OFFSET, WINDOW
+from penstock.pipeline.dataframes.shards import REASON, pack_rows, write_signal
+from penstock.pipeline.records.columns import OFFSET, PERSON, WINDOW
 from penstock.pipeline.records.opt_outs import REFUSED
 from tests.property.pipeline.anonymizers.test_differential_privacy import NoNoise
 from tests.support.scale import scaled
@@ -118,17 +118,15 @@ class Cluster:
         return found
 
     def _pack(self, rows: Sequence[Record]) -> list[tuple[int, bytes]]:
-        schema = input_schema(self.blueprint)
+        schema = input_schema(self.blueprint, located=True)
         lines = [self._line(place, row) for place, row in enumerate(rows, self.read)]
         self._random.shuffle(lines)
         half = len(lines) // 2
+        told = self.blueprint.is_windowed and len(self.keys) > 1
         found: list[tuple[int, bytes]] = []
         for task in (lines[:half], lines[half:]):
-            keys = [self.keys[line.pop("shard") % len(self.keys)] for line in task]
-            batch = pa.RecordBatch.from_pylist(task, schema=schema)
-            batch = batch.append_column(KEY, pa.array(keys, pa.int32()))
-            told = self.keys if self.blueprint.is_windowed and len(self.keys) > 1 else ()
-            for value in pack_rows([batch] if task else [], schema.names, told):
+            batches = [pa.RecordBatch.from_pylist(task, schema=schema)] if task else []
+            for value in pack_rows(batches, self.keys, PERSON, told=told):
                 found += zip(*map(pa.Array.to_pylist, value.columns), strict=True)
         return found
 
