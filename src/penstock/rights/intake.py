@@ -4,8 +4,9 @@
 
 Rules that hold here:
 - A commit costs a wait for the disk: those who come while one is under way share the next one.
-- An answer is given when the commit is done, never before. What fails the commit fails all that
-  shared it, and nothing of it is stored; a request that is refused fails alone.
+- An answer is given when the commit is done and gateways keep to it, never before. What fails
+  the commit fails all that shared it, and nothing of it is stored; a request that is refused
+  fails alone.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ class Intake:
                 self._commit()
         if isinstance(own.answer, BaseException):
             raise own.answer
+        # Others commit meanwhile: gateways learn of many choices at once.
+        self._book.await_enforcement([request])
         return own.answer
 
     def _commit(self) -> None:

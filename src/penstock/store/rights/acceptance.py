@@ -21,10 +21,9 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from penstock.errors import UsageError, quote
-from penstock.store.consent import Choice, ConsentBook
+from penstock.store.consent import WHOLE, Choice, ConsentBook, ProfileChoice
 from penstock.store.rights.compliance import SEND
 from penstock.store.rights.outbox import Outbox
-from penstock.store.rights.profiles import Profiles
 from penstock.store.rights.progress import ProgressStatus, RequestStatus, sum_up
 from penstock.store.rights.sealing import Sealer
 from penstock.store.rights.tables import progress_table, requests_table
@@ -72,14 +71,12 @@ class Acceptance:
     def __init__(
         self,
         consent: ConsentBook,
-        profiles: Profiles,
         outbox: Outbox,
         sealer: Sealer,
         *,
         clock: Callable[[], datetime],
     ) -> None:
         self._consent = consent
-        self._profiles = profiles
         self._outbox = outbox
         self._sealer = sealer
         self._clock = clock
@@ -121,11 +118,22 @@ class Acceptance:
         self, connection: Connection, wanted: Sequence[NewRequest], marks: Mapping[str, str]
     ) -> None:
         """Bring profiles and prohibitions to what was chosen, in the order of the choices."""
-        for it in wanted:
-            mark = marks[it.subject]
-            self._profiles.choose_within(connection, mark, it.control, it.categories, it.action)
-            for purpose in it.purposes:
-                self._consent.choose_within(connection, Choice(it.action), [it.subject], purpose)
+        made = [
+            ProfileChoice(
+                marks[it.subject], Choice(it.action), _prohibits(it), it.control, it.publisher
+            )
+            for it in wanted
+        ]
+        if made:
+            self._consent.note_within(connection, made)
+
+
+def _prohibits(it: NewRequest) -> Mapping[str, Sequence[str]]:
+    """Return the purposes of a choice by category; a category is a purpose below those."""
+    return {
+        category: tuple(purpose for purpose in it.purposes if purpose.endswith(f"/{category}"))
+        for category in it.categories
+    } or {WHOLE: it.purposes}
 
 
 def _request_row(it: NewRequest, mark: str, now: datetime, epoch: int) -> dict[str, Any]:

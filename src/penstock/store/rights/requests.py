@@ -27,7 +27,7 @@ from sqlalchemy import Connection
 
 from penstock.clock import utc_now
 from penstock.errors import UsageError
-from penstock.store.consent import ConsentBook
+from penstock.store.consent import Choice, ConsentBook
 from penstock.store.database import Database
 from penstock.store.rights.acceptance import Acceptance, Accepted, KeyReusedError, NewRequest
 from penstock.store.rights.compliance import AREA, CHECK, SEND, ComplianceBook
@@ -89,7 +89,7 @@ class RequestBook:
         self.profiles = Profiles(database, consent.marks, sealer, clock=clock)
         self.outbox = Outbox(database, sealer, clock=clock)
         self.compliance = ComplianceBook(database, self.outbox, clock=clock)
-        self._acceptance = Acceptance(consent, self.profiles, self.outbox, sealer, clock=clock)
+        self._acceptance = Acceptance(consent, self.outbox, sealer, clock=clock)
         self._consent = consent
         self._database = database
         self._sealer = sealer
@@ -113,6 +113,7 @@ class RequestBook:
                 made.append(answer)
             if then is not None:
                 then(connection, made)
+        self.await_enforcement(wanted)
         return made
 
     def submit_each(
@@ -121,13 +122,21 @@ class RequestBook:
         *,
         then: Callable[[Connection, list[Accepted | UsageError]], None],
     ) -> list[Accepted | UsageError]:
-        """Accept requests, each under its epoch, in one commit; return what became of each."""
+        """Accept requests, each under its epoch, in one commit; return what became of each.
+
+        Who answers a publisher calls `await_enforcement` first.
+        """
         with self._database.write(AREA) as connection:
             made = self._acceptance.accept(
                 connection, [it for it, _ in wanted], [it for _, it in wanted]
             )
             then(connection, made)
         return made
+
+    def await_enforcement(self, accepted: Sequence[NewRequest]) -> None:
+        """Return when gateways keep to what these requests prohibit, repeated ones included."""
+        if any(it.action == Choice.OPT_OUT for it in accepted):
+            self._consent.await_enforcement()
 
     # --- work ---
 

@@ -2,9 +2,10 @@
 
     rights_requests   one row for each accepted request; who it is about stands there sealed
     rights_progress   one row for each request and service: status, deadline, what comes next, when
-    rights_states     the profile: what a person chose of a control and a category, with a version
     rights_contacts   where a person can be told, sealed
     rights_notices    the outbox: alerts to teams and notes to people that are to be sent
+
+What people chose (`rights_states`, `rights_choices`) is in `store.consent`, which alone writes it.
 
 `next_at` is when a worker has to look at a progress row again: to send, or to see whether it is
 overdue. A row with nothing left to do has none: looking for work costs what there is to do.
@@ -76,17 +77,6 @@ progress_table = Table(
     Column("completed", Moment),
     Index("ix_rights_progress_action_next_at", "action", "next_at"),
     Index("ix_rights_progress_subscriber", "subscriber", "status"),
-)
-
-states_table = Table(
-    "rights_states",
-    metadata,
-    Column("subject", String(DIGITS), primary_key=True),
-    Column("control", String(NAME_LENGTH), primary_key=True),
-    Column("category", String(NAME_LENGTH), primary_key=True),
-    Column("state", String(8), nullable=False),
-    Column("version", BigInteger, nullable=False),
-    Column("at", Moment, nullable=False),
 )
 
 contacts_table = Table(
