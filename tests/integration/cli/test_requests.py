@@ -109,6 +109,7 @@ def test_from_a_choice_to_a_service_that_has_done_its_part(run: Run) -> None:
         assert shown["status"] == "COMPLETED"
         assert [it["subscriber"] for it in shown["services"]] == ["crm"]
         check_key(run, service)
+        check_reports(run, made["request"])
         for user, words in {
             "eve": ("submit", "portal", "ads", "opt-in", "Jörg Müller"),
             "portal": ("list",),
@@ -131,6 +132,21 @@ def check_key(run: Run, service: Service) -> None:
     _, signature, body = service.told[0]
     moment = int(signature.partition(",")[0].removeprefix("t="))
     assert verify(bytes.fromhex(out), signature, body, moment)
+
+
+def check_reports(run: Run, request: str) -> None:
+    """What is reported names nobody; a receipt goes to the front end, and is what was chosen."""
+    (figures,) = ask(run, "report", user="ann")
+    assert (figures["control"], figures["service"]) == ("ads", "crm")
+    assert (figures["in_time"], figures["share_in_time"]) == (1, 1.0)
+    code, out, errors = run("requests", "receipt", request, "Jörg Müller", user="portal")
+    assert code == 0, errors
+    Path("receipt.json").write_text(out)
+    assert run("requests", "verify-receipt", "receipt.json")[0] == 0
+    Path("receipt.json").write_text(out.replace("opt-out", "opt-in"))
+    assert run("requests", "verify-receipt", "receipt.json")[0] == 1
+    assert run("requests", "receipt", request, "somebody else", user="portal")[:2] == (1, "")
+    assert "| Services that are told | crm (ads) |" in run("processing-record")[1]
 
 
 def check_audit(run: Run) -> None:

@@ -291,7 +291,7 @@ def main(seed: str, kills: str, url: str, folder: str) -> None:
         while not watch.problems and (
             watch.kills.total() < int(kills) or any(not watch.kills[it] for it in POINTS)
         ):
-            watch.kill_one(PUBLISHER_POINTS[watch.kills.total() % 2])
+            watch.kill_one(min(PUBLISHER_POINTS, key=lambda it: watch.kills[it]))
             watch.kill_one(min(WORKER_POINTS, key=lambda it: watch.kills[it]))
         watch.finish()
     finally:
