@@ -1,17 +1,15 @@
-"""`penstock requests` as users call it: separate processes, a real service, both databases."""
+"""`penstock requests` as users call it: a real service, both databases."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.commands import run_command
 from tests.support.gateway.passwords import write_passwords
 from tests.support.rights.service import Service, serving
 
@@ -72,10 +70,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
 
     def call(*words: str, user: str | None = None) -> tuple[int, str, str]:
         asking = ["--as", user, "--password-file", user] if user else []
-        done = subprocess.run(
-            [sys.executable, "-m", "penstock", *words, *asking],
-            capture_output=True, text=True, check=False, env={**os.environ, "NO_COLOR": "1"},
-        )  # fmt: skip
+        done = run_command(tmp_path, *words, *asking, env={"NO_COLOR": "1"})
         return done.returncode, done.stdout, done.stderr
 
     return call

@@ -267,7 +267,7 @@ def work(once: bool) -> None:
     from penstock.rights.worker import RightsWorker, lease_seconds
 
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in () if once else (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     config = configuration()
     with open_store() as office:
