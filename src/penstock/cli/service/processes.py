@@ -337,6 +337,8 @@ def run_server(as_json: bool) -> None:
 
     `penstock up` runs it where `parts` names it. With --json the log is JSON, one entry per line.
     """
+    # What gRPC logs by itself names peers.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         from penstock.server.process import run_until_told
     except ImportError as error:
