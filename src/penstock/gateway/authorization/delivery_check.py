@@ -16,8 +16,8 @@ Rules that hold here:
   whose preferences hold.
 - What would be denied by situations that are not known for the moment waits until they are
   known or lost. Definitions that cannot be compiled deny everything.
-- `DecisionCache` keeps what is lasting, by topic and property list. What may pass is kept as the finished
-  property list to send, in `passing`; what may not, with the rule that denies it.
+- `DecisionCache` keeps what is lasting, by topic and property list. What may pass is kept as the
+  finished property list to send, in `passing`; what may not, with the rule that denies it.
 - Every change of the rules, and every change of the client's subscriptions, forgets all.
 - As many as a client may need are kept, and none that is long.
 """
