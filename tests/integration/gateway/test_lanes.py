@@ -18,9 +18,10 @@ from penstock.mqtt import V3, V5, Publish, RequestedSubscription, Will
 from penstock.telemetry.metrics import REGISTRY
 from tests.support.gateway.clients import VERSIONS, Make, make_clients
 from tests.support.gateway.fixtures import BROKERS, AnyBroker
-from tests.support.gateway.harness import GatewayThread, run_gateway
+from tests.support.gateway.harness import GatewayThread, run_gateway, share
 from tests.support.gateway.pair import wait_until
 from tests.support.gateway.raw import RawClient
+from tests.support.scale import scaled
 
 pytest_plugins = ("tests.support.gateway.fixtures",)
 NO_LOCAL = SubscribeOptions(qos=0, noLocal=True)
@@ -259,17 +260,18 @@ def test_a_takeover_lets_nothing_of_the_old_connection_pass_later(
     tmp_path: Path, mosquitto: MosquittoServer
 ) -> None:
     with (
-        run_gateway(tmp_path, mosquitto.port, {"lanes": 2}) as running,
-        RawClient(running.port) as reader,
+        run_gateway(tmp_path / "1", mosquitto.port, {"lanes": 2}, **share(tmp_path)) as one,
+        run_gateway(tmp_path / "2", mosquitto.port, {"lanes": 2}, **share(tmp_path)) as two,
+        RawClient(one.port) as reader,
     ):
         reader.connect()
         reader.subscribe("t")
-        for _ in range(10):
-            old = RawClient(running.port)
+        for round_ in range(scaled(20)):
+            old = RawClient(one.port)
             old.connect("moves")
             for number in range(50):
                 old.publish("t", b"old %d" % number)
-            new = RawClient(running.port)
+            new = RawClient((one, two)[round_ % 2].port)
             new.connect("moves")
             new.publish("t", b"new")
             with suppress(OSError):

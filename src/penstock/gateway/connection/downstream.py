@@ -20,7 +20,8 @@ Rules that hold here:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple, cast
 
@@ -355,21 +356,18 @@ class Downstream(ClientConnection, asyncio.Protocol):
                     self.broker().write([packet.encode(V5)])
             case Subscribe():
                 requests.check_count(self, len(packet.subscriptions))
-                return self._ask(requests.subscribe(self, packet))
+                return self._ask(partial(requests.subscribe, self, packet))
             case Unsubscribe():
                 requests.check_count(self, len(packet.filters))
-                return self._ask(requests.unsubscribe(self, packet))
+                return self._ask(partial(requests.unsubscribe, self, packet))
             case Disconnect():
                 self._leave(packet)
         return None
 
-    async def _ask(self, request: Coroutine[Any, Any, None]) -> None:
+    async def _ask(self, request: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Carry a request out when the broker has dealt with what was published before it."""
-        try:
-            await self.settle_lane()
-            await request
-        finally:
-            request.close()
+        await self.settle_lane()
+        await request()
 
     def _leave(self, packet: Disconnect) -> None:
         """Tell the broker in the client's words that it leaves."""
