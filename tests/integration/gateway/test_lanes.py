@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import paho.mqtt.client as mqtt
 import pytest
@@ -14,7 +15,18 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from penstock.components import MosquittoServer
-from penstock.mqtt import V3, V5, Publish, RequestedSubscription, Will
+from penstock.mqtt import (
+    FAILURE,
+    PINGREQ,
+    V3,
+    V5,
+    Connect,
+    Pingresp,
+    Puback,
+    Publish,
+    RequestedSubscription,
+    Will,
+)
 from penstock.telemetry.metrics import REGISTRY
 from tests.support.gateway.clients import VERSIONS, Make, make_clients
 from tests.support.gateway.fixtures import BROKERS, AnyBroker
@@ -283,3 +295,141 @@ def test_a_takeover_lets_nothing_of_the_old_connection_pass_later(
             assert got[got.index(b"new") :] == [b"new", b"last"], got
             new.close()
             old.vanish()
+
+
+def _has_own(running: GatewayThread, client_id: str) -> bool:
+    return running.do(lambda: running.gateway.clients[client_id].upstream is not None)
+
+
+@pytest.mark.needs("mosquitto")
+@VERSIONS
+def test_who_only_publishes_has_no_connection_at_the_broker_until_it_does_more(
+    tmp_path: Path, mosquitto: MosquittoServer, version: int
+) -> None:
+    with (
+        run_gateway(tmp_path, mosquitto.port, {"lanes": 2}) as running,
+        RawClient(running.port) as reader,
+    ):
+        reader.connect("reader", clean=True)
+        reader.subscribe("t/#", qos=1)
+        for what in ("message", "subscribe", "unsubscribe", "odd", "acknowledge"):
+            with RawClient(running.port, version=version) as client:
+                client.connect("sensor")
+                for number in range(20):
+                    client.publish("t/1", b"%d" % number, retain=not number % 5)
+                client.send(PINGREQ)
+                client.expect(Pingresp)
+                assert not _has_own(running, "sensor")
+                if what == "message":
+                    client.publish("t/1", b"20", qos=1)
+                elif what == "subscribe":
+                    client.subscribe("t/2")
+                elif what == "unsubscribe":
+                    client.settle()
+                elif what == "acknowledge":
+                    client.send(Puback(7))
+                else:
+                    client.publish("$odd", b"")
+                if what != "message":
+                    client.publish("t/1", b"20")
+                wait_until(lambda: _has_own(running, "sensor"))
+                got = [payload for _, payload in reader.texts(21)]
+                assert got == [b"%d" % number for number in range(21)]
+
+
+@pytest.mark.needs("mosquitto")
+@pytest.mark.parametrize("kind", ["kept", "will", "earlier"])
+def test_who_has_a_session_or_a_will_at_the_broker_is_known_there(
+    tmp_path: Path, mosquitto: MosquittoServer, kind: str
+) -> None:
+    with run_gateway(tmp_path, mosquitto.port, {"lanes": 2}) as running:
+        if kind == "earlier":
+            with RawClient(running.port) as before:
+                before.connect("sensor", clean=False, expiry=600)
+                before.subscribe("t", qos=1)
+        with RawClient(running.port) as client:
+            options: dict[str, Any] = {
+                "kept": {"clean": False, "expiry": 600},
+                "will": {"will": Will("t", b"gone")},
+                "earlier": {},
+            }
+            client.connect("sensor", **options[kind])
+            assert _has_own(running, "sensor")
+
+
+@pytest.mark.needs("mosquitto")
+def test_one_connection_has_an_identifier_wherever_it_is(
+    tmp_path: Path, mosquitto: MosquittoServer
+) -> None:
+    """Though the broker knows neither of them, the later one ends the earlier."""
+    with (
+        run_gateway(tmp_path / "1", mosquitto.port, {"lanes": 2}, **share(tmp_path)) as one,
+        run_gateway(tmp_path / "2", mosquitto.port, {"lanes": 2}, **share(tmp_path)) as two,
+    ):
+        for _ in range(scaled(10)):
+            old, new = RawClient(one.port), RawClient(two.port)
+            old.connect("sensor")
+            old.publish("t", b"1")
+            assert not _has_own(one, "sensor")
+            new.connect("sensor")
+            old.wait_closed()
+            assert one.do(lambda: "sensor" not in one.gateway.clients)
+            new.close()
+            wait_until(lambda: two.do(lambda: "sensor" not in two.gateway.clients))
+
+
+@pytest.mark.needs("mosquitto")
+def test_of_two_that_come_at_once_one_stays(tmp_path: Path, mosquitto: MosquittoServer) -> None:
+    with (
+        run_gateway(tmp_path / "1", mosquitto.port, {"lanes": 2}, **share(tmp_path)) as one,
+        run_gateway(tmp_path / "2", mosquitto.port, {"lanes": 2}, **share(tmp_path)) as two,
+    ):
+        for _ in range(scaled(20)):
+            clients = [RawClient(it.port) for it in (one, two)]
+            for client in clients:
+                client.send(Connect("sensor"))
+            wait_until(lambda: _holders(one, two) == 1)
+            for client in clients:
+                client.vanish()
+            wait_until(lambda: _holders(one, two) == 0)
+
+
+def _holders(*gateways: GatewayThread) -> int:
+    return sum(it.do(lambda it=it: "sensor" in it.gateway.clients) for it in gateways)  # type: ignore[misc]
+
+
+@pytest.mark.needs("mosquitto")
+def test_a_gateway_that_is_gone_holds_nobody_up(tmp_path: Path, mosquitto: MosquittoServer) -> None:
+    """The sign of one that died with its broker is taken down when it does not answer."""
+    with RawClient(mosquitto.port) as ghost:
+        ghost.connect("ghost")
+        ghost.publish("!penstock/gateway/0123456789abcdef", b"there", retain=True)
+        ghost.settle()
+        with run_gateway(tmp_path, mosquitto.port, {"lanes": 1}) as running:
+            assert running.gateway.peers.others == {"0123456789abcdef"}
+            with RawClient(running.port) as client:
+                client.connect("sensor")
+            wait_until(lambda: not running.gateway.peers.others)
+
+
+@pytest.mark.needs("mosquitto")
+def test_clients_neither_hear_nor_forge_what_gateways_tell_each_other(
+    tmp_path: Path, mosquitto: MosquittoServer
+) -> None:
+    with (
+        run_gateway(tmp_path / "1", mosquitto.port, {"lanes": 2}, **share(tmp_path)) as one,
+        run_gateway(tmp_path / "2", mosquitto.port, {"lanes": 2}, **share(tmp_path)) as two,
+        RawClient(one.port) as mallory,
+        RawClient(one.port) as victim,
+    ):
+        victim.connect("victim")
+        mallory.connect("mallory")
+        mallory.subscribe("#", "+/#", "!penstock/#", "!penstock/+/+")
+        forged = b"0123456789abcdef" + b"f" * 16 + b"victim"
+        assert mallory.publish("!penstock/takeover", forged, qos=1).reason >= FAILURE
+        with RawClient(two.port) as other:
+            other.connect("other")
+            other.settle()
+        mallory.settle()
+        assert mallory.texts(quiet=0.2) == []
+        assert one.do(lambda: "victim" in one.gateway.clients)

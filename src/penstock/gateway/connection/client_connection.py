@@ -306,7 +306,7 @@ class ClientConnection(ClientReplies):
     # --- reading and writing ---
 
     def broker(self) -> BrokerConnection:
-        """Return the connection to the broker, which every open client has."""
+        """Return the connection to the broker, which every client with subscriptions has."""
         return cast("BrokerConnection", self.upstream)
 
     def hold_reading(self, reason: str) -> None:

@@ -121,19 +121,19 @@ class ClientRegistry:
             # Should the new one never open, the session ends in the time of the old one.
             self._leave_session(other.session)
 
-    def give_way(self, client_id: str, holder: str) -> None:
-        """End the connection of a client identifier that another gateway takes over.
-
-        Of two that are not let in yet the one with the greater holder stays.
-        """
+    def give_way(self, client_id: str) -> None:
+        """End the connection of a client identifier that another gateway takes over."""
         client = self._by_id.get(client_id)
-        if client is not None and (client.open or client.session.holder < holder):
+        if client is not None:
             client.end(Cause.TAKEOVER)
 
     def leave_lanes(self) -> None:
         """Let every client publish by itself: takeovers elsewhere are not known here."""
         for client in self.opened():
-            client.leave_lane()
+            if client.upstream is None:
+                client.lose_broker()
+            else:
+                client.leave_lane()
 
     def release(self, client: ClientConnection) -> None:
         """Take note that a connection has ended and has no identifier any more."""

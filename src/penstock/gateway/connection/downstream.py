@@ -66,6 +66,8 @@ from penstock.mqtt import (
 
 _PINGRESP = PINGRESP.encode(V5)
 _ACKS = (Puback, Pubrec, Pubcomp)
+_WITHOUT_BROKER = (Pingreq, Disconnect)
+"""What a client may send that has no connection to the broker."""
 _NOTHING_KNOWN: frozenset[str] = frozenset()
 _EARLY_BYTES = 65_536
 """After so much behind its CONNECT a client is not read any more until it is let in."""
@@ -153,7 +155,8 @@ class Downstream(ClientConnection, asyncio.Protocol):
     # One loop on purpose: on the way of every message a call would cost more than it tidies.
     def forward(self, packets: Iterator[Packet]) -> None:  # noqa: C901, PLR0911, PLR0912, PLR0915
         """Pass packets on to the broker, in one step up to the first that must wait."""
-        upstream = cast("Upstream", self.upstream)
+        upstream = self.upstream
+        own = cast("Upstream", upstream)
         context = self.context
         rules = context.rules
         if self.generation != rules.generation:
@@ -167,8 +170,8 @@ class Downstream(ClientConnection, asyncio.Protocol):
         unacked = self.unacked
         lane = self.lane
         if lane is None:
-            if self.lane_mark:
-                self.backlog.suspend(self.settle_lane(), packets)
+            if self.lane_mark or upstream is None:
+                self.backlog.suspend(self._take_own(), packets)
                 return
             room = 0
         else:
@@ -208,14 +211,13 @@ class Downstream(ClientConnection, asyncio.Protocol):
                         and not self._fits(lane, packet, room)
                     ):
                         self.leave_lane()
-                        if laned or self.is_unsettled():
-                            rest = chain((packet,), packets)
-                            self.backlog.suspend(self.settle_lane(), rest)
+                        if laned or self.is_unsettled() or upstream is None:
+                            self.backlog.suspend(self._take_own(), chain((packet,), packets))
                             return
                         self.lane_mark = 0
                         lane = None
                     if packet.first & 6 and packet.packet_id not in unacked:
-                        if len(unacked) >= self.quota or packet.packet_id in upstream.requests:
+                        if len(unacked) >= self.quota or packet.packet_id in own.requests:
                             self._wait_for_quota(packet, packets)
                             return
                         unacked.add(packet.packet_id)
@@ -248,18 +250,21 @@ class Downstream(ClientConnection, asyncio.Protocol):
                         if waits is not None:
                             self.backlog.suspend(waits, packets)
                             return
+                elif upstream is None and not isinstance(packet, _WITHOUT_BROKER):
+                    self.backlog.suspend(self._take_own(), chain((packet,), packets))
+                    return
                 elif (
                     type(packet) is Puback
                     and packet.properties is NO_PROPERTIES
                     and not packet.reason
                 ):
                     out.append(encode_puback(packet.packet_id))
-                    if upstream.window is not None:
-                        upstream.settle(upstream.window, packet)
+                    if own.window is not None:
+                        own.settle(own.window, packet)
                 elif isinstance(packet, _ACKS):
                     out.append(packet.encode(V5))
-                    if upstream.window is not None:
-                        upstream.settle(upstream.window, packet)
+                    if own.window is not None:
+                        own.settle(own.window, packet)
                 elif type(packet) is Pingreq:
                     # The gateway keeps its own connection to the broker alive.
                     self.transport.write(_PINGRESP)
@@ -269,8 +274,9 @@ class Downstream(ClientConnection, asyncio.Protocol):
                     if lane is not None and laned:
                         lane.write(self, laned)
                         laned = []
-                    upstream.write(out)
-                    out.clear()
+                    if out:
+                        own.write(out)
+                        out = []
                     waits = self._handle(packet)
                     if waits is not None:
                         self.backlog.suspend(waits, packets)
@@ -282,7 +288,8 @@ class Downstream(ClientConnection, asyncio.Protocol):
             context.counters.messages_in += passed
             if laned and lane is not None and not self.ended:
                 lane.write(self, laned)
-            upstream.write(out)
+            if out:
+                own.write(out)
 
     def _fits(self, lane: Lane, packet: Publish, room: int) -> bool:
         """Say whether a message may go over a lane: no broker may end it over this message."""
@@ -363,6 +370,12 @@ class Downstream(ClientConnection, asyncio.Protocol):
             case Disconnect():
                 self._leave(packet)
         return None
+
+    async def _take_own(self) -> None:
+        """Go on on the client's own connection, behind what it published over its lane."""
+        await self.settle_lane()
+        if self.upstream is None:
+            await self._handlers.handshake.open_broker(self)
 
     async def _ask(self, request: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Carry a request out when the broker has dealt with what was published before it."""

@@ -12,7 +12,8 @@ Rules that hold here:
 - Nobody is let in before all other gateways have ended their connections of that identifier, and
   the broker has dealt with what these published. One that does not answer in time is taken for
   gone; it announces itself again when it is not.
-- Of two that come at once one wins at all gateways: the one with the greater holder.
+- Who comes later takes over. Of two takeovers that neither gateway has answered to the other,
+  nobody is the later one: the one with the greater holder wins, at both.
 - The topics begin as commands do: what clients publish there never reaches the broker, and what
   the broker delivers there reaches no client.
 """
@@ -46,16 +47,17 @@ ANSWER_SECONDS: Final = 1.0
 _NAME: Final = 16
 _log = get_logger("gateway")
 
-GiveWay = Callable[[str, str, Callable[[], None]], None]
-"""Ends the connection of a client identifier for a holder, and calls back when that is done."""
+GiveWay = Callable[[str, Callable[[], None]], None]
+"""Ends the connection of a client identifier, and calls back when its messages are through."""
 
 
 class _Takeover:
     """A takeover that others have to answer."""
 
-    __slots__ = ("answered", "missing")
+    __slots__ = ("answered", "client_id", "missing")
 
-    def __init__(self, missing: set[str]) -> None:
+    def __init__(self, client_id: str, missing: set[str]) -> None:
+        self.client_id = client_id
         self.missing = missing
         self.answered = asyncio.Event()
 
@@ -90,7 +92,7 @@ class Peers(OwnConnection):
         """Let all other gateways end their connections of a client identifier."""
         if not self.others:
             return
-        waiting = self._open[holder] = _Takeover(set(self.others))
+        waiting = self._open[holder] = _Takeover(client_id, set(self.others))
         try:
             for _ in range(TRIES):
                 self._publish(self._takeover, f"{self.name}{holder}{client_id}")
@@ -173,11 +175,22 @@ class Peers(OwnConnection):
             name, holder = payload[:_NAME], payload[_NAME : 2 * _NAME]
             if name != self.name:
                 answer = partial(self._publish, self._answer + name, f"{holder}{self.name}")
-                self._give_way(payload[2 * _NAME :], holder, answer)
+                client_id = payload[2 * _NAME :]
+                if self._wins(client_id, holder, name):
+                    answer()
+                else:
+                    self._give_way(client_id, answer)
         else:
             asked = self._open.get(payload[:_NAME])
             if asked is not None:
                 asked.settle(payload[_NAME:])
+
+    def _wins(self, client_id: str, holder: str, name: str) -> bool:
+        """Say whether a takeover of this gateway came at once with one of another, and wins."""
+        return any(
+            own > holder and it.client_id == client_id and name in it.missing
+            for own, it in self._open.items()
+        )
 
     def _see(self, name: str, *, there: bool) -> None:
         if name == self.name:

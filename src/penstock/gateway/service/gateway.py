@@ -251,9 +251,9 @@ class Gateway:
         self.counters.publish()
         self.context.denials.flush(self.rules.epoch, ending=ending)
 
-    def _give_way(self, client_id: str, holder: str, done: Callable[[], None]) -> None:
+    def _give_way(self, client_id: str, done: Callable[[], None]) -> None:
         """End a client that another gateway takes over; say so when its messages are through."""
-        self.clients.give_way(client_id, holder)
+        self.clients.give_way(client_id)
         lane = self.lanes.of(client_id)
         if lane is not None:
             lane.when_settled_earlier(client_id, done)
