@@ -131,7 +131,8 @@ class Handshake:
             client.identify(session)
             if not relay:
                 self._registry.take_over(client)
-                await self._context.lanes.take_over(client_id, session.holder)
+                if connect.client_id:
+                    await self._context.lanes.take_over(client_id, session.holder)
                 if will is None and seen is None and self._needs_no_session(client):
                     await self._open_without_broker(client, assigned, offer)
                     return

@@ -78,6 +78,8 @@ class Peers(OwnConnection):
         super().__init__(broker)
         self.ready = asyncio.Event()
         """Whether this gateway knows the others, and they know it."""
+        self.refused = False
+        """Whether the broker does not let gateways tell each other anything."""
         self.name = secrets.token_hex(_NAME // 2)
         self.others: set[str] = set()
         self._give_way = give_way
@@ -90,6 +92,10 @@ class Peers(OwnConnection):
 
     async def take_over(self, client_id: str, holder: str) -> None:
         """Let all other gateways end their connections of a client identifier."""
+        if not self.ready.is_set() and not self.refused:
+            # Nobody is let in whom others may not hear of; the broker may be away, too.
+            async with asyncio.timeout(min(self.broker.timeout, ANSWER_SECONDS)):
+                await self.ready.wait()
         if not self.others:
             return
         waiting = self._open[holder] = _Takeover(client_id, set(self.others))
@@ -145,7 +151,10 @@ class Peers(OwnConnection):
                 self._hear(packet)
             case Suback():
                 if max(packet.reasons) >= FAILURE:
-                    _log.error("the broker does not let gateways tell each other of takeovers")
+                    self.refused = True
+                    _log.error(
+                        "no lanes: the broker does not let gateways tell of takeovers"
+                    )
                     return
                 self._publish(self._presence + self.name, self.name, retain=True)
                 # Behind the signs of all others.
