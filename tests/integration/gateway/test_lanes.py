@@ -91,62 +91,65 @@ def meet(gateway: GatewayThread) -> Iterator[Callable[[str, int], Paho]]:
 
 
 @BROKERS
-class TestBeforeEachBroker:
-    def test_no_local_is_kept(self, meet: Callable[[str, int], Paho], topic: str) -> None:
-        """A client of MQTT 5 gets others' messages only; one of 3.1.1 gets its own, too."""
-        new, old = meet("new", V5), meet("old", V3)
-        for number in range(5):  # before it subscribes its messages take a lane
-            new.client.publish(topic, b"early %d" % number)
-        new.subscribe(topic, NO_LOCAL)
-        old.subscribe(topic)
-        for number in range(20):
-            new.client.publish(topic, b"new %d" % number)
-            old.client.publish(topic, b"old %d" % number)
-        for person in (new, old):
-            person.client.publish(topic, b"end")
-        mine = [b"old %d" % number for number in range(20)]
-        others = [b"new %d" % number for number in range(20)]
-        assert _until(new.box, 1) == [*mine, b"end"]
-        got = _until(old.box, 2)
-        assert [it for it in got if it.startswith(b"new")] == others
-        assert [it for it in got if it.startswith(b"old")] == mine
+def test_no_local_is_kept(meet: Callable[[str, int], Paho], topic: str) -> None:
+    """A client of MQTT 5 gets others' messages only; one of 3.1.1 gets its own, too."""
+    new, old = meet("new", V5), meet("old", V3)
+    for number in range(5):  # before it subscribes its messages take a lane
+        new.client.publish(topic, b"early %d" % number)
+    new.subscribe(topic, NO_LOCAL)
+    old.subscribe(topic)
+    for number in range(20):
+        new.client.publish(topic, b"new %d" % number)
+        old.client.publish(topic, b"old %d" % number)
+    for person in (new, old):
+        person.client.publish(topic, b"end")
+    mine = [b"old %d" % number for number in range(20)]
+    others = [b"new %d" % number for number in range(20)]
+    assert _until(new.box, 1) == [*mine, b"end"]
+    got = _until(old.box, 2)
+    assert [it for it in got if it.startswith(b"new")] == others
+    assert [it for it in got if it.startswith(b"old")] == mine
 
-    def test_a_retained_message_of_its_own_is_no_exception(self, make: Make, topic: str) -> None:
-        client, other = make(), make()
-        client.publish(topic, b"mine", retain=True)
-        client.subscribe(RequestedSubscription(topic, 1, no_local=True))
-        client.settle()
-        assert client.texts(quiet=0.2) == []
-        other.subscribe(topic)
-        assert other.texts(1, quiet=0) == [(topic, b"mine")]
 
-    def test_what_a_broker_may_close_over_ends_no_lane(
-        self, gateway: GatewayThread, make: Make, topic: str
-    ) -> None:
-        """Odd texts, and what a broker has for itself, cost their own client at most."""
-        before = value("penstock_gateway_lanes_lost_total")
-        reader, steady = make(), make()
-        reader.subscribe(topic)
-        for odd in (
-            {"topic": f"{topic}/\x01"},
-            {"topic": f"{topic}/\ufffe"},
-            {"topic": "$odd/topic"},
-            {"topic": "/".join("x" * 150)},
-            {"topic": topic, "user": (("a", "\x02"),)},
-            {"topic": topic, "content_type": "\x85"},
-            {"topic": topic, "payload_format": 1, "payload": b"\xff"},
-        ):
-            with RawClient(gateway.port) as client:
-                client.connect()
-                client.publish(str(odd.pop("topic")), **odd)
-                with suppress(OSError):
-                    client.publish("another/topic", b"x" * 900_000)
-            steady.publish(topic, b"steady")
-        reader.subscribe(f"{topic}/done")
-        steady.settle()
-        got = [payload for _, payload in reader.texts(7)]
-        assert got.count(b"steady") == 7
-        assert value("penstock_gateway_lanes_lost_total") == before
+@BROKERS
+def test_a_retained_message_of_its_own_is_no_exception(make: Make, topic: str) -> None:
+    client, other = make(), make()
+    client.publish(topic, b"mine", retain=True)
+    client.subscribe(RequestedSubscription(topic, 1, no_local=True))
+    client.settle()
+    assert client.texts(quiet=0.2) == []
+    other.subscribe(topic)
+    assert other.texts(1, quiet=0) == [(topic, b"mine")]
+
+
+@BROKERS
+def test_what_a_broker_may_close_over_ends_no_lane(
+    gateway: GatewayThread, make: Make, topic: str
+) -> None:
+    """Odd texts, and what a broker has for itself, cost their own client at most."""
+    before = value("penstock_gateway_lanes_lost_total")
+    reader, steady = make(), make()
+    reader.subscribe(topic)
+    for odd in (
+        {"topic": f"{topic}/\x01"},
+        {"topic": f"{topic}/\ufffe"},
+        {"topic": "$odd/topic"},
+        {"topic": "/".join("x" * 150)},
+        {"topic": topic, "user": (("a", "\x02"),)},
+        {"topic": topic, "content_type": "\x85"},
+        {"topic": topic, "payload_format": 1, "payload": b"\xff"},
+    ):
+        with RawClient(gateway.port) as client:
+            client.connect()
+            client.publish(str(odd.pop("topic")), **odd)
+            with suppress(OSError):
+                client.publish("another/topic", b"x" * 900_000)
+        steady.publish(topic, b"steady")
+    reader.subscribe(f"{topic}/done")
+    steady.settle()
+    got = [payload for _, payload in reader.texts(7)]
+    assert got.count(b"steady") == 7
+    assert value("penstock_gateway_lanes_lost_total") == before
 
 
 def _until(box: queue.Queue[bytes], ends: int) -> list[bytes]:
