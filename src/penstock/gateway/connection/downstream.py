@@ -42,6 +42,7 @@ from penstock.mqtt import (
     NO_PROPERTIES,
     NO_PUBLISH_PROPERTIES,
     PINGRESP,
+    PUBACK_SIZE,
     V5,
     Connect,
     Disconnect,
@@ -62,6 +63,7 @@ from penstock.mqtt import (
     Unsubscribe,
     encode_puback,
     encode_pubcomp,
+    is_plain_puback,
 )
 
 _PINGRESP = PINGRESP.encode(V5)
@@ -114,6 +116,8 @@ class Downstream(ClientConnection, asyncio.Protocol):
         self.context.counters.bytes_in += len(data)
         reader = self.reader
         backlog = self.backlog
+        if len(data) == PUBACK_SIZE and self._pass_puback(data):
+            return
         reader.feed(data)
         if not self.open:
             self._hear_stranger()
@@ -131,6 +135,22 @@ class Downstream(ClientConnection, asyncio.Protocol):
                 backlog.keep([error])
             else:
                 self.fail(error)
+
+    def _pass_puback(self, data: bytes) -> bool:
+        """Pass on an acknowledgement that comes alone, as most do; False: it takes the loop."""
+        upstream = self.upstream
+        if (
+            upstream is None
+            or upstream.window is not None
+            or self.backlog.busy
+            or not self.open
+            or self.ended
+            or self.reader.buffered
+            or not is_plain_puback(data)
+        ):
+            return False
+        upstream.write([data])
+        return True
 
     def pause_writing(self) -> None:
         """Take note that the client reads too slowly, and let the broker wait for it."""

@@ -152,9 +152,7 @@ class Peers(OwnConnection):
             case Suback():
                 if max(packet.reasons) >= FAILURE:
                     self.refused = True
-                    _log.error(
-                        "no lanes: the broker does not let gateways tell of takeovers"
-                    )
+                    _log.error("no lanes: the broker does not let gateways tell of takeovers")
                     return
                 self._publish(self._presence + self.name, self.name, retain=True)
                 # Behind the signs of all others.
