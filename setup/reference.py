@@ -14,9 +14,11 @@ import penstock.definitions.schemas
 import penstock.gateway.counters
 import penstock.gateway.recording.recorder
 import penstock.gateway.service.emergencies
+import penstock.kafka.watch
 import penstock.pipeline.service.metrics
-import penstock.store.audit
+import penstock.store.audit.writer
 import penstock.supervisor.part_runner
+import penstock.telemetry.logs
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
 MARK = "<!-- What follows is written by `make docs`. -->\n"
@@ -25,9 +27,11 @@ PARTS = (
     penstock.gateway.counters,
     penstock.gateway.service.emergencies,
     penstock.gateway.recording.recorder,
+    penstock.kafka.watch,
     penstock.pipeline.service.metrics,
-    penstock.store.audit,
+    penstock.store.audit.writer,
     penstock.supervisor.part_runner,
+    penstock.telemetry.logs,
 )
 PAGES: dict[str, Callable[[], str]] = {
     "configuration.md": penstock.config.reference.write_reference,

@@ -4,31 +4,17 @@ Rules that hold here:
 - A check tells all that is wrong with definitions of a kind in the light of the whole set.
 - What a change can break is checked again, and nothing else: the definitions that
   changed, and those that look at a kind that changed.
+- A check is loaded when a set holds its kind: who has no views loads no masks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import importlib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.definitions.checks import Locate
-from penstock.definitions.checks.access import (
-    check_attributes,
-    check_emergency_policies,
-    check_objects,
-    check_roles,
-    check_users,
-    check_vocabularies,
-)
-from penstock.definitions.checks.controls import check_control_subscribers
-from penstock.definitions.events.program import (
-    check_actions,
-    check_events,
-    check_plans,
-    check_scenarios,
-)
-from penstock.definitions.view_checks import check_hierarchies, check_rest, check_views
 from penstock.errors import Problem
 from penstock.model.definition import Definition
 from penstock.model.document import Document, Key
@@ -37,28 +23,52 @@ from penstock.model.kinds import View
 
 @dataclass(frozen=True, slots=True)
 class KindCheck:
-    """A check of one kind, and the kinds that it looks at."""
+    """A check of one kind, and the kinds that it looks at.
 
-    run: Callable[[Any, Mapping[Key, Definition]], Iterator[tuple[Key, Problem]]]
+    A place is written `MODULE:FUNCTION`, below this package.
+    """
+
+    place: str
     looks_at: frozenset[str] = frozenset()
+
+    def run(
+        self, touched: Iterable[Definition], definitions: Mapping[Key, Definition]
+    ) -> Iterator[tuple[Key, Problem]]:
+        """Yield what is wrong with the definitions of the kind that were touched."""
+        check = load_check(self.place)
+        yield from check(touched, definitions)
+
+
+def load_check(place: str) -> Any:
+    """Return the function at a place."""
+    module, _, function = place.partition(":")
+    return getattr(importlib.import_module(f"penstock.definitions.{module}"), function)
 
 
 CHECKS: Final[Mapping[str, KindCheck]] = {
-    "action": KindCheck(check_actions, frozenset({"event", "vocabulary"})),
-    "attributes": KindCheck(check_attributes, frozenset({"vocabulary"})),
-    "control-subscriber": KindCheck(check_control_subscribers, frozenset({"control"})),
-    "emergency-policy": KindCheck(
-        check_emergency_policies, frozenset({"plan", "scenario", "vocabulary"})
+    "action": KindCheck("events.program:check_actions", frozenset({"event", "vocabulary"})),
+    "attributes": KindCheck("checks.access:check_attributes", frozenset({"vocabulary"})),
+    "control-subscriber": KindCheck(
+        "checks.controls:check_control_subscribers", frozenset({"control"})
     ),
-    "event": KindCheck(check_events, frozenset({"event", "vocabulary", "plan", "action"})),
-    "object": KindCheck(check_objects, frozenset({"vocabulary"})),
-    "vocabulary": KindCheck(check_vocabularies),
-    "hierarchy": KindCheck(check_hierarchies),
-    "plan": KindCheck(check_plans, frozenset({"event", "action", "vocabulary"})),
-    "role": KindCheck(check_roles, frozenset({"role"})),
-    "scenario": KindCheck(check_scenarios, frozenset({"event", "plan", "vocabulary"})),
-    "user": KindCheck(check_users, frozenset({"role"})),
-    "view": KindCheck(check_views, frozenset({"stream", "hierarchy", "view", "role"})),
+    "emergency-policy": KindCheck(
+        "checks.access:check_emergency_policies", frozenset({"plan", "scenario", "vocabulary"})
+    ),
+    "event": KindCheck(
+        "events.program:check_events", frozenset({"event", "vocabulary", "plan", "action"})
+    ),
+    "object": KindCheck("checks.access:check_objects", frozenset({"vocabulary"})),
+    "vocabulary": KindCheck("checks.access:check_vocabularies"),
+    "hierarchy": KindCheck("view_checks:check_hierarchies"),
+    "plan": KindCheck("events.program:check_plans", frozenset({"event", "action", "vocabulary"})),
+    "role": KindCheck("checks.access:check_roles", frozenset({"role"})),
+    "scenario": KindCheck(
+        "events.program:check_scenarios", frozenset({"event", "plan", "vocabulary"})
+    ),
+    "user": KindCheck("checks.access:check_users", frozenset({"role"})),
+    "view": KindCheck(
+        "view_checks:check_views", frozenset({"stream", "hierarchy", "view", "role"})
+    ),
 }
 
 
@@ -90,6 +100,7 @@ def check_misshapen(
     """Yield what else is wrong with documents that have not the shape of their kind."""
     for document in documents:
         if document.kind == View.kind:
+            check_rest = load_check("view_checks:check_rest")
             for problem in check_rest(document, definitions):
                 place = _place(locate, document.key, problem.place)
                 yield Problem(place, problem.message, problem.fix)

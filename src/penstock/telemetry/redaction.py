@@ -32,7 +32,12 @@ _NEVER = re.compile(
     r"payload|topic|user|client|person|people|subject|actor|name|mail|phone|address|password"
     r"|secret|token|credential|cookie|body|content|message|headers?|query|sql|params",
 )
-_LOGGING = ("structlog", "penstock.telemetry.logs", "penstock.telemetry.redaction")
+_LOGGING = (
+    "structlog",
+    "penstock.telemetry.loggers",
+    "penstock.telemetry.logs",
+    "penstock.telemetry.redaction",
+)
 
 
 class Shape(StrEnum):

@@ -1,6 +1,6 @@
 from penstock.cli.reference import write_metrics
 from penstock.store.audit import AuditWriter
-from penstock.telemetry import counter, metrics, redaction
+from penstock.telemetry import counter, logs, metrics, redaction
 
 COUNTED = counter("penstock_test_reference", "Counted by a test.", way=("in", "out"))
 
@@ -11,6 +11,7 @@ def test_every_metric_of_an_imported_part_is_described() -> None:
     assert len(audit) == 5
     for one in audit:
         assert f"| `{one.name}` | {one.type} |  | {one.help} |" in text
+    assert logs.WITHHELD.declaration.name == "penstock_log_withheld_total"
     assert "| `penstock_log_withheld_total` | counter | `what`: field, value, message |" in text, (
         "labels are listed with their values"
     )

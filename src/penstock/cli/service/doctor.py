@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -12,16 +13,11 @@ from rich.text import Text
 from penstock.cli.output import json_option, show, table
 from penstock.cli.session import configuration
 from penstock.errors import UnavailableError
-from penstock.supervisor.checks import Finding, Verdict, run_checks
-from penstock.supervisor.parts import configured_parts
-from penstock.telemetry import configure
 
-COLOURS = {
-    Verdict.OK: "green",
-    Verdict.WARNING: "yellow",
-    Verdict.MISSING: "bold red",
-    Verdict.WRONG: "bold red",
-}
+if TYPE_CHECKING:
+    from penstock.supervisor.checks import Finding
+
+COLOURS = {"ok": "green", "warning": "yellow", "missing": "bold red", "wrong": "bold red"}
 
 
 @click.command("doctor")
@@ -32,6 +28,10 @@ def command(ctx: click.Context, as_json: bool) -> None:
 
     The exit code is 0 if everything is there that the configured parts need, else 3.
     """
+    from penstock.supervisor.checks import run_checks
+    from penstock.supervisor.parts import configured_parts
+    from penstock.telemetry import configure
+
     config = configuration()
     configure(level="error", style=config.log.format)
     findings = run_checks(config, configured_parts(config))
@@ -43,6 +43,8 @@ def command(ctx: click.Context, as_json: bool) -> None:
 
 
 def _render(console: Console, findings: list[Finding]) -> None:
+    from penstock.supervisor.checks import Verdict
+
     for topic, group in groupby(findings, key=lambda finding: finding.topic):
         made = table("", topic, "")
         for finding in group:

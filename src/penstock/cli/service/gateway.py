@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import resource
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from penstock.cli.output import json_option
 from penstock.cli.session import configuration
-from penstock.config import Config
+
+if TYPE_CHECKING:
+    from penstock.config import Config
 
 DESCRIPTORS_PER_CLIENT = 2
 DESCRIPTORS_BESIDE = 256

@@ -5,20 +5,17 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
 from rich.text import Text
 
 from penstock.cli.output import json_option, show
-from penstock.components.mosquitto import generate_password
-from penstock.config import FILE_NAME, Config, KeyFile, load
-from penstock.config.reference import write_template
-from penstock.config.secrets import generate_key
 from penstock.errors import UnavailableError, UsageError, quote
-from penstock.store.audit.pseudonyms import Pseudonyms
-from penstock.store.audit.signatures import Signer
-from penstock.telemetry import configure
+
+if TYPE_CHECKING:
+    from penstock.config import Config
 
 READABLE = 0o644
 
@@ -33,6 +30,8 @@ def command(ctx: click.Context, force: bool, as_json: bool) -> None:
     Every setting stands in it with its default and its meaning. An existing file is kept
     unless --force is given; an existing key is always kept.
     """
+    from penstock.config import FILE_NAME, load
+
     path = Path(ctx.find_root().obj or FILE_NAME)
     try:
         _write_settings(path, force=force)
@@ -58,6 +57,8 @@ def command(ctx: click.Context, force: bool, as_json: bool) -> None:
 
 def _write_settings(path: Path, *, force: bool) -> None:
     """Write the file whole, and never over another one unless that is wanted."""
+    from penstock.config.reference import write_template
+
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -79,6 +80,13 @@ def _write_settings(path: Path, *, force: bool) -> None:
 
 def _make_data(config: Config) -> list[str]:
     """Make the data folder and the keys that are missing; return what was made."""
+    from penstock.components.mosquitto import generate_password
+    from penstock.config import KeyFile
+    from penstock.config.secrets import generate_key
+    from penstock.store.audit.pseudonyms import Pseudonyms
+    from penstock.store.audit.signatures import Signer
+    from penstock.telemetry import configure
+
     # What follows logs that it made a key; here that is said anyway.
     configure(level="error", style=config.log.format)
     made = []

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.text import Text
 
 from penstock.cli.session import open_database, refuse_missing_store
-from penstock.config import Config
 from penstock.errors import PenstockError, UnavailableError
+
+if TYPE_CHECKING:
+    from penstock.config import Config
 
 
 def count_kept_sessions(config: Config) -> dict[str, Any]:
@@ -18,13 +20,14 @@ def count_kept_sessions(config: Config) -> dict[str, Any]:
         refuse_missing_store(config)
     except UnavailableError:
         return {}
-    from penstock.store.sessions import Sessions
+    from penstock.clock import utc_now
+    from penstock.store.session_quotas import count_sessions
 
     limits = config.gateway.limits
     allowed = {"per_user": limits.sessions_per_user, "per_address": limits.sessions_per_address}
     try:
-        with open_database(config) as database:
-            found = Sessions(database).count()
+        with open_database(config) as database, database.read() as connection:
+            found = count_sessions(connection, utc_now())
     except PenstockError as error:
         return {"sessions": {"error": error.message, **allowed}}
     counts = {"kept": found.kept, "owners": found.owners, "most": found.most}
