@@ -1,8 +1,9 @@
-"""Views and hierarchies in the light of the whole set.
+"""The checks of views and hierarchies, which know all masks and anonymizers.
 
 Rules that hold here:
 - Two topics never have one name, whether of a stream or of a view.
 - A view that makes groups bears no risk that it does not acknowledge; see `grouping_risks`.
+- A set loads this module when it holds a view or a hierarchy: who has none loads no masks.
 """
 
 from __future__ import annotations
@@ -14,13 +15,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from penstock.definitions.grouping_risks import check_grouping_risks
-from penstock.definitions.views import (
-    Definitions,
-    ViewPlan,
-    find_plan,
-    hierarchies_of,
-    read_steps,
-)
+from penstock.definitions.views import Definitions, ViewPlan, find_plan, hierarchies_of, read_steps
 from penstock.errors import Problem, quote
 from penstock.masks import Hierarchy
 from penstock.model import kinds

@@ -19,17 +19,8 @@ else:
     __getattr__ = lazy_exports(
         __name__,
         {
-            "part": (
-                "HttpProbe",
-                "Part",
-                "Probe",
-                "TcpProbe",
-            ),
-            "status": (
-                "PartStatus",
-                "RunFolder",
-                "SupervisorStatus",
-            ),
+            "part": ("HttpProbe", "Part", "Probe", "TcpProbe"),
+            "status": ("PartStatus", "RunFolder", "SupervisorStatus"),
             "supervisor": ("Supervisor",),
         },
     )

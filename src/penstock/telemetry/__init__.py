@@ -22,22 +22,12 @@ else:
         __name__,
         {
             "endpoint": ("Endpoint",),
-            "health": (
-                "Health",
-                "HealthReport",
-            ),
+            "health": ("Health", "HealthReport"),
             "hooks": ("install_hooks",),
             "loggers": ("get_logger", "safe_text"),
             "logs": ("configure",),
-            "metrics": (
-                "counter",
-                "gauge",
-                "histogram",
-            ),
-            "redaction": (
-                "Shape",
-                "allow",
-            ),
+            "metrics": ("counter", "gauge", "histogram"),
+            "redaction": ("Shape", "allow"),
         },
     )
 

@@ -14,7 +14,8 @@ from tests.support.commands import run_command
 
 LARGE = frozenset({
     "alembic", "argon2", "confluent_kafka", "deltalake", "fastavro", "matplotlib", "numpy",
-    "opendp", "paho", "pandas", "psycopg", "pyarrow", "pyspark", "uvloop", "websockets",
+    "opendp", "paho", "pandas", "psycopg", "pyarrow", "pyspark", "starlette", "uvicorn", "uvloop",
+    "websockets",
 })  # fmt: skip
 """What no command needs that only asks the store."""
 LIBRARIES = LARGE | {
@@ -23,7 +24,7 @@ LIBRARIES = LARGE | {
 """What the help of a verb does without."""
 OURS = frozenset({
     "cep", "config", "definitions", "eventlog", "gateway", "kafka", "lang", "masks", "model",
-    "mqtt", "pipeline", "policy", "rights", "supervisor", "telemetry",
+    "mqtt", "pipeline", "policy", "rights", "server", "supervisor", "telemetry",
 })  # fmt: skip
 
 # Prints after each command line which packages it was the first to load.

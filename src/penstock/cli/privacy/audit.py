@@ -27,8 +27,8 @@ from penstock.errors import UsageError, quote
 
 if TYPE_CHECKING:
     from penstock.config import Config
+    from penstock.store.audit.errors import AuditVerdict
     from penstock.store.audit.signatures import Head, PublicKeys
-    from penstock.store.audit.verdict import AuditVerdict
     from penstock.store.database import Database
 
 PROOF_LIMIT = 1_000_000

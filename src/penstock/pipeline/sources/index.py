@@ -26,8 +26,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
 from penstock.errors import PenstockError, UnavailableError, quote
-from penstock.eventlog.files import sync_folder
-from penstock.eventlog.lines import find_end
+from penstock.eventlog.files import find_end, sync_folder
 from penstock.pipeline.sources.blocks import ENDINGS, Block, survey
 
 INDEX: Final = "files.jsonl"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from penstock.eventlog import Record, Topic
-from penstock.eventlog.lines import format_line
+from penstock.eventlog.files import format_line
 from penstock.pipeline.records.columns import MILLISECONDS, OFFSET, VALUE
 from penstock.pipeline.sources.event_log import LogReader, LogStreamReader, parse
 from tests.support.scale import scaled
