@@ -9,9 +9,8 @@ Rules that hold here:
 
 from __future__ import annotations
 
-import hashlib
-import ipaddress
-import time
+import signal
+import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -90,6 +89,31 @@ def submit(  # noqa: PLR0917 - a verb's options
 
 
 @command.command()
+@click.argument("publisher")
+@click.argument("subject")
+@click.option("--email", help="The person's e-mail address.")
+@click.option("--mobile", help="The person's mobile number, such as +4791234567.")
+@asking
+def contact(
+    publisher: str,
+    subject: str,
+    email: str | None,
+    mobile: str | None,
+    user: str,
+    password_file: Path | None,
+) -> None:
+    """Keep, as PUBLISHER, where SUBJECT is told of completed requests; sealed.
+
+    Without --email and --mobile, forget it.
+    """
+    found = {"email": email, "mobile": mobile}
+    with _open_office(user, password_file) as office:
+        given = {name: address for name, address in found.items() if address}
+        office.broker.set_contact(user, publisher, subject, given)
+    print("kept" if given else "forgotten")
+
+
+@command.command()
 @click.argument("request")
 @click.argument("subscriber")
 @click.argument("what", type=click.Choice(["acknowledge", "complete"]))
@@ -164,6 +188,7 @@ def show_request(request: str, user: str, password_file: Path | None, as_json: b
     with _open_office(user, password_file) as office:
         office.broker.require_administration(user)
         found = office.broker.book.show(request)
+        told = office.broker.book.outbox.of(request)
     if found is None:
         raise UsageError(f"there is no request {quote(request)}", fix="`penstock requests list`")
     row, progress = found
@@ -178,8 +203,19 @@ def show_request(request: str, user: str, password_file: Path | None, as_json: b
         }
         for it in progress
     ]
+    notices = [
+        {
+            "kind": it.kind,
+            "channel": it.channel,
+            "subscriber": it.subscriber or None,
+            "status": "sent" if it.sent else "waiting" if it.next_at else "dead",
+            "trouble": it.trouble,
+        }
+        for it in told
+    ]
     data = {"request": row.id, "control": row.control, "action": row.action, "status": row.status,
-            "publisher": row.publisher, "epoch": row.epoch, "services": services}  # fmt: skip
+            "publisher": row.publisher, "epoch": row.epoch, "services": services,
+            "notices": notices}  # fmt: skip
 
     def render(target: Console) -> None:
         target.print(
@@ -197,6 +233,10 @@ def show_request(request: str, user: str, password_file: Path | None, as_json: b
                 str(it["told_again"]), str(it["trouble"]),
             )  # fmt: skip
         target.print(shown)
+        for it in notices:
+            about = f" of {it['subscriber']}" if it["subscriber"] else ""
+            trouble = f" ({it['trouble']})" if it["trouble"] else ""
+            target.print(f"{it['kind']}{about} by {it['channel']}: {it['status']}{trouble}")
 
     show(as_json, data, render)
 
@@ -229,36 +269,34 @@ def key(subscriber: str, user: str, password_file: Path | None) -> None:
 @command.command()
 @click.option("--once", is_flag=True, help="End when nothing is due any more.")
 def work(once: bool) -> None:
-    """Tell services what is due, and follow up what is overdue, until interrupted.
+    """Tell services what is due, and follow up what is overdue, until Ctrl-C or SIGTERM.
 
-    Any number of workers may run, on any number of hosts.
+    Any number of workers may run, on any number of hosts. The part `rights` of `penstock up` is
+    this. It answers /metrics, /healthz and /readyz at `rights.monitor_port`.
     """
-    from penstock.rights.dispatch.http import HttpDispatcher
-    from penstock.rights.worker import RightsWorker
-    from penstock.telemetry import get_logger
+    from penstock.rights.dispatch.channels import Channels, open_caller
+    from penstock.rights.notices import NoticeSender
+    from penstock.rights.service import run_worker
+    from penstock.rights.worker import RightsWorker, lease_seconds
 
-    log = get_logger("rights")
-    settings = configuration().rights
-
-    def alert(subscriber: str, request: str, code: str) -> None:
-        digest = hashlib.sha256(request.encode()).hexdigest()[:16]
-        log.warning("a service did not honour a request", name=subscriber, digest=digest, code=code)
-
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    config = configuration()
     with _open_store() as office:
-        dispatcher = HttpDispatcher(
-            office.secret,
-            allowed=[ipaddress.ip_network(it) for it in settings.networks],
-            timeout=settings.timeout,
-        )
+        channels = Channels.open(config, office.secret)
+        sender = NoticeSender.open(config, office.secret, open_caller(config))
         worker = RightsWorker(
-            office.broker.book, lambda: office.checked.current()[1], dispatcher, alert
+            office.broker.book,
+            lambda: office.checked.current()[1],
+            channels,
+            sender,
+            lease=lease_seconds(config.rights.timeout),
         )
-        while True:
-            handled = worker.run_once()
-            if once and not handled:
-                return
-            if not handled:
-                time.sleep(settings.poll)
+        try:
+            run_worker(config, office.broker.book, worker, stop, once=once)
+        finally:
+            channels.close()
 
 
 @contextmanager
