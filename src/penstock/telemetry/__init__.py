@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from penstock.telemetry.endpoint import Endpoint
     from penstock.telemetry.health import Health, HealthReport
     from penstock.telemetry.hooks import install_hooks
-    from penstock.telemetry.loggers import get_logger, safe_text
+    from penstock.telemetry.loggers import get_logger
     from penstock.telemetry.logs import configure
     from penstock.telemetry.metrics import counter, gauge, histogram
-    from penstock.telemetry.redaction import Shape, allow
+    from penstock.telemetry.redaction import Shape, allow, safe_text
 else:
     __getattr__ = lazy_exports(
         __name__,
@@ -24,10 +24,10 @@ else:
             "endpoint": ("Endpoint",),
             "health": ("Health", "HealthReport"),
             "hooks": ("install_hooks",),
-            "loggers": ("get_logger", "safe_text"),
+            "loggers": ("get_logger",),
             "logs": ("configure",),
             "metrics": ("counter", "gauge", "histogram"),
-            "redaction": ("Shape", "allow"),
+            "redaction": ("Shape", "allow", "safe_text"),
         },
     )
 

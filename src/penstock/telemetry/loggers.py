@@ -1,4 +1,4 @@
-"""The loggers that modules have, and whose errors may be quoted.
+"""The loggers that modules have.
 
     log = get_logger("gateway")
     log.info("listening", port=1883)
@@ -12,29 +12,10 @@ Rules that hold here:
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, TypeVar, cast
-
-from penstock.errors import PenstockError, UnavailableError
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
-
-_safe: set[type[BaseException]] = {UnavailableError}
-Failure = TypeVar("Failure", bound=type[PenstockError])
-
-
-def safe_text(cls: Failure) -> Failure:
-    """Declare, as a decorator, that the texts of this class never quote what people sent.
-
-    It holds for this class alone; a subclass says it again.
-    """
-    _safe.add(cls)
-    return cls
-
-
-def is_safe(cls: type[BaseException]) -> bool:
-    """Tell whether the texts of this class were declared safe."""
-    return cls in _safe
 
 
 def get_logger(part: str) -> FilteringBoundLogger:

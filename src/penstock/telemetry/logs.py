@@ -4,7 +4,7 @@ Rules that hold here:
 - Nothing reaches the stream but through `_admit`: fields of the allow-list in their
   shapes, and messages that are literals (see `redaction`).
 - An error is printed as its type and the places in Penstock it came through. Its text
-  is printed only where its class was declared safe (see `loggers`), because the texts
+  is printed only where its class was declared safe (see `redaction`), because the texts
   of errors quote their input.
 - Libraries log through the same rules, and without the arguments of their messages.
 - Logging never raises and never blocks on anything but the stream itself.
@@ -27,7 +27,6 @@ import structlog
 from structlog.typing import FilteringBoundLogger
 
 from penstock.telemetry import metrics, redaction
-from penstock.telemetry.loggers import is_safe
 
 Level = Literal["debug", "info", "warning", "error", "critical"]
 Style = Literal["auto", "json", "console"]
@@ -208,7 +207,7 @@ def _admit(event: MutableMapping[str, Any]) -> dict[str, Any]:
 def _describe(error: BaseException) -> dict[str, Any]:
     kind = type(error)
     described: dict[str, Any] = {"error": f"{kind.__module__}.{kind.__qualname__}"}
-    if is_safe(kind):
+    if redaction.is_safe(kind):
         described["error_text"] = str(error)[:TEXT_LIMIT]
     places = [
         frame.filename.removeprefix(_SOURCE_ROOT) + f":{frame.lineno}"

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -98,7 +98,7 @@ def run(*, quick: bool = False) -> dict[str, Any]:
 
 
 def _measure_all(
-    folder: Path, commands: dict[str, tuple[str, ...]], rounds: int
+    folder: Path, commands: Mapping[str, tuple[str, ...]], rounds: int
 ) -> dict[str, dict[str, float]]:
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
     for number in range(rounds + 1):
