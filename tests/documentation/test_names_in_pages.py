@@ -30,8 +30,8 @@ PAGES = sorted(
 ) + sorted(ROOT.glob("*.md"))
 MAPS = [ROOT / "CONTRIBUTING.md", ROOT / "docs" / "explanation" / "architecture.md"]
 
-GROUPS = frozenset({"penstock.commands", "penstock.simulations"})
-"""Groups of entry points: dotted names that are no modules."""
+GROUPS = frozenset({"penstock.commands", "penstock.simulations", "penstock.v1.PrivacyRequests"})
+"""Groups of entry points, and services of gRPC: dotted names that are no modules."""
 QUOTED = re.compile(r"`([^`\n]+)`")
 FUNCTION = re.compile(r"([\w./-]+\.py):([A-Za-z_][\w.]*)")
 PATH = re.compile(r"(?:src|lab|tests|setup|examples|docs)/[\w./-]+|[\w./-]*\w\.py(?![\w:])")

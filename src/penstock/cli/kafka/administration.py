@@ -28,8 +28,8 @@ def open_officer(*, service: str | None = None) -> Iterator[Administration]:
     `service` works by itself, and stands in the audit log instead of who started it.
     """
     from penstock.kafka import AccessAudit, open_administration
-    from penstock.store.audit.keeper import keep_pruned
     from penstock.store.audit.log import AuditLog
+    from penstock.store.audit.pruning import keep_pruned
     from penstock.store.audit.pseudonyms import Pseudonyms
     from penstock.store.definitions.checked import CheckedDefinitions, recorder
     from penstock.store.definitions.history import Definitions

@@ -350,6 +350,8 @@ def run_server(as_json: bool) -> None:
     """
     from penstock.telemetry import configure, install_hooks
 
+    # What gRPC logs by itself names peers.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         from penstock.server.process import run_until_told
     except ImportError as error:
