@@ -74,6 +74,10 @@ VERBS: dict[str, Verb] = {
         "privacy.requests:command", "Take privacy requests in, tell services, and follow them up."
     ),
     "tokens": Verb("privacy.tokens:command", "Manage the tokens that services show to the server."),
+    "processing-record": Verb(
+        "privacy.reports:processing_record",
+        "Print the record of processing activities, from the definitions.",
+    ),
     "detokenize": Verb(
         "privacy.detokenize:command", "Turn tokens back into originals, for those with the right."
     ),
