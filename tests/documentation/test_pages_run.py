@@ -34,6 +34,7 @@ def _run(text: str, folder: Path) -> str:
         # Other tests may run parts at the same time.
         "PENSTOCK_MONITOR__PORT": "0",
         "PENSTOCK_GATEWAY__MONITOR_PORT": "0",
+        "PENSTOCK_SERVER__MONITOR_PORT": "0",
     }
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", text],
@@ -61,6 +62,10 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 )
 def test_a_page_does_what_it_shows(page: str, folder: Path) -> None:
     follow(page, folder)
+
+
+def test_the_page_for_front_ends_and_services_does_what_it_shows(folder: Path) -> None:
+    follow("docs/how-to/use-the-privacy-sdks.md", folder)
 
 
 @pytest.mark.needs("java")

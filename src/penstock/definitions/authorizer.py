@@ -29,6 +29,9 @@ from penstock.errors import UsageError, quote
 from penstock.model import kinds
 from penstock.policy.access.emergencies import SituationBoard
 from penstock.policy.authorizer import Authorizer
+from penstock.policy.consent.data_subjects import DataSubjects
+from penstock.policy.consent.opt_outs import NOBODY, OptOutIndex
+from penstock.policy.consent.prohibitions import Prohibitions
 from penstock.policy.purposes.engine import PurposeEngine
 from penstock.policy.purposes.rights import DeclaredPurposes, PurposeClaims
 from penstock.policy.purposes.settings import PurposeSettings
@@ -59,13 +62,16 @@ def settings_in_force(
     )
 
 
-def authorizer_of(gateway: GatewaySettings, definitions: DefinitionSet) -> Authorizer:
-    """Make what decides as a gateway with these settings does."""
+def authorizer_of(
+    gateway: GatewaySettings, definitions: DefinitionSet, opt_outs: OptOutIndex = NOBODY
+) -> Authorizer:
+    """Make what decides as a gateway with these settings and these opt-outs does."""
     return make_authorizer(
         definitions,
         configured_settings(gateway.filtering),
         open_mode=gateway.open_mode,
         defined_users=gateway.authentication.defined_users,
+        opt_outs=opt_outs,
     )
 
 
@@ -75,6 +81,7 @@ def make_authorizer(
     *,
     open_mode: bool = False,
     defined_users: bool = False,
+    opt_outs: OptOutIndex = NOBODY,
 ) -> Authorizer:
     """Make what decides under a set of definitions."""
     declared_settings = definitions.get(kinds.PurposeSettings, "default")
@@ -94,7 +101,17 @@ def make_authorizer(
         held = users.get(user) if user is not None else None
         return held.blocked if held is not None else defined_users and user is not None
 
-    return Authorizer(purposes, declared, access, claims, broker_topics, keeps_out)
+    subjects = DataSubjects()
+    subjects.put(definitions.of(kinds.Stream).values())
+    return Authorizer(
+        purposes,
+        declared,
+        access,
+        claims,
+        broker_topics,
+        keeps_out,
+        Prohibitions(subjects, opt_outs),
+    )
 
 
 def suppose_situations(

@@ -19,6 +19,7 @@ from penstock.telemetry import get_logger, metrics
 
 DENIALS = (
     "purpose",
+    "consent",
     "unknown_subscription",
     "stale",
     "right",

@@ -69,6 +69,11 @@ def lineage(purpose: str) -> tuple[str, ...]:
     return tuple(line)
 
 
+def is_related(one: str, other: str) -> bool:
+    """Say whether two purposes are the same, or one comprises the other."""
+    return one in lineage(other) or other in lineage(one)
+
+
 @dataclass(frozen=True, slots=True)
 class PurposeSet:
     """Allowed and prohibited intended purposes."""

@@ -3,7 +3,7 @@
     request ─▶ users ─▶ broker topics ─▶ subscription ─▶ declared purposes ─▶ claims ─┐
                              │ a write                                   reservations ◀─┘
                              ▼                                                 ▼
-    decision ◀── policies, preferences, emergencies ◀──────── purposes of the message
+    decision ◀── policies, preferences, emergencies ◀── consent ◀── purposes of the message
 
 Gateway, command line, demonstrations and, later, console and views ask it and nothing else.
 
@@ -17,8 +17,10 @@ Rules that hold here:
   reservations and the purposes of the message, in this order. Policies, preferences and
   emergencies are another: an emergency policy may grant against both of the others, so that
   none of them decides alone.
-- A new kind of rule is a new part in `_compose`, nowhere else: roles and consent belong
-  behind the purposes, interaction rules behind the policies. A part is a class with
+- Consent is a part behind the purposes: what the data subject opted out of. No policy and no
+  emergency grants against it, as none grants against a purpose.
+- A new kind of rule is a new part in `_compose`, nowhere else: roles belong behind the
+  purposes, interaction rules behind the policies. A part is a class with
   `decide` and `explain` beside those below, and members of `Part`.
 - No I/O, no clock: environment and situations come with the request.
 - A part that denies names what its denial depends on; a grant depends on what all parts
@@ -40,17 +42,24 @@ from penstock.policy.access.objects import Message
 from penstock.policy.access.plans import DEFAULT
 from penstock.policy.access.principals import ANONYMOUS, Action
 from penstock.policy.access.rules import ADMINISTER, MARK, MONITOR, BrokerTopics
-from penstock.policy.decision import Considered, Decision, Explanation, Part
+from penstock.policy.consent.prohibitions import Prohibitions
+from penstock.policy.decision import Considered, Decision, Depends, Explanation, Part
 from penstock.policy.purposes.engine import PurposeEngine
 from penstock.policy.purposes.explanations import explain_message, explain_topic, name_subscription
-from penstock.policy.purposes.rights import UNDECLARED, DeclaredPurposes, PurposeClaims
-from penstock.policy.purposes.rights import UNDECLARED as UNCLAIMED
+from penstock.policy.purposes.rights import (
+    UNCLAIMED,
+    UNDECLARED,
+    DeclaredPurposes,
+    PurposeClaims,
+)
 from penstock.policy.purposes.subscriptions import Subscription
 
 KeepsOut = Callable[[str | None], bool]
 """Says of a user whether they may not connect."""
 BLOCKED: Final = "blocked user"
 """The rule that denies everything to who may not connect."""
+CONSENT: Final = "consent"
+"""The rule that allows where somebody opted out, and not the data subject."""
 UNSTAMPED: Final = "unstamped"
 """The rule that denies a message of which nobody knows who published it."""
 
@@ -89,12 +98,14 @@ def make_request(
     environment: Mapping[str, Any] | None = None,
     payload: Mapping[str, Any] | None = None,
     publisher: str | None = None,
+    data_subject: str | None = None,
     message_purposes: PurposeSet | None = None,
     situations: Situations = NO_SITUATIONS,
 ) -> AccessRequest:
     """Make the request of a question by hand: of a message as it is described, checked.
 
-    `about` are attributes of a hypothetical object, `publisher` is who published what is read.
+    `about` are attributes of a hypothetical object, `publisher` is who published what is read,
+    `data_subject` whom it is about where the topic does not tell.
     """
     check_topic(topic)
     user, publisher = (None if it == ANONYMOUS else it for it in (user, publisher))
@@ -118,6 +129,7 @@ def make_request(
             user=user if writes else publisher,
             client=client if writes else None,
             about=about,
+            data_subject=data_subject,
         ),
         environment=environment or {},
         situations=situations,
@@ -136,6 +148,7 @@ class Authorizer:
         "access",
         "broker_topics",
         "claims",
+        "consent",
         "declared",
         "purposes",
     )
@@ -148,7 +161,9 @@ class Authorizer:
         claims: PurposeClaims,
         broker_topics: BrokerTopics,
         keeps_out: KeepsOut,
+        consent: Prohibitions | None = None,
     ) -> None:
+        self.consent = consent or Prohibitions()
         self.purposes = purposes
         self.declared = declared
         self.access = access
@@ -156,7 +171,13 @@ class Authorizer:
         self.broker_topics = broker_topics
         self._broker_part = _BrokerTopicPart(broker_topics, access)
         self._limitation = _PurposePart(purposes, declared, access, claims)
-        self._parts = _compose(_UserPart(keeps_out), self._broker_part, self._limitation, access)
+        self._parts = _compose(
+            _UserPart(keeps_out),
+            self._broker_part,
+            self._limitation,
+            _ConsentPart(self.consent),
+            access,
+        )
         # Looked up once: the lookups would cost as much as a part does.
         self._checks = {
             action: tuple(part.decide for part in parts) for action, parts in self._parts.items()
@@ -234,6 +255,7 @@ def _compose(
     by_user: _UserPart,
     by_broker: _BrokerTopicPart,
     limitation: _PurposePart,
+    by_consent: _ConsentPart,
     access: AccessEngine,
 ) -> Mapping[Action, tuple[_AuthorizerPart, ...]]:
     """Put the parts in their order; the place for each further kind of rule."""
@@ -243,7 +265,8 @@ def _compose(
             by_user,
             by_broker,
             limitation,
-            # Roles and consent: here.
+            by_consent,
+            # Roles: here.
             by_access,
             # Interaction rules: here.
         ),
@@ -262,6 +285,8 @@ _UNCLAIMED: Final = Decision(allowed=False, rule=UNCLAIMED, part=Part.CLAIMS)
 _RESERVED: Final = Decision(allowed=False, rule="", part=Part.RESERVATIONS)
 _COMPATIBLE: Final = Decision(allowed=True, rule="", part=Part.RESERVATIONS)
 _NARROWED: Final = Decision(allowed=False, rule="", part=Part.MESSAGE_PURPOSES)
+_CONSENTED: Final = Decision(allowed=True, rule="", part=Part.CONSENT)
+_CONSENTED_ONCE: Final = replace(_CONSENTED, depends=Depends.MESSAGE)
 _UNSTAMPED: Final = Decision(allowed=False, rule=UNSTAMPED, part=Part.PREFERENCES)
 
 
@@ -391,6 +416,36 @@ class _PurposePart:
         if purpose is not None and self._purposes.settings.claims_need_right:
             principal = self._access.principal(user, client, attributes)
             yield self._claims.explain(principal.subjects, purpose)
+
+
+class _ConsentPart:
+    """What the people opted out of whom messages are about."""
+
+    __slots__ = ("_prohibitions",)
+
+    def __init__(self, prohibitions: Prohibitions) -> None:
+        self._prohibitions = prohibitions
+
+    def decide(self, request: AccessRequest) -> Decision | None:
+        found = self._prohibitions.examine(request.topic, request.purpose, request.message)
+        if found is None:
+            return None
+        if not found.rule:
+            return _CONSENTED if found.lasting else _CONSENTED_ONCE
+        depends = Depends.NOTHING if found.lasting else Depends.MESSAGE
+        return Decision(allowed=False, rule=found.rule, depends=depends, part=Part.CONSENT)
+
+    def explain(self, request: AccessRequest) -> Iterator[Explanation]:
+        purpose = request.purpose
+        found = self._prohibitions.examine(request.topic, purpose, request.message)
+        if found is not None:
+            asked = f"purpose {purpose}" if purpose else "no purpose, which any opt-out excludes"
+            yield Explanation(
+                allowed=not found.rule,
+                rule=found.rule or CONSENT,
+                reason=f"{found.reason} ({asked})",
+                part=Part.CONSENT,
+            )
 
 
 class _AccessPart:

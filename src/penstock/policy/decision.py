@@ -29,6 +29,7 @@ class Part(StrEnum):
     CLAIMS = "claims"
     RESERVATIONS = "reservations"
     MESSAGE_PURPOSES = "message purposes"
+    CONSENT = "consent"
     POLICIES = "policies"
     PREFERENCES = "preferences"
     EMERGENCIES = "emergencies"

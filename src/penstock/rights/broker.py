@@ -5,14 +5,16 @@ Rules that hold here:
   answers its own requests alone. Whoever asks is a user with one of the definition's subjects.
 - What is unknown and what belongs to others get the same answer: nobody learns which requests
   there are.
-- Every request, completion and redrive is in the audit log, in the same transaction as far as it
-  changes what is allowed. The person appears as a pseudonym.
+- Every request, completion, redrive and change of an address is in the audit log, in the same
+  transaction as far as it changes what is allowed. The person appears as a pseudonym.
+- Requests that come one by one at the same time share their commits.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection
@@ -21,6 +23,8 @@ from penstock.definitions import DefinitionSet
 from penstock.definitions.access import find_right, find_subjects
 from penstock.errors import DeniedError, UsageError, quote
 from penstock.model.kinds import Control, ControlPublisher, ControlSubscriber, Purpose
+from penstock.model.kinds.controls import is_email, is_mobile
+from penstock.rights.intake import Intake
 from penstock.store.audit.entry import Entry, Outcome
 from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms
@@ -33,6 +37,7 @@ KIND: Final = "rights"
 _KEY: Final = re.compile(rf"[\x21-\x7e]{{1,{KEY_LENGTH}}}", re.ASCII)
 _UNKNOWN: Final = "there is no such publisher, service or request for this user"
 _CHOICES: Final = frozenset({"opt-in", "opt-out"})
+_ADDRESSES: Final = {"email": is_email, "mobile": is_mobile}
 
 
 class Submission(NamedTuple):
@@ -57,8 +62,12 @@ class PrivacyBroker:
         people: Pseudonyms,
         definitions: DefinitionSet,
         epoch: int,
+        *,
+        intake: Intake | None = None,
     ) -> None:
+        """Without `intake`, requests share commits with those of this broker alone."""
         self.book = book
+        self._intake = intake or Intake(book, log)
         self._log = log
         self._people = people
         self.definitions = definitions
@@ -68,19 +77,41 @@ class PrivacyBroker:
         """Accept what a publisher hands in, all or none of it."""
         wanted = [self._resolve(user, submission) for submission in submissions]
 
+        def entry(request: NewRequest, answer: Accepted) -> Entry:
+            return self._entry(
+                "accepted", user, request.subject,
+                request=answer.id, control=request.control, operation=request.action,
+            )  # fmt: skip
+
+        if len(wanted) == 1:
+            return [self._intake.submit(wanted[0], self.epoch, entry)]
+
         def record(connection: Connection, made: Sequence[Accepted]) -> None:
             entries = [
-                self._entry(
-                    "accepted", user, request.subject,
-                    request=answer.id, control=request.control, operation=request.action,
-                )
+                entry(request, answer)
                 for request, answer in zip(wanted, made, strict=True)
                 if not answer.repeated
-            ]  # fmt: skip
+            ]
             if entries:
                 self._log.append_within(connection, entries)
 
         return self.book.submit(wanted, self.epoch, then=record)
+
+    def set_contact(
+        self, user: str, publisher: str, subject: str, contact: Mapping[str, str]
+    ) -> None:
+        """Keep where a person can be told of completed requests; an empty one is forgotten."""
+        self.require_publisher(user, publisher)
+        self._check_subject(subject)
+        for name, address in contact.items():
+            if name not in _ADDRESSES or not _ADDRESSES[name](address):
+                # Not quoted: it is somebody's.
+                raise UsageError(
+                    "an address of a contact is not of the plain form",
+                    fix="give an email such as ann@example.com, a mobile such as +4791234567",
+                )
+        self.book.profiles.set_contact(subject, contact)
+        self._log.append([self._entry("contact", user, subject, count=len(contact))])
 
     def acknowledge(self, user: str, request: str, subscriber: str) -> ProgressStatus:
         """Note that a service knows of a request."""
@@ -92,9 +123,20 @@ class PrivacyBroker:
         self._log.append([self._entry("completed", user, None, request=request)])
         return done
 
+    def find_own(self, user: str, request: str, subject: str) -> Any:
+        """Return a request that a publisher handed in for a person it names."""
+        found = self.book.show(request)
+        if found is None or not self.book.is_about(request, subject):
+            raise self.deny(user)
+        self.require_publisher(user, found[0].publisher)
+        return found[0]
+
     def redrive(self, user: str, request: str | None = None) -> int:
-        """Let services be told again that failed a request, or any; return how many."""
-        again = self.book.redrive(self.book.lost(request))
+        """Let services be told again that failed a request, or any, and dead notices be sent.
+
+        Return how many.
+        """
+        again = self.book.redrive(self.book.lost(request)) + self.book.outbox.redrive(request)
         self._log.append([self._entry("redriven", user, None, count=again)])
         return again
 
@@ -103,16 +145,16 @@ class PrivacyBroker:
         if find_right(self.definitions, user, lambda it: it.administer) is None:
             raise self.deny(user, f"{quote(user)} has no right to administer privacy requests")
 
-    def require_subscriber(self, user: str, subscriber: str) -> ControlSubscriber:
-        """Return a service; refuse whoever does not act for it."""
-        found = self.definitions.get(ControlSubscriber, subscriber)
+    def require_publisher(self, user: str, publisher: str) -> ControlPublisher:
+        """Return a publisher; refuse whoever does not act for it."""
+        found = self.definitions.get(ControlPublisher, publisher)
         if found is None or not self.is_among(user, found.subjects):
             raise self.deny(user)
         return found
 
-    def require_publisher(self, user: str, publisher: str) -> ControlPublisher:
-        """Return a publisher; refuse whoever does not act for it."""
-        found = self.definitions.get(ControlPublisher, publisher)
+    def require_subscriber(self, user: str, subscriber: str) -> ControlSubscriber:
+        """Return a service; refuse whoever does not act for it."""
+        found = self.definitions.get(ControlSubscriber, subscriber)
         if found is None or not self.is_among(user, found.subjects):
             raise self.deny(user)
         return found
@@ -152,11 +194,7 @@ class PrivacyBroker:
                 "the key of a request is 1 to 128 visible characters of ASCII",
                 fix="use a new UUID for each request",
             )
-        if not given.subject or len(given.subject) > SUBJECT_LIMIT:
-            # Not quoted: it names somebody.
-            raise UsageError(
-                "the request does not say whom it is about", fix="name the person as records do"
-            )
+        self._check_subject(given.subject)
         return NewRequest(
             given.publisher,
             given.key,
@@ -164,18 +202,27 @@ class PrivacyBroker:
             given.action,
             given.subject,
             tuple(sorted(set(given.categories))),
-            tuple(self._list_subscribers(control.name, set(given.categories))),
+            self._list_subscribers(control, set(given.categories)),
             tuple(self._list_purposes(control, given.categories)) if control.stateful else (),
+            publisher.notify,
         )
 
-    def _list_subscribers(self, control: str, categories: set[str]) -> list[str]:
-        """Return the services concerned: those of the control, and of one of its categories."""
-        return [
-            name
+    @staticmethod
+    def _check_subject(subject: str) -> None:
+        if not subject or len(subject) > SUBJECT_LIMIT:
+            # Not quoted: it names somebody.
+            raise UsageError(
+                "the request does not say whom it is about", fix="name the person as records do"
+            )
+
+    def _list_subscribers(self, control: Control, categories: set[str]) -> dict[str, timedelta]:
+        """Return the services of the control, and of one of its categories, with their time."""
+        return {
+            name: timedelta(milliseconds=it.time_to_honor or control.time_to_honor)
             for name, it in sorted(self.definitions.of(ControlSubscriber).items())
-            if it.control == control
+            if it.control == control.name
             and (not categories or not it.categories or categories & set(it.categories))
-        ]
+        }
 
     def _list_purposes(self, control: Control, categories: Sequence[str]) -> list[str]:
         """Return the purposes that a choice is about; a category is a purpose below them."""

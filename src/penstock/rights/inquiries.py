@@ -18,8 +18,9 @@ from typing import Any, Final, NamedTuple
 from penstock.errors import UsageError, quote
 from penstock.model.kinds import Control, ControlPublisher
 from penstock.rights.broker import PrivacyBroker, Submission
+from penstock.store.consent import WHOLE
 from penstock.store.opt_outs import SUBJECT_LIMIT
-from penstock.store.rights.profiles import WHOLE, ControlState
+from penstock.store.rights.profiles import ControlState
 from penstock.store.rights.progress import ProgressStatus, RequestStatus
 from penstock.store.rights.requests import Accepted
 

@@ -1,24 +1,27 @@
-"""Workers: tell services what is due, and follow up what is overdue.
+"""Workers: tell services what is due, follow up what is overdue, send what is in the outbox.
 
-    due row ─┬─ send ──▶ told ──▶ check at the deadline
-             │            └ failed ──▶ again after a while, longer each time ──▶ gave up: alert
-             └─ check ──▶ overdue ──▶ told again, with a new deadline ──▶ expired: alert
+    due row ──▶ send ──▶ told ──▶ overdue at the deadline? ──▶ told again, with a new deadline
+                  │                                        └─▶ none left: FAILED, alert
+                  └ failed ──▶ again after a while, longer each time ──▶ SENDFAILED, alert
 
 Rules that hold here:
 - Any number of workers on any number of hosts may run: a lease keeps a row for one of them. Killed
   in the middle, its rows are due again when their lease ends; a service may then be told twice,
   under the same idempotency key.
+- No service gets more than a share of the threads: one that is slow or down holds up no other.
 - A service that is gone from the definitions cannot be told: its rows fail, with the reason.
 - Waits double up to a longest, and are drawn between half and the whole of that: services that
   come back are not told by all at once.
+- An alert is in the outbox in the same transaction as the failure that it tells of.
 """
 
 from __future__ import annotations
 
 import random
 import uuid
+from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from datetime import datetime, timedelta
 from typing import Final, Protocol
 
@@ -26,25 +29,51 @@ from penstock.clock import utc_now
 from penstock.definitions import DefinitionSet
 from penstock.model.kinds import Control, ControlSubscriber
 from penstock.rights.dispatch.message import Dispatched, Notification, Outcome
-from penstock.store.rights.progress import ProgressEvent, ProgressStatus
+from penstock.rights.notices import NoticeSender, NoticeWorker
+from penstock.store.rights.compliance import OverdueRule
+from penstock.store.rights.outbox import Notice
+from penstock.store.rights.progress import LOST, ProgressEvent, ProgressStatus
 from penstock.store.rights.requests import CHECK, SEND, RequestBook, Work
+from penstock.telemetry import counter, get_logger
 
 LEASE_SECONDS: Final = 60.0
-BATCH: Final = 100
 THREADS: Final = 16
+SHARE: Final = 4
+"""How many calls to one service run at once."""
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _DOUBLINGS: Final = 40
 
+DISPATCHES: Final = counter(
+    "penstock_rights_dispatches",
+    "Attempts to tell a service of a privacy request.",
+    outcome=("sent", "done", "failed"),
+)
+NOTICES: Final = counter(
+    "penstock_rights_notices",
+    "Attempts to send an alert or a note on privacy requests.",
+    kind=("alert", "done"),
+    outcome=("sent", "failed"),
+)
+OVERDUE: Final = counter(
+    "penstock_rights_overdue", "Privacy requests that a service did not honour by a deadline."
+).plain
+FAILED: Final = counter(
+    "penstock_rights_failed", "Privacy requests that a service failed, with no retries left."
+).plain
+
+_log = get_logger("rights")
+
+
+def lease_seconds(timeout: float) -> float:
+    """Return for how long a row is leased: a call and what belongs to it are over long before."""
+    return max(LEASE_SECONDS, 3 * timeout)
+
 
 class Dispatcher(Protocol):
-    """Tells a service of a request."""
+    """Tells services."""
 
-    def send(self, uri: str, notification: Notification, *, synchronous: bool) -> Dispatched:
-        """Tell it; in the synchronous way its answer says that it is done."""
-
-
-Alert = Callable[[str, str, str], None]
-"""Tells somebody that a service failed: its name, the request, and a code of why."""
+    def send(self, subscriber: ControlSubscriber, notification: Notification) -> Dispatched:
+        """Tell a service of a request."""
 
 
 class RightsWorker:
@@ -55,7 +84,7 @@ class RightsWorker:
         book: RequestBook,
         definitions: Callable[[], DefinitionSet],
         dispatcher: Dispatcher,
-        alert: Alert,
+        sender: NoticeSender,
         *,
         clock: Callable[[], datetime] = utc_now,
         draw: Callable[[], float] = random.random,
@@ -65,27 +94,70 @@ class RightsWorker:
         self._book = book
         self._definitions = definitions
         self._dispatcher = dispatcher
-        self._alert = alert
+        self._sender = sender
         self._clock = clock
         self._draw = draw
         self._lease = lease
+        self._notices = NoticeWorker(
+            book.outbox, definitions, sender, name=self.name, lease=lease, clock=clock, draw=draw
+        )
 
     def run_once(self) -> int:
-        """Work on what is due now; return how many rows that was."""
-        found = self._book.lease(self.name, BATCH, self._lease)
-        if found:
-            definitions = self._definitions()
-            with ThreadPoolExecutor(min(THREADS, len(found))) as pool:
-                list(pool.map(lambda work: self._handle(work, definitions), found))
-        return len(found)
+        """Work until nothing is due any more; return how many sends and failures that were."""
+        done = self.sweep()
+        pending: dict[Future[None], str] = {}
+        with ThreadPoolExecutor(THREADS) as pool:
+            while True:
+                for work in self._take(pending):
+                    pending[pool.submit(self._handle, work)] = work.subscriber
+                room = THREADS - len(pending)
+                for notice in self._notices.take(room) if room else ():
+                    pending[pool.submit(self._send_notice, notice)] = ""
+                if not pending:
+                    return done
+                ended, _ = wait(pending, return_when=FIRST_COMPLETED)
+                for future in ended:
+                    del pending[future]
+                    future.result()
+                    done += 1
 
-    def _handle(self, work: Work, definitions: DefinitionSet) -> None:
+    def sweep(self) -> int:
+        """Follow up what is overdue; return how many services failed a request by that."""
+        definitions = self._definitions()
+
+        def rule(name: str) -> OverdueRule:
+            found = definitions.get(ControlSubscriber, name)
+            retries = 0 if found is None else found.deadline_retries
+            return OverdueRule(retries, self._sender.alert_channels(found))
+
+        swept = self._book.compliance.sweep(rule)
+        OVERDUE.inc(swept.again + len(swept.failed))
+        FAILED.inc(len(swept.failed))
+        for name, count in Counter(swept.failed).items():
+            _log.warning("a service did not honour requests", component=name, count=count)
+        return len(swept.failed)
+
+    def _take(self, pending: dict[Future[None], str]) -> list[Work]:
+        room = THREADS - len(pending)
+        if not room:
+            return []
+        busy = Counter(pending.values())
+        full = [name for name, count in busy.items() if name and count >= SHARE]
+        return self._book.lease(self.name, room, self._lease, share=SHARE, without=full)
+
+    def _send_notice(self, notice: Notice) -> None:
+        made = self._notices.handle(notice)
+        outcome = "failed" if made.outcome is Outcome.FAILED else "sent"
+        NOTICES[notice.kind.value, outcome].inc()
+        if made.outcome is Outcome.FAILED:
+            _log.warning("a notice could not be sent", kind=notice.kind.value, code=made.trouble)
+
+    def _handle(self, work: Work) -> None:
+        definitions = self._definitions()
         subscriber = definitions.get(ControlSubscriber, work.subscriber)
         control = definitions.get(Control, work.control)
         if subscriber is None or control is None:
-            self._fail(work, ProgressEvent.GAVE_UP, "not-defined")
-        elif work.action == CHECK:
-            self._follow_up(work, subscriber)
+            self._fail(work, subscriber, "not-defined")
         else:
             self._send(work, subscriber, control)
 
@@ -102,9 +174,8 @@ class RightsWorker:
             work.categories,
             work.attempts + 1,
         )
-        made = self._dispatcher.send(
-            subscriber.uri, notification, synchronous=subscriber.delivery == "http-sync"
-        )
+        made = self._dispatcher.send(subscriber, notification)
+        DISPATCHES[made.outcome.value].inc()
         if made.outcome is Outcome.DONE:
             self._note(work, ProgressEvent.SENT)
             self._book.note(work.request, work.subscriber, ProgressEvent.COMPLETED)
@@ -116,32 +187,26 @@ class RightsWorker:
                 attempts=0, trouble="",
             )  # fmt: skip
         elif work.attempts >= subscriber.send_retries:
-            self._fail(work, ProgressEvent.GAVE_UP, made.trouble)
+            self._fail(work, subscriber, made.trouble)
         else:
             self._note(
                 work, None, action=SEND, next_at=self._clock() + self._wait(work, subscriber),
                 attempts=work.attempts + 1, trouble=made.trouble,
             )  # fmt: skip
 
-    def _follow_up(self, work: Work, subscriber: ControlSubscriber) -> None:
-        """Tell an overdue service again, or give it up."""
-        if work.rounds >= subscriber.deadline_retries:
-            self._fail(work, ProgressEvent.EXPIRED, "overdue")
-            return
-        self._note(
-            work, None, action=SEND, next_at=self._clock(), attempts=0,
-            rounds=work.rounds + 1, trouble="overdue",
-        )  # fmt: skip
-
-    def _fail(self, work: Work, event: ProgressEvent, code: str) -> None:
-        after = self._note(work, event, trouble=code)
-        if after in {ProgressStatus.SENDFAILED, ProgressStatus.FAILED}:
-            self._alert(work.subscriber, work.request, code)
+    def _fail(self, work: Work, subscriber: ControlSubscriber | None, code: str) -> None:
+        channels = self._sender.alert_channels(subscriber)
+        after = self._note(work, ProgressEvent.GAVE_UP, alert=channels, trouble=code)
+        if after in LOST:
+            FAILED.inc()
+            _log.warning("a service did not honour a request", component=work.subscriber, code=code)
 
     def _note(
-        self, work: Work, event: ProgressEvent | None, **plan: object
+        self, work: Work, event: ProgressEvent | None, alert: tuple[str, ...] = (), **plan: object
     ) -> ProgressStatus | None:
-        return self._book.note(work.request, work.subscriber, event, holder=self.name, **plan)
+        return self._book.note(
+            work.request, work.subscriber, event, holder=self.name, alert=alert, **plan
+        )
 
     def _wait(self, work: Work, subscriber: ControlSubscriber) -> timedelta:
         doubled = subscriber.retry_gap << min(work.attempts, _DOUBLINGS)

@@ -1,56 +1,77 @@
-"""Consent: who opted out of which purposes, kept under keyed hashes of people.
+"""Profiles: what people chose, and the purposes that are prohibited for them by it.
 
-    who asks, proved ──▶ a right to administer? ──▶ a purpose that there is? ──▶ entered, recorded
-           │no                     │no                                                │
-           └── denied, recorded ───┘                                                  ▼
-    enforcement point ◀── opt_outs() ◀── OptOuts ◀── consent_changes: one row per change of mind
+    a choice ──▶ note_within ──▶ rights_states    what holds, by control and category, or purpose
+                     │     └───▶ rights_choices   history: every choice, never rewritten
+                     └─────────▶ consent_changes  where a prohibition begins or ends: the epoch
+    enforcement point ◀── opt_outs() ◀── OptOuts ◀──┘
 
 Rules that hold here:
+- One place writes all three, in one transaction: `note_within`. A purpose is prohibited for a
+  person exactly as long as some choice in force prohibits it: an opt-in takes back what was
+  chosen in the same place, and nothing that was chosen elsewhere.
+- A choice of a purpose itself stands under no control (`DIRECT`). A choice of a whole control
+  replaces the choices of its categories.
 - No name is in the database: a subject is marked by HMAC-SHA-256 under a key that is not in
   it. Another key would find nobody and let everybody through; so the database knows the key
   by a fingerprint, and refuses any other.
-- History is never rewritten. The newest row of a subject and a purpose says what holds.
 - `opt_outs` holds every change that was committed before it was called, or it raises: who
   does not know what people want publishes nothing.
-- A choice and its entry in the audit log come in one transaction. The entry names the
-  person and who entered it by pseudonyms, and the purpose.
-- What a person chose is personal too: to look at it takes the same right, and is recorded.
-- An opt-out of a purpose that nobody has declared would change nothing and look as if it did:
-  it is refused.
+- What prohibits something is answered when every gateway keeps to it (`EnforcementPoints`).
 """
 
 from __future__ import annotations
 
-import difflib
-import re
+import json
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 import sqlalchemy as sa
-from sqlalchemy import BigInteger, Column, Connection, Index, Integer, String, Table
+from sqlalchemy import BigInteger, Column, Connection, Index, Integer, String, Table, Text
 
 from penstock.clock import utc_now
 from penstock.config.secrets import SecretFile, generate_key
-from penstock.definitions import DefinitionSet
-from penstock.definitions.access import find_right
-from penstock.errors import DeniedError, UnavailableError, UsageError, quote
-from penstock.model.kinds import Purpose, Stream, View
+from penstock.errors import UnavailableError
 from penstock.model.purposes import check_purpose
-from penstock.store.audit.entry import Entry, Outcome
-from penstock.store.audit.log import AuditLog
-from penstock.store.audit.pseudonyms import Pseudonyms
-from penstock.store.database import Database
-from penstock.store.opt_outs import DIGITS, OptOuts, SubjectMarks, touches
-from penstock.store.schema import MARK_LENGTH, NAME_LENGTH, Moment, metadata
+from penstock.store.database import Database, lock_area
+from penstock.store.enforcement_points import EnforcementPoints
+from penstock.store.opt_outs import DIGITS, OptOuts, SubjectMarks
+from penstock.store.schema import CHANNEL, MARK_LENGTH, NAME_LENGTH, Moment, metadata
 
 AREA: Final = "consent"
+DIRECT: Final = ""
+"""Stands for the control where somebody chose a purpose itself."""
+WHOLE: Final = ""
+"""Stands for a control as a whole where a category could stand."""
 _ONLY: Final = 1
+_SUBJECTS_AT_ONCE: Final = 500
 
+states_table = Table(
+    "rights_states",
+    metadata,
+    Column("subject", String(DIGITS), primary_key=True),
+    Column("control", String(NAME_LENGTH), primary_key=True),
+    Column("category", String(NAME_LENGTH), primary_key=True),
+    Column("state", String(8), nullable=False),
+    Column("version", BigInteger, nullable=False),
+    Column("at", Moment, nullable=False),
+    Column("purposes", Text, nullable=False, server_default="[]"),
+)
+choices_table = Table(
+    "rights_choices",
+    metadata,
+    Column("subject", String(DIGITS), primary_key=True),
+    Column("control", String(NAME_LENGTH), primary_key=True),
+    Column("version", BigInteger, primary_key=True, autoincrement=False),
+    Column("state", String(8), nullable=False),
+    Column("purposes", Text, nullable=False),  # by category, as JSON
+    Column("origin", String(NAME_LENGTH), nullable=False),
+    Column("at", Moment, nullable=False),
+)
 changes_table = Table(
     "consent_changes",
     metadata,
@@ -71,13 +92,24 @@ key_table = Table(
 
 _NEWEST: Final = sa.select(sa.func.max(changes_table.c.epoch)).scalar_subquery()
 # Statements are made once: making one costs more than SQLite takes to answer it.
-_MARKS: Final = sa.select(changes_table.c.epoch, changes_table.c.mark).where(
+MARKS: Final = sa.select(changes_table.c.epoch, changes_table.c.mark).where(
     sa.or_(changes_table.c.epoch == _NEWEST, changes_table.c.epoch == sa.bindparam("asked"))
 )
-_SINCE: Final = (
-    sa.select(changes_table.c.subject, changes_table.c.purpose, changes_table.c.choice)
+SINCE: Final = (
+    sa.select(
+        changes_table.c.epoch,
+        changes_table.c.subject,
+        changes_table.c.purpose,
+        changes_table.c.choice,
+    )
     .where(changes_table.c.epoch > sa.bindparam("since"))
     .order_by(changes_table.c.epoch)
+)
+FINGERPRINT: Final = sa.select(key_table.c.fingerprint)
+_NOTIFY: Final = sa.select(sa.func.pg_notify(CHANNEL, "consent"))
+_REPLACED: Final = states_table.delete().where(
+    states_table.c.subject == sa.bindparam("of_subject"),
+    states_table.c.control == sa.bindparam("of_control"),
 )
 
 
@@ -92,14 +124,53 @@ class Choice(StrEnum):
     OPT_IN = "opt-in"
 
 
+class ProfileChoice(NamedTuple):
+    """A choice that a person makes now."""
+
+    subject: str
+    """The mark of the person."""
+    state: Choice
+    purposes: Mapping[str, Sequence[str]]
+    """What an opt-out prohibits: by category, `WHOLE`, or under `DIRECT` by purpose."""
+    control: str = DIRECT
+    origin: str = ""
+    """The publisher that took it in."""
+
+
 @dataclass(frozen=True, slots=True)
 class ConsentStanding:
-    """What a person chose for a purpose last, and when."""
+    """What a person chose for a purpose last, when, and where."""
 
     purpose: str
     choice: Choice
     at: datetime
+    control: str = DIRECT
+    category: str = WHOLE
 
+
+@dataclass(frozen=True, slots=True)
+class PastChoice:
+    """A choice as it was made."""
+
+    at: datetime
+    choice: Choice
+    control: str
+    categories: tuple[str, ...]
+    """Categories of the control; none: the whole."""
+    purposes: tuple[str, ...]
+    version: int
+    origin: str
+
+
+class _State(NamedTuple):
+    state: str
+    version: int
+    at: datetime
+    purposes: tuple[str, ...]
+
+
+_Profile = dict[tuple[str, str], _State]
+"""By control and category."""
 
 Then = Callable[[Connection, list[str]], None]
 """Writes further rows within the transaction of changes, given whose choice changed."""
@@ -116,6 +187,7 @@ class ConsentBook:
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
         self.marks = marks
+        self.points = EnforcementPoints(database)
         self._database = database
         self._clock = clock
         self._lock = threading.Lock()
@@ -126,7 +198,7 @@ class ConsentBook:
     def open(cls, database: Database, key: SecretFile) -> Self:
         """Open with the key in a file, which is made where nobody has opted out of anything."""
         with database.read() as connection:
-            known = connection.scalar(sa.select(key_table.c.fingerprint))
+            known = connection.scalar(FINGERPRINT)
         book = cls(
             database, SubjectMarks(key.read() if known else key.read_or_create(generate_key))
         )
@@ -145,57 +217,117 @@ class ConsentBook:
     ) -> list[str]:
         """Note what people want of a purpose; return those who wanted otherwise before.
 
-        It holds when this returns. `then` may write further rows into the same transaction,
-        such as the record of it; it is called even if nothing changes.
+        It holds at every gateway when this returns. `then` may write further rows into the same
+        transaction, such as the record of it; it is called even if nothing changes.
         """
-        with self._database.write(AREA) as connection:
-            changed = self.choose_within(connection, choice, subjects, purpose)
-            if then is not None:
-                then(connection, changed)
-        return changed
-
-    def choose_within(
-        self, connection: Connection, choice: Choice, subjects: Sequence[str], purpose: str
-    ) -> list[str]:
-        """Note what people want, as part of a transaction of `Database.write`."""
         check_purpose(purpose)
         marked = {self.marks.of(subject): subject for subject in subjects}
-        self._database.lock(connection, AREA)
-        self._claim_key(connection)
-        changed = []
-        epoch = connection.scalar(sa.select(_NEWEST)) or 0
-        for mark, subject in marked.items():
-            newest = (
-                sa.select(changes_table.c.choice)
-                .where(changes_table.c.subject == mark, changes_table.c.purpose == purpose)
-                .order_by(changes_table.c.epoch.desc())
-                .limit(1)
+        with self._database.write(AREA) as connection:
+            versions = self.note_within(
+                connection, [ProfileChoice(mark, choice, {purpose: (purpose,)}) for mark in marked]
             )
-            if (connection.scalar(newest) or Choice.OPT_IN) != choice:
-                epoch += 1
-                connection.execute(
-                    changes_table.insert().values(
-                        epoch=epoch, mark=uuid.uuid4().hex, at=self._clock(),
-                        subject=mark, purpose=purpose, choice=choice.value,
-                    )
-                )  # fmt: skip
-                changed.append(subject)
+            noted = zip(marked.values(), versions, strict=True)
+            changed = [who for who, version in noted if version]
+            if then is not None:
+                then(connection, changed)
+        if choice is Choice.OPT_OUT:
+            self.await_enforcement()
         return changed
 
+    def note_within(self, connection: Connection, choices: Sequence[ProfileChoice]) -> list[int]:
+        """Note what people want, in this order, within a transaction of `Database.write`.
+
+        Returns the version of each: 0 for a choice of a purpose itself that changes nothing, which
+        is not noted; one of a control always is. Who answers to a person who opted out calls
+        `await_enforcement` after the commit.
+        """
+        lock_area(connection, AREA)
+        self._claim_key(connection)
+        now = self._clock()
+        profiles = _read_profiles(connection, {it.subject for it in choices})
+        versions: list[int] = []
+        past: list[dict[str, Any]] = []
+        changes: list[tuple[str, str, Choice]] = []
+        touched: set[tuple[str, str]] = set()
+        for choice in choices:
+            subject, profile = choice.subject, profiles[choice.subject]
+            before = _prohibited(profile)
+            version = _note(profile, choice, now)
+            after = _prohibited(profile)
+            changes += [(subject, it, Choice.OPT_OUT) for it in sorted(after - before)]
+            changes += [(subject, it, Choice.OPT_IN) for it in sorted(before - after)]
+            versions.append(version)
+            if version:
+                touched.add((subject, choice.control))
+                purposes = {name: list(them) for name, them in choice.purposes.items()}
+                past.append(
+                    {
+                        "subject": subject, "control": choice.control, "version": version,
+                        "state": choice.state.value, "purposes": json.dumps(purposes),
+                        "origin": choice.origin, "at": now,
+                    }
+                )  # fmt: skip
+        if past:
+            _write_states(connection, profiles, touched)
+            connection.execute(choices_table.insert(), past)
+        if changes:
+            self._raise_epoch(connection, changes, now)
+        return versions
+
+    def await_enforcement(self) -> None:
+        """Return when no gateway delivers any more what was prohibited before the call."""
+        try:
+            with self._database.read() as connection:
+                epoch = connection.scalar(sa.select(_NEWEST)) or 0
+            self.points.wait(epoch)
+        except UnavailableError as error:
+            raise ConsentUnknownError(
+                "the choice is stored, and whether every gateway keeps to it is not known:"
+                f" {error.message}",
+                fix="repeat it: the answer comes when all do",
+            ) from error
+
+    def _raise_epoch(
+        self, connection: Connection, changes: list[tuple[str, str, Choice]], now: datetime
+    ) -> None:
+        """Write which prohibitions begin and end, and tell those who listen."""
+        epoch = connection.scalar(sa.select(_NEWEST)) or 0
+        connection.execute(
+            changes_table.insert(),
+            [
+                {
+                    "epoch": number, "mark": uuid.uuid4().hex, "at": now,
+                    "subject": subject, "purpose": purpose, "choice": choice.value,
+                }
+                for number, (subject, purpose, choice) in enumerate(changes, epoch + 1)
+            ],
+        )  # fmt: skip
+        if self._database.is_postgresql:
+            connection.execute(_NOTIFY)
+
     def standings(self, subject: str) -> list[ConsentStanding]:
-        """Return what a person chose, for each purpose, in the order of purposes."""
+        """Return what a person chose, in the order of purposes, as the profile has it."""
+        mark = self.marks.of(subject)
+        with self._database.read() as connection:
+            self._check_key(connection.scalar(FINGERPRINT))
+            profile = _read_profiles(connection, {mark})[mark]
+        found = [
+            ConsentStanding(purpose, Choice(held.state), held.at, control, category)
+            for (control, category), held in profile.items()
+            for purpose in held.purposes or ("",)
+        ]
+        return sorted(found, key=lambda it: (it.purpose, it.control, it.category))
+
+    def history(self, subject: str) -> list[PastChoice]:
+        """Return all choices of a person, oldest first."""
         rows = (
-            sa.select(changes_table.c.purpose, changes_table.c.choice, changes_table.c.at)
-            .where(changes_table.c.subject == self.marks.of(subject))
-            .order_by(changes_table.c.epoch)
+            sa.select(choices_table)
+            .where(choices_table.c.subject == self.marks.of(subject))
+            .order_by(choices_table.c.at, choices_table.c.control, choices_table.c.version)
         )
         with self._database.read() as connection:
-            self._check_key(connection.scalar(sa.select(key_table.c.fingerprint)))
-            found = {
-                row.purpose: ConsentStanding(row.purpose, Choice(row.choice), row.at)
-                for row in connection.execute(rows)
-            }
-        return [found[purpose] for purpose in sorted(found)]
+            self._check_key(connection.scalar(FINGERPRINT))
+            return [_read_past(row) for row in connection.execute(rows)]
 
     # --- what holds ---
 
@@ -213,16 +345,16 @@ class ConsentBook:
 
     def _look(self, connection: Connection) -> OptOuts:
         held = self._held
-        marks = {row.epoch: row.mark for row in connection.execute(_MARKS, {"asked": held.epoch})}
+        marks = {row.epoch: row.mark for row in connection.execute(MARKS, {"asked": held.epoch})}
         epoch = max(marks, default=0)
         if epoch == held.epoch and marks.get(epoch) == self._mark:
             return held
-        self._check_key(connection.scalar(sa.select(key_table.c.fingerprint)))
+        self._check_key(connection.scalar(FINGERPRINT))
         if marks.get(held.epoch) != self._mark:
             # A restored database tells another history: what was held is not part of it.
             held = OptOuts(marks=self.marks)
         changed: dict[str, set[str]] = {}
-        for subject, purpose, choice in connection.execute(_SINCE, {"since": held.epoch}):
+        for _, subject, purpose, choice in connection.execute(SINCE, {"since": held.epoch}):
             if purpose not in changed:
                 changed[purpose] = set(held.by_purpose.get(purpose, ()))
             who = changed[purpose]
@@ -237,7 +369,7 @@ class ConsentBook:
 
     def _claim_key(self, connection: Connection) -> None:
         """Let the database know the key, from the first choice on."""
-        known = connection.scalar(sa.select(key_table.c.fingerprint))
+        known = connection.scalar(FINGERPRINT)
         if known is None:
             values = {"id": _ONLY, "fingerprint": self.marks.fingerprint}
             connection.execute(key_table.insert().values(values))
@@ -251,112 +383,66 @@ class ConsentBook:
             )
 
 
-KIND: Final = "consent"
-MOST_PEOPLE: Final = 10_000
-# What the audit log takes for a name.
-_NAME: Final = re.compile(r"\w[\w .:/+*#-]{0,199}")
-
-
-class ConsentAdministration:
-    """Takes choices under the definitions of one epoch."""
-
-    def __init__(
-        self,
-        book: ConsentBook,
-        log: AuditLog,
-        people: Pseudonyms,
-        definitions: DefinitionSet,
-        epoch: int,
-    ) -> None:
-        self.book = book
-        self._log = log
-        self._people = people
-        self._definitions = definitions
-        self._epoch = epoch
-
-    def deny(self, user: str, code: str, message: str, fix: str) -> DeniedError:
-        """Record that somebody is denied; return the error to raise."""
-        self._log.append([self._entry("refused", Outcome.DENIED, user, reason=code)])
-        return DeniedError(message, fix=fix)
-
-    def enter(self, user: str, choice: Choice, subjects: Sequence[str], purpose: str) -> list[str]:
-        """Enter what people want of a purpose; return those who wanted otherwise before."""
-        right = self._require_right(user)
-        if not 0 < len(subjects) <= MOST_PEOPLE:
-            raise UsageError(
-                f"{len(subjects)} people are named at once", fix=f"name 1 to {MOST_PEOPLE}"
+def _read_profiles(connection: Connection, subjects: set[str]) -> dict[str, _Profile]:
+    """Return what holds for these people, by their marks."""
+    profiles: dict[str, _Profile] = {subject: {} for subject in subjects}
+    wanted = sorted(subjects)
+    for at in range(0, len(wanted), _SUBJECTS_AT_ONCE):
+        some = states_table.c.subject.in_(wanted[at : at + _SUBJECTS_AT_ONCE])
+        for row in connection.execute(sa.select(states_table).where(some)):
+            profiles[row.subject][row.control, row.category] = _State(
+                row.state, row.version, row.at, tuple(json.loads(row.purposes))
             )
-        if choice is Choice.OPT_OUT:
-            self._require_purpose(purpose)
-
-        def record(connection: Connection, changed: list[str]) -> None:
-            entries = [
-                self._entry(choice, Outcome.DONE, user, subject, right, **_name(purpose))
-                for subject in changed
-            ]
-            if entries:
-                self._log.append_within(connection, entries)
-
-        return self.book.choose(choice, subjects, purpose, then=record)
-
-    def show(self, user: str, subject: str) -> list[ConsentStanding]:
-        """Return what a person chose."""
-        right = self._require_right(user)
-        found = self.book.standings(subject)
-        self._log.append([self._entry("shown", Outcome.ALLOWED, user, subject, right)])
-        return found
-
-    def views_of(self, purpose: str) -> tuple[list[str], list[str]]:
-        """Return the views that leave people out for a purpose, and those that cannot.
-
-        A stream without a subject does not say whom its records are about.
-        """
-        able: list[str] = []
-        unable: list[str] = []
-        streams = self._definitions.of(Stream)
-        for name, view in self._definitions.of(View).items():
-            if touches(purpose, view.purposes):
-                (able if streams[view.stream].subject is not None else unable).append(name)
-        return able, unable
-
-    def _require_right(self, user: str) -> str:
-        right = find_right(self._definitions, user, lambda it: it.administer)
-        if right is not None:
-            return right
-        raise self.deny(
-            user,
-            "right",
-            f"{quote(user)} has no right to see or enter what people opted out of",
-            "ask the data officer for a `right` with `administer: true`",
-        )
-
-    def _require_purpose(self, purpose: str) -> None:
-        check_purpose(purpose)
-        known = self._definitions.of(Purpose)
-        if purpose not in known:
-            near = difflib.get_close_matches(purpose, known, n=1)
-            fix = f"did you mean {near[0]!r}?" if near else "declare it: `kind: purpose`"
-            raise UsageError(f"there is no purpose {quote(purpose)}", fix=fix)
-
-    def _entry(
-        self,
-        what: str,
-        outcome: Outcome,
-        user: str,
-        subject: str | None = None,
-        right: str | None = None,
-        **details: Any,
-    ) -> Entry:
-        return Entry.make(
-            f"{KIND}.{what}",
-            outcome,
-            actor=self._people.person(user),
-            subject=None if subject is None else self._people.person(subject),
-            rule=None if right is None else self._people.rule(f"right/{right}"),
-            epoch=self._epoch,
-            **details,
-        )
+    return profiles
 
 
-def _name(purpose: str) -> dict[str, str]:
-    return {"purpose": purpose} if _NAME.fullmatch(purpose) else {}
+def _prohibited(profile: _Profile) -> set[str]:
+    opted_out = (it.purposes for it in profile.values() if it.state == Choice.OPT_OUT)
+    return {purpose for purposes in opted_out for purpose in purposes}
+
+
+def _note(profile: _Profile, choice: ProfileChoice, now: datetime) -> int:
+    """Let a choice hold in a profile; return its version, 0 where it holds already."""
+    own = {key: held for key, held in profile.items() if key[0] == choice.control}
+    wanted = {(choice.control, it): tuple(them) for it, them in choice.purposes.items()}
+    if choice.control == DIRECT:
+        states = {own[key].state if key in own else Choice.OPT_IN for key in wanted}
+        if states == {choice.state}:
+            return 0
+    elif WHOLE in choice.purposes:
+        for key in own:
+            del profile[key]
+    version = max((held.version for held in own.values()), default=0) + 1
+    for key, purposes in wanted.items():
+        profile[key] = _State(choice.state.value, version, now, purposes)
+    return version
+
+
+def _write_states(
+    connection: Connection, profiles: Mapping[str, _Profile], touched: set[tuple[str, str]]
+) -> None:
+    """Replace what the profiles say of these people and controls."""
+    replaced = [{"of_subject": who, "of_control": control} for who, control in touched]
+    connection.execute(_REPLACED, replaced)
+    connection.execute(
+        states_table.insert(),
+        [
+            {
+                "subject": who, "control": control, "category": category, "state": held.state,
+                "version": held.version, "at": held.at, "purposes": json.dumps(held.purposes),
+            }
+            for who, touched_control in touched
+            for (control, category), held in profiles[who].items()
+            if control == touched_control
+        ],
+    )  # fmt: skip
+
+
+def _read_past(row: Any) -> PastChoice:
+    by_category: dict[str, list[str]] = json.loads(row.purposes)
+    purposes = {purpose for them in by_category.values() for purpose in them}
+    categories = () if row.control == DIRECT else tuple(sorted(set(by_category) - {WHOLE}))
+    return PastChoice(
+        row.at, Choice(row.state), row.control, categories, tuple(sorted(purposes)),
+        row.version, row.origin,
+    )  # fmt: skip

@@ -8,6 +8,7 @@ Rules that hold here:
   opened anew.
 - A subscriber that fails to take an update in stops the lease from being renewed; the
   update is offered again until all have taken it. Taking one twice must do no harm.
+- A companion looks first, under the same lease: what it knows is as current as the definitions.
 - Nothing is missed while the database is away: after it is back the follower catches up
   by epoch, or loads all anew if the database was restored to another history.
 
@@ -24,8 +25,9 @@ import contextlib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import NamedTuple, Protocol, Self
 
+from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from penstock.clock import boot_clock
@@ -34,8 +36,8 @@ from penstock.store.database import Database
 from penstock.store.definitions.snapshots import Snapshot, Update, describe_age, load_current
 from penstock.store.feed import Bell, Feed, open_feed
 from penstock.store.sqlite_file import FileReplacedError
+from penstock.telemetry import get_logger, safe_text
 from penstock.telemetry.health import Figures
-from penstock.telemetry.logs import get_logger, safe_text
 
 LEASE = 5.0
 SQLITE_POLL = 0.02
@@ -77,6 +79,13 @@ class _Held(NamedTuple):
     leased: bool = True
 
 
+class Companion(Protocol):
+    """Follows something else in the same database, under the same lease."""
+
+    def look(self, connection: Connection) -> None:
+        """Take over what was committed before the call; raise where that cannot be done."""
+
+
 class Follower:
     """Follows the definitions from a thread of its own; use it as a context manager."""
 
@@ -87,6 +96,7 @@ class Follower:
         lease: float = LEASE,
         poll: float = SQLITE_POLL,
         clock: Callable[[], float] = boot_clock,
+        companion: Companion | None = None,
     ) -> None:
         if lease < SHORTEST_LEASE:
             raise UsageError(
@@ -94,6 +104,7 @@ class Follower:
                 fix=f"choose at least {SHORTEST_LEASE} s",
             )
         self.lease = lease
+        self._companion = companion
         self._database = database
         self._pause = lease / _LOOKS_PER_LEASE if database.is_postgresql else poll
         self._clock = clock
@@ -200,6 +211,8 @@ class Follower:
         regained = self._held is not None and not self._held.leased
         # The feed is asked first of all: it also tells whether the store is the one on disk.
         if feed.changed() or held is None:
+            if self._companion is not None:
+                self._companion.look(feed.connection)
             with feed.connection.begin():
                 update = load_current(feed.connection, held)
             self._deliver(update, asked, is_news=update.snapshot is not held)

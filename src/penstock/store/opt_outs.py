@@ -1,4 +1,4 @@
-"""Opt-outs as enforcement points know them: people by their marks, purposes by their paths.
+"""Opt-outs as views know them: people by their marks, purposes by their paths.
 
     consent() ──▶ OptOuts ──▶ refusing(purposes) ──▶ OptedOut
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol, Self
 
 from penstock.errors import UnavailableError, UsageError, quote
-from penstock.model.purposes import lineage
+from penstock.model.purposes import is_related
 
 SUBJECT_LIMIT: Final = 1000
 KEY_LEAST: Final = 32
@@ -45,6 +45,10 @@ class SubjectMarks:
     def of(self, subject: str) -> str:
         """Return the mark of a person, named as the records of streams name them."""
         return hmac.digest(self.key, _encode(subject), "sha256").hex()[:DIGITS]
+
+    def number(self, subject: str) -> int:
+        """Return the number that stands for a person; raise where nobody can be called so."""
+        return number_of(self.of(subject))
 
 
 def number_of(mark: str) -> int:
@@ -93,8 +97,7 @@ class OptOuts:
 
 def touches(refused: str, purposes: Iterable[str]) -> bool:
     """Whether an opt-out of a purpose concerns data that is used for others."""
-    above = lineage(refused)
-    return any(refused in lineage(purpose) or purpose in above for purpose in purposes)
+    return any(is_related(refused, purpose) for purpose in purposes)
 
 
 class Consent(Protocol):

@@ -1,10 +1,10 @@
-"""The parts there are: broker, gateway, pipeline, rbac, server.
+"""The parts there are: broker, gateway, pipeline, rbac, rights, server.
 
 Rules that hold here:
 - A new part is a new entry of `PARTS`; nothing else changes.
 - A part other than the embedded broker runs `penstock VERB` with the same settings.
-- The pipeline, rbac and the server run only where `parts` names them: a gateway alone needs
-  neither Java nor Kafka.
+- The pipeline, rbac, rights and the server run only where `parts` names them: a gateway alone
+  needs neither Java nor Kafka, and tells nobody anything.
 """
 
 from __future__ import annotations
@@ -125,15 +125,24 @@ RBAC = Part(
 )
 """The reconciler of Kafka's users and ACLs with the definitions."""
 
+RIGHTS = Part(
+    name="rights",
+    command=_verb("requests", "work"),
+    ready=lambda config: _monitor_probe(config, config.rights.monitor_port),
+)
+"""The worker that tells services of privacy requests, and follows them up."""
+
 SERVER = Part(
     name="server",
     command=_verb("server", "run"),
     ready=_server_probe,
     address=_server_address,
 )
-"""The server of privacy requests, by REST."""
+"""The server of privacy requests, by REST and gRPC."""
 
-PARTS: dict[str, Part] = {part.name: part for part in (BROKER, GATEWAY, PIPELINE, RBAC, SERVER)}
+PARTS: dict[str, Part] = {
+    part.name: part for part in (BROKER, GATEWAY, PIPELINE, RBAC, RIGHTS, SERVER)
+}
 
 
 def configured_parts(config: Config) -> list[Part]:

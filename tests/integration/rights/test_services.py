@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
+import socket
+import threading
 import time
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from penstock.definitions import DefinitionSet
 from penstock.model.document import Document
-from penstock.rights.dispatch.http import HttpDispatcher
-from penstock.rights.dispatch.message import (
-    Notification,
-    derive_key,
-    verify,
-)
-from penstock.rights.worker import RightsWorker
-from penstock.store.consent import ConsentBook
+from penstock.rights.dispatch.http import Caller
+from penstock.rights.dispatch.message import Dispatched, derive_key, verify
 from penstock.store.database import Database
-from penstock.store.opt_outs import SubjectMarks
 from penstock.store.rights.progress import ProgressEvent, ProgressStatus, RequestStatus
-from penstock.store.rights.requests import NewRequest, RequestBook
-from penstock.store.rights.sealing import Sealer
+from penstock.store.rights.requests import NewRequest
+from tests.support.rights.office import HOUR, SECRET, Office
 from tests.support.rights.service import Service, serving
 
-SECRET = bytes(range(32))
 LOOPBACK = [ipaddress.ip_network("127.0.0.0/8")]
 
 
@@ -36,47 +30,6 @@ LOOPBACK = [ipaddress.ip_network("127.0.0.0/8")]
 def service() -> Iterator[Service]:
     with serving() as running:
         yield running
-
-
-class Office:
-    """A store with one control and one service, and a worker whose clock the test moves."""
-
-    def __init__(self, database: Database, uri: str, **changed: Any) -> None:
-        self.now = datetime.now(UTC)
-        body = {
-            "subjects": ["user:crm"], "control": "forget", "uri": uri, "time_to_honor": "1h",
-            "send_retries": 2, "deadline_retries": 1, "retry_gap": "10s",
-        } | changed  # fmt: skip
-        self.definitions = DefinitionSet.build(
-            [
-                Document("control", "forget", {"stateful": False, "operation": "delete"}),
-                Document("control-subscriber", "crm", body),
-            ]
-        )
-        clock: Callable[[], datetime] = lambda: self.now  # noqa: E731 - the test moves it
-        consent = ConsentBook(database, SubjectMarks(SECRET))
-        self.book = RequestBook(database, consent, Sealer(SECRET), clock=clock)
-        self.alerts: list[tuple[str, str]] = []
-        self.worker = RightsWorker(
-            self.book,
-            lambda: self.definitions,
-            HttpDispatcher(SECRET, allowed=LOOPBACK, timeout=0.5),
-            lambda name, _, code: self.alerts.append((name, code)),
-            clock=clock,
-            draw=lambda: 1.0,
-        )
-        request = NewRequest("app", "k", "forget", "delete", "ann", (), ("crm",), ())
-        (self.accepted,) = self.book.submit([request], 1)
-
-    def work(self, **later: float) -> int:
-        self.now += timedelta(**later)
-        return self.worker.run_once()
-
-    def look(self) -> tuple[str, str, str]:
-        shown = self.book.show(self.accepted.id)
-        assert shown is not None
-        (row,) = shown[1]
-        return shown[0].status, row.status, row.trouble
 
 
 @pytest.fixture
@@ -124,7 +77,6 @@ def test_waits_grow_until_it_is_given_up_and_somebody_alerted(
     assert [office.work(seconds=it) for it in (0, 9, 1.1, 19, 1.1)] == [1, 0, 1, 0, 1]
     code = f"http-{status}"
     assert office.look() == (RequestStatus.SOMEFAILED, ProgressStatus.SENDFAILED, code)
-    assert office.alerts == [("crm", code)]
     assert office.work(days=400) == 0
     assert [told["attempt"] for told, _, _ in service.told] == [1, 2, 3]
     service.status = 202
@@ -138,12 +90,10 @@ def test_an_overdue_service_is_told_again_and_then_fails(
 ) -> None:
     office = Office(database, service.uri)
     office.work()
-    assert office.work(minutes=61) == 1  # overdue
-    assert office.work() == 1  # told again
+    assert office.work(minutes=61) == 1  # overdue: told again
     assert office.look() == (RequestStatus.INPROGRESS, ProgressStatus.SENT, "")
     assert office.work(minutes=61) == 1
     assert office.look() == (RequestStatus.SOMEFAILED, ProgressStatus.FAILED, "overdue")
-    assert office.alerts == [("crm", "overdue")]
     assert len(service.told) == 2
     office.book.note(office.accepted.id, "crm", ProgressEvent.COMPLETED)  # late
     assert office.look()[0] == RequestStatus.COMPLETED
@@ -168,7 +118,6 @@ def test_a_service_that_is_gone_from_the_definitions_fails(
     office.definitions = DefinitionSet.empty()
     office.work()
     assert office.look()[1:] == (ProgressStatus.SENDFAILED, "not-defined")
-    assert office.alerts == [("crm", "not-defined")]
 
 
 @pytest.mark.parametrize(
@@ -179,8 +128,74 @@ def test_a_service_that_is_gone_from_the_definitions_fails(
 )  # fmt: skip
 def test_no_uri_leads_into_the_network(host: str) -> None:
     """No packet is sent: the address is refused before anything connects."""
-    dispatcher = HttpDispatcher(SECRET, timeout=0.5)
-    told = Notification("r", "s", "c", "delete", "ann", (), 1)
-    made = dispatcher.send(f"http://{host}:1/", told, synchronous=False)
+    made = Caller(timeout=0.5).post(f"http://{host}:1/", b"{}", {})
+    assert isinstance(made, Dispatched)
     assert made.trouble in {"address-refused", "unreachable"}
     assert made.trouble == "address-refused" or host == "[fe80::1]"
+
+
+@contextmanager
+def answering(answer: bytes, pause: float) -> Iterator[str]:
+    """Run a server that answers byte by byte, whatever it is asked."""
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                peer, _ = server.accept()
+                while not peer.recv(65536).endswith(b"{}"):
+                    pass
+                for byte in answer:
+                    peer.sendall(bytes([byte]))
+                    time.sleep(pause)
+                peer.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}/"
+        server.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize(
+    ("answer", "pause", "code"),
+    [
+        (b"HTTP/1.1 200 OK\r\nX: " + b"a" * 1000, 0.05, "timeout"),
+        (b"SSH-2.0-OpenSSH\r\n", 0, "no-http"),
+        (b"", 0, "no-http"),
+        (b"HTTP/1.1 999\r\n\r\n", 0, "http-999"),
+        (b"HTTP/1.1 -1 no\r\n\r\n", 0, "no-http"),
+    ],
+)
+def test_wrong_and_endless_answers_are_failures(answer: bytes, pause: float, code: str) -> None:
+    with answering(answer, pause) as uri:
+        made = Caller(allowed=LOOPBACK, timeout=0.5).post(uri, b"{}", {})
+    assert isinstance(made, Dispatched)
+    assert made.trouble == code
+
+
+def test_a_slow_service_holds_up_no_other(database: Database, service: Service) -> None:
+    """So many are due at a slow service that all threads would be busy with it."""
+    service.delay = 0.4
+    office = Office(database, service.uri)
+    with serving() as quick:
+        office.definitions = DefinitionSet.build(
+            [
+                Document("control", "forget", {"stateful": False, "operation": "delete"}),
+                *(
+                    Document("control-subscriber", name, {
+                        "subjects": ["user:x"], "control": "forget", "uri": uri,
+                    })
+                    for name, uri in (("crm", service.uri), ("quick", quick.uri))
+                ),
+            ]
+        )  # fmt: skip
+        wanted = [
+            NewRequest("app", f"{name}{number}", "forget", "delete", "ann", (), {name: HOUR}, ())
+            for name in ("crm", "quick")
+            for number in range(20)
+        ]
+        office.book.submit(wanted, 1)
+        office.work()
+        assert len(quick.told) == 20
+        assert len(service.told) == 21
+        assert quick.last < service.last - service.delay

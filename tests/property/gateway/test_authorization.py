@@ -7,9 +7,10 @@ is made of the whole set.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -27,6 +28,7 @@ from penstock.model.purposes import PurposeSet
 from penstock.model.topics import matches
 from penstock.policy.access.emergencies import SituationBoard
 from penstock.policy.authorizer import AccessRequest, Authorizer, make_request
+from penstock.policy.consent.opt_outs import NOBODY
 from penstock.policy.decision import Explanation, Part
 from penstock.policy.purposes.settings import PurposeSettings
 from tests.support.gateway.authorization import Checks, Pairs, delivered
@@ -87,6 +89,14 @@ SETS = [
     for allow in ([], ["p"], ["p/q"], ["x", "p"])
     for prohibit in ([], ["p/q"], ["x"])
 ]
+PEOPLE = ["a", "b", "ann"]
+NUMBERS = {who: number for number, who in enumerate([*PEOPLE, "bob", ""])}
+FEEDS = {"level": "t/+", "payload": "#", "publisher": "t/#"}
+STREAMS: dict[str, dict[str, Any]] = {
+    "level": {"from": ["t/+pid"]},
+    "payload": {"from": ["#"]},
+    "publisher": {"from": ["t/#"], "adds": {"publisher": "pid"}},
+}
 SUBJECTS = ["anyone", "anyone", "user:ann", "user:bob", "group:staff"]
 
 
@@ -152,9 +162,16 @@ class World:
     emergencies: list[tuple[str, int, bool, dict[str, str]]]
     preferences: list[tuple[str, str, str]]
     situations: dict[str, str]
+    streams: list[str]
+    opted_out: list[tuple[str, str]]
 
     def documents(self) -> list[Document]:
         made = list(read_text(GROUND).documents)
+        fields = [{"name": "pid", "type": "string", "optional": True, "category": "identifier"}]
+        made += [
+            Document("stream", name, {"fields": fields, "subject": "pid", **STREAMS[name]})
+            for name in self.streams
+        ]
         made += [Document("purpose", name, {}) for name in self.declared]
         if self.settings is not None:
             made.append(Document("purpose-settings", "default", self.settings))
@@ -204,8 +221,14 @@ class World:
 
     # --- the model ---
 
-    def allows(
-        self, action: str, topic: str, asked: Asked, message: PurposeSet | None, publisher: str
+    def allows(  # noqa: PLR0911 - one for each part
+        self,
+        action: str,
+        topic: str,
+        asked: Asked,
+        message: PurposeSet | None,
+        publisher: str,
+        person: str | None = None,
     ) -> bool:
         """Decide by the rules as they are written down, part by part."""
         if asked.user in self.blocked:
@@ -218,6 +241,8 @@ class World:
         if action == "read" and not (
             self._may_claim(asked) and self._purposes_allow(topic, asked.purpose, message)
         ):
+            return False
+        if action == "read" and not self._consented(topic, asked.purpose, publisher, person):
             return False
         preferring = action == "read" and bool(self.preferences)
         if preferring and publisher == "":
@@ -266,6 +291,17 @@ class World:
             allowed = allowed and admits and (silent or message.effect(ap) > 0)
         return allowed
 
+    def _consented(self, topic: str, ap: str | None, publisher: str, person: str | None) -> bool:
+        """Nobody whom the message is about has opted out, and it is told who that is."""
+        out = {who for who, it in self.opted_out if ap is None or related(it, ap)}
+        about = {
+            "level": topic.partition("/")[2] or None,
+            "payload": None if self.preferences and not publisher else person,
+            "publisher": publisher or None,
+        }
+        fed = {name: about[name] for name in self.streams if matches(FEEDS[name], topic)}
+        return not out or all(it is not None and it not in out for it in fed.values())
+
     @staticmethod
     def _grants(rule: Mapping[str, str], topic: str, asked: Asked) -> bool:
         meant = rule["subject"] in names_of(asked) and matches(rule["filter"], topic)
@@ -274,6 +310,10 @@ class World:
     def _applies(self, level: int, current: str | None, *, whoever: bool) -> bool:
         held = set(self.situations.values()) if whoever else {current} - {None}
         return bool(held & ({"Low", "High"} if level == 1 else {"High"}))
+
+
+def related(one: str, other: str) -> bool:
+    return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
 
 
 def names_of(asked: Asked) -> set[str]:
@@ -302,6 +342,8 @@ WORLDS = st.builds(
         st.tuples(choose(["ann", "bob"]), choose(FILTERS), choose(list(CONDITIONS))), max_size=2
     ),
     situations=st.dictionaries(choose(["a", "b"]), choose(["Low", "High"])),
+    streams=choose([[], [], ["level"], ["payload"], ["publisher"], ["level", "payload"]]),
+    opted_out=st.lists(st.tuples(choose(PEOPLE), choose(PURPOSES)), max_size=2),
 )
 PROBES = st.lists(
     st.tuples(
@@ -310,6 +352,7 @@ PROBES = st.lists(
         choose(ACCESS_PURPOSES),
         choose([*[None] * len(SETS), *SETS]),
         choose(["ann", "bob", ""]),
+        choose([*PEOPLE, None]),
     ),
     min_size=10,
     max_size=20,
@@ -331,10 +374,14 @@ RARE = World(
     emergencies=[("read", 1, False, {"subject": "user:ann", "filter": "#", "when": "true"})],
     preferences=[],
     situations={"a": "Low"},
+    streams=[],
+    opted_out=[],
 )
 """An emergency that grants: not every run would draw one."""
-Probe = tuple[str, str, str | None, PurposeSet | None, str]
-"""User, topic, purpose, purposes of the message, publisher."""
+CHOSEN = replace(RARE, required=False, emergencies=[], streams=["level"], opted_out=[("b", "p")])
+"""Somebody opted out, and it is somebody else."""
+Probe = tuple[str, str, str | None, PurposeSet | None, str, str | None]
+"""User, topic, purpose, purposes of the message, publisher, whom its payload names."""
 SEEN: Counter[str] = Counter()
 
 
@@ -346,13 +393,14 @@ def test_gateway_authorizer_explanation_and_model_agree() -> None:
         "denied by subscription",  # that is the gateway's alone: `held back`
         "denied by emergencies",  # they grant only
     }
-    wanted |= {f"allowed by {it}" for it in ("reservations", "policies", "emergencies")}
+    wanted |= {f"allowed by {it}" for it in ("reservations", "consent", "policies", "emergencies")}
     wanted |= {"delivered", "held back", "paused"}
     assert wanted <= SEEN.keys(), wanted - SEEN.keys()
 
 
 @given(WORLDS, PROBES)
-@example(RARE, [("ann", "t/a", None, None, "bob")])
+@example(RARE, [("ann", "t/a", None, None, "bob", None)])
+@example(CHOSEN, [("ann", topic, "p", None, "bob", None) for topic in ("t/a", "t/b")])
 @settings(max_examples=scaled(150), deadline=None, suppress_health_check=list(HealthCheck))
 def draw_worlds(world: World, probes: list[Probe]) -> None:
     compare(world, probes)
@@ -362,7 +410,11 @@ def compare(world: World, probes: list[Probe]) -> None:
     """Ask all four about each probe."""
     configured = PurposeSettings(**world.configured)
     documents = world.documents()
-    authorizer = make_authorizer(DefinitionSet.build(documents), configured)
+    out: dict[str, Counter[int]] = {}
+    for person, refused in set(world.opted_out):
+        out.setdefault(refused, Counter())[NUMBERS[person]] += 1
+    opt_outs = NOBODY.change(1, out, NUMBERS.__getitem__)
+    authorizer = make_authorizer(DefinitionSet.build(documents), configured, opt_outs=opt_outs)
     board = SituationBoard(("s", who, it) for who, it in world.situations.items())
     # Subscriptions are made while nothing forbids them: some are paused by what comes then.
     checks = Checks([])
@@ -374,25 +426,27 @@ def compare(world: World, probes: list[Probe]) -> None:
     checks.rules.initial = configured
     checks.rules.engine.configure(configured)
     checks.take(documents)
+    checks.rules.take_opt_outs(opt_outs, None)
     assert checks.rules.enforceable
     checks.detection.board.fill(("s", who, it) for who, it in world.situations.items())
 
-    for user, topic, ap, message, publisher in probes:
+    for user, topic, ap, message, publisher, named in probes:
         who = None if user == "anonymous" else user
         patient = topic.partition("/")[2] or None
         asked = Asked(who, patient, ap)
-        request = ask(topic, asked, message, publisher, board)
+        request = ask(topic, asked, message, publisher, board, named)
         if publisher == "" and world.preferences:
             request = request._replace(message=None)
-        expected = world.allows("read", topic, asked, message, publisher)
+        expected = world.allows("read", topic, asked, message, publisher, named)
         told = answer(authorizer, request, expected=expected)
         for filter_ in FILTERS:
             if matches(filter_, topic):
                 number = numbers[user, filter_, ap]
                 held = sessions[user].by_number[number]
                 stamp = make_stamp(checks, message, publisher)
+                payload = json.dumps(say(named)).encode()
                 decision = checks.delivery.decide(
-                    sessions[user], delivered(topic, number, stamp=stamp)
+                    sessions[user], delivered(topic, number, stamp=stamp, payload=payload)
                 )
                 assert (decision.properties is not None) == (expected and held.active)
                 if held.active:
@@ -404,15 +458,21 @@ def compare(world: World, probes: list[Probe]) -> None:
         write(checks, authorizer, world, sessions[user], request, Asked(who, patient, None))
 
 
+def say(person: str | None) -> dict[str, str]:
+    return {} if person is None else {"pid": person}
+
+
 def ask(
     topic: str,
     asked: Asked,
     message: PurposeSet | None,
     publisher: str,
     board: SituationBoard,
+    person: str | None,
 ) -> AccessRequest:
     return make_request(
         topic,
+        payload=say(person),
         purpose=asked.purpose,
         user=asked.user,
         client=f"c-{asked.user or 'anonymous'}",
@@ -443,6 +503,7 @@ def compare_refusal(decision: DeliveryDecision, told: Explanation) -> None:
     if decision.properties is None:
         assert decision.refusal.rule == told.rule
         assert (decision.refusal.why == "policy") == (told.part in BY_POLICY)
+        assert (decision.refusal.why == "consent") == (told.part is Part.CONSENT)
 
 
 def compare_paused(

@@ -20,12 +20,17 @@ class Service:
         self.told: list[tuple[dict[str, Any], str, bytes]] = []
         self.status = 202
         self.delay = 0.0
+        self.last = 0.0
+        self.headers: list[dict[str, str]] = []
         service = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                service.told.append((json.loads(body), self.headers[SIGNATURE], body))
+                told = (json.loads(body), self.headers.get(SIGNATURE, ""), body)
+                service.headers.append(dict(self.headers))
+                service.told.append(told)
+                service.last = time.monotonic()
                 time.sleep(service.delay)
                 self.send_response(service.status)
                 if service.status == 302:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from penstock.definitions import DefinitionSet, read_text
 from penstock.errors import DeniedError, InvalidError, UsageError
+from penstock.model.kinds import ControlSubscriber
 from penstock.rights.broker import PrivacyBroker, Submission
 from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms
@@ -18,7 +20,7 @@ from penstock.store.consent import ConsentBook
 from penstock.store.database import Database
 from penstock.store.opt_outs import SubjectMarks
 from penstock.store.rights.progress import ProgressStatus, RequestStatus
-from penstock.store.rights.requests import RequestBook
+from penstock.store.rights.requests import KeyReusedError, RequestBook
 from penstock.store.rights.sealing import Sealer
 
 SECRET = bytes(range(32))
@@ -172,6 +174,9 @@ def test_a_service_answers_its_own_requests_alone(broker: PrivacyBroker) -> None
         ("time_to_honor: 60d", "longer than the control allows"),
         ("uri: ftp://crm.example/", "is no address"),
         ("uri: https://me:secret@crm.example/", "password must not stand"),
+        ("uri: kafka:privacy.crm", "is no address"),
+        ("contact_email: 'a@b.example, c@d.example'", "no e-mail address"),
+        ("contact_mobile: '4711'", "no telephone number"),
     ],
 )
 def test_a_subscriber_that_cannot_be_is_refused(change: str, words: str) -> None:
@@ -183,3 +188,74 @@ def test_a_subscriber_that_cannot_be_is_refused(change: str, words: str) -> None
     with pytest.raises(InvalidError, match=words) as error:
         DefinitionSet.build(read_text(text).documents)
     assert "me:secret" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("delivery", "good", "bad"),
+    [
+        ("sqs", "arn:aws:sqs:eu-west-1:123456789012:q.fifo", "https://sqs.eu-west-1.amazonaws.com/"),
+        ("sqs", "arn:aws:sqs:eu-west-1:123456789012:q", "arn:aws:sns:eu-west-1:123456789012:q"),
+        ("sns", "arn:aws:sns:us-gov-west-1:123456789012:t", "arn:aws:sns:x.example:123456789012:t"),
+        ("kafka", "kafka:privacy.crm", "kafka:__consumer_offsets"),
+        ("kafka", "kafka:a", "kafka:evil.example:9092/a"),
+        ("mqtt", "mqtt:privacy/crm", "mqtt:privacy/#"),
+        ("mqtt", "mqtt:privacy/crm", "mqtt:$SYS/x"),
+    ],
+)  # fmt: skip
+def test_a_place_has_the_form_of_its_delivery_and_names_no_host(
+    delivery: str, good: str, bad: str
+) -> None:
+    def build(uri: str) -> DefinitionSet:
+        text = TEXT.replace("uri: https://crm.example/privacy", f"uri: {uri}\ndelivery: {delivery}")
+        return DefinitionSet.build(read_text(text).documents)
+
+    assert build(good).get(ControlSubscriber, "crm") is not None
+    with pytest.raises(InvalidError, match="is no place for"):
+        build(bad)
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ("notify: [in-client]", "go together"),
+        ("endpoint: https://portal.example/", "go together"),
+        ("text: 'Dear {subject}'", "no placeholder"),
+        ("text: 'Dear {subject.__class__}'", "brace"),
+        ('title: "a\\nBcc: b@c.example"', "one line"),
+        ('text: "a\\rb"', "control characters"),
+    ],
+)
+def test_what_a_publisher_may_not_say(lines: str, words: str) -> None:
+    text = TEXT.replace("name: portal\n", f"name: portal\n{lines}\n")
+    with pytest.raises(InvalidError, match=words):
+        DefinitionSet.build(read_text(text).documents)
+
+
+def test_addresses_are_kept_by_publishers_alone_and_of_the_plain_form(
+    broker: PrivacyBroker,
+) -> None:
+    broker.set_contact("portal-1", "portal", "ann", {"email": "ann@mail.example"})
+    assert broker.book.profiles.contact("ann") == {"email": "ann@mail.example"}
+    with pytest.raises(DeniedError):
+        broker.set_contact("crm", "portal", "ann", {})
+    for contact in (
+        {"email": "ann@x.example\nBcc: eve@x.example"}, {"email": "a b@x.example"},
+        {"mobile": "call me"}, {"fax": "+4712345678"},
+    ):  # fmt: skip
+        with pytest.raises(UsageError, match="plain form") as error:
+            broker.set_contact("portal-1", "portal", "ann", contact)
+        assert "eve" not in str(error.value)
+    broker.set_contact("portal-1", "portal", "ann", {})
+    assert broker.book.profiles.contact("ann") == {}
+
+
+def test_requests_at_the_same_time_share_commits_and_one_refused_fails_alone(
+    broker: PrivacyBroker,
+) -> None:
+    ask(broker, key="taken", subject="bob")
+    with ThreadPoolExecutor(16) as pool:
+        keys = [f"k{number}" for number in range(40)] + ["taken"]
+        futures = [pool.submit(ask, broker, key=key, subject=f"s-{key}") for key in keys]
+        errors = [future.exception() for future in futures]
+    assert [type(it) for it in errors if it is not None] == [KeyReusedError]
+    assert len(broker.book.newest(limit=100)) == 41

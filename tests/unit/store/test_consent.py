@@ -7,12 +7,24 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from alembic.command import upgrade
+from alembic.config import Config
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.config.secrets import SecretFile
 from penstock.errors import PenstockError, UnavailableError, UsageError
-from penstock.store.consent import Choice, ConsentBook, ConsentUnknownError, changes_table
+from penstock.store import engines, migrations
+from penstock.store.consent import (
+    WHOLE,
+    Choice,
+    ConsentBook,
+    ConsentUnknownError,
+    ProfileChoice,
+    changes_table,
+    choices_table,
+    states_table,
+)
 from penstock.store.database import Database
 from penstock.store.opt_outs import SUBJECT_LIMIT, OptOuts, SubjectMarks, number_of
 from tests.support.scale import scaled
@@ -49,7 +61,8 @@ def test_what_holds_is_what_each_chose_last(
     database: Database, steps: list[tuple[Choice, list[str], str, bool]]
 ) -> None:
     with database.write("test") as connection:
-        connection.execute(changes_table.delete())
+        for table in (changes_table, states_table, choices_table):
+            connection.execute(table.delete())
     officer, point = ConsentBook(database, MARKS), ConsentBook(database, MARKS)
     wanted: set[tuple[str, str]] = set()
     for choice, subjects, purpose, looks in steps:
@@ -184,3 +197,117 @@ def test_names_that_no_record_can_have_are_refused(subject: str) -> None:
 def test_a_purpose_that_is_none_is_refused(database: Database) -> None:
     with pytest.raises(PenstockError, match="purpose"):
         ConsentBook(database, MARKS).choose(Choice.OPT_OUT, ["p"], "a,b")
+
+
+CONTROLS = {"ads": ("a",), "more": ("a", "b"), "bare": ()}
+CATEGORIES = st.lists(st.sampled_from(["b", "c"]), max_size=2, unique=True)
+
+
+@settings(max_examples=scaled(25))
+@given(
+    steps=st.lists(
+        st.tuples(
+            SUBJECTS,
+            st.sampled_from(Choice),
+            st.sampled_from([*CONTROLS, "", ""]),
+            CATEGORIES,
+            PURPOSES,
+        ),
+        max_size=8,
+    )
+)
+def test_what_is_prohibited_is_what_the_profile_says(
+    database: Database, steps: list[tuple[str, Choice, str, list[str], str]]
+) -> None:
+    with database.write("test") as connection:
+        for table in (changes_table, states_table, choices_table):
+            connection.execute(table.delete())
+    book = ConsentBook(database, MARKS)
+    profile: dict[tuple[str, str, str], tuple[Choice, tuple[str, ...]]] = {}
+    past: dict[str, list[Choice]] = {}
+    for who, choice, control, categories, purpose in steps:
+        if control:
+            held = CONTROLS[control]
+            prohibits = {it: tuple(f"{p}/{it}" for p in held) for it in categories} or {WHOLE: held}
+            if WHOLE in prohibits:
+                profile = {key: it for key, it in profile.items() if key[:2] != (who, control)}
+            noted = True
+        else:
+            prohibits = {purpose: (purpose,)}
+            noted = profile.get((who, "", purpose), (Choice.OPT_IN,))[0] != choice
+        if noted:
+            profile |= {(who, control, it): (choice, them) for it, them in prohibits.items()}
+            past.setdefault(who, []).append(choice)
+        made = ProfileChoice(MARKS.of(who), choice, prohibits, control, "portal")
+        with database.write("consent") as connection:
+            (version,) = book.note_within(connection, [made])
+        assert bool(version) == noted
+    model = OptOuts.of(
+        0,
+        [
+            (who, purpose)
+            for (who, _, _), (choice, them) in profile.items()
+            if choice is Choice.OPT_OUT
+            for purpose in them
+        ],
+        MARKS,
+    )
+    assert ConsentBook(database, MARKS).opt_outs().by_purpose == model.by_purpose
+    for who, choices in past.items():
+        assert [it.choice for it in book.history(who)] == choices
+        held_now = {(it.control, it.category, it.purpose): it.choice for it in book.standings(who)}
+        assert held_now == {
+            (control, category, purpose): choice
+            for (whose, control, category), (choice, them) in profile.items()
+            if whose == who
+            for purpose in them or ("",)
+        }
+
+
+def test_what_was_chosen_before_profiles_had_purposes_is_part_of_them(store_url: str) -> None:
+    """A database of version 0015: by hand, as that version wrote it."""
+    address = engines.Address.parse(store_url)
+    engine = engines.create_engine(address)
+    p, q, r = (MARKS.of(it) for it in "pqr")
+    control = '{"stateful": true, "purposes": ["ads"], "categories": ["age"]}'
+    states = [(p, "all", "", "opt-out"), (q, "all", "age", "opt-out"), (r, "all", "", "opt-in")]
+    changes = [
+        (p, "ads", "opt-out"), (p, "care", "opt-out"), (q, "ads/age", "opt-out"),
+        (r, "ads", "opt-out"), (r, "ads", "opt-in"), (r, "care", "opt-out"),
+    ]  # fmt: skip
+    with engine.begin() as connection:
+        config = Config()
+        config.set_main_option("script_location", str(migrations.MIGRATIONS))
+        config.attributes.update(connection=connection, version_table=migrations.VERSION_TABLE)
+        upgrade(config, "0015")
+        insert = "INSERT INTO revisions (kind, name, epoch, body) VALUES ('control', 'all', 0, :it)"
+        connection.execute(sa.text(insert), {"it": control})
+        for subject, name, category, state in states:
+            connection.execute(
+                sa.text("INSERT INTO rights_states VALUES (:a, :b, :c, :d, 3, 17)"),
+                dict(zip("abcd", (subject, name, category, state), strict=True)),
+            )
+        for epoch, (subject, purpose, choice) in enumerate(changes, 1):
+            connection.execute(
+                sa.text("INSERT INTO consent_changes VALUES (:e, 'm', 17, :a, :b, :c)"),
+                {"e": epoch, "a": subject, "b": purpose, "c": choice},
+            )
+    engine.dispose()
+    with Database.open(store_url) as database:
+        book = ConsentBook(database, MARKS)
+        out = OptOuts.of(
+            0, [("p", "ads"), ("p", "care"), ("q", "ads/age"), ("r", "care")], MARKS
+        ).by_purpose
+        assert book.opt_outs().by_purpose == out
+        assert [(it.purpose, it.control) for it in book.standings("p")] == [
+            ("ads", "all"),
+            ("care", ""),
+        ]
+        assert [it.control for it in book.history("q")] == ["all"]
+        # What was chosen at a control is taken back there, what was not is not.
+        with database.write("consent") as connection:
+            made = ProfileChoice(p, Choice.OPT_IN, {WHOLE: ("ads",)}, "all")
+            assert book.note_within(connection, [made]) == [4]
+        book.choose(Choice.OPT_IN, ["r"], "care")
+        now = OptOuts.of(0, [("p", "care"), ("q", "ads/age")], MARKS).by_purpose
+        assert book.opt_outs().by_purpose == now

@@ -23,7 +23,7 @@ from penstock.cli.session import authenticate, configuration, open_database, ref
 from penstock.errors import UsageError
 
 if TYPE_CHECKING:
-    from penstock.store.consent import ConsentAdministration
+    from penstock.store.consent_administration import ConsentAdministration
 
 LONGEST_INPUT = 16 * 1024 * 1024
 LINES = "-"
@@ -118,12 +118,51 @@ def show_subject(subject: str, user: str, password_file: Path | None, as_json: b
             return
         shown = table("purpose", "choice", "since", "left out of")
         for row in rows:
-            out = row["choice"] == Choice.OPT_OUT
             shown.add_row(
                 Text(row["purpose"], "bold"),
-                Text(row["choice"], "red" if out else "green"),
+                _render_word(row["choice"]),
                 row["since"],
                 Text(", ".join(row["views"]) or "no view"),
+            )
+        target.print(shown)
+
+    show(as_json, rows, render)
+
+
+@command.command("history")
+@click.argument("subject")
+@asking
+@json_option
+def show_history(subject: str, user: str, password_file: Path | None, as_json: bool) -> None:
+    """Show every choice of SUBJECT, oldest first: of purposes, and of controls."""
+    with _open_administration() as administration:
+        _authenticate(administration, user, password_file)
+        rows: list[dict[str, Any]] = [
+            {
+                "at": it.at.isoformat(timespec="seconds"),
+                "choice": it.choice.value,
+                "purposes": list(it.purposes),
+                "control": it.control or None,
+                "categories": list(it.categories),
+                "publisher": it.origin or None,
+                "version": it.version,
+            }
+            for it in administration.history(user, subject)
+        ]
+
+    def render(target: Console) -> None:
+        if not rows:
+            target.print("this person has chosen nothing")
+            return
+        shown = table("at", "choice", "purposes", "control", "taken in by")
+        for row in rows:
+            control = ", ".join((row["control"] or "", *row["categories"]))
+            shown.add_row(
+                row["at"],
+                _render_word(row["choice"]),
+                Text(", ".join(row["purposes"]) or "none"),
+                Text(control),
+                Text(row["publisher"] or "command line"),
             )
         target.print(shown)
 
@@ -160,7 +199,8 @@ def _open_administration() -> Iterator[ConsentAdministration]:
     """Open the choices with their audit log, for as long as the block lasts."""
     from penstock.store.audit.log import AuditLog
     from penstock.store.audit.pseudonyms import Pseudonyms
-    from penstock.store.consent import ConsentAdministration, ConsentBook
+    from penstock.store.consent import ConsentBook
+    from penstock.store.consent_administration import ConsentAdministration
     from penstock.store.definitions.checked import CheckedDefinitions
     from penstock.store.definitions.history import Definitions
     from penstock.telemetry import configure
@@ -194,6 +234,10 @@ def _read_people() -> list[str]:
     if len(text) > LONGEST_INPUT:
         raise UsageError("there are too many people", fix="give fewer at a time")
     return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def _render_word(choice: str) -> Text:
+    return Text(choice, "red" if choice == "opt-out" else "green")
 
 
 def _render_choice(target: Console, data: dict[str, Any]) -> None:

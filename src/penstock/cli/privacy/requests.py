@@ -9,14 +9,10 @@ Rules that hold here:
 
 from __future__ import annotations
 
-import hashlib
-import ipaddress
-import time
+import signal
+import threading
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
 
 import click
 from rich.console import Console
@@ -24,22 +20,12 @@ from rich.text import Text
 
 from penstock.cli.output import json_option, show, table
 from penstock.cli.privacy.consent import asking
-from penstock.cli.session import authenticate, configuration, open_database, refuse_missing_store
+from penstock.cli.privacy.office import open_office, open_store
+from penstock.cli.privacy.reports import receipt, report, verify_receipt
+from penstock.cli.session import configuration
 from penstock.errors import UsageError, quote
 
-if TYPE_CHECKING:
-    from penstock.rights.broker import PrivacyBroker
-    from penstock.store.definitions.checked import CheckedDefinitions
-
 _COLOURS = {"COMPLETED": "green", "FAILED": "red", "SENDFAILED": "red", "SOMEFAILED": "red"}
-
-
-class _Office(NamedTuple):
-    """What the verbs need: the broker, and what it stands on."""
-
-    broker: PrivacyBroker
-    checked: CheckedDefinitions
-    secret: bytes
 
 
 @click.group("requests")
@@ -77,7 +63,7 @@ def submit(  # noqa: PLR0917 - a verb's options
     """
     from penstock.rights.broker import Submission
 
-    with _open_office(user, password_file) as office:
+    with open_office(user, password_file) as office:
         given = Submission(publisher, key or uuid.uuid4().hex, control, action, subject, categories)
         (made,) = office.broker.submit(user, [given])
     data = {"request": made.id, "status": made.status.value, "repeated": made.repeated}
@@ -90,6 +76,31 @@ def submit(  # noqa: PLR0917 - a verb's options
 
 
 @command.command()
+@click.argument("publisher")
+@click.argument("subject")
+@click.option("--email", help="The person's e-mail address.")
+@click.option("--mobile", help="The person's mobile number, such as +4791234567.")
+@asking
+def contact(
+    publisher: str,
+    subject: str,
+    email: str | None,
+    mobile: str | None,
+    user: str,
+    password_file: Path | None,
+) -> None:
+    """Keep, as PUBLISHER, where SUBJECT is told of completed requests; sealed.
+
+    Without --email and --mobile, forget it.
+    """
+    found = {"email": email, "mobile": mobile}
+    with open_office(user, password_file) as office:
+        given = {name: address for name, address in found.items() if address}
+        office.broker.set_contact(user, publisher, subject, given)
+    print("kept" if given else "forgotten")
+
+
+@command.command()
 @click.argument("request")
 @click.argument("subscriber")
 @click.argument("what", type=click.Choice(["acknowledge", "complete"]))
@@ -99,7 +110,7 @@ def answer(
     request: str, subscriber: str, what: str, user: str, password_file: Path | None, as_json: bool
 ) -> None:
     """Say for the service SUBSCRIBER that it knows of REQUEST, or has done its part."""
-    with _open_office(user, password_file) as office:
+    with open_office(user, password_file) as office:
         said = office.broker.complete if what == "complete" else office.broker.acknowledge
         status = said(user, request, subscriber)
     data = {"request": request, "subscriber": subscriber, "status": status.value}
@@ -121,7 +132,7 @@ def list_requests(
     """Show the newest requests and how many services have done their part."""
     from penstock.store.rights.progress import RequestStatus
 
-    with _open_office(user, password_file) as office:
+    with open_office(user, password_file) as office:
         office.broker.require_administration(user)
         found = office.broker.book.newest(
             status=RequestStatus(status) if status else None, limit=limit
@@ -161,9 +172,10 @@ def list_requests(
 @json_option
 def show_request(request: str, user: str, password_file: Path | None, as_json: bool) -> None:
     """Show how far each service is with REQUEST."""
-    with _open_office(user, password_file) as office:
+    with open_office(user, password_file) as office:
         office.broker.require_administration(user)
         found = office.broker.book.show(request)
+        told = office.broker.book.outbox.of(request)
     if found is None:
         raise UsageError(f"there is no request {quote(request)}", fix="`penstock requests list`")
     row, progress = found
@@ -178,8 +190,19 @@ def show_request(request: str, user: str, password_file: Path | None, as_json: b
         }
         for it in progress
     ]
+    notices = [
+        {
+            "kind": it.kind,
+            "channel": it.channel,
+            "subscriber": it.subscriber or None,
+            "status": "sent" if it.sent else "waiting" if it.next_at else "dead",
+            "trouble": it.trouble,
+        }
+        for it in told
+    ]
     data = {"request": row.id, "control": row.control, "action": row.action, "status": row.status,
-            "publisher": row.publisher, "epoch": row.epoch, "services": services}  # fmt: skip
+            "publisher": row.publisher, "epoch": row.epoch, "services": services,
+            "notices": notices}  # fmt: skip
 
     def render(target: Console) -> None:
         target.print(
@@ -197,6 +220,10 @@ def show_request(request: str, user: str, password_file: Path | None, as_json: b
                 str(it["told_again"]), str(it["trouble"]),
             )  # fmt: skip
         target.print(shown)
+        for it in notices:
+            about = f" of {it['subscriber']}" if it["subscriber"] else ""
+            trouble = f" ({it['trouble']})" if it["trouble"] else ""
+            target.print(f"{it['kind']}{about} by {it['channel']}: {it['status']}{trouble}")
 
     show(as_json, data, render)
 
@@ -207,7 +234,7 @@ def show_request(request: str, user: str, password_file: Path | None, as_json: b
 @json_option
 def redrive(request: str | None, user: str, password_file: Path | None, as_json: bool) -> None:
     """Tell services again that failed REQUEST; without it, all that failed any."""
-    with _open_office(user, password_file) as office:
+    with open_office(user, password_file) as office:
         office.broker.require_administration(user)
         again = office.broker.redrive(user, request)
     noun = "service" if again == 1 else "services"
@@ -221,7 +248,7 @@ def key(subscriber: str, user: str, password_file: Path | None) -> None:
     """Print the key that calls to SUBSCRIBER are signed with, for those who act for it."""
     from penstock.rights.dispatch.message import derive_key
 
-    with _open_office(user, password_file) as office:
+    with open_office(user, password_file) as office:
         office.broker.require_subscriber(user, subscriber)
         print(derive_key(office.secret, subscriber).hex())
 
@@ -229,75 +256,39 @@ def key(subscriber: str, user: str, password_file: Path | None) -> None:
 @command.command()
 @click.option("--once", is_flag=True, help="End when nothing is due any more.")
 def work(once: bool) -> None:
-    """Tell services what is due, and follow up what is overdue, until interrupted.
+    """Tell services what is due, and follow up what is overdue, until Ctrl-C or SIGTERM.
 
-    Any number of workers may run, on any number of hosts.
+    Any number of workers may run, on any number of hosts. The part `rights` of `penstock up` is
+    this. It answers /metrics, /healthz and /readyz at `rights.monitor_port`.
     """
-    from penstock.rights.dispatch.http import HttpDispatcher
-    from penstock.rights.worker import RightsWorker
-    from penstock.telemetry import get_logger
+    from penstock.rights.dispatch.channels import Channels, open_caller
+    from penstock.rights.notices import NoticeSender
+    from penstock.rights.service import run_worker
+    from penstock.rights.worker import RightsWorker, lease_seconds
 
-    log = get_logger("rights")
-    settings = configuration().rights
-
-    def alert(subscriber: str, request: str, code: str) -> None:
-        digest = hashlib.sha256(request.encode()).hexdigest()[:16]
-        log.warning("a service did not honour a request", name=subscriber, digest=digest, code=code)
-
-    with _open_store() as office:
-        dispatcher = HttpDispatcher(
-            office.secret,
-            allowed=[ipaddress.ip_network(it) for it in settings.networks],
-            timeout=settings.timeout,
-        )
-        worker = RightsWorker(
-            office.broker.book, lambda: office.checked.current()[1], dispatcher, alert
-        )
-        while True:
-            handled = worker.run_once()
-            if once and not handled:
-                return
-            if not handled:
-                time.sleep(settings.poll)
-
-
-@contextmanager
-def _open_office(user: str, password_file: Path | None) -> Iterator[_Office]:
-    with _open_store() as office:
-        if not authenticate(configuration(), user, password_file):
-            raise office.broker.deny(user, "wrong user name or password")
-        yield office
-
-
-@contextmanager
-def _open_store() -> Iterator[_Office]:
-    from penstock.rights.broker import PrivacyBroker
-    from penstock.store.audit.log import AuditLog
-    from penstock.store.audit.pseudonyms import Pseudonyms
-    from penstock.store.consent import ConsentBook
-    from penstock.store.definitions.checked import CheckedDefinitions
-    from penstock.store.definitions.history import Definitions
-    from penstock.store.rights.requests import RequestBook
-    from penstock.store.rights.sealing import Sealer
-    from penstock.telemetry import configure
-
+    stop = threading.Event()
+    for number in () if once else (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
     config = configuration()
-    refuse_missing_store(config)
-    configure(level=config.log.level, style="console")
-    with open_database(config) as database:
-        checked = CheckedDefinitions(Definitions(database))
-        snapshot, definitions = checked.current()
-        consent = ConsentBook.open(database, config.consent.key)
-        secret = config.consent.key.read()
-        book = RequestBook(database, consent, Sealer(secret))
-        log = AuditLog.open(database, config.audit.signing_key)
+    with open_store() as office:
+        channels = Channels.open(config, office.secret)
+        sender = NoticeSender.open(config, office.secret, open_caller(config))
+        worker = RightsWorker(
+            office.broker.book,
+            lambda: office.checked.current()[1],
+            channels,
+            sender,
+            lease=lease_seconds(config.rights.timeout),
+        )
         try:
-            people = Pseudonyms.open(config.audit.pseudonym_key)
-            broker = PrivacyBroker(book, log, people, definitions, snapshot.epoch)
-            yield _Office(broker, checked, secret)
+            run_worker(config, office.broker.book, worker, stop, once=once)
         finally:
-            log.close()
+            channels.close()
 
 
 def _coloured(status: str) -> Text:
     return Text(status, _COLOURS.get(status, "yellow"))
+
+
+for _verb in (report, receipt, verify_receipt):
+    command.add_command(_verb)

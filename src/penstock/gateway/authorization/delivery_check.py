@@ -42,6 +42,7 @@ from penstock.mqtt import Publish, PublishProperties, encode_subscription_identi
 from penstock.policy.access.emergencies import NO_SITUATIONS, Situations
 from penstock.policy.access.objects import Message
 from penstock.policy.authorizer import AccessRequest
+from penstock.policy.consent.prohibitions import DENYING
 from penstock.policy.decision import Decision, Depends, Part
 from penstock.policy.purposes.subscriptions import Subscription
 
@@ -62,7 +63,7 @@ class Refusal(NamedTuple):
     @property
     def reason(self) -> str:
         """The word for the audit log."""
-        return self.why if self.why == "policy" else "purpose"
+        return self.why if self.why in {"policy", "consent"} else "purpose"
 
 
 _UNKNOWN: Final = Refusal("unknown_subscription", "")
@@ -131,7 +132,8 @@ class DeliveryCheck:
             return DeliveryDecision(None, OWN, lasting=True)
         authorizer = rules.authorizer
         user, client = session.user, session.client_id
-        seen = self._see(packet, stamp) if authorizer.access.decides["read"] else _UNSEEN
+        decides = authorizer.access.decides["read"]
+        seen = self._see(packet, stamp) if decides else self._see_subject(packet, stamp)
         message, environment, situations = seen
         passed = waits = False
         lasting = rules.remembers
@@ -204,6 +206,12 @@ class DeliveryCheck:
             message = self._make_message(packet, stamp)
         return message, self._environment, self._detection.board
 
+    def _see_subject(self, packet: Publish, stamp: Stamp) -> _Seen:
+        """Return the message where it matters whom it is about, and nothing else."""
+        if not self._rules.consent.concern(packet.topic):
+            return _UNSEEN
+        return self._make_message(packet, stamp), {}, NO_SITUATIONS
+
     def _make_message(self, packet: Publish, stamp: Stamp) -> Message:
         """Return the message as conditions see it: a recent one, where this is a copy of it."""
         properties = packet.properties
@@ -258,7 +266,7 @@ class DeliveryCheck:
                     situations,
                 )
                 rule = self._rules.authorizer.name_purpose_denial(request)
-                return Refusal("purpose", rule or _DORMANT)
+                return Refusal("consent" if rule in DENYING else "purpose", rule or _DORMANT)
         return _UNKNOWN
 
     def _awaits_leader(self, decision: Decision) -> bool:

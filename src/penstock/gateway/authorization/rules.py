@@ -10,13 +10,14 @@ Rules that hold here:
 - A set of definitions is taken once, and an older one never after a newer one.
 - `fresh_until` is the moment (of `boot_clock`) from which on nothing is known to hold: who
   decides must look at it first.
+- Opt-outs come by the same lease as definitions, each in a step of its own.
 - Purposes, policies, preferences and events are taken over in the same step; definitions that
   cannot be compiled close the gateway (`enforceable`): what it cannot check, it denies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from penstock.cep.program import Program
@@ -32,6 +33,8 @@ from penstock.model.purposes import PurposeSet
 from penstock.model.topics import parse_subscribed
 from penstock.mqtt import encode_user_properties
 from penstock.policy.authorizer import Authorizer
+from penstock.policy.consent.opt_outs import OptOutIndex
+from penstock.policy.consent.prohibitions import Prohibitions
 from penstock.policy.purposes.engine import PurposeEngine, SubscriptionChanges
 from penstock.policy.purposes.notation import Notation
 from penstock.policy.purposes.rights import CommandRights, DeclaredPurposes
@@ -97,6 +100,8 @@ class Rules:
         self.fresh_until = 0.0
         self.remembers = True
         """Whether decisions may be cached, as far as the settings say."""
+        self.consent = Prohibitions()
+        """What people opted out of."""
         self._compiled = CompiledDefinitions(open_mode=open_mode)
         self.authorizer = self._make_authorizer()
         self._rights = GrantedRights(open_mode=open_mode)
@@ -139,6 +144,7 @@ class Rules:
         for key in purposes:
             if key not in self._overlay:
                 changes = changes.join(self._apply(key, documents.get(key)))
+        self.consent.subjects.take(documents, keys)
         recompiled = self._compiled.take(documents, keys)
         if recompiled.access:
             # It may be another engine than before: one that was incomplete is made anew.
@@ -150,10 +156,16 @@ class Rules:
             self.state = StateLog.read(document.body if document is not None else None)
             if held is not None and not is_other_history:
                 commands = self.state.since(held.epoch)
-        changes = changes.join(self._take_back(self._overruled(commands)))
+        if commands:
+            changes = changes.join(self._take_back(self._overruled(commands)))
         self._invalidate()
         program = self._compiled.program if recompiled.program else None
         return RuleChanges(changes, program, commands)
+
+    def take_opt_outs(self, opt_outs: OptOutIndex, changed: Collection[int] | None) -> None:
+        """Take over opt-outs; cached decisions are invalid only where they may be wrong now."""
+        if self.consent.take(opt_outs, changed):
+            self._invalidate()
 
     def try_out(self, documents: dict[Key, Document | None]) -> SubscriptionChanges:
         """Let changes hold at this gateway alone, until they are stored or taken back."""
@@ -215,10 +227,12 @@ class Rules:
             compiled.claims,
             compiled.broker_topics,
             self.keeps_out,
+            self.consent,
         )
 
     def _invalidate(self) -> None:
         self.generation += 1
+        self.consent.forget()
         self._stamps.clear()
         settings = self.engine.settings
         self.remembers = settings.cache_reservations and settings.cache_subscriptions

@@ -37,6 +37,7 @@ from penstock.mqtt import (
 )
 from penstock.mqtt.codes import FAILURE, PACKET_SIZE_LIMIT
 from penstock.mqtt.connect import PINGREQ
+from penstock.mqtt.properties import UserProperties
 from penstock.telemetry import get_logger, metrics
 
 WAITING_LIMIT: Final = 10_000
@@ -54,7 +55,7 @@ _SENT = metrics.counter(
 )
 
 
-Record = Callable[[str, bytes, bool], None]
+Record = Callable[[str, bytes, bool, UserProperties], None]
 """Takes the topic and payload of a message that is sent; True: it has purposes of its own."""
 
 
@@ -93,6 +94,7 @@ class Publisher:
         retain: bool = False,
         restricted: bool = False,
         recorded: bool = True,
+        user_properties: UserProperties = (),
     ) -> bool:
         """Take a message to be published; False where too many wait."""
         if len(self._waiting) >= WAITING_LIMIT:
@@ -102,7 +104,7 @@ class Publisher:
         self._waiting.append(Sending(message, properties, done))
         self._news.set()
         if recorded and self._record is not None:
-            self._record(topic, payload, restricted)
+            self._record(topic, payload, restricted, user_properties)
         return True
 
     async def run(self) -> None:

@@ -152,7 +152,7 @@ class Wills:
         if will is None:
             return False
         if session.will_given and not self._is_ours(will):
-            self._record(will.topic, will.payload, _is_restricted(will))
+            self._record(will.topic, will.payload, _is_restricted(will), will.properties.user)
             return False
         session.will = None
         self._depart(_Leaving(session, will, self._kept.pop(session, "") or make_number()))
@@ -309,6 +309,7 @@ class Wills:
                 lambda: self._drop(it),
                 retain=will.retain,
                 restricted=_is_restricted(will),
+                user_properties=will.properties.user,
             ):
                 self._wait(it, _AGAIN_SECONDS)
 

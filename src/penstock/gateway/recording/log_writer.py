@@ -26,6 +26,7 @@ from penstock.config import Config
 from penstock.errors import PenstockError
 from penstock.eventlog import EventLog
 from penstock.gateway.recording.topic_mapping import Target, TopicMapping
+from penstock.mqtt.properties import UserProperties
 
 
 class Appendable(Protocol):
@@ -53,6 +54,7 @@ class Entry(NamedTuple):
     milliseconds: int
     size: int
     publisher: str | None = None
+    properties: UserProperties = ()
 
 
 class Batch:
@@ -78,7 +80,9 @@ class Batch:
         for entry in self.entries:
             for mapping in entry.mappings:
                 keys, values = made.setdefault(mapping.target, ([], []))
-                key, value = mapping.record(entry.topic, entry.payload, entry.publisher)
+                key, value = mapping.record(
+                    entry.topic, entry.payload, entry.publisher, entry.properties
+                )
                 keys.append(key)
                 values.append(value)
         return made

@@ -31,6 +31,7 @@ from penstock.gateway.publish_result import Journal
 from penstock.gateway.recording.log_writer import Batch, Entry, LogWriter, OpenTopic
 from penstock.gateway.recording.topic_mapping import MAX_VALUE, TopicMapping, TopicMappings
 from penstock.mqtt import Publish
+from penstock.mqtt.properties import UserProperties
 from penstock.policy.access.principals import ANONYMOUS
 from penstock.telemetry import get_logger, metrics
 
@@ -117,12 +118,18 @@ class Recorder:
             _LEFT_OUT["shed"].inc()
             return None
         publisher = None if principal == ANONYMOUS else principal
-        self._put(mappings, packet.topic, packet.payload, publisher)
+        self._put(mappings, packet.topic, packet.payload, publisher, packet.properties.user)
         if qos and self._defers_acks:
             acks.expect(self, packet.packet_id, self.added)
         return self._wait_for_room() if self._is_full() and not sheds else None
 
-    def note(self, topic: str, payload: bytes, restricted: bool) -> None:  # noqa: FBT001
+    def note(
+        self,
+        topic: str,
+        payload: bytes,
+        restricted: bool,  # noqa: FBT001
+        properties: UserProperties = (),
+    ) -> None:
         """Record a message without backpressure: a message of an action, or a will."""
         mappings = self.mappings.of(topic)
         if not mappings:
@@ -134,7 +141,7 @@ class Recorder:
         elif self._settings.overflow != "wait" and self._is_full():
             _LEFT_OUT["shed"].inc()
         else:
-            self._put(mappings, topic, payload)
+            self._put(mappings, topic, payload, properties=properties)
 
     def feeds(self, topic: str) -> bool:
         """Say whether messages on a topic are recorded."""
@@ -154,6 +161,7 @@ class Recorder:
         topic: str,
         payload: bytes,
         publisher: str | None = None,
+        properties: UserProperties = (),
     ) -> None:
         self.added += 1
         if self._ended:
@@ -162,7 +170,7 @@ class Recorder:
             return
         size = _ENTRY_BYTES + len(topic) + len(payload)
         now = time.time_ns() // 1_000_000
-        self._waiting.append(Entry(mappings, topic, payload, now, size, publisher))
+        self._waiting.append(Entry(mappings, topic, payload, now, size, publisher, properties))
         self.buffered += size
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())

@@ -7,9 +7,9 @@ Rules that hold here:
 - A message is recorded once in a stream, by the first of its patterns that fits; it may feed
   several streams.
 - The value is the payload as it came. Only where a pattern names levels, or the stream asks
-  for the topic or the publisher, it is written anew with these as fields: what the gateway
-  knows goes before what the payload says, for it is what was authorised. A field that some
-  pattern of the stream fills is the gateway's alone: by another pattern it is null.
+  for the topic, the publisher or user properties, it is written anew with these as fields:
+  what the gateway knows goes before what the payload says, for it is what was authorised. A
+  field that some pattern of the stream fills is the gateway's alone: by another it is null.
 - A payload that is no JSON object to `json_text` is recorded behind a mark: the pipeline sets
   it aside with the reason, nothing is lost on the way there, and no view believes what the
   gateway could not read. So is one that is too long with what is added to it; its end is cut.
@@ -28,6 +28,7 @@ from penstock.json_text import UNREAD, read_object
 from penstock.model.document import Document, Key
 from penstock.model.kinds import Stream
 from penstock.model.kinds.fields import named_levels, plain_filter
+from penstock.policy.access.objects import collect
 from penstock.policy.filters.tree import FilterTree
 
 MAX_VALUE: Final = 1_000_000
@@ -54,6 +55,7 @@ class TopicMapping:
         "_enveloped",
         "_levels",
         "_nulls",
+        "_properties",
         "_publisher",
         "_subject",
         "_topic",
@@ -77,20 +79,30 @@ class TopicMapping:
         self._enveloped = stream.format == "connect"
         self._topic = stream.adds.topic if stream.adds else None
         self._publisher = stream.adds.publisher if stream.adds else None
+        properties = stream.adds.properties if stream.adds else {}
+        self._properties = tuple(
+            (name, told, types[name] in _NUMBERS) for name, told in properties.items()
+        )
 
     def record(
-        self, topic: str, payload: bytes, publisher: str | None = None
+        self,
+        topic: str,
+        payload: bytes,
+        publisher: str | None = None,
+        properties: Iterable[tuple[str, str]] = (),
     ) -> tuple[bytes, bytes]:
         """Return the key and the value of the record that a message becomes."""
         if self._bytes:
             return b"", payload
         levels = topic.split("/") if self._levels else []
         said: dict[str, Any] = self._nulls | {
-            name: int(levels[place])
-            if number and _NUMBER.fullmatch(levels[place])
-            else levels[place]
-            for place, name, number in self._levels
+            name: _read_text(levels[place], number) for place, name, number in self._levels
         }
+        if self._properties:
+            held_properties = collect(properties)
+            for name, told, number in self._properties:
+                text = held_properties.get(told)
+                said[name] = None if text is None else _read_text(text, number)
         if self._topic is not None:
             said[self._topic] = topic
         if self._publisher is not None:
@@ -158,6 +170,10 @@ class TopicMappings:
         ):
             first.setdefault(mapping.target, mapping)
         return tuple(first.values())
+
+
+def _read_text(text: str, number: bool) -> str | int:  # noqa: FBT001
+    return int(text) if number and _NUMBER.fullmatch(text) else text
 
 
 def _write_object(fields: Mapping[str, Any]) -> bytes:

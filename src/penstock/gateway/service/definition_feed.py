@@ -7,6 +7,7 @@
 Rules that hold here:
 - The follower's lease is renewed only when the loop has taken an update over. Beyond the
   lease nothing is known to hold, and everything is denied.
+- Opt-outs come by the same follower, and are taken over before it confirms and renews the lease.
 - What was changed by a command here is taken over at once; the follower brings it later.
 """
 
@@ -30,12 +31,14 @@ from penstock.gateway.connection.subscription_lifecycle import SubscriptionLifec
 from penstock.gateway.connection.subscription_state import SubscriptionState
 from penstock.gateway.recording.topic_mapping import TopicMappings
 from penstock.model.document import Document, Key
-from penstock.model.kinds import User
+from penstock.model.kinds import Stream, User
+from penstock.policy.consent.opt_outs import OptOutIndex
 from penstock.policy.purposes.engine import SubscriptionChanges
 from penstock.store.definitions.checked import CheckedDefinitions
 from penstock.store.definitions.history import Change
 from penstock.store.definitions.snapshots import Snapshot, Update
 from penstock.store.follower import Follower, StaleError
+from penstock.store.opt_out_feed import OptOutFeed
 from penstock.telemetry import get_logger
 
 _TAKE_SECONDS = 10.0
@@ -59,8 +62,10 @@ class DefinitionFeed:
         lifecycle: SubscriptionLifecycle,
         state: SubscriptionState,
         background: Background,
+        opt_outs: OptOutFeed | None = None,
     ) -> None:
         self._definitions = definitions
+        self._opt_outs = opt_outs
         self._follower = follower
         self._rules = rules
         self._follow_program = follow_program
@@ -81,6 +86,8 @@ class DefinitionFeed:
     async def start(self) -> None:
         """Follow the definitions, and wait until they are known."""
         in_thread = self._background.run_in_thread
+        if self._opt_outs is not None:
+            await in_thread(self._opt_outs.subscribe, self._hear_opt_outs)
         self._unfollow = await in_thread(self._follower.subscribe, self._hear)
         await in_thread(self._follower.wait_for, 0, _TAKE_SECONDS)
         self._look_at_lease()
@@ -193,6 +200,14 @@ class DefinitionFeed:
         taken = asyncio.run_coroutine_threadsafe(self._take(update), self._loop)
         taken.result(_TAKE_SECONDS)
 
+    def _hear_opt_outs(self, opt_outs: OptOutIndex, changed: frozenset[int] | None) -> None:
+        """Take opt-outs from the follower's thread; return when the loop has them."""
+
+        async def take() -> None:
+            self._rules.take_opt_outs(opt_outs, changed)
+
+        asyncio.run_coroutine_threadsafe(take(), self._loop).result(_TAKE_SECONDS)
+
     async def _take(self, update: Update) -> None:
         # An update that is not newer is late: a change made here was taken over before it.
         # Its keys are those since the follower's last one, so never fewer than are new.
@@ -219,10 +234,14 @@ class DefinitionFeed:
         changes = self._rules.take(snapshot, keys, is_other_history=is_other_history)
         if changes.program is not None:
             self._follow_program(changes.program)
-        self._mappings.take(snapshot.documents, keys)
-        self._revocation.take({key.name for key in keys if key.kind == User.kind})
+        kinds = {key.kind for key in keys}
+        if Stream.kind in kinds:
+            self._mappings.take(snapshot.documents, keys)
+        if User.kind in kinds:
+            self._revocation.take({key.name for key in keys if key.kind == User.kind})
         self.pass_on(changes.subscriptions, keys)
-        self._state.follow(changes.commands)
+        if changes.commands:
+            self._state.follow(changes.commands)
 
     def _look_at_lease(self) -> None:
         status = self._follower.status()

@@ -49,6 +49,7 @@ from penstock.store.definitions.checked import CheckedDefinitions
 from penstock.store.detection.journal import DetectionStore
 from penstock.store.detection.situations import Situations
 from penstock.store.follower import Follower
+from penstock.store.opt_out_feed import OptOutFeed
 from penstock.store.sessions import SessionChange, Sessions
 from penstock.store.wills import WillStore
 
@@ -79,6 +80,7 @@ class Gateway:
         recorder: Recorder,
         wills: WillStore,
         stands_at: str | None = None,
+        opt_outs: OptOutFeed | None = None,
         lanes: int = 0,
     ) -> None:
         self.rules = rules
@@ -146,6 +148,7 @@ class Gateway:
             lifecycle=lifecycle,
             state=state,
             background=self.background,
+            opt_outs=opt_outs,
         )
         admission = Admission(
             self.context,

@@ -47,8 +47,8 @@ from penstock.gateway.service.emergencies import Sharing
 from penstock.gateway.service.gateway import Gateway
 from penstock.gateway.service.listeners import Listener, open_listener
 from penstock.policy.purposes.notation import Notation
-from penstock.store.audit.keeper import keep_pruned
 from penstock.store.audit.log import AuditLog
+from penstock.store.audit.pruning import keep_pruned
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.audit.writer import AuditWriter
 from penstock.store.database import Database
@@ -57,6 +57,7 @@ from penstock.store.definitions.history import Definitions
 from penstock.store.detection.journal import DetectionStore
 from penstock.store.detection.situations import Situations
 from penstock.store.follower import Follower
+from penstock.store.opt_out_feed import OptOutFeed
 from penstock.store.session_tables import SessionQuotas
 from penstock.store.sessions import Sessions
 from penstock.store.wills import WillStore
@@ -96,7 +97,11 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
         writer = AuditWriter(log, batch=config.audit.batch, delay=config.audit.delay)
         stack.callback(_close_audit, writer, log)
         stack.enter_context(keep_pruned(log, config.audit))
-        follower = stack.enter_context(Follower(database, lease=config.store.lease))
+        opt_outs = OptOutFeed(database, config.consent.key, config.store.lease)
+        stack.callback(_withdraw, opt_outs)
+        follower = stack.enter_context(
+            Follower(database, lease=config.store.lease, companion=opt_outs)
+        )
         definitions = CheckedDefinitions(Definitions(database), recorder(log, pseudonyms))
         place, holder = make_place(), make_holder()
         broker, limits = BrokerAddress.of(config.broker), Limits.of(settings)
@@ -136,6 +141,7 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
             recorder=Recorder(config.recording, EventLogs(config).topic),
             wills=WillStore(database, holder, place),
             stands_at=settings.place,
+            opt_outs=opt_outs,
             # Where the broker knows clients, it has to hear each by itself.
             lanes=0 if settings.authentication.relay else settings.lanes,
         )
@@ -291,6 +297,14 @@ def _endpoint(config: Config, health: Health, worker: int) -> Iterator[None]:
     with Endpoint(health, host=config.monitor.host, port=port) as endpoint:
         _log.info("answering probes", port=endpoint.port)
         yield
+
+
+def _withdraw(opt_outs: OptOutFeed) -> None:
+    try:
+        opt_outs.close()
+    except UnavailableError as error:
+        # Who opts out next waits a lease for this gateway, no more.
+        _log.warning("the gateway could not be taken off the list", error=error)
 
 
 def _close_audit(writer: AuditWriter, log: AuditLog) -> None:

@@ -5,10 +5,18 @@
 
 A stateful control has a state for each person, opted in or out, and never an unknown one. A
 stateless control is a single request, such as a deletion.
+
+Rules that hold here:
+- Where a service is told is a place, never a way in: users, passwords and endpoints of queues and
+  brokers stand in the settings.
+- Texts for people have the placeholders of a fixed list, and titles no line ends.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated, ClassVar, Final, Literal, Self
 from urllib.parse import urlsplit
 
@@ -30,6 +38,36 @@ Region = Annotated[str, Field(pattern=r"[A-Z]{2}(-[A-Z0-9]{1,3})?")]
 """A country or a part of one, as ISO 3166 writes it."""
 
 SCHEMES: Final = ("https", "http")
+_ARN: Final = (
+    r"arn:aws(?:-cn|-us-gov)?:{}:[a-z]{{2}}(?:-[a-z]{{2,16}}){{1,3}}-[0-9]{{1,2}}:[0-9]{{12}}:"
+)
+# Delivery → the form of its place, and how to write it. No form can name a host: that of a queue
+# follows from its region, that of a broker stands in the settings.
+_PLACES: Final[Mapping[str, tuple[re.Pattern[str], str]]] = MappingProxyType(
+    {
+        "sqs": (
+            re.compile(_ARN.format("sqs") + r"[A-Za-z0-9_-]{1,75}(?:\.fifo)?", re.ASCII),
+            "arn:aws:sqs:eu-west-1:123456789012:privacy",
+        ),
+        "sns": (
+            re.compile(_ARN.format("sns") + r"[A-Za-z0-9_-]{1,250}(?:\.fifo)?", re.ASCII),
+            "arn:aws:sns:eu-west-1:123456789012:privacy",
+        ),
+        "kafka": (re.compile(r"kafka:[A-Za-z0-9.-][A-Za-z0-9._-]{0,248}"), "kafka:privacy.crm"),
+        "mqtt": (re.compile(r"mqtt:[^$+#\x00-\x1f\x7f][^+#\x00-\x1f\x7f]*"), "mqtt:privacy/crm"),
+    }
+)
+# Letters, digits and a few signs: nothing that means something in a header or to a mail server.
+_EMAIL: Final = re.compile(
+    r"[A-Za-z0-9_%+-]+(?:\.[A-Za-z0-9_%+-]+)*@(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.)*"
+    r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?",
+    re.ASCII,
+)
+_MOBILE: Final = re.compile(r"\+[1-9][0-9]{6,14}", re.ASCII)
+EMAIL_LIMIT: Final = 254
+TEXT_LIMIT: Final = 2_000
+PLACEHOLDERS: Final = frozenset({"action", "control", "date", "publisher", "request"})
+PLACEHOLDER: Final = re.compile(r"\{([a-z]+)\}")
 
 
 def _check_uri(text: str) -> str:
@@ -43,7 +81,53 @@ def _check_uri(text: str) -> str:
     return text
 
 
+def is_email(text: str) -> bool:
+    """Tell whether this is an e-mail address of the plain form."""
+    return len(text) <= EMAIL_LIMIT and _EMAIL.fullmatch(text) is not None
+
+
+def is_mobile(text: str) -> bool:
+    """Tell whether this is a telephone number as E.164 writes it."""
+    return _MOBILE.fullmatch(text) is not None
+
+
+def _check_email(text: str) -> str:
+    if not is_email(text):
+        raise ValueError(f"{quote(text)} is no e-mail address → write privacy@crm.example")
+    return text
+
+
+def _check_mobile(text: str) -> str:
+    if not is_mobile(text):
+        raise ValueError(f"{quote(text)} is no telephone number → write +4791234567")
+    return text
+
+
+def _check_template(text: str) -> str:
+    for found in PLACEHOLDER.finditer(text):
+        if found[1] not in PLACEHOLDERS:
+            known = ", ".join(f"{{{it}}}" for it in sorted(PLACEHOLDERS))
+            raise ValueError(f"there is no placeholder {quote(found[0])} → there are {known}")
+    if set("{}") & set(PLACEHOLDER.sub("", text)):
+        raise ValueError("a brace stands alone → braces are for placeholders such as {control}")
+    if any(ord(sign) < ord(" ") and sign != "\n" for sign in text):
+        raise ValueError("the text has control characters → leave them out")
+    return text
+
+
+def _check_title(text: str) -> str:
+    if "\n" in text:
+        raise ValueError("a title is one line → leave line ends out")
+    return text
+
+
 Uri = Annotated[str, Field(max_length=URI_LIMIT), AfterValidator(_check_uri)]
+Email = Annotated[str, AfterValidator(_check_email)]
+Mobile = Annotated[str, AfterValidator(_check_mobile)]
+Template = Annotated[
+    str, Field(min_length=1, max_length=TEXT_LIMIT), AfterValidator(_check_template)
+]
+Title = Annotated[Template, Field(max_length=200), AfterValidator(_check_title)]
 
 
 @register
@@ -122,6 +206,31 @@ class ControlPublisher(Definition):
         strict=False,
         description="The controls that it offers.",
     )
+    notify: tuple[Literal["email", "sms", "in-client"], ...] = Field(
+        default=(),
+        max_length=3,
+        strict=False,
+        description="How people are told that all services are done: at the address that the "
+        "profile has, or by a signed call to `endpoint`.",
+    )
+    endpoint: Uri | None = Field(
+        default=None, description="Where the front end is told, for in-client: https://…"
+    )
+    title: Title = Field(
+        default="Your request is done",
+        description="The title of an e-mail. Placeholders: {action}, {control}, {date}, "
+        "{publisher}, {request}.",
+    )
+    text: Template = Field(
+        default="Your request of {date} ({control}: {action}) is done.\nReference: {request}",
+        description="The text of an e-mail or SMS, with the same placeholders.",
+    )
+
+    @model_validator(mode="after")
+    def _check_endpoint(self) -> Self:
+        if ("in-client" in self.notify) != (self.endpoint is not None):
+            raise ValueError("in-client and endpoint go together → give both, or neither")
+        return self
 
 
 @register
@@ -141,12 +250,16 @@ class ControlSubscriber(Definition):
         strict=False,
         description="Only these categories of the control; left out: all.",
     )
-    delivery: Literal["http", "http-sync"] = Field(
+    delivery: Literal["http", "http-sync", "sqs", "sns", "kafka", "mqtt"] = Field(
         default="http",
         description="How it is told. http: a signed call, which it acknowledges and completes "
-        "later. http-sync: a call whose answer 200 means that it is done.",
+        "later. http-sync: a call whose answer 200 means that it is done. sqs, sns, kafka, mqtt: "
+        "a signed message, acknowledged and completed later.",
     )
-    uri: Uri = Field(description="Where it is told: https://…")
+    uri: Annotated[str, Field(max_length=URI_LIMIT)] = Field(
+        description="Where it is told: https://…, the ARN of a queue or SNS topic, kafka:TOPIC, "
+        "mqtt:TOPIC."
+    )
     time_to_honor: Span | None = Field(
         default=None, description="How long it may take; left out: as long as the control says."
     )
@@ -160,3 +273,20 @@ class ControlSubscriber(Definition):
     longest_gap: Span = Field(
         default=3_600_000, description="Waits double up to this, each with some chance in it."
     )
+    contact_email: Email | None = Field(
+        default=None, description="Who is alerted where it fails: the address of a team."
+    )
+    contact_mobile: Mobile | None = Field(
+        default=None, description="The same by SMS: a number such as +4791234567."
+    )
+
+    @model_validator(mode="after")
+    def _check_place(self) -> Self:
+        place = _PLACES.get(self.delivery)
+        if place is None:
+            _check_uri(self.uri)
+        elif not place[0].fullmatch(self.uri):
+            raise ValueError(
+                f"{quote(self.uri)} is no place for {self.delivery} → write such as {place[1]}"
+            )
+        return self

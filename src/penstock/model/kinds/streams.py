@@ -79,6 +79,10 @@ FieldName = Annotated[
 ]
 
 
+PropertyName = Annotated[str, Field(min_length=1, max_length=NAME_LIMIT)]
+"""The name of a user property of MQTT 5."""
+
+
 class StreamField(Part):
     """One field of a stream's records."""
 
@@ -198,10 +202,19 @@ class AddedFields(Part):
         "identifier. It is null where nobody did, as in messages of actions. Left out: not "
         "recorded.",
     )
+    properties: Mapping[FieldName, PropertyName] = Field(
+        default_factory=dict,
+        max_length=FIELD_LIMIT,
+        description="Fields that get a user property of the message, each with the property's "
+        "name: `{pid: patient-id}`. They are strings, ints or longs, and null where the property "
+        "is missing or repeats.",
+    )
 
-    def names(self) -> dict[str, str]:
-        """Return the fields by what they get."""
-        return {what: name for what, name in self.model_dump().items() if name is not None}
+    def names(self) -> list[tuple[str, str]]:
+        """Return what fields get, each with the name of the field."""
+        told = [("topic", self.topic), ("publisher", self.publisher)]
+        filled = [(what, name) for what, name in told if name is not None]
+        return filled + [("property", name) for name in self.properties]
 
 
 class TimeTolerance(Part):
@@ -355,7 +368,7 @@ class Stream(Definition):
 
     @model_validator(mode="after")
     def _check_added(self) -> Self:
-        added = self.adds.names() if self.adds else {}
+        added = self.adds.names() if self.adds else []
         if self.adds is not None and not self.patterns:
             raise ValueError("adds: no messages feed the stream → add from, or leave it out")
         if added and self.format != "json":
@@ -364,13 +377,16 @@ class Stream(Definition):
             )
         fields = {field.name: field for field in self.fields}
         levels = {name for pattern in self.patterns for name in named_levels(pattern).values()}
-        for what, name in added.items():
+        names = [name for _, name in added]
+        for what, name in added:
             field = fields.get(name)
-            if field is None or field.type != "string":
+            types = LEVEL_TYPES if what == "property" else {"string"}
+            if field is None or field.type not in types:
                 raise ValueError(
-                    f"adds: {quote(name)} is no field of type string → add it to fields"
+                    f"adds: {quote(name)} is no field of type {' or '.join(sorted(types))} → "
+                    "add it to fields"
                 )
-            if name in levels or list(added.values()).count(name) > 1:
+            if name in levels or names.count(name) > 1:
                 raise ValueError(f"adds: the field {quote(name)} is filled twice → name another")
             if what == "publisher" and not (field.optional and field.category == "identifier"):
                 raise ValueError(

@@ -75,7 +75,8 @@ class Message:
     A client that nobody has authenticated is told for whom it publishes, and no condition.
     `behalf` is the user for whom it was published, where that was found out before; `rest`
     are further fields of `t`, such as qos and contentType; `about` are attributes of a
-    hypothetical object, which go before those that are found.
+    hypothetical object, which go before those that are found; `data_subject` is whom a
+    hypothetical message is about.
     """
 
     __slots__ = (
@@ -88,6 +89,7 @@ class Message:
         "_t",
         "behalf",
         "client",
+        "data_subject",
         "topic",
         "user",
     )
@@ -102,8 +104,10 @@ class Message:
         behalf: str | None = None,
         rest: Mapping[str, Any] | None = None,
         about: Mapping[str, Any] | None = None,
+        data_subject: str | None = None,
     ) -> None:
         self.topic = topic
+        self.data_subject = data_subject
         self.user = user
         self.client = client
         self.behalf = behalf
@@ -121,6 +125,11 @@ class Message:
         if self._raw is not None:
             self._content, self._raw = read_object(self._raw), None
         return self._content
+
+    def user_property(self, name: str) -> str | None:
+        """Return the value of a user property; None where it is missing, or repeats."""
+        properties: Mapping[str, str | None] = (self._rest or {}).get("properties", {})
+        return properties.get(name)
 
     @property
     def t(self) -> dict[str, Any]:

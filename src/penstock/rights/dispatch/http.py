@@ -1,33 +1,35 @@
-"""Tells services by HTTP, at addresses that they may have.
+"""Calls by HTTP, to addresses that may be called.
 
 Rules that hold here:
 - A name is resolved once; the address that was checked is the one that is connected to, so that
   no second answer of a name server leads elsewhere. Redirects are not followed.
 - Addresses of this machine and of private networks are refused unless the settings allow them:
-  a subscriber's URI must not become a way into the network.
-- Every wait is bounded. Of an answer no more than its status counts, and nothing is logged.
+  a URI of a definition must not become a way into the network.
+- A call ends within its time, however slowly an answer trickles in. Of an answer no more than its
+  status counts, and nothing is logged.
 """
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import ipaddress
 import socket
 import ssl
-import time
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
 from typing_extensions import override
 
 from penstock.rights.dispatch.message import (
-    SIGNATURE,
+    SENT,
     Dispatched,
-    Notification,
+    Letter,
     Outcome,
-    derive_key,
-    sign,
+    failed,
+    find_trouble,
 )
 
 MOST_BYTES: Final = 64 * 1024
@@ -37,46 +39,43 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class AddressRefusedError(OSError):
-    """A name leads to an address that services may not have."""
+    """A name leads to an address that may not be called."""
 
 
-class HttpDispatcher:
-    """Tells services by POST."""
+_TROUBLES: Final = (
+    (AddressRefusedError, "address-refused"),
+    (TimeoutError, "timeout"),
+    (ssl.SSLError, "tls"),
+    (http.client.HTTPException, "no-http"),
+    (OSError, "unreachable"),
+    # A name that no name server can be asked for.
+    (ValueError, "unreachable"),
+)
+
+
+class Caller:
+    """Calls servers by POST."""
 
     def __init__(
         self,
-        secret: bytes,
         *,
         allowed: Sequence[Network] = (),
         timeout: float = 10.0,
         tls: ssl.SSLContext | None = None,
-        clock: Callable[[], float] = time.time,
     ) -> None:
-        self._secret = secret
         self._allowed = tuple(allowed)
         self._timeout = timeout
         self._tls = tls or ssl.create_default_context()
-        self._clock = clock
 
-    def send(self, uri: str, notification: Notification, *, synchronous: bool) -> Dispatched:
-        """Tell a service; in the synchronous way its answer says that it is done."""
+    def post(self, uri: str, body: bytes, headers: Mapping[str, str]) -> int | Dispatched:
+        """Return the status of the answer, one of success, or the failure."""
         parts = urlsplit(uri)
         try:
             address = self._resolve(parts.hostname or "", parts.port or _port(parts.scheme))
-            status = self._post(parts.scheme, parts.hostname or "", address, uri, notification)
-        except AddressRefusedError:
-            return Dispatched(Outcome.FAILED, "address-refused")
-        except TimeoutError:
-            return Dispatched(Outcome.FAILED, "timeout")
-        except ssl.SSLError:
-            return Dispatched(Outcome.FAILED, "tls")
-        except (OSError, http.client.HTTPException):
-            return Dispatched(Outcome.FAILED, "unreachable")
-        if status not in _SUCCESS:
-            return Dispatched(Outcome.FAILED, f"http-{status}")
-        # 202 says that it will be done: completed later, as in the asynchronous way.
-        done = synchronous and status != http.client.ACCEPTED
-        return Dispatched(Outcome.DONE if done else Outcome.SENT)
+            status = self._post(parts.scheme, parts.hostname or "", address, uri, body, headers)
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            return find_trouble(error, _TROUBLES)
+        return status if status in _SUCCESS else failed("http", str(status))
 
     def _resolve(self, host: str, port: int) -> tuple[str, int]:
         """Return the address of a host; refuse it if any of them may not be connected to."""
@@ -102,27 +101,51 @@ class HttpDispatcher:
         host: str,
         address: tuple[str, int],
         uri: str,
-        notification: Notification,
+        body: bytes,
+        headers: Mapping[str, str],
     ) -> int:
         tls = self._tls if scheme == "https" else None
         connection = _PinnedConnection(host, address, self._timeout, tls)
-        body = notification.to_json()
-        key = derive_key(self._secret, notification.subscriber)
         parts = urlsplit(uri)
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        headers = {
-            "Host": parts.netloc,
-            "Content-Type": "application/json",
-            "Idempotency-Key": f"{notification.request}/{notification.subscriber}",
-            SIGNATURE: sign(key, int(self._clock()), body),
-        }
+        told = {"Host": parts.netloc, "Content-Type": "application/json", **headers}
+        # A limit on each read alone would let an answer of one byte at a time last for ever.
+        ended = threading.Event()
+        timer = threading.Timer(self._timeout, connection.end, [ended])
+        timer.daemon = True
+        timer.start()
         try:
-            connection.request("POST", target, body, headers)
+            connection.request("POST", target, body, told)
             with connection.getresponse() as answer:
                 answer.read(MOST_BYTES)
                 return answer.status
+        except (OSError, http.client.HTTPException):
+            if ended.is_set():
+                raise TimeoutError from None
+            raise
         finally:
+            timer.cancel()
             connection.close()
+
+
+class HttpChannel:
+    """Tells services by calls; in the synchronous way an answer says that it is done."""
+
+    def __init__(self, caller: Caller, *, synchronous: bool) -> None:
+        self._caller = caller
+        self._synchronous = synchronous
+
+    def send(self, place: str, letter: Letter) -> Dispatched:
+        """Call a service."""
+        status = self._caller.post(place, letter.body, letter.headers)
+        if isinstance(status, Dispatched):
+            return status
+        # 202 says that it will be done: completed later, as in the asynchronous way.
+        done = self._synchronous and status != http.client.ACCEPTED
+        return Dispatched(Outcome.DONE) if done else SENT
+
+    def close(self) -> None:
+        """Nothing is kept open."""
 
 
 class _PinnedConnection(http.client.HTTPConnection):
@@ -137,11 +160,18 @@ class _PinnedConnection(http.client.HTTPConnection):
 
     @override
     def connect(self) -> None:
-        plain = socket.create_connection(self._address, self.timeout)
+        # Known before the handshake: that must end in time, too.
+        self.sock = socket.create_connection(self._address, self.timeout)
         if self._context is not None:
-            self.sock = self._context.wrap_socket(plain, server_hostname=self.host)
-        else:
-            self.sock = plain
+            self.sock = self._context.wrap_socket(self.sock, server_hostname=self.host)
+
+    def end(self, ended: threading.Event) -> None:
+        """Cut the connection, from another thread: reads and writes under way end."""
+        ended.set()
+        with contextlib.suppress(OSError):
+            if self.sock is not None:
+                # By its number: a TLS socket would try to take leave, and wait.
+                socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
 
 
 def _port(scheme: str) -> int:

@@ -1,6 +1,8 @@
-"""Profiles: what each person has chosen, the only source of truth about it.
+"""Profiles as services see them: the state of each control, and where a person can be told.
 
 Rules that hold here:
+- What is read here is written in one place, `ConsentBook.note_within`, together with the purposes
+  that it prohibits.
 - A state is one of two, for a control as a whole (category "") or for one of its categories. Who
   has not chosen has the control's default; there is no unknown state.
 - A choice of the whole control replaces the choices of its categories.
@@ -12,21 +14,17 @@ Rules that hold here:
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
 
 import sqlalchemy as sa
-from sqlalchemy import Connection
 
+from penstock.store.consent import DIRECT, WHOLE, states_table
 from penstock.store.database import Database
 from penstock.store.opt_outs import SubjectMarks
 from penstock.store.rights.sealing import Sealer
-from penstock.store.rights.tables import contacts_table, states_table
-
-WHOLE: Final = ""
-"""Stands for a control as a whole where a category could stand."""
+from penstock.store.rights.tables import contacts_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,41 +54,12 @@ class Profiles:
         self._sealer = sealer
         self._clock = clock
 
-    def choose_within(
-        self,
-        connection: Connection,
-        subject: str,
-        control: str,
-        categories: Sequence[str],
-        state: str,
-    ) -> int:
-        """Note a choice, within a transaction of `Database.write`; return its version.
-
-        `subject` is a mark.
-        """
-        rows = states_table.c
-        own = sa.and_(rows.subject == subject, rows.control == control)
-        version = (connection.scalar(sa.select(sa.func.max(rows.version)).where(own)) or 0) + 1
-        chosen = tuple(categories) or (WHOLE,)
-        gone = own if chosen == (WHOLE,) else sa.and_(own, rows.category.in_(chosen))
-        connection.execute(states_table.delete().where(gone))
-        now = self._clock()
-        connection.execute(
-            states_table.insert(),
-            [
-                {
-                    "subject": subject, "control": control, "category": category,
-                    "state": state, "version": version, "at": now,
-                }
-                for category in chosen
-            ],
-        )  # fmt: skip
-        return version
-
     def states(self, person: str, control: str | None = None) -> list[ControlState]:
-        """Return what a person chose, the whole before categories."""
+        """Return what a person chose of controls, the whole before categories."""
         rows = states_table.c
-        wanted = sa.select(states_table).where(rows.subject == self._marks.of(person))
+        wanted = sa.select(states_table).where(
+            rows.subject == self._marks.of(person), rows.control != DIRECT
+        )
         if control is not None:
             wanted = wanted.where(rows.control == control)
         with self._database.read() as connection:

@@ -11,7 +11,7 @@ Rules that hold here:
   comes late or twice changes nothing, except that a completion always counts.
 - Only a person begins a failed one anew (`redriven`).
 - A request is completed when all its services have completed it; it has failed in part as soon
-  as one has failed and none is under way any more.
+  as one has failed, whatever the others do, until that one completes late or is begun anew.
 """
 
 from __future__ import annotations
@@ -87,8 +87,6 @@ def sum_up(statuses: Iterable[ProgressStatus]) -> RequestStatus:
     found = set(statuses)
     if found <= {_S.COMPLETED}:
         return RequestStatus.COMPLETED
-    if found == {_S.INIT}:
-        return RequestStatus.INIT
-    if found & OPEN:
-        return RequestStatus.INPROGRESS
-    return RequestStatus.SOMEFAILED
+    if found & LOST:
+        return RequestStatus.SOMEFAILED
+    return RequestStatus.INIT if found == {_S.INIT} else RequestStatus.INPROGRESS

@@ -6,10 +6,9 @@
 Rules that hold here:
 - What was accepted is durable together with everything that follows from it. The prohibition of a
   purpose holds when `submit` has returned.
-- A request has a key of its publisher's: the same key again is the same request, and the same
-  key with another content is refused.
 - A lease is for a while. What its holder notes afterwards still counts if it says what the
   service did; it schedules nothing once another holds the row.
+- A lease takes no more than a share for one service: who is slow holds up no other.
 - No name is in the tables: a person is found by a mark; who it is stands sealed, and only until
   the request is finished.
 """
@@ -17,7 +16,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import json
-import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -27,9 +26,12 @@ import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from penstock.clock import utc_now
-from penstock.errors import UsageError, quote
+from penstock.errors import UsageError
 from penstock.store.consent import Choice, ConsentBook
 from penstock.store.database import Database
+from penstock.store.rights.acceptance import Acceptance, Accepted, KeyReusedError, NewRequest
+from penstock.store.rights.compliance import AREA, CHECK, SEND, ComplianceBook
+from penstock.store.rights.outbox import NewNotice, NoticeKind, Outbox
 from penstock.store.rights.profiles import Profiles
 from penstock.store.rights.progress import (
     LOST,
@@ -42,38 +44,18 @@ from penstock.store.rights.progress import (
 from penstock.store.rights.sealing import Sealer
 from penstock.store.rights.tables import progress_table, requests_table
 
-AREA: Final = "rights"
-SEND: Final = "send"
-CHECK: Final = "check"
-
-
-class KeyReusedError(UsageError):
-    """A key names another request already."""
-
-
-@dataclass(frozen=True, slots=True)
-class NewRequest:
-    """What a publisher hands in, resolved against the definitions."""
-
-    publisher: str
-    key: str
-    control: str
-    action: str
-    """opt-in, opt-out, or the operation of a stateless control."""
-    subject: str
-    categories: tuple[str, ...]
-    subscribers: tuple[str, ...]
-    purposes: tuple[str, ...]
-    """Purposes that the choice is about; none for a stateless request."""
-
-
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """The answer to a publisher."""
-
-    id: str
-    status: RequestStatus
-    repeated: bool
+__all__ = [
+    "AREA",
+    "CHECK",
+    "SEND",
+    "Accepted",
+    "KeyReusedError",
+    "NewRequest",
+    "RequestBook",
+    "Work",
+]
+LOOK_AHEAD: Final = 8
+"""How many due rows are looked at for each that is taken, to find those of other services."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +87,11 @@ class RequestBook:
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
         self.profiles = Profiles(database, consent.marks, sealer, clock=clock)
-        self._database = database
+        self.outbox = Outbox(database, sealer, clock=clock)
+        self.compliance = ComplianceBook(database, self.outbox, clock=clock)
+        self._acceptance = Acceptance(consent, self.outbox, sealer, clock=clock)
         self._consent = consent
+        self._database = database
         self._sealer = sealer
         self._clock = clock
 
@@ -114,93 +99,78 @@ class RequestBook:
 
     def submit(
         self,
-        requests: Sequence[NewRequest],
+        wanted: Sequence[NewRequest],
         epoch: int,
-        then: Callable[[Connection, Sequence[Accepted]], None] | None = None,
+        *,
+        then: Callable[[Connection, list[Accepted]], None] | None = None,
     ) -> list[Accepted]:
-        """Accept requests, all or none; `then` writes further rows into their transaction."""
+        """Accept requests, all or none of them; they hold when this returns."""
+        made: list[Accepted] = []
         with self._database.write(AREA) as connection:
-            made = [self._accept(connection, request, epoch) for request in requests]
+            for answer in self._acceptance.accept(connection, wanted, [epoch] * len(wanted)):
+                if isinstance(answer, UsageError):
+                    raise answer
+                made.append(answer)
             if then is not None:
                 then(connection, made)
+        self.await_enforcement(wanted)
         return made
 
-    def _accept(self, connection: Connection, request: NewRequest, epoch: int) -> Accepted:
-        subject = self._consent.marks.of(request.subject)
-        earlier = self._find_repeated(connection, request, subject)
-        if earlier is not None:
-            return earlier
-        now, identity = self._clock(), uuid.uuid4().hex
-        status = sum_up([ProgressStatus.INIT] * len(request.subscribers))
-        finished = status is RequestStatus.COMPLETED
-        connection.execute(
-            requests_table.insert().values(
-                id=identity, publisher=request.publisher, idempotency_key=request.key,
-                control=request.control, action=request.action,
-                categories=json.dumps(request.categories), subject=subject,
-                sealed=None if finished else self._sealer.seal(request.subject, identity),
-                status=status.value, at=now, finished=now if finished else None, epoch=epoch,
-            )
-        )  # fmt: skip
-        if request.subscribers:
-            connection.execute(
-                progress_table.insert(),
-                [
-                    {
-                        "request": identity, "subscriber": name, "status": ProgressStatus.INIT,
-                        "action": SEND, "next_at": now, "attempts": 0, "rounds": 0,
-                        "trouble": "", "updated": now,
-                    }
-                    for name in request.subscribers
-                ],
-            )  # fmt: skip
-        if request.action in set(Choice):
-            self.profiles.choose_within(
-                connection, subject, request.control, request.categories, request.action
-            )
-            for purpose in request.purposes:
-                choice = Choice(request.action)
-                self._consent.choose_within(connection, choice, [request.subject], purpose)
-        return Accepted(identity, status, repeated=False)
+    def submit_each(
+        self,
+        wanted: Sequence[tuple[NewRequest, int]],
+        *,
+        then: Callable[[Connection, list[Accepted | UsageError]], None],
+    ) -> list[Accepted | UsageError]:
+        """Accept requests, each under its epoch, in one commit; return what became of each.
 
-    @staticmethod
-    def _find_repeated(
-        connection: Connection, request: NewRequest, subject: str
-    ) -> Accepted | None:
-        columns = requests_table.c
-        row = connection.execute(
-            sa.select(requests_table).where(
-                columns.publisher == request.publisher, columns.idempotency_key == request.key
+        Who answers a publisher calls `await_enforcement` first.
+        """
+        with self._database.write(AREA) as connection:
+            made = self._acceptance.accept(
+                connection, [it for it, _ in wanted], [it for _, it in wanted]
             )
-        ).one_or_none()
-        if row is None:
-            return None
-        given = (request.control, request.action, json.dumps(request.categories), subject)
-        if given != (row.control, row.action, row.categories, row.subject):
-            raise KeyReusedError(
-                f"the key {quote(request.key)} was used for another request",
-                fix="use a new key for each request, and the same one to repeat it",
-            )
-        return Accepted(row.id, RequestStatus(row.status), repeated=True)
+            then(connection, made)
+        return made
+
+    def await_enforcement(self, accepted: Sequence[NewRequest]) -> None:
+        """Return when gateways keep to what these requests prohibit, repeated ones included."""
+        if any(it.action == Choice.OPT_OUT for it in accepted):
+            self._consent.await_enforcement()
 
     # --- work ---
 
-    def lease(self, holder: str, limit: int, seconds: float) -> list[Work]:
-        """Take rows that are due, oldest first; nobody else gets them for so long."""
+    def lease(
+        self,
+        holder: str,
+        limit: int,
+        seconds: float,
+        *,
+        share: int | None = None,
+        without: Sequence[str] = (),
+    ) -> list[Work]:
+        """Take rows that are to be sent, oldest first; nobody else gets them for so long.
+
+        No more than `share` are of one service, and none of those in `without`.
+        """
         now, rows = self._clock(), progress_table.c
         free = sa.or_(rows.leased_until.is_(None), rows.leased_until < now)
         due = (
             sa.select(rows.request, rows.subscriber)
-            .where(rows.next_at <= now, free)
+            .where(rows.action == SEND, rows.next_at <= now, free)
             .order_by(rows.next_at)
-            .limit(limit)
-            .with_for_update(skip_locked=True)
         )
+        if without:
+            due = due.where(rows.subscriber.not_in(without))
+        with self._database.read() as connection:
+            if connection.execute(due.limit(1)).first() is None:
+                return []  # nobody is kept waiting by a look where nothing is due
         with self._database.write(AREA) as connection:
-            found = connection.execute(due).all()
+            seen = due.limit(limit * LOOK_AHEAD).with_for_update(skip_locked=True)
+            found = _share_out(connection.execute(seen).all(), limit, share)
             if not found:
                 return []
-            keys = sa.tuple_(rows.request, rows.subscriber).in_([tuple(it) for it in found])
+            keys = sa.tuple_(rows.request, rows.subscriber).in_(found)
             connection.execute(
                 progress_table.update()
                 .where(keys)
@@ -221,12 +191,14 @@ class RequestBook:
         event: ProgressEvent | None,
         *,
         holder: str | None = None,
+        alert: Sequence[str] = (),
         **plan: Any,
     ) -> ProgressStatus | None:
         """Note what happened, and what comes next; None where there is no such row.
 
         With `holder`, nothing but the event is noted once another holds the row. What a service
         says by itself plans nothing, and leaves the lease to the worker that is telling it.
+        `alert` names the channels by which its contact is told if this lets it fail.
         """
         now, rows = self._clock(), progress_table.c
         key = sa.and_(rows.request == request, rows.subscriber == subscriber)
@@ -245,22 +217,29 @@ class RequestBook:
                 values |= plan | {"holder": None, "leased_until": None}
             if after in _FINAL:
                 values["next_at"] = None
+            if after is not before and after is ProgressStatus.COMPLETED:
+                values["completed"] = now
             connection.execute(progress_table.update().where(key).values(values))
             if after is not before:
                 self._sum_up(connection, request, now)
+                if after in LOST:
+                    notices = [NewNotice(NoticeKind.ALERT, it, request, subscriber) for it in alert]
+                    self.outbox.add_within(connection, notices)
         return after
 
     def _sum_up(self, connection: Connection, request: str, now: datetime) -> None:
-        rows = progress_table.c
+        rows, own = progress_table.c, requests_table.c
         found = connection.scalars(sa.select(rows.status).where(rows.request == request))
         status = sum_up(map(ProgressStatus, found))
         values: dict[str, Any] = {"status": status.value, "finished": None}
         if status is RequestStatus.COMPLETED:
             # Nobody needs to be told any more who it was about.
             values |= {"finished": now, "sealed": None}
-        connection.execute(
-            requests_table.update().where(requests_table.c.id == request).values(values)
-        )
+            it = connection.execute(
+                sa.select(own.subject, own.notify).where(own.id == request)
+            ).one()
+            self.outbox.notify_within(connection, request, it.subject, it.notify)
+        connection.execute(requests_table.update().where(own.id == request).values(values))
 
     def redrive(self, keys: Iterable[tuple[str, str]]) -> int:
         """Begin failed ones anew; return how many there were."""
@@ -323,6 +302,15 @@ class RequestBook:
         with self._database.read() as connection:
             return connection.scalar(wanted)
 
+    def is_about(self, request: str, subject: str) -> bool:
+        """Say whether a request is about a person."""
+        own = requests_table.c
+        wanted = sa.select(own.id).where(
+            own.id == request, own.subject == self._consent.marks.of(subject)
+        )
+        with self._database.read() as connection:
+            return connection.scalar(wanted) is not None
+
     def lost(self, request: str | None = None) -> Sequence[tuple[str, str]]:
         """Return which services failed which requests."""
         rows = progress_table.c
@@ -348,6 +336,17 @@ class RequestBook:
 
 _LABELS: Final = sa.LABEL_STYLE_TABLENAME_PLUS_COL
 _FINAL: Final = LOST | {ProgressStatus.COMPLETED}
+
+
+def _share_out(found: Sequence[Any], limit: int, share: int | None) -> list[tuple[str, str]]:
+    """Choose the first rows, no more than a share of them for one service."""
+    taken: Counter[str] = Counter()
+    chosen = []
+    for row in found:
+        if share is None or taken[row.subscriber] < share:
+            taken[row.subscriber] += 1
+            chosen.append((row.request, row.subscriber))
+    return chosen[:limit]
 
 
 def _work(row: Any) -> Work:

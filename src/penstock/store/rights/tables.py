@@ -2,8 +2,10 @@
 
     rights_requests   one row for each accepted request; who it is about stands there sealed
     rights_progress   one row for each request and service: status, deadline, what comes next, when
-    rights_states     the profile: what a person chose of a control and a category, with a version
     rights_contacts   where a person can be told, sealed
+    rights_notices    the outbox: alerts to teams and notes to people that are to be sent
+
+What people chose (`rights_states`, `rights_choices`) is in `store.consent`, which alone writes it.
 
 `next_at` is when a worker has to look at a progress row again: to send, or to see whether it is
 overdue. A row with nothing left to do has none: looking for work costs what there is to do.
@@ -49,6 +51,7 @@ requests_table = Table(
     Column("at", Moment, nullable=False),
     Column("finished", Moment),
     Column("epoch", BigInteger, nullable=False),
+    Column("notify", Text, nullable=False, server_default="[]"),
     UniqueConstraint("publisher", "idempotency_key"),
     Index("ix_rights_requests_subject", "subject"),
     Index("ix_rights_requests_at", "at"),
@@ -69,19 +72,11 @@ progress_table = Table(
     Column("leased_until", Moment),
     Column("trouble", String(CODE_LENGTH), nullable=False),
     Column("updated", Moment, nullable=False),
-    Index("ix_rights_progress_next_at", "next_at"),
+    # When it had to be done at first, whatever deadlines came later; and when it was.
+    Column("due", Moment),
+    Column("completed", Moment),
+    Index("ix_rights_progress_action_next_at", "action", "next_at"),
     Index("ix_rights_progress_subscriber", "subscriber", "status"),
-)
-
-states_table = Table(
-    "rights_states",
-    metadata,
-    Column("subject", String(DIGITS), primary_key=True),
-    Column("control", String(NAME_LENGTH), primary_key=True),
-    Column("category", String(NAME_LENGTH), primary_key=True),
-    Column("state", String(8), nullable=False),
-    Column("version", BigInteger, nullable=False),
-    Column("at", Moment, nullable=False),
 )
 
 contacts_table = Table(
@@ -90,4 +85,24 @@ contacts_table = Table(
     Column("subject", String(DIGITS), primary_key=True),
     Column("sealed", LargeBinary, nullable=False),
     Column("at", Moment, nullable=False),
+)
+
+notices_table = Table(
+    "rights_notices",
+    metadata,
+    Column("id", String(ID_LENGTH), primary_key=True),
+    Column("kind", String(8), nullable=False),
+    Column("channel", String(16), nullable=False),
+    Column("request", String(ID_LENGTH), ForeignKey(requests_table.c.id), nullable=False),
+    Column("subscriber", String(NAME_LENGTH), nullable=False),
+    Column("address", LargeBinary),
+    Column("next_at", Moment),
+    Column("attempts", Integer, nullable=False),
+    Column("holder", String(ID_LENGTH)),
+    Column("leased_until", Moment),
+    Column("trouble", String(CODE_LENGTH), nullable=False),
+    Column("at", Moment, nullable=False),
+    Column("sent", Moment),
+    Index("ix_rights_notices_next_at", "next_at"),
+    Index("ix_rights_notices_request", "request"),
 )

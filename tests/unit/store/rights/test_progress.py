@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from penstock.store.rights.progress import (
     LOST,
-    OPEN,
     ProgressEvent,
     ProgressStatus,
     RequestStatus,
@@ -50,7 +49,7 @@ def test_a_request_is_as_far_as_its_services(statuses: list[ProgressStatus]) -> 
         assert found is RequestStatus.COMPLETED
     elif all(it is ProgressStatus.INIT for it in statuses):
         assert found is RequestStatus.INIT
-    elif any(it in OPEN for it in statuses):
-        assert found is RequestStatus.INPROGRESS
-    else:
+    elif any(it in LOST for it in statuses):
         assert found is RequestStatus.SOMEFAILED
+    else:
+        assert found is RequestStatus.INPROGRESS

@@ -41,15 +41,16 @@ def book(database: Database, clock: Clock) -> RequestBook:
 
 
 def request(key: str = "k1", action: str = "opt-out", **changed: Any) -> NewRequest:
-    given = {
+    given: dict[str, Any] = {
         "publisher": "portal",
         "control": "ads",
         "subject": "Jörg Müller",
         "categories": (),
         "subscribers": ("crm", "mail"),
         "purposes": ("marketing",),
-    }
-    return NewRequest(key=key, action=action, **(given | changed))
+    } | changed
+    spans = dict.fromkeys(given.pop("subscribers"), timedelta(days=1))
+    return NewRequest(key=key, action=action, subscribers=spans, **given)
 
 
 def refusing(book: RequestBook, database: Database) -> set[str]:

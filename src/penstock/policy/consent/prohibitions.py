@@ -1,0 +1,141 @@
+"""Prohibitions: what people's opt-outs forbid of the messages that are about them.
+
+    topic, purpose ──▶ concerns? ──no──▶ nothing to say: free
+                          │yes
+    message ──▶ data subjects ──▶ their numbers ──▶ opted out of a related purpose? ──▶ denied
+                   └── cannot be told ──▶ denied
+
+Rules that hold here:
+- An opt-out acts as a prohibition that every message about the person carries for itself: a
+  subscription for a related purpose does not get it, and neither does one without a purpose.
+- Related is the purpose itself, what is below it, and what it is a part of.
+- Fail closed: where somebody opted out of a related purpose and a message does not tell whom it
+  is about, or the key that marks people is not known, it is denied.
+- `asked` are the numbers that decisions were made by which others may keep. A change of opt-outs
+  that touches none of them, and no purpose for the first or last time, changes none of those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final, NamedTuple
+
+from penstock.errors import PenstockError
+from penstock.policy.access.objects import Message
+from penstock.policy.consent.data_subjects import DataSubjects, SubjectKey
+from penstock.policy.consent.opt_outs import NOBODY, OptedOutNumbers, OptOutIndex
+
+OPT_OUT: Final = "opt-out"
+"""The rule by which a person's choice denies."""
+UNKNOWN_SUBJECT: Final = "unknown data subject"
+UNKNOWN_KEY: Final = "unknown consent key"
+DENYING: Final = frozenset({OPT_OUT, UNKNOWN_SUBJECT, UNKNOWN_KEY})
+_CACHE_LIMIT: Final = 65_536
+_LONGEST: Final = 256
+_NONE: Final = -1
+"""The number of a text that nobody can be called by."""
+
+
+class Finding(NamedTuple):
+    """What consent says of a message that it concerns."""
+
+    rule: str
+    """What denies; empty: nothing does."""
+    reason: str
+    lasting: bool
+    """Whether it holds for every message of this topic and property list."""
+
+
+class Prohibitions:
+    """The opt-outs of an epoch, and how messages tell whom they are about."""
+
+    __slots__ = ("_numbers", "asked", "opt_outs", "subjects")
+
+    def __init__(
+        self, subjects: DataSubjects | None = None, opt_outs: OptOutIndex = NOBODY
+    ) -> None:
+        self.subjects = subjects or DataSubjects()
+        self.opt_outs = opt_outs
+        self.asked: set[int] | None = set()
+        """None: too many to tell."""
+        self._numbers: dict[str, int] = {}
+
+    def take(self, opt_outs: OptOutIndex, changed: Collection[int] | None) -> bool:
+        """Take over other opt-outs; say whether decisions that were kept may be wrong now.
+
+        `changed` are the numbers of people who chose since; None: it may be anybody.
+        """
+        held, self.opt_outs = self.opt_outs, opt_outs
+        if held.number_of is not opt_outs.number_of:
+            self._numbers.clear()
+        elif (
+            changed is not None
+            and self.asked is not None
+            and held.by_purpose.keys() == opt_outs.by_purpose.keys()
+            and self.asked.isdisjoint(changed)
+        ):
+            return False
+        self.forget()
+        return True
+
+    def forget(self) -> None:
+        """Take note that no decision is kept any more."""
+        self.asked = set()
+
+    def concern(self, topic: str) -> bool:
+        """Say whether messages of a topic may be denied by somebody's choice."""
+        return bool(self.opt_outs.by_purpose) and bool(self.subjects.of(topic))
+
+    def examine(self, topic: str, purpose: str | None, message: Message | None) -> Finding | None:
+        """Say what consent has to say of a message; None: nothing, whoever it is about."""
+        opt_outs = self.opt_outs
+        if not opt_outs.by_purpose:
+            return None
+        keys = self.subjects.of(topic)
+        refusing = opt_outs.refusing(purpose) if keys else ()
+        if not refusing:
+            return None
+        lasting = not any(key.in_payload for key in keys)
+        if opt_outs.number_of is None:
+            why = "people opted out, and the key that they are marked with is not known here"
+            return Finding(UNKNOWN_KEY, why, lasting=True)
+        for key in keys:
+            denied = self._examine(key, refusing, message, lasting=lasting)
+            if denied is not None:
+                return denied
+        return Finding("", "the data subject has not opted out of it", lasting)
+
+    def _examine(
+        self,
+        key: SubjectKey,
+        refusing: tuple[OptedOutNumbers, ...],
+        message: Message | None,
+        *,
+        lasting: bool,
+    ) -> Finding | None:
+        name = key.find(message)
+        number = _NONE if name is None else self._number(name)
+        if number == _NONE:
+            why = f"people opted out, and {key.place} does not tell whom the message is about"
+            return Finding(UNKNOWN_SUBJECT, why, lasting)
+        if lasting and self.asked is not None:
+            self.asked.add(number)
+            if len(self.asked) > _CACHE_LIMIT:
+                self.asked = None
+        if any(number in who for who in refusing):
+            return Finding(OPT_OUT, "the data subject opted out of it", lasting)
+        return None
+
+    def _number(self, name: str) -> int:
+        known = self._numbers.get(name)
+        if known is None:
+            make = self.opt_outs.number_of
+            try:
+                known = _NONE if make is None else make(name)
+            except PenstockError:
+                known = _NONE
+            if len(name) <= _LONGEST:
+                if len(self._numbers) >= _CACHE_LIMIT:
+                    self._numbers.clear()
+                self._numbers[name] = known
+        return known

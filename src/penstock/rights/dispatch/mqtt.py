@@ -1,0 +1,174 @@
+"""Tells services through topics of an MQTT broker, or of a gateway before it.
+
+Rules that hold here:
+- QoS 1, MQTT 5: a message counts as sent when the broker has acknowledged it with success. No
+  matching subscriber is a failure: a broker would keep nothing for a service that is away
+  without a session.
+- Only topics with the prefix of the settings are written.
+- A connection that failed is given up with all it holds; what it held is sent again by another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+import threading
+import uuid
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.config.sections.rights import RightsMqttSettings
+from penstock.errors import UnavailableError
+from penstock.rights.dispatch.message import (
+    NOT_CONFIGURED,
+    SENT,
+    Dispatched,
+    Letter,
+    failed,
+    find_trouble,
+)
+
+if TYPE_CHECKING:
+    from paho.mqtt.client import Client
+
+SCHEME: Final = "mqtt:"
+NO_MATCHING_SUBSCRIBERS: Final = 0x10
+_KEEP_ALIVE: Final = 30
+_TROUBLES: Final = (
+    (UnavailableError, "credentials"),
+    (TimeoutError, "timeout"),
+    (ssl.SSLError, "tls"),
+    (OSError, "unreachable"),
+    (ValueError, "unreachable"),
+)
+
+
+class MqttChannel:
+    """Publishes messages."""
+
+    def __init__(self, settings: RightsMqttSettings, timeout: float) -> None:
+        self._settings = settings
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._session: _Session | None = None
+
+    def send(self, place: str, letter: Letter) -> Dispatched:
+        """Publish a message; return when the broker has it, or it failed."""
+        topic = place.removeprefix(SCHEME)
+        if not topic.startswith(self._settings.prefix):
+            return failed("topic-refused")
+        if self._settings.host is None:
+            return NOT_CONFIGURED
+        session: _Session | None = None
+        try:
+            session = self._open()
+            reason = session.publish(topic, letter, self._timeout)
+        except _ConnectRefusedError as error:
+            reason = error.code
+        except (UnavailableError, OSError, ValueError) as error:
+            self._drop(session)
+            return find_trouble(error, _TROUBLES)
+        if reason == NO_MATCHING_SUBSCRIBERS:
+            return failed("no-subscriber")
+        return SENT if reason == 0 else failed(f"mqtt-{reason:02x}")
+
+    def close(self) -> None:
+        """Close the connection."""
+        with self._lock:
+            session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    def _open(self) -> _Session:
+        with self._lock:
+            if self._session is None or not self._session.client.is_connected():
+                if self._session is not None:
+                    self._session.close()
+                self._session = None
+                self._session = _Session(self._settings, self._timeout)
+            return self._session
+
+    def _drop(self, session: _Session | None) -> None:
+        with self._lock:
+            if session is not None and self._session is session:
+                self._session = None
+        if session is not None:
+            session.close()
+
+
+class _ConnectRefusedError(Exception):
+    """The broker took no connection, with a reason code."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+class _Session:
+    """One connection, and the acknowledgements that came on it. Threads may share it."""
+
+    def __init__(self, settings: RightsMqttSettings, timeout: float) -> None:
+        from paho.mqtt.client import Client, MQTTv5  # noqa: PLC0415 - for those who use MQTT
+        from paho.mqtt.enums import CallbackAPIVersion  # noqa: PLC0415
+
+        self._changed = threading.Condition()
+        self._reasons: dict[int, int] = {}
+        self._connected: int | None = None
+        self._lost = False
+        self.client = Client(
+            CallbackAPIVersion.VERSION2, client_id=f"penstock-{uuid.uuid4().hex}", protocol=MQTTv5
+        )
+        self.client.connect_timeout = timeout
+        if settings.username is not None:
+            password = settings.password.read_text() if settings.password else None
+            self.client.username_pw_set(settings.username, password)
+        if settings.tls:
+            self.client.tls_set_context(ssl.create_default_context(cafile=settings.ca))
+        self.client.on_connect = self._on_connect
+        self.client.on_publish = self._on_publish
+        self.client.on_disconnect = self._on_disconnect
+        self.client.connect(settings.host or "", settings.port, _KEEP_ALIVE)
+        self.client.loop_start()
+        with self._changed:
+            arrived = self._changed.wait_for(lambda: self._connected is not None, timeout)
+        if not arrived or self._connected:
+            self.close()
+            if not arrived:
+                raise TimeoutError
+            raise _ConnectRefusedError(self._connected or 0)
+
+    def publish(self, topic: str, letter: Letter, timeout: float) -> int:
+        """Publish, and return the reason code of the acknowledgement."""
+        from paho.mqtt.packettypes import PacketTypes  # noqa: PLC0415 - for those who use MQTT
+        from paho.mqtt.properties import Properties  # noqa: PLC0415
+
+        properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
+        properties.ContentType = "application/json"
+        properties.UserProperty = list(letter.headers.items())
+        number = self.client.publish(topic, letter.body, qos=1, properties=properties).mid
+        with self._changed:
+            if not self._changed.wait_for(lambda: number in self._reasons or self._lost, timeout):
+                raise TimeoutError
+            if number not in self._reasons:
+                raise ConnectionError
+            return self._reasons.pop(number)
+
+    def close(self) -> None:
+        """Take leave, and end the thread of the connection."""
+        with contextlib.suppress(OSError, ValueError):
+            self.client.disconnect()
+        self.client.loop_stop()
+
+    def _on_connect(self, _c: Client, _u: Any, _f: Any, reason: Any, _p: Any) -> None:
+        with self._changed:
+            self._connected = reason.value
+            self._changed.notify_all()
+
+    def _on_publish(self, _c: Client, _u: Any, number: int, reason: Any, _p: Any) -> None:
+        with self._changed:
+            self._reasons[number] = reason.value
+            self._changed.notify_all()
+
+    def _on_disconnect(self, *_: Any) -> None:
+        with self._changed:
+            self._lost = True
+            self._changed.notify_all()

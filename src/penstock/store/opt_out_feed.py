@@ -1,0 +1,148 @@
+"""Opt-outs for gateways: followed with the definitions, under the same lease.
+
+    follower ──▶ look ──▶ on the list of points? ──▶ read what is new ──▶ tell ──▶ confirm
+                             └── no: register first
+
+Rules that hold here:
+- A look that ends without an error has taken over all that was committed before it began, and
+  whoever prohibits something from then on waits for this point. Else the lease is not renewed.
+- What is new is read in pages, so that a million opt-outs need no more room than they take.
+- A restored database tells another history: everything is read anew.
+- The key that marks people is asked for when somebody has opted out, and again until it is the
+  right one. Without it opt-outs are known, and nobody can be found: see `Prohibitions`.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from penstock.config.secrets import SecretFile
+from penstock.errors import PenstockError, UnavailableError
+from penstock.policy.consent.opt_outs import NOBODY, NumberOf, OptOutIndex
+from penstock.store.consent import FINGERPRINT, MARKS, SINCE, Choice, changes_table
+from penstock.store.database import Database
+from penstock.store.enforcement_points import EnforcementPoints
+from penstock.store.opt_outs import SubjectMarks, number_of
+from penstock.telemetry import get_logger
+
+PAGE: Final = 10_000
+_TOLD: Final = 10_000
+_PAGE_SINCE: Final = SINCE.where(changes_table.c.epoch <= sa.bindparam("upto")).limit(PAGE)
+
+Take = Callable[[OptOutIndex, frozenset[int] | None], None]
+"""Takes over opt-outs, with the numbers of people who chose since; None: it may be anybody."""
+_log = get_logger("store")
+
+
+class OptOutFeed:
+    """What one gateway knows of the opt-outs; the follower's thread looks."""
+
+    def __init__(self, database: Database, key: SecretFile, lease: float) -> None:
+        self._points = EnforcementPoints(database)
+        self._key = key
+        self._lease = lease
+        self._holder = secrets.token_hex(16)
+        self._index = NOBODY
+        self._mark: str | None = None
+        self._marks: SubjectMarks | None = None
+        self._confirmed = -1
+        self._subscribers: list[Take] = []
+        self._warned = False
+        self._delivery = threading.Lock()
+
+    def subscribe(self, take: Take) -> None:
+        """Call `take` with every update, from the follower's thread."""
+        with self._delivery:
+            take(self._index, None)
+            self._subscribers.append(take)
+
+    def look(self, connection: Connection) -> None:
+        """Take over all opt-outs of now, and confirm it; raise where that cannot be done."""
+        with connection.begin():
+            registered = self._points.is_registered(connection, self._holder)
+        if not registered:
+            self._points.register(self._holder, self._lease)
+            self._confirmed = -1
+        with connection.begin():
+            index, changed, mark = self._read(connection)
+        if index is not self._index:
+            with self._delivery:
+                for take in self._subscribers:
+                    take(index, changed)
+                self._index, self._mark = index, mark
+        if self._confirmed != index.epoch:
+            if not self._points.confirm(self._holder, index.epoch):
+                raise UnavailableError(
+                    "this gateway was taken off the list of those that opt-outs have to reach",
+                    fix="it registers again by itself; look whether the store is slow",
+                )
+            self._confirmed = index.epoch
+
+    def close(self) -> None:
+        """Let nobody wait for this point any more; it must not deliver anything now."""
+        self._points.withdraw(self._holder)
+
+    def _read(
+        self, connection: Connection
+    ) -> tuple[OptOutIndex, frozenset[int] | None, str | None]:
+        held = self._index
+        found = connection.execute(MARKS, {"asked": held.epoch})
+        marks = {row.epoch: row.mark for row in found}
+        epoch = max(marks, default=0)
+        is_same = marks.get(held.epoch) == self._mark
+        if epoch == held.epoch and is_same and not self._lacks_key(held):
+            return held, frozenset(), self._mark
+        marked_by = self._find_key(connection)
+        number: NumberOf | None = None if marked_by is None else marked_by.number
+        if marked_by is self._marks:
+            number = held.number_of  # the same object: numbers that are known stay known
+        self._marks = marked_by
+        index = held if is_same else NOBODY
+        changed: set[int] | None = set() if is_same else None
+        since = index.epoch
+        while since < epoch:
+            rows = connection.execute(_PAGE_SINCE, {"since": since, "upto": epoch}).all()
+            counts: dict[str, Counter[int]] = {}
+            for row in rows:
+                who = number_of(row.subject)
+                more = 1 if row.choice == Choice.OPT_OUT else -1
+                counts.setdefault(row.purpose, Counter())[who] += more
+                if changed is not None:
+                    changed.add(who)
+            since = rows[-1].epoch if rows else epoch
+            index = index.change(since, counts, number)
+            if changed is not None and len(changed) > _TOLD:
+                changed = None
+        if index.number_of is not number or index is NOBODY:
+            index = index.change(epoch, {}, number)
+        return index, None if changed is None else frozenset(changed), marks.get(index.epoch)
+
+    def _lacks_key(self, index: OptOutIndex) -> bool:
+        return bool(index.by_purpose) and index.number_of is None
+
+    def _find_key(self, connection: Connection) -> SubjectMarks | None:
+        """Return what marks people as the database knows it; None where that cannot be had."""
+        known = connection.scalar(FINGERPRINT)
+        if known is None:
+            return None
+        if self._marks is not None and self._marks.fingerprint == known:
+            return self._marks
+        trouble = "the key of consent is another than the one that people were marked with"
+        try:
+            marks = SubjectMarks(self._key.read())
+            if marks.fingerprint == known:
+                self._warned = False
+                return marks
+        except PenstockError as error:
+            trouble = error.message
+        if not self._warned:
+            self._warned = True
+            _log.error("what people opted out of is denied to everybody", problem=trouble)
+        return None
