@@ -195,6 +195,8 @@ def penstock(ctx: click.Context, config_file: str | None) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its code."""
     given = sys.argv[1:] if arguments is None else arguments
+    # Looking for plug-ins of pydantic means reading the metadata of every package; we have none.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
         code = _run(given)
         sys.stdout.flush()
