@@ -21,7 +21,7 @@ from datetime import datetime
 from typing import Final, NamedTuple, TypeVar
 
 from penstock.errors import PenstockError
-from penstock.model.kinds import Control, ControlPublisher
+from penstock.model.kinds import Control, ControlPublisher, User
 from penstock.rights.broker import PrivacyBroker, Submission
 from penstock.rights.inquiries import (
     Inquiries,
@@ -117,8 +117,16 @@ class PrivacyOperations:
     """What callers can ask for."""
 
     def __init__(
-        self, brokerage: Brokerage, tokens: TokenBook, limits: CallLimits, threads: int
+        self,
+        brokerage: Brokerage,
+        tokens: TokenBook,
+        limits: CallLimits,
+        threads: int,
+        *,
+        defined_users: bool = False,
     ) -> None:
+        """With `defined_users`, who has no `user` definition is nobody, as at the gateway."""
+        self._defined_users = defined_users
         self._brokerage = brokerage
         self._tokens = tokens
         self._limits = limits
@@ -245,7 +253,7 @@ class PrivacyOperations:
         began = time.monotonic()
         try:
             with self._limits.admit(user, cost):
-                made = await self._in_thread(lambda: work(self._brokerage.open()))
+                made = await self._in_thread(lambda: work(self._open_for(user)))
         except PenstockError as error:
             CALLS[operation, describe(error).code].inc()
             raise
@@ -253,6 +261,12 @@ class PrivacyOperations:
             SECONDS[operation].observe(time.monotonic() - began)
         CALLS[operation, "done"].inc()
         return made
+
+    def _open_for(self, user: str) -> Desk:
+        desk = self._brokerage.open()
+        if self._defined_users and desk.broker.definitions.get(User, user) is None:
+            raise desk.broker.deny(user)
+        return desk
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)

@@ -25,7 +25,8 @@ EXCLUDED = [unsupported_method, ignored_auth]
 @pytest.fixture(scope="module")
 def description(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BaseSchema]:
     made = ServerInstallation(
-        tmp_path_factory.mktemp("openapi"), limits={"rate": 100_000, "burst": 100_000}
+        tmp_path_factory.mktemp("openapi"),
+        limits={"rate": 100_000, "burst": 100_000, "denials": 100_000},
     )
     made.start()
     loaded = schemathesis.openapi.from_url(f"http://127.0.0.1:{made.port}/openapi.json")

@@ -9,6 +9,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
+import json
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 
@@ -67,7 +68,9 @@ def make_app(
     app.add_exception_handler(PenstockError, _on_error)
     app.add_exception_handler(Exception, _on_error)
     _declare_proofs(app)
-    return Gatekeeper(app, authenticator, body_limit, answer)
+    # Written once: strangers may ask for it as often as they like.
+    written = json.dumps(app.openapi(), separators=(",", ":")).encode()
+    return Gatekeeper(app, authenticator, body_limit, answer, {app.openapi_url or "": written})
 
 
 def _add_publisher_routes(app: FastAPI, operations: PrivacyOperations) -> None:
