@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -21,13 +21,13 @@ from penstock.cli.access.situation_context import (
 )
 from penstock.cli.output import json_option, show, table
 from penstock.cli.session import configuration
-from penstock.definitions.authorizer import authorizer_of
 from penstock.errors import UsageError, quote
 from penstock.json_text import read_object
-from penstock.policy.access.emergencies import RecordedSituations
-from penstock.policy.authorizer import make_request
-from penstock.policy.decision import Explanation
-from penstock.policy.purposes.rights import DeclaredPurposes
+
+if TYPE_CHECKING:
+    from penstock.policy.access.emergencies import RecordedSituations
+    from penstock.policy.decision import Explanation
+    from penstock.policy.purposes.rights import DeclaredPurposes
 
 
 def parse_values(given: tuple[str, ...], option: str) -> dict[str, Any]:
@@ -87,6 +87,10 @@ def command(
     now, as the gateway that detects knows them; --situation supposes others. The exit code
     is 0 if it is allowed, 1 if it is denied.
     """
+    from penstock.definitions.authorizer import authorizer_of
+    from penstock.policy.access.emergencies import RecordedSituations
+    from penstock.policy.authorizer import make_request
+
     request = make_request(
         topic,
         action="write" if action == "write" else "read",
