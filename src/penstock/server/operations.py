@@ -18,8 +18,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
+from penstock.definitions import DefinitionSet
 from penstock.errors import PenstockError
 from penstock.model.kinds import Control, ControlPublisher, User
 from penstock.rights.broker import PrivacyBroker, Submission
@@ -31,6 +32,7 @@ from penstock.rights.inquiries import (
     expected_completion,
 )
 from penstock.rights.intake import Intake
+from penstock.rights.receipts import make_receipt
 from penstock.server.problems import describe
 from penstock.server.rate_limits import CallLimits
 from penstock.store.access_tokens import TokenBook
@@ -44,7 +46,7 @@ from penstock.telemetry import counter, histogram
 
 OPERATIONS: Final = (
     "submit", "batch", "signal", "status", "list", "acknowledge", "complete", "states",
-    "publisher", "find", "contact",
+    "publisher", "find", "contact", "receipt",
 )  # fmt: skip
 CALLS: Final = counter(
     "penstock_server_calls",
@@ -94,6 +96,15 @@ class Brokerage:
         self._intake = Intake(book, log)
         self._lock = threading.Lock()
         self._held: tuple[str, Desk] | None = None
+
+    def receipt(self, desk: Desk, user: str, request: str, subject: str) -> dict[str, Any]:
+        """Return the signed receipt of a choice, under the definitions of its epoch."""
+        row = desk.broker.find_own(user, request, subject)
+        then = desk.broker.definitions
+        if row.epoch != desk.broker.epoch:
+            snapshot = self._definitions.definitions.snapshot_at(row.epoch)
+            then = DefinitionSet.build(snapshot.documents.values())
+        return make_receipt(row, subject, then, self._log.signer)
 
     def open(self) -> Desk:
         """Return the desk of now; raise `StaleError` where the definitions may be others."""
@@ -212,6 +223,14 @@ class PrivacyOperations:
             "contact",
             user,
             lambda desk: desk.broker.set_contact(user, publisher, subject, contact),
+        )
+
+    async def receipt(self, user: str, request: str, subject: str) -> dict[str, Any]:
+        """Return the signed receipt of a choice, for the person to keep."""
+        return await self._run(
+            "receipt",
+            user,
+            lambda desk: self._brokerage.receipt(desk, user, request, subject),
         )
 
     # --- services ---

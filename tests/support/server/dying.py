@@ -39,7 +39,7 @@ def arrange(point: str) -> None:
             die()
         confirm(self, connection)
 
-    RequestBook.submit_each = submit_and_die  # type: ignore[method-assign]
+    RequestBook.submit_each = submit_and_die  # type: ignore[assignment, method-assign]
     Database._confirm = confirm_and_die  # type: ignore[method-assign]
 
 

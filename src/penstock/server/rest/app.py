@@ -142,6 +142,14 @@ def _add_publisher_routes(app: FastAPI, operations: PrivacyOperations) -> None:
         report, progress = await operations.status(user, request)
         return shapes.RequestStatusShape.with_progress(report, progress)
 
+    @app.post("/v1/requests/{request}/receipt")
+    async def show_receipt(
+        request: RequestId, given: shapes.ReceiptQuery, user: User
+    ) -> shapes.ReceiptShape:
+        """Give the signed receipt of a choice, for the person to keep."""
+        found = await operations.receipt(user, request, given.subject)
+        return shapes.ReceiptShape.model_validate(found)
+
     @app.get("/v1/publishers/{publisher}")
     async def show_publisher(
         publisher: Annotated[shapes.Name, Path()], user: User
