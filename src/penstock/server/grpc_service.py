@@ -251,7 +251,7 @@ def make_procedures(operations: PrivacyOperations) -> dict[str, Procedure]:
         found = await operations.states(user, given.subject, subscriber=given.subscriber)
         return shapes.StatesShape(states=[shapes.StateShape.of(it) for it in found])
 
-    made = {
+    made: dict[str, tuple[Any, Any, Any]] = {
         "Submit": (messages.Submission, messages.Accepted, submit),
         "SubmitBatch": (messages.Batch, messages.AcceptedBatch, submit_batch),
         "Signal": (messages.SignalRequest, messages.AcceptedBatch, signal),
