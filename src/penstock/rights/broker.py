@@ -110,7 +110,7 @@ class PrivacyBroker:
                     "an address of a contact is not of the plain form",
                     fix="give an email such as ann@example.com, a mobile such as +4791234567",
                 )
-        self.book.profiles.set_contact(subject, contact)
+        self.book.profiles.set_contact(publisher, subject, contact)
         self._log.append([self._entry("contact", user, subject, count=len(contact))])
 
     def acknowledge(self, user: str, request: str, subscriber: str) -> ProgressStatus:

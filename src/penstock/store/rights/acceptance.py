@@ -110,7 +110,7 @@ class Acceptance:
         self._choose(connection, [it for it in fresh if it.action in CHOICES], marks)
         for row in requests:
             if row["finished"] is not None:
-                self._outbox.notify_within(connection, row["id"], row["subject"], row["notify"])
+                self._outbox.notify_within(connection, row)
         return answers
 
     def _choose(

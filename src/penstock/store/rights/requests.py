@@ -235,10 +235,9 @@ class RequestBook:
         if status is RequestStatus.COMPLETED:
             # Nobody needs to be told any more who it was about.
             values |= {"finished": now, "sealed": None}
-            it = connection.execute(
-                sa.select(own.subject, own.notify).where(own.id == request)
-            ).one()
-            self.outbox.notify_within(connection, request, it.subject, it.notify)
+            wanted = sa.select(requests_table).where(own.id == request)
+            row = connection.execute(wanted).mappings().one()
+            self.outbox.notify_within(connection, dict(row))
         connection.execute(requests_table.update().where(own.id == request).values(values))
 
     def redrive(self, keys: Iterable[tuple[str, str]]) -> int:
