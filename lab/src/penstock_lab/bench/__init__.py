@@ -23,4 +23,5 @@ BENCHMARKS = (
     "kafka",
     "views",
     "emergencies",
+    "rights",
 )
