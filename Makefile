@@ -1,9 +1,11 @@
 # Two commands matter: `make demo` and `make test`. Both set up all they need.
 PYTHON ?= python3
 BIN := .venv/bin
+# What is compiled once need not be compiled by every process that a test starts.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long lint format bench docs clean
+.PHONY: help setup demo test test-long lint format bench docs proto clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +37,9 @@ bench: setup ## Run all benchmarks
 
 docs: setup ## Write the generated part of the reference anew
 	@$(BIN)/python setup/reference.py
+
+proto: setup ## Generate the Python modules of the gRPC messages anew
+	@$(BIN)/python -m grpc_tools.protoc -Isrc --python_out=src --pyi_out=src src/penstock/client/privacy/privacy.proto
 
 clean: ## Remove what the set-up and the tests made here
 	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -9,7 +9,9 @@ test is skipped with the reason; with CI=true it fails, so that nothing hides th
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +30,11 @@ if TYPE_CHECKING:
 _JVM_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 _JVM_VARIABLES = ("SPARK_SUBMIT_OPTS", "KAFKA_JVM_PERFORMANCE_OPTS")
 
+# Databases, logs of Kafka and brokers' files live for a test. In memory, bringing them to the
+# disk takes no time; that they are brought there is shown by processes that are killed.
+_MEMORY = Path("/dev/shm")  # noqa: S108 - the machine's own, and `tempfile` makes private folders
+_MEMORY_BYTES = 8 << 30
+
 _found: dict[str, Component] = {}
 
 
@@ -35,6 +42,12 @@ def _look_for(name: str) -> Component:
     if name not in _found:
         _found[name] = find(name)
     return _found[name]
+
+
+def _has_memory() -> bool:
+    """Tell whether temporary files fit into memory; in containers there is often little."""
+    usable = _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK)
+    return usable and shutil.disk_usage(_MEMORY).free >= _MEMORY_BYTES
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -48,6 +61,9 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[scale.VARIABLE] = "long"
     for name in _JVM_VARIABLES:
         os.environ.setdefault(name, _JVM_OPTIONS)
+    if "TMPDIR" not in os.environ and _has_memory():
+        os.environ["TMPDIR"] = str(_MEMORY)
+        tempfile.tempdir = None  # asked for again, by all that follows
     settings.register_profile(
         "penstock",
         deadline=None,

@@ -30,8 +30,8 @@ PAGES = sorted(
 ) + sorted(ROOT.glob("*.md"))
 MAPS = [ROOT / "CONTRIBUTING.md", ROOT / "docs" / "explanation" / "architecture.md"]
 
-GROUPS = frozenset({"penstock.commands", "penstock.simulations"})
-"""Groups of entry points: dotted names that are no modules."""
+GROUPS = frozenset({"penstock.commands", "penstock.simulations", "penstock.v1.PrivacyRequests"})
+"""Groups of entry points, and services of gRPC: dotted names that are no modules."""
 QUOTED = re.compile(r"`([^`\n]+)`")
 FUNCTION = re.compile(r"([\w./-]+\.py):([A-Za-z_][\w.]*)")
 PATH = re.compile(r"(?:src|lab|tests|setup|examples|docs)/[\w./-]+|[\w./-]*\w\.py(?![\w:])")
@@ -51,6 +51,8 @@ def _names_of(body: list[ast.stmt], prefix: str = "") -> set[str]:
                 found |= {prefix + it for it in _set_on_self(node)}
         elif isinstance(node, ast.ClassDef):
             found |= {prefix + node.name} | _names_of(node.body, f"{prefix}{node.name}.")
+        elif isinstance(node, ast.If):
+            found |= _names_of(node.body, prefix)  # names for type checkers: see `lazy_exports`
         elif isinstance(node, ast.ImportFrom):
             found |= {prefix + (it.asname or it.name) for it in node.names}
         elif isinstance(node, ast.Assign):

@@ -1,8 +1,8 @@
 """What a command works with: the configuration, the store, a gateway, and who is asking.
 
 Rules that hold here:
-- Store and client library are imported when they are opened: `penstock status` must answer
-  at once.
+- Settings, store and client library are imported when they are opened: a verb's `--help` loads
+  none of them, and `penstock status` answers at once.
 - The login name of the machine proves nothing; where it matters who somebody is, commands
   take `--as USER` and check the password that the gateway knows the user by.
 """
@@ -21,14 +21,15 @@ from urllib.parse import urlsplit
 import click
 
 from penstock.cli.output import Function
-from penstock.config import Config, defaults, find, load
 from penstock.errors import DeniedError, UnavailableError, UsageError, quote
 
 if TYPE_CHECKING:
     from penstock.client import PurposeClient
+    from penstock.config import Config
     from penstock.store.consent_administration import ConsentAdministration
     from penstock.store.database import Database
     from penstock.store.definitions.checked import CheckedDefinitions
+    from penstock.store.definitions.history import Definitions
 
 ANSWER_SECONDS = 15.0
 """How long a gateway has to answer a CONNECT."""
@@ -36,6 +37,8 @@ ANSWER_SECONDS = 15.0
 
 def configuration() -> Config:
     """Return the settings: of the named file, of penstock.yaml here, else the defaults."""
+    from penstock.config import defaults, find, load
+
     context = click.get_current_context(silent=True)
     named = context.find_root().obj if context else None
     path = find(Path(named) if named else None)
@@ -66,15 +69,23 @@ def refuse_missing_store(config: Config) -> None:
 
 
 @contextmanager
-def open_definitions() -> Iterator[CheckedDefinitions]:
-    """Open the definitions of this installation, to read them."""
-    from penstock.store.definitions.checked import CheckedDefinitions
+def open_history() -> Iterator[Definitions]:
+    """Open the documents of this installation, of all epochs, to show them."""
     from penstock.store.definitions.history import Definitions
 
     settings = configuration()
     refuse_missing_store(settings)
     with open_database(settings) as database:
-        yield CheckedDefinitions(Definitions(database))
+        yield Definitions(database)
+
+
+@contextmanager
+def open_definitions() -> Iterator[CheckedDefinitions]:
+    """Open the definitions of this installation, to read what they mean."""
+    from penstock.store.definitions.checked import CheckedDefinitions
+
+    with open_history() as history:
+        yield CheckedDefinitions(history)
 
 
 @contextmanager

@@ -26,6 +26,7 @@ import ipaddress
 import math
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Generic, NamedTuple, TypeVar
 
 from penstock.config.sections.gateway import GatewaySettings
@@ -109,12 +110,14 @@ def ticks(seconds: float) -> int:
 
 
 _HOST_BITS = 64
+_REMEMBERED = 4_096
 
 Peer = TypeVar("Peer", bound=Hashable)
 
 
+@lru_cache(_REMEMBERED)
 def network_of(address: str) -> str:
-    """Return the network that an address counts for."""
+    """Return the network that an address counts for: itself, or the first of its /64."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:
@@ -123,7 +126,7 @@ def network_of(address: str) -> str:
         return address
     if found.ipv4_mapped is not None:
         return str(found.ipv4_mapped)
-    return f"{ipaddress.IPv6Address(int(found) >> _HOST_BITS << _HOST_BITS)}/{_HOST_BITS}"
+    return str(ipaddress.IPv6Address(int(found) >> _HOST_BITS << _HOST_BITS))
 
 
 class Claim(NamedTuple, Generic[Peer]):

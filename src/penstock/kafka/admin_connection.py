@@ -21,6 +21,7 @@ import ssl
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from itertools import starmap
 from typing import Self
 
 from penstock.config.sections.brokers import KafkaSettings
@@ -153,7 +154,7 @@ class AdminConnection(ExitStack):
 
     def create_acls(self, acls: Iterable[tuple[str, Acl]]) -> None:
         """Create ACLs of principals; idempotent."""
-        body = write_list(write_acl(principal, acl) for principal, acl in acls)
+        body = write_list(starmap(write_acl, acls))
         response = self._ask_flexible(_CREATE_ACLS, body)
         for _ in range(response.count()):
             self._allow(response, "did not take an ACL")
@@ -161,7 +162,7 @@ class AdminConnection(ExitStack):
 
     def delete_acls(self, acls: Iterable[tuple[str | None, Acl]]) -> int:
         """Delete ACLs of principals, None being anyone; return how many went."""
-        body = write_list(write_acl(principal, acl) for principal, acl in acls)
+        body = write_list(starmap(write_acl, acls))
         response = self._ask_flexible(_DELETE_ACLS, body)
         removed = 0
         for _ in range(response.count()):

@@ -12,7 +12,7 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Self
 
 from sqlalchemy import Connection
 
@@ -33,6 +33,15 @@ from penstock.store.kafka_users import KafkaUsers
 
 class PendingError(UnavailableError):
     """A change is stored, and the cluster does not have it yet."""
+
+    @classmethod
+    def of(cls, epoch: int, error: PenstockError) -> Self:
+        """Say why the cluster does not have an epoch."""
+        return cls(
+            f"stored as epoch {epoch}, but Kafka does not have it yet: {error.message}",
+            fix=f"{error.fix or 'see its log'}; then `penstock rbac repair`, or let "
+            "`penstock rbac watch` retry",
+        )
 
 
 class Administration:
@@ -100,7 +109,10 @@ class Administration:
         else:
             with self._audit.noting("set-password", snapshot.epoch, user=name) as connection:
                 self._users.put_within(connection, name, sealed)
-        return self._follow_up(snapshot.epoch)
+        try:
+            return self.reconciler.follow_up()
+        except PenstockError as error:
+            raise PendingError.of(snapshot.epoch, error) from error
 
     def add_role(
         self,
@@ -274,24 +286,13 @@ class Administration:
         self, change: Change, operation: str, user: str | None = None, role: str | None = None
     ) -> ReconcileResult:
         """Record a command that is stored, and bring the cluster to it."""
-
-        def note() -> None:
+        try:
             if self._audit is not None and not change.is_empty:
                 rule = None if role is None else f"role {role}"
                 self._audit.note_command(operation, change.epoch, user=user, rule=rule)
-
-        return self._follow_up(change.epoch, note)
-
-    def _follow_up(self, epoch: int, note: Callable[[], None] = lambda: None) -> ReconcileResult:
-        try:
-            note()
             return self.reconciler.follow_up()
         except PenstockError as error:
-            raise PendingError(
-                f"stored as epoch {epoch}, but Kafka does not have it yet: {error.message}",
-                fix=f"{error.fix or 'see its log'}; then `penstock rbac repair`, or let "
-                "`penstock rbac watch` retry",
-            ) from error
+            raise PendingError.of(change.epoch, error) from error
 
     def _access(self, snapshot: Snapshot) -> WantedAccess:
         return WantedAccess(self._definitions.meaning(snapshot))

@@ -56,13 +56,14 @@ class AccessAudit:
         self, operation: str, epoch: int, *, user: str | None = None, rule: str | None = None
     ) -> None:
         """Record a command that is stored."""
-        self._log.append([self._command(operation, epoch, user, rule)])
+        self._log.append([self._entry(COMMAND, user, rule, epoch, operation=operation)])
 
     @contextmanager
     def noting(self, operation: str, epoch: int, *, user: str) -> Iterator[Connection]:
         """Give a transaction that records a command, to store it in."""
+        entry = self._entry(COMMAND, user, None, epoch, operation=operation)
         with self._log.database.write(AREA) as connection:
-            self._log.append_within(connection, [self._command(operation, epoch, user, None)])
+            self._log.append_within(connection, [entry])
             yield connection
 
     def note_order(self, found: Drift, epoch: int) -> None:
@@ -98,9 +99,6 @@ class AccessAudit:
             return
         for who, acl in acls:
             yield self._entry(RULE, who, str(acl), epoch, operation=operation)
-
-    def _command(self, operation: str, epoch: int, user: str | None, rule: str | None) -> Entry:
-        return self._entry(COMMAND, user, rule, epoch, operation=operation)
 
     def _entry(
         self,

@@ -94,9 +94,10 @@ class Login:
         client_key = self._mac(salted, b"Client Key")
         stored_key = hashlib.new(self._hash, client_key).digest()
         signature = self._mac(stored_key, message)
-        proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
+        proof = int.from_bytes(client_key) ^ int.from_bytes(signature)
         self._signature = self._mac(self._mac(salted, b"Server Key"), message)
-        return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
+        proven = base64.b64encode(proof.to_bytes(len(client_key))).decode()
+        return f"{without_proof},p={proven}".encode()
 
     def check(self, server_final: bytes) -> None:
         """Check that the server knows the password, too."""

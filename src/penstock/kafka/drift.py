@@ -22,6 +22,7 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from penstock.errors import UnavailableError
@@ -157,12 +158,13 @@ def confirm_revoked(cluster: Cluster, wanted: WantedAcls) -> None:
     try:
         with ThreadPoolExecutor(TOGETHER, thread_name_prefix="penstock-kafka-look") as pool:
             while waiting := [broker for broker in cluster.brokers() if broker not in done]:
-                answers = pool.map(
-                    lambda broker: _look(cluster, broker, connections, wanted), waiting
-                )
-                troubles = dict(zip(waiting, answers, strict=True))
-                done.update(broker for broker, trouble in troubles.items() if trouble is None)
-                left = [trouble for trouble in troubles.values() if trouble is not None]
+                look = partial(_look, cluster, connections, wanted)
+                left = []
+                for broker, trouble in zip(waiting, pool.map(look, waiting), strict=True):
+                    if trouble is None:
+                        done.add(broker)
+                    else:
+                        left.append(trouble)
                 if left and time.monotonic() > deadline:
                     raise left[0]
                 if left:
@@ -173,7 +175,7 @@ def confirm_revoked(cluster: Cluster, wanted: WantedAcls) -> None:
 
 
 def _look(
-    cluster: Cluster, broker: str, connections: dict[str, AdminConnection], wanted: WantedAcls
+    cluster: Cluster, connections: dict[str, AdminConnection], wanted: WantedAcls, broker: str
 ) -> UnavailableError | None:
     """Return why a broker has not confirmed; None if it has."""
     try:

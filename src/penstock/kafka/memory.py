@@ -107,7 +107,7 @@ class ClusterMemory:
             if progress.epoch > known.epoch:
                 reached = self._snapshot_at(progress.epoch, progress.mark)
                 if reached is not None:
-                    self._remember(reached)
+                    self.remember(reached)
             return False
         _log.warning("the store was set back to another history", epoch=known.epoch)
         # Users of then may be at the cluster, and the store does not know of them any more.
@@ -128,9 +128,6 @@ class ClusterMemory:
     def remember(self, snapshot: Snapshot) -> None:
         """Take note that the cluster has all of these definitions."""
         self._distrusted = False
-        self._remember(snapshot)
-
-    def _remember(self, snapshot: Snapshot) -> None:
         self._had = snapshot
         if self._known is None or self._known.mark != snapshot.mark:
             self._known = Reached.of(snapshot)

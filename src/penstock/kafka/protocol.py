@@ -31,6 +31,11 @@ _OPERATIONS = {
     9: "cluster_action", 10: "describe_configs", 11: "alter_configs", 12: "idempotent_write",
     13: "create_tokens", 14: "describe_tokens", 15: "two_phase_commit",
 }  # fmt: skip
+_NUMBERS = {  # no word is in two of them
+    word: number
+    for words in (_RESOURCES, _PATTERNS, _PERMISSIONS, _OPERATIONS)
+    for number, word in words.items()
+}
 
 
 class ResponseReader:
@@ -138,13 +143,13 @@ def write_acl(principal: str | None, acl: Acl) -> bytes:
     """Write an ACL to create, or the filter that matches it; no principal matches any."""
     return b"".join(
         (
-            write_byte(_number(_RESOURCES, acl.resource)),
+            write_byte(_number(acl.resource)),
             write_text(acl.name),
-            write_byte(_number(_PATTERNS, acl.pattern)),
+            write_byte(_number(acl.pattern)),
             NOTHING if principal is None else write_text(principal),
             write_text(acl.host),
-            write_byte(_number(_OPERATIONS, acl.operation)),
-            write_byte(_number(_PERMISSIONS, acl.permission)),
+            write_byte(_number(acl.operation)),
+            write_byte(_number(acl.permission)),
             NO_TAGS,
         )
     )
@@ -161,7 +166,5 @@ def _word(words: Mapping[int, str], number: int) -> str:
     return words.get(number, f"{_UNKNOWN}{number}")
 
 
-def _number(words: Mapping[int, str], word: str) -> int:
-    if word.startswith(_UNKNOWN):
-        return int(word.removeprefix(_UNKNOWN))
-    return next(number for number, known in words.items() if known == word)
+def _number(word: str) -> int:
+    return int(word.removeprefix(_UNKNOWN)) if word.startswith(_UNKNOWN) else _NUMBERS[word]

@@ -26,6 +26,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from penstock.config.sections.brokers import KafkaSettings
 from penstock.errors import PenstockError
@@ -191,12 +192,6 @@ class Reconciler:
             self._audit.note_end(done.epoch, done.counts(), failed=False)
         return done
 
-    def _order(self, found: Drift, epoch: int) -> None:
-        """Record what is about to be done."""
-        if self._audit is not None and not found.is_empty:
-            self._audit.note_order(found, epoch)
-            self._ordered = True
-
     def _follow_up(self, holding: Holding) -> ReconcileResult:
         done = ReconcileResult(-1)
         with self._connect() as cluster:
@@ -302,7 +297,9 @@ class Reconciler:
         """Remove the drift of the users that were compared."""
         done = ReconcileResult(snapshot.epoch)
         holding.renew()
-        self._order(found, snapshot.epoch)
+        if self._audit is not None and not found.is_empty:
+            self._audit.note_order(found, snapshot.epoch)
+            self._ordered = True
         for count in _remove(cluster, found):
             done.removed += count
             holding.renew()
@@ -356,7 +353,7 @@ def open_reconciler(
     return Reconciler(
         definitions,
         KafkaUsers(database),
-        lambda: Cluster(settings),
+        partial(Cluster, settings),
         CredentialVault.open(settings.key),
         own=[settings.user],
         audit=audit,

@@ -123,6 +123,14 @@ class PrivacyBroker:
         self._log.append([self._entry("completed", user, None, request=request)])
         return done
 
+    def find_own(self, user: str, request: str, subject: str) -> Any:
+        """Return a request that a publisher handed in for a person it names."""
+        found = self.book.show(request)
+        if found is None or not self.book.is_about(request, subject):
+            raise self.deny(user)
+        self.require_publisher(user, found[0].publisher)
+        return found[0]
+
     def redrive(self, user: str, request: str | None = None) -> int:
         """Let services be told again that failed a request, or any, and dead notices be sent.
 

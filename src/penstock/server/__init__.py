@@ -1,4 +1,4 @@
-"""The server: front ends hand privacy requests in, services answer them, by REST.
+"""The server: front ends hand privacy requests in, services answer them, by REST and gRPC.
 
     listener ─▶ connection ─▶ who calls? ─▶ within limits? ─▶ operation ─▶ PrivacyBroker ─▶ store
                                  │no             │no                            │no

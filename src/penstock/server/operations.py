@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Final, NamedTuple, TypeVar
@@ -30,6 +30,7 @@ from penstock.rights.inquiries import (
     StateReport,
     expected_completion,
 )
+from penstock.rights.intake import Intake
 from penstock.server.problems import describe
 from penstock.server.rate_limits import CallLimits
 from penstock.store.access_tokens import TokenBook
@@ -43,7 +44,7 @@ from penstock.telemetry import counter, histogram
 
 OPERATIONS: Final = (
     "submit", "batch", "signal", "status", "list", "acknowledge", "complete", "states",
-    "publisher", "find",
+    "publisher", "find", "contact",
 )  # fmt: skip
 CALLS: Final = counter(
     "penstock_server_calls",
@@ -89,6 +90,8 @@ class Brokerage:
         self._book = book
         self._log = log
         self._people = people
+        # One for all epochs: those who hand in at the same time share a commit.
+        self._intake = Intake(book, log)
         self._lock = threading.Lock()
         self._held: tuple[str, Desk] | None = None
 
@@ -98,7 +101,14 @@ class Brokerage:
         with self._lock:
             if self._held is None or self._held[0] != snapshot.mark:
                 known = self._definitions.meaning(snapshot)
-                broker = PrivacyBroker(self._book, self._log, self._people, known, snapshot.epoch)
+                broker = PrivacyBroker(
+                    self._book,
+                    self._log,
+                    self._people,
+                    known,
+                    snapshot.epoch,
+                    intake=self._intake,
+                )
                 self._held = (snapshot.mark, Desk(broker, Inquiries(broker)))
             return self._held[1]
 
@@ -185,6 +195,16 @@ class PrivacyOperations:
             return found, [known[name] for name in found.controls if name in known]
 
         return await self._run("publisher", user, work)
+
+    async def set_contact(
+        self, user: str, publisher: str, subject: str, contact: Mapping[str, str]
+    ) -> None:
+        """Keep where a person can be told; an empty one is forgotten."""
+        await self._run(
+            "contact",
+            user,
+            lambda desk: desk.broker.set_contact(user, publisher, subject, contact),
+        )
 
     # --- services ---
 

@@ -30,6 +30,14 @@ class Problem(NamedTuple):
     retry_after: int | None = None
 
 
+MISSHAPEN: Final = Problem(
+    HTTPStatus.UNPROCESSABLE_ENTITY,
+    "invalid",
+    "the call does not have the shape that is described",
+    "correct the places that are named; see /openapi.json",
+)
+
+
 class UnauthenticatedError(PenstockError):
     """Nobody knows who calls."""
 

@@ -25,12 +25,13 @@ from penstock.gateway.connection.authentication import Authenticator, PasswordFi
 from penstock.gateway.service.listeners import Listener
 from penstock.server.authentication import CallerAuthenticator
 from penstock.server.connection import HttpServer
+from penstock.server.grpc_service import GrpcServer
 from penstock.server.operations import Brokerage, PrivacyOperations
 from penstock.server.rate_limits import CallLimits, RateLimit
 from penstock.server.rest.app import make_app
 from penstock.store.access_tokens import TokenBook
-from penstock.store.audit.keeper import keep_pruned
 from penstock.store.audit.log import AuditLog
+from penstock.store.audit.pruning import keep_pruned
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.consent import ConsentBook
 from penstock.store.database import Database
@@ -87,7 +88,18 @@ async def run(config: Config) -> AsyncIterator[RunningServer]:
             make_app(operations, authenticator, settings.limits.body), settings.limits
         )
         stack.push_async_callback(server.close)
-        listeners = [await server.listen(*it) for it in settings.listeners.items()]
+        listeners = [
+            await server.listen(name, it)
+            for name, it in settings.listeners.items()
+            if it.protocol == "rest"
+        ]
+        spoken = {name: it for name, it in settings.listeners.items() if it.protocol == "grpc"}
+        if spoken:
+            remote = GrpcServer(operations, authenticator, settings.limits)
+            stack.push_async_callback(remote.close)
+            for name, listener in spoken.items():
+                remote.listen(name, listener)
+            await remote.start()
         heartbeat = Heartbeat()
         stack.callback(heartbeat.stop)
         yield RunningServer(tuple(listeners), make_health(follower, database, heartbeat))

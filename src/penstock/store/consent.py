@@ -37,7 +37,7 @@ from penstock.clock import utc_now
 from penstock.config.secrets import SecretFile, generate_key
 from penstock.errors import UnavailableError
 from penstock.model.purposes import check_purpose
-from penstock.store.database import Database
+from penstock.store.database import Database, lock_area
 from penstock.store.enforcement_points import EnforcementPoints
 from penstock.store.opt_outs import DIGITS, OptOuts, SubjectMarks
 from penstock.store.schema import CHANNEL, MARK_LENGTH, NAME_LENGTH, Moment, metadata
@@ -241,7 +241,7 @@ class ConsentBook:
         is not noted; one of a control always is. Who answers to a person who opted out calls
         `await_enforcement` after the commit.
         """
-        self._database.lock(connection, AREA)
+        lock_area(connection, AREA)
         self._claim_key(connection)
         now = self._clock()
         profiles = _read_profiles(connection, {it.subject for it in choices})

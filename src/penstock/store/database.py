@@ -85,8 +85,7 @@ class Database:
         try:
             with self._writing.connect() as connection:
                 with connection.begin():
-                    if self.is_postgresql:
-                        self.lock(connection, area)
+                    lock_area(connection, area)
                     yield connection
                     committing = True
                 self._confirm(connection)
@@ -116,14 +115,6 @@ class Database:
                 fix="look at the history before you repeat the change",
             )
 
-    def lock(self, connection: Connection, area: str) -> None:
-        """Wait until no other transaction holds this area; hold it to the end of ours.
-
-        Whoever needs two areas takes "definitions" before any other, so that no two
-        transactions wait for each other.
-        """
-        lock_area(connection, area)
-
     def unavailable(self, error: SQLAlchemyError, *, committing: bool = False) -> UnavailableError:
         """Say in our words that the database failed."""
         cause = error.orig if isinstance(error, DBAPIError) else error
@@ -151,7 +142,11 @@ class Database:
 
 
 def lock_area(connection: Connection, area: str) -> None:
-    """Wait until no other transaction holds an area; on SQLite, who writes holds them all."""
+    """Wait until no other transaction holds an area; hold it to the end of this one.
+
+    On SQLite, who writes holds them all. Whoever needs two areas takes "definitions" before any
+    other, so that no two transactions wait for each other.
+    """
     if connection.dialect.name == "postgresql":
         key = zlib.crc32(area.encode()) - 2**31
         connection.execute(

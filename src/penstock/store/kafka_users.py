@@ -33,7 +33,7 @@ from sqlalchemy import BigInteger, Column, Connection, Integer, LargeBinary, Str
 
 from penstock.clock import utc_now
 from penstock.errors import UnavailableError
-from penstock.store.database import Database
+from penstock.store.database import Database, lock_area
 from penstock.store.schema import MARK_LENGTH, NAME_LENGTH, Moment, metadata
 
 AREA = "kafka"
@@ -148,7 +148,7 @@ class KafkaUsers:
 
     def put_within(self, connection: Connection, name: str, credential: SealedCredential) -> None:
         """Give a user a password, within a transaction; the cluster does not have it yet."""
-        self._database.lock(connection, AREA)
+        lock_area(connection, AREA)
         values = {
             "mechanism": credential.mechanism,
             "iterations": credential.iterations,

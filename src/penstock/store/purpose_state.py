@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy import BigInteger, Column, Connection, ForeignKey, Integer, String, Table, Text
+from sqlalchemy import Connection, Table
 
 from penstock.errors import UsageError
 from penstock.model.document import Document, Key
@@ -31,11 +31,10 @@ from penstock.store.database import lock_area
 from penstock.store.schema import metadata, revisions
 from penstock.store.session_tables import (
     AREA,
-    DIGEST_LENGTH,
     PAUSED,
-    PURPOSE_LENGTH,
     digest,
     sessions_table,
+    subscription_columns,
     subscriptions_table,
 )
 
@@ -43,21 +42,7 @@ STATE: Final = Key(PurposeState.kind, "default")
 EXCEPTED_LIMIT: Final = 10_000
 Did = Literal["persist", "clear", "reload"]
 
-persisted_table = Table(
-    "persisted_subscriptions",
-    metadata,
-    Column(
-        "client",
-        String(DIGEST_LENGTH),
-        ForeignKey(sessions_table.c.client, ondelete="CASCADE"),
-        primary_key=True,
-    ),
-    Column("number", BigInteger, primary_key=True, autoincrement=False),
-    Column("filter", Text, nullable=False),
-    Column("purpose", String(PURPOSE_LENGTH)),
-    Column("options", Integer, nullable=False),
-    Column("identifier", BigInteger, nullable=False),
-)
+persisted_table = Table("persisted_subscriptions", metadata, *subscription_columns())
 
 _CURRENT = sa.select(revisions.c.body).where(
     revisions.c.kind == STATE.kind,

@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import (
@@ -58,21 +59,25 @@ sessions_table = Table(
 )
 Index("ix_sessions_principal_address", sessions_table.c.principal, sessions_table.c.address)
 
-subscriptions_table = Table(
-    "session_subscriptions",
-    metadata,
-    Column(
-        "client",
-        String(DIGEST_LENGTH),
-        ForeignKey(sessions_table.c.client, ondelete="CASCADE"),
-        primary_key=True,
-    ),
-    Column("number", BigInteger, primary_key=True, autoincrement=False),
-    Column("filter", Text, nullable=False),
-    Column("purpose", String(PURPOSE_LENGTH)),
-    Column("options", Integer, nullable=False),
-    Column("identifier", BigInteger, nullable=False),
-)
+
+def subscription_columns() -> tuple[Column[Any], ...]:
+    """Return the columns of a table of subscriptions."""
+    return (
+        Column(
+            "client",
+            String(DIGEST_LENGTH),
+            ForeignKey(sessions_table.c.client, ondelete="CASCADE"),
+            primary_key=True,
+        ),
+        Column("number", BigInteger, primary_key=True, autoincrement=False),
+        Column("filter", Text, nullable=False),
+        Column("purpose", String(PURPOSE_LENGTH)),
+        Column("options", Integer, nullable=False),
+        Column("identifier", BigInteger, nullable=False),
+    )
+
+
+subscriptions_table = Table("session_subscriptions", metadata, *subscription_columns())
 
 
 def digest(client_id: str) -> str:

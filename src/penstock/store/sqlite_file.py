@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from penstock.errors import UnavailableError
-from penstock.telemetry.logs import get_logger, safe_text
+from penstock.telemetry import get_logger, safe_text
 
 MODE = 0o600
 _PAUSE = 0.01
@@ -61,9 +61,17 @@ class Files(NamedTuple):
     wal_index: Inode | None
 
     @classmethod
-    def on_disk(cls, path: Path, real: str) -> Files:
+    def on_disk(cls, path: Path | str, real: str) -> Files:
         """Return those that a name, and the file that it leads to, mean now."""
-        return cls(_inode(path), _inode(f"{real}-wal"), _inode(f"{real}-shm"))
+        found: list[Inode | None] = []
+        for name in (path, f"{real}-wal", f"{real}-shm"):
+            try:
+                status = os.stat(name)  # noqa: PTH116 (a third of the cost of Path.stat)
+            except FileNotFoundError:
+                found.append(None)
+            else:
+                found.append((status.st_dev, status.st_ino))
+        return cls(*found)
 
 
 def create_file(path: Path) -> None:
@@ -121,7 +129,7 @@ class FileConnection(sqlite3.Connection):
                 self.files = None
                 _release(files.database)
             else:
-                if files.database != _inode(self.real):
+                if files.database != Files.on_disk(self.real, self.real).database:
                     _remember_log(self.real, files.database)
                 super().close()
                 self.files = None
@@ -226,14 +234,6 @@ def _replaced(path: Path) -> FileReplacedError:
     )
 
 
-def _inode(path: Path | str) -> Inode | None:
-    try:
-        status = os.stat(path)  # noqa: PTH116 (a third of the cost of Path.stat on a hot path)
-    except FileNotFoundError:
-        return None
-    return status.st_dev, status.st_ino
-
-
 def _remember_log(real: str, database: Inode | None) -> None:
     """Remember that the log there belongs to a database that was replaced."""
     # SQLite has no locks on a log, so that a descriptor of it may be closed.
@@ -258,8 +258,10 @@ def _keep_open(database: Inode | None) -> None:
 def _open_again(database: Inode | None) -> int:
     """Open a file that this process has open already; it may have no name any more."""
     for link in Path("/proc/self/fd").iterdir():
-        if _inode(link) == database:
-            return os.open(link, os.O_RDONLY)
+        with contextlib.suppress(FileNotFoundError):
+            status = link.stat()
+            if (status.st_dev, status.st_ino) == database:
+                return os.open(link, os.O_RDONLY)
     raise FileNotFoundError(f"no descriptor of {database}")
 
 

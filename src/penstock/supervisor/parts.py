@@ -138,7 +138,7 @@ SERVER = Part(
     ready=_server_probe,
     address=_server_address,
 )
-"""The server of privacy requests, by REST."""
+"""The server of privacy requests, by REST and gRPC."""
 
 PARTS: dict[str, Part] = {
     part.name: part for part in (BROKER, GATEWAY, PIPELINE, RBAC, RIGHTS, SERVER)

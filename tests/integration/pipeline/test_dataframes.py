@@ -12,6 +12,7 @@ import pytest
 from penstock.definitions import DefinitionSet
 from penstock.errors import InvalidError, UsageError
 from penstock.model.document import Document
+from penstock.store.opt_outs import OptedOut, SubjectMarks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -297,6 +298,25 @@ def test_no_record_moves_the_windows_of_a_stream_beyond_the_present(
         107: "nobody tells when the record arrived",
     }
     assert result.where("reason IS NULL").count() == 2
+
+
+@pytest.mark.parametrize("view", ["nurse", "research"])
+def test_people_who_opted_out_stay_out(
+    session: SparkSession, definitions: DefinitionSet, view: str
+) -> None:
+    from penstock.spark import anonymize  # noqa: PLC0415
+
+    marks = SubjectMarks(bytes(32))
+    made = anonymize(
+        visits(session),
+        view=view,
+        definitions=definitions,
+        key=KEY,
+        rejected="why",
+        opted_out=OptedOut([marks.of("p3"), marks.of("p4")], marks),
+    )
+    told = made.where("why LIKE '%opted out%'").count()
+    assert told == sum(row[0] in {"p3", "p4"} for row in ROWS)
 
 
 def test_what_cannot_work_is_refused_at_once(

@@ -18,6 +18,7 @@ import pytest
 
 from penstock.client.privacy import (
     ForgedError,
+    GrpcTransport,
     Notification,
     PrivacyPublisher,
     PrivacySubscriber,
@@ -35,9 +36,13 @@ from tests.support.store.installation import until
 
 ROOT = Path(__file__).parents[3]
 Install = Callable[..., ServerInstallation]
+OVER = pytest.mark.parametrize("over", ["rest", "grpc"])
 
 
-def transport(server: ServerInstallation, user: str) -> Transport:
+def transport(server: ServerInstallation, user: str, *, over: str = "rest") -> Transport:
+    if over == "grpc":
+        target = f"127.0.0.1:{server.grpc_port}"
+        return GrpcTransport(target, server.tokens[user], plain=True)
     return RestTransport(f"http://127.0.0.1:{server.port}", server.tokens[user])
 
 
@@ -59,29 +64,38 @@ def notify(
 # --- publishers ---
 
 
+@OVER
 def test_a_choice_holds_when_it_returns_and_is_shown_as_persisted(
-    server: ServerInstallation,
+    server: ServerInstallation, over: str
 ) -> None:
-    with PrivacyPublisher(transport(server, "portal"), "portal") as portal:
-        made = portal.choose("sdk-1", "ads", "opt-out")
+    with PrivacyPublisher(transport(server, "portal", over=over), "portal") as portal:
+        who = f"sdk-{over}"
+        made = portal.choose(who, "ads", "opt-out")
         assert {it.state for it in made.states} == {"opt-out"}
-        assert portal.states("sdk-1") == made.states
+        assert portal.states(who) == made.states
         assert portal.status(made.request)["control"] == "ads"
-        assert portal.choose("sdk-1", "ads", "opt-out", key="again").repeated is False
-        assert portal.choose("sdk-1", "ads", "opt-out", key="again").repeated is True
-        assert portal.signal("sdk-1") == ()
+        assert portal.choose(who, "ads", "opt-out", key=who).repeated is False
+        assert portal.choose(who, "ads", "opt-out", key=who).repeated is True
+        assert portal.signal(who) == ()
+        assert [it.request for it in portal.signal(f"{who}-new")] != []
+        assert portal.plan() == (3, 0.05)
+        assert portal.set_contact(who, email="ann@example.com", mobile="+4791234567") == 2
+        assert portal.set_contact(who) == 0
+        with pytest.raises(RejectedError, match="plain form"):
+            portal.set_contact(who, email="ann@example.com\r\nBcc: x@example.com")
         with pytest.raises(RejectedError, match="offers no control"):
-            portal.choose("sdk-1", "nothing", "opt-out")
+            portal.choose(who, "nothing", "opt-out")
         with pytest.raises(UsageError, match="no outbox"):
-            portal.ask("sdk-1", "forget")
+            portal.ask(who, "forget")
 
 
-def test_who_cannot_be_reached_is_tried_as_the_definition_says(install: Install) -> None:
+@OVER
+def test_who_cannot_be_reached_is_tried_as_the_definition_says(install: Install, over: str) -> None:
     server = install()
     server.start()
     waits: list[float] = []
     portal = PrivacyPublisher(
-        transport(server, "portal"), "portal", sleep=waits.append, draw=lambda: 1.0
+        transport(server, "portal", over=over), "portal", sleep=waits.append, draw=lambda: 1.0
     )
     portal.plan()
     server.kill()
@@ -130,6 +144,8 @@ def test_a_token_is_not_sent_in_clear_over_a_network() -> None:
         RestTransport("http://penstock.example", "x")
     with pytest.raises(UsageError, match="no address"):
         RestTransport("penstock.example", "x")
+    with pytest.raises(UsageError, match="in clear"):
+        GrpcTransport("penstock.example:1", "x", plain=True)
 
 
 # --- services ---
@@ -171,11 +187,12 @@ def test_an_effect_is_had_exactly_once_wherever_the_service_is_killed(
         assert shown["status"] == "COMPLETED"
 
 
+@OVER
 def test_the_last_choice_wins_in_whatever_order_notifications_come(
-    server: ServerInstallation, place: str
+    server: ServerInstallation, place: str, over: str
 ) -> None:
     segments = PrivacySubscriber(
-        transport(server, "segments"), "segments", secret(server, "segments")
+        transport(server, "segments", over=over), "segments", secret(server, "segments")
     )
     held: list[str] = []
 
@@ -183,7 +200,7 @@ def test_the_last_choice_wins_in_whatever_order_notifications_come(
         del told
         held.append(states[0].state)
 
-    subject = f"toggle-{len(place)}"
+    subject = f"toggle-{over}-{len(place)}"
     requests = [
         server.choose(choice, subject=subject).content["request"]
         for choice in ("opt-out", "opt-in", "opt-out")

@@ -93,7 +93,11 @@ class ServerInstallation:
     def __init__(self, folder: Path, url: str | None = None, **server: Any) -> None:
         self.folder = folder
         self.port = processes.free_port()
-        listeners = {"rest": {"port": self.port}} | server.pop("listeners", {})
+        self.grpc_port = processes.free_port()
+        listeners = {
+            "rest": {"port": self.port},
+            "grpc": {"protocol": "grpc", "port": self.grpc_port},
+        } | server.pop("listeners", {})
         settings = {
             "parts": ["server"],
             "store": {"url": url} if url else {},
@@ -149,7 +153,7 @@ class ServerInstallation:
     def answers(self) -> bool:
         assert self.process is not None
         assert self.process.poll() is None, self.log.read_text()[-5000:]
-        return processes.accepts(self.port)
+        return processes.accepts(self.port) and processes.accepts(self.grpc_port)
 
     def kill(self) -> None:
         if self.process is not None:

@@ -13,6 +13,7 @@ from penstock.config.secrets import SecretVariable
 from penstock.config.sections.brokers import BrokerSettings, KafkaSettings
 from penstock.config.sections.gateway import GatewaySettings, ListenerSettings, RecordingSettings
 from penstock.config.sections.processes import SupervisorSettings
+from penstock.config.sections.server import ServerListenerSettings, ServerSettings
 from penstock.config.sections.store import StoreSettings
 from penstock.config.settings import Settings
 
@@ -173,3 +174,20 @@ def test_what_is_promised_is_not_shed() -> None:
 def test_what_is_promised_may_wait(overflow: str) -> None:
     made = RecordingSettings.model_validate({"acknowledge": "recorded", "overflow": overflow})
     assert made.overflow == overflow
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "penstock.example"])  # noqa: S104
+def test_the_server_takes_no_tokens_in_clear_from_a_network(host: str) -> None:
+    assert conflicts(ServerListenerSettings, host=host) == ["transport"]
+    assert conflicts(ServerListenerSettings, host=host, transport="tls") == ["certificate", "key"]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
+def test_the_server_may_do_without_tls_on_this_machine(host: str) -> None:
+    assert not ServerListenerSettings(host=host).encrypted
+    assert conflicts(ServerListenerSettings, host=host, client_ca="a") == ["client_ca"]
+
+
+def test_listeners_of_the_server_do_not_share_an_address() -> None:
+    two = {"rest": {}, "grpc": {"protocol": "grpc"}}
+    assert conflicts(ServerSettings, listeners=two) == ["listeners.grpc.port"]

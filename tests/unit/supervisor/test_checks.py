@@ -242,6 +242,13 @@ class TestNetwork:
         assert finding.verdict is verdict
         assert f"(process {os.getpid()})" in finding.detail
 
+    def test_the_ports_of_the_server_are_looked_at_where_it_runs(self, settings: Settings) -> None:
+        named = {"server.monitor_port", "server.listeners.rest"}
+        found = {it.name for it in network.check_ports(settings(""), [])}
+        assert not named & found
+        found = {it.name for it in network.check_ports(settings("parts: [server]\n"), [])}
+        assert named <= found
+
     def test_the_pipelines_port_is_looked_at_where_it_runs(self, settings: Settings) -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]

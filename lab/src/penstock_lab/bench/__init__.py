@@ -10,6 +10,7 @@ Rules that hold here:
 
 # In the order of `penstock bench all`.
 BENCHMARKS = (
+    "startup",
     "expressions",
     "store",
     "audit",

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -28,13 +28,13 @@ from penstock.cli.access.situation_context import (
 )
 from penstock.cli.output import json_option, show, table
 from penstock.cli.session import configuration
-from penstock.definitions.authorizer import authorizer_of
 from penstock.errors import UsageError, quote
 from penstock.json_text import read_object
-from penstock.policy.access.emergencies import RecordedSituations
-from penstock.policy.authorizer import make_request
-from penstock.policy.decision import Explanation
-from penstock.policy.purposes.rights import DeclaredPurposes
+
+if TYPE_CHECKING:
+    from penstock.policy.access.emergencies import RecordedSituations
+    from penstock.policy.decision import Explanation
+    from penstock.policy.purposes.rights import DeclaredPurposes
 
 
 def parse_values(given: tuple[str, ...], option: str) -> dict[str, Any]:
@@ -99,6 +99,10 @@ def command(
     out of counts where --data-subject says whom the message is about. The exit code is 0 if
     it is allowed, 1 if it is denied.
     """
+    from penstock.definitions.authorizer import authorizer_of
+    from penstock.policy.access.emergencies import RecordedSituations
+    from penstock.policy.authorizer import make_request
+
     request = make_request(
         topic,
         action="write" if action == "write" else "read",

@@ -20,10 +20,10 @@ from rich.text import Text
 from penstock.cli.output import Function
 from penstock.cli.session import asking_consent, open_consent, prove
 from penstock.errors import UsageError
-from penstock.policy.consent.opt_outs import NOBODY, OptOutIndex
 
 if TYPE_CHECKING:
     from penstock.policy.consent.data_subjects import DataSubjects
+    from penstock.policy.consent.opt_outs import OptOutIndex
 
 LEFT_OUT = "what people opted out of is not looked at: name one of them with --data-subject"
 
@@ -32,8 +32,8 @@ LEFT_OUT = "what people opted out of is not looked at: name one of them with --d
 class KnownChoices:
     """What the answer may go by."""
 
-    data_subject: str | None = None
-    opt_outs: OptOutIndex = NOBODY
+    data_subject: str | None
+    opt_outs: OptOutIndex
     prohibited: list[str] = field(default_factory=list)
     """The purposes that the person opted out of."""
 
@@ -53,15 +53,16 @@ def know_choices(
     data_subject: str | None, user: str | None, password_file: Path | None
 ) -> KnownChoices:
     """Return what the answer may go by; refuse who may not know it."""
+    from penstock.policy.consent.opt_outs import NOBODY
+    from penstock.store.consent import Choice
+
     if data_subject is None:
-        return KnownChoices()
+        return KnownChoices(None, NOBODY)
     if user is None:
         raise UsageError(
             "what a person opted out of is not told to everybody",
             fix="say who asks: --as USER, with the right to administer",
         )
-    from penstock.store.consent import Choice
-
     with open_consent() as administration:
         prove(administration, user, password_file)
         standings = administration.show(user, data_subject)

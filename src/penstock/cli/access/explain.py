@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -24,13 +24,12 @@ from penstock.cli.access.situation_context import (
 )
 from penstock.cli.output import json_option, show, table
 from penstock.cli.session import configuration
-from penstock.definitions.authorizer import authorizer_of
-from penstock.model.purposes import PurposeSet
-from penstock.model.topics import check_topic
-from penstock.policy.access.emergencies import Emergency
-from penstock.policy.access.objects import ObjectLayout
-from penstock.policy.access.principals import ACTIONS
-from penstock.policy.authorizer import Authorizer
+
+if TYPE_CHECKING:
+    from penstock.model.purposes import PurposeSet
+    from penstock.policy.access.emergencies import Emergency
+    from penstock.policy.access.objects import ObjectLayout
+    from penstock.policy.authorizer import Authorizer
 
 MOST_NAMES = 12
 
@@ -53,6 +52,10 @@ def command(
     Of emergency policies it is said which situations that they need hold now, of a person the
     purposes that are prohibited for messages about them.
     """
+    from penstock.definitions.authorizer import authorizer_of
+    from penstock.model.topics import check_topic
+    from penstock.policy.access.principals import ACTIONS
+
     check_topic(topic)
     choices = know_choices(data_subject, asker, password_file)
     with open_questions() as (checked, database):

@@ -15,7 +15,6 @@ from rich.text import Text
 
 from penstock.cli.output import show, table
 from penstock.cli.session import actor, configuration, open_database
-from penstock.config import SecretFile
 from penstock.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,8 +28,8 @@ def open_officer(*, service: str | None = None) -> Iterator[Administration]:
     `service` works by itself, and stands in the audit log instead of who started it.
     """
     from penstock.kafka import AccessAudit, open_administration
-    from penstock.store.audit.keeper import keep_pruned
     from penstock.store.audit.log import AuditLog
+    from penstock.store.audit.pruning import keep_pruned
     from penstock.store.audit.pseudonyms import Pseudonyms
     from penstock.store.definitions.checked import CheckedDefinitions, recorder
     from penstock.store.definitions.history import Definitions
@@ -76,6 +75,7 @@ def made_password(user: str) -> Iterator[tuple[str, Path]]:
 
     The file appears if and only if the block stored the password.
     """
+    from penstock.config.secrets import SecretFile
     from penstock.kafka import PendingError
 
     folder = configuration().kafka.passwords

@@ -189,6 +189,11 @@ class PrivacyPublisher:
         content = {"publisher": self.name, "subject": subject}
         return read_states(self._persist("offered_states", content).get("states", []))
 
+    def set_contact(self, subject: str, **addresses: str) -> int:
+        """Keep where a person can be told: `email`, `mobile`; none: it is forgotten."""
+        content = {"publisher": self.name, "subject": subject, **addresses}
+        return int(self._persist("contact", content)["addresses"])
+
     # --- single requests ---
 
     def ask(

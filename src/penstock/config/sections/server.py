@@ -25,7 +25,7 @@ from penstock.config.settings import (
 class ServerListenerSettings(Settings):
     """One address where front ends and services connect."""
 
-    protocol: Literal["rest"] = setting("rest", "What is spoken there.")
+    protocol: Literal["rest", "grpc"] = setting("rest", "What is spoken there.")
     transport: Literal["tcp", "tls"] = setting(
         "tcp", "How they connect; tcp only at an address of this machine alone."
     )
@@ -40,7 +40,7 @@ class ServerListenerSettings(Settings):
     client_ca: DataPath | None = setting(
         None,
         "The certificates that those of clients are checked against. Who shows one is the user of "
-        "its common name; others need a token or a password.",
+        "its common name; others need a token or a password. By gRPC everybody has to show one.",
         examples=("certificates/clients-ca.pem",),
     )
 
@@ -120,7 +120,7 @@ class ServerSettings(Settings):
         8, "How many calls ask the store at a time."
     )
     monitor_port: Port = setting(
-        9468,
+        9469,
         "Where the server answers /metrics, /healthz and /readyz, at the host of `monitor`; 0 "
         "takes a free one.",
     )

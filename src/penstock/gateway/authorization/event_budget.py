@@ -18,15 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
-from ipaddress import AddressValueError, IPv6Address
 from typing import Final, Generic, NamedTuple, TypeVar
+
+from penstock.gateway.limits import network_of
 
 E = TypeVar("E")
 
 PRINCIPALS: Final = 4_096
 _HOUR: Final = 3600.0
-_NETWORK: Final = 64
 
 
 class Principal(NamedTuple):
@@ -105,7 +104,7 @@ class EventBudget(Generic[E]):
     def add(self, user: str, address: str, event: E, now: float) -> None:
         """Count an event of a user, or of an address where nobody authenticated."""
         # A plain pair finds it, too, and costs less than a `Principal` for each event.
-        whose = (user, "") if user else ("", _network(address))
+        whose = (user, "") if user else ("", network_of(address))
         account = self._accounts.get(whose)
         if account is None:
             account = self._open(Principal(*whose), now)
@@ -178,14 +177,3 @@ class EventBudget(Generic[E]):
             principal = OTHERS
         opened = _Account[E](principal, self._per_principal, now)
         return self._accounts.setdefault(principal, opened)
-
-
-@lru_cache(PRINCIPALS)
-def _network(address: str) -> str:
-    try:
-        whole = IPv6Address(address.partition("%")[0])
-    except AddressValueError:
-        return address
-    if whole.ipv4_mapped is not None:
-        return str(whole.ipv4_mapped)
-    return str(IPv6Address(int(whole) >> _NETWORK << _NETWORK))

@@ -156,7 +156,8 @@ class Rules:
             self.state = StateLog.read(document.body if document is not None else None)
             if held is not None and not is_other_history:
                 commands = self.state.since(held.epoch)
-        changes = changes.join(self._take_back(self._overruled(commands)))
+        if commands:
+            changes = changes.join(self._take_back(self._overruled(commands)))
         self._invalidate()
         program = self._compiled.program if recompiled.program else None
         return RuleChanges(changes, program, commands)

@@ -31,7 +31,7 @@ from penstock.gateway.connection.subscription_lifecycle import SubscriptionLifec
 from penstock.gateway.connection.subscription_state import SubscriptionState
 from penstock.gateway.recording.topic_mapping import TopicMappings
 from penstock.model.document import Document, Key
-from penstock.model.kinds import User
+from penstock.model.kinds import Stream, User
 from penstock.policy.consent.opt_outs import OptOutIndex
 from penstock.policy.purposes.engine import SubscriptionChanges
 from penstock.store.definitions.checked import CheckedDefinitions
@@ -234,10 +234,14 @@ class DefinitionFeed:
         changes = self._rules.take(snapshot, keys, is_other_history=is_other_history)
         if changes.program is not None:
             self._follow_program(changes.program)
-        self._mappings.take(snapshot.documents, keys)
-        self._revocation.take({key.name for key in keys if key.kind == User.kind})
+        kinds = {key.kind for key in keys}
+        if Stream.kind in kinds:
+            self._mappings.take(snapshot.documents, keys)
+        if User.kind in kinds:
+            self._revocation.take({key.name for key in keys if key.kind == User.kind})
         self.pass_on(changes.subscriptions, keys)
-        self._state.follow(changes.commands)
+        if changes.commands:
+            self._state.follow(changes.commands)
 
     def _look_at_lease(self) -> None:
         status = self._follower.status()

@@ -47,8 +47,8 @@ from penstock.gateway.service.emergencies import Sharing
 from penstock.gateway.service.gateway import Gateway
 from penstock.gateway.service.listeners import Listener, open_listener
 from penstock.policy.purposes.notation import Notation
-from penstock.store.audit.keeper import keep_pruned
 from penstock.store.audit.log import AuditLog
+from penstock.store.audit.pruning import keep_pruned
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.audit.writer import AuditWriter
 from penstock.store.database import Database

@@ -34,6 +34,14 @@ Condition = Annotated[str, Field(max_length=EXPRESSION_LIMIT), ExpressionText("b
 """An expression that is true or false."""
 
 
+def _check_whose(about: str | None, *, any_object: bool) -> None:
+    if (about is None) is not any_object:
+        raise ValueError(
+            "must say whose situation counts → write `about: o.ATTRIBUTE`, or "
+            "`any_object: true`, not both"
+        )
+
+
 class Grant(Definition):
     """What ordinary and emergency policies share: who may do what with which topics, when."""
 
@@ -138,11 +146,7 @@ class EmergencyPolicy(Grant):
             raise ValueError(f"has both {several[0]} and {several[1]} → leave one of them out")
         if self.scenarios and self.scenario_filter is not None:
             raise ValueError("has both `scenarios` and `scenario_filter` → leave one of them out")
-        if (self.about is None) is not self.any_object:
-            raise ValueError(
-                "must say whose situation counts → write `about: o.ATTRIBUTE`, or "
-                "`any_object: true`, not both"
-            )
+        _check_whose(self.about, any_object=self.any_object)
         return self
 
 
@@ -180,11 +184,7 @@ class ExclusivePlan(Part):
 
     @model_validator(mode="after")
     def _check_choice(self) -> Self:
-        if (self.about is None) is not self.any_object:
-            raise ValueError(
-                "must say whose situation counts → write `about: o.ATTRIBUTE`, or "
-                "`any_object: true`, not both"
-            )
+        _check_whose(self.about, any_object=self.any_object)
         return self
 
 

@@ -25,7 +25,7 @@ from penstock.pipeline.anonymizers.blueprint import Blueprint
 from penstock.pipeline.dataframes.shard_step import ORDER
 from penstock.pipeline.dataframes.shards import REASON
 from penstock.pipeline.dataframes.view import PROVIDER, ROCKSDB, count_shards, make_view, named
-from penstock.pipeline.records.columns import OFFSET, PERSON, PROBLEM, SUBJECT, TIME
+from penstock.pipeline.records.columns import OFFSET, PERSON, PROBLEM, TIME
 from penstock.pipeline.records.opt_outs import OptedOut, mark_refused
 from penstock.pipeline.records.times import place_in_time, refuse_time, tell_time
 
@@ -144,7 +144,6 @@ def _mark(
         offset.alias(OFFSET),
         person.alias(PERSON),
         happened.alias(TIME),
-        F.lit(None).cast("bigint").alias(SUBJECT),
         order.alias(ORDER),
         problem.alias(PROBLEM),
     )

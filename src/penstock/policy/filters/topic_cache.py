@@ -50,6 +50,8 @@ class TopicCache(dict[str | bytes, V]):
 
     def forget(self, filter_: str) -> None:
         """Drop the topics that the filter matches."""
+        if not self:
+            return
         forgotten = self._index.take(filter_)
         if not len(self._index):
             self.clear()

@@ -246,6 +246,8 @@ class Admissions:
     ) -> list[Subscription]:
         """Work in that a reservation changed; return the subscriptions that turned."""
         turned: list[Subscription] = []
+        if not len(self._coverage):  # nothing is kept where deliveries are filtered
+            return turned
         for coverage in list(self._coverage.overlapping_values(filter_)):
             coverage.change(old, new, covers=covers(filter_, coverage.filter))
             turned += self._settle(coverage)

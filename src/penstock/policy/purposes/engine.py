@@ -115,7 +115,8 @@ class PurposeEngine:
         old, new = self.reservations.reserve(filter_, purposes)
         if old is new:
             return SubscriptionChanges()
-        return _sort_turned(self._admissions.change(filter_, old, new))
+        turned = self._admissions.change(filter_, old, new)
+        return _sort_turned(turned) if turned else SubscriptionChanges()
 
     def replace_reservations(
         self, reservations: Iterable[tuple[str, PurposeSet]]

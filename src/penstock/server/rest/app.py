@@ -20,17 +20,16 @@ from starlette.types import ASGIApp
 
 from penstock import __version__
 from penstock.errors import PenstockError
-from penstock.rights.broker import Submission
 from penstock.rights.inquiries import MOST_LISTED
+from penstock.server import shapes
 from penstock.server.authentication import CallerAuthenticator
 from penstock.server.operations import PrivacyOperations
-from penstock.server.problems import Problem, describe
-from penstock.server.rest import opendsr, shapes
+from penstock.server.problems import MISSHAPEN, Problem, describe
+from penstock.server.rest import opendsr
 from penstock.server.rest.gatekeeper import Gatekeeper, caller_of
 from penstock.store.rights.progress import RequestStatus
 
 PROBLEM: Final = "application/problem+json"
-_PLACES: Final = 20
 _SIGNAL: Final = "1"
 
 RequestId = Annotated[
@@ -93,7 +92,7 @@ def _add_publisher_routes(app: FastAPI, operations: PrivacyOperations) -> None:
         A choice (201) is committed and enforced when the answer comes, with what is persisted
         then. A single request (202) is durable, and services are told.
         """
-        (made,) = await operations.submit(user, [_submission(given)])
+        (made,) = await operations.submit(user, [shapes.to_submission(given)])
         if not made.stateful:
             response.status_code = HTTPStatus.ACCEPTED
         return shapes.AcceptedShape.of(made)
@@ -101,7 +100,7 @@ def _add_publisher_routes(app: FastAPI, operations: PrivacyOperations) -> None:
     @app.post("/v1/requests/batch", status_code=HTTPStatus.CREATED, responses=conflict)
     async def submit_batch(given: shapes.BatchShape, user: User) -> shapes.AcceptedBatchShape:
         """Hand several in, all or none of them."""
-        wanted = [_submission(it) for it in given.requests]
+        wanted = [shapes.to_submission(it) for it in given.requests]
         made = await operations.submit(user, wanted, batch=True)
         return shapes.AcceptedBatchShape(requests=[shapes.AcceptedShape.of(it) for it in made])
 
@@ -148,6 +147,15 @@ def _add_publisher_routes(app: FastAPI, operations: PrivacyOperations) -> None:
         found, controls = await operations.publisher(user, publisher)
         return shapes.PublisherShape.of(found, controls)
 
+    @app.post("/v1/publishers/{publisher}/contact")
+    async def set_contact(
+        publisher: Annotated[shapes.Name, Path()], given: shapes.ContactQuery, user: User
+    ) -> shapes.ContactShape:
+        """Keep where a person can be told of completed requests; without addresses, forget it."""
+        addresses = given.addresses()
+        await operations.set_contact(user, publisher, given.subject, addresses)
+        return shapes.ContactShape(addresses=len(addresses))
+
     @app.post("/v1/publishers/{publisher}/states")
     async def show_offered_states(
         publisher: Annotated[shapes.Name, Path()], given: shapes.StatesQuery, user: User
@@ -187,17 +195,6 @@ def _add_service_routes(app: FastAPI, operations: PrivacyOperations) -> None:
         """
         found = await operations.states(user, given.subject, subscriber=subscriber)
         return shapes.StatesShape(states=[shapes.StateShape.of(it) for it in found])
-
-
-def _submission(given: shapes.SubmissionShape) -> Submission:
-    return Submission(
-        given.publisher,
-        given.key,
-        given.control,
-        given.action,
-        given.subject,
-        tuple(given.categories),
-    )
 
 
 def _problems(*known: tuple[HTTPStatus, str]) -> dict[int | str, dict[str, Any]]:
@@ -251,39 +248,8 @@ async def _on_error(request: Request, error: Exception) -> Response:
 async def _on_invalid(request: Request, error: Exception) -> Response:
     """Say where a call is wrong, and never what stands there."""
     del request
-    places = []
-    if isinstance(error, RequestValidationError):
-        for found in error.errors()[:_PLACES]:
-            # Of a place only names that we gave are told, and numbers.
-            steps = [str(it) for it in found["loc"] if isinstance(it, int) or it in _FIELDS]
-            places.append(f"{'.'.join(steps)}: {_REASONS.get(found['type'], 'is not valid')}")
-    problem = Problem(
-        HTTPStatus.UNPROCESSABLE_ENTITY,
-        "invalid",
-        "the call does not have the shape that /openapi.json describes",
-        "correct the places that are named",
-    )
-    return answer(problem, places)
-
-
-_REASONS: Final = {
-    "missing": "is missing",
-    "extra_forbidden": "has a field that does not exist",
-    "string_too_long": "is too long",
-    "string_too_short": "is too short",
-    "too_long": "has too many entries",
-    "too_short": "has too few entries",
-    "json_invalid": "is no JSON",
-    "string_type": "is no text",
-    "string_unicode": "is no text",
-    "string_pattern_mismatch": "does not have the form",
-    "literal_error": "is none of the known words",
-    "enum": "is none of the known words",
-}
-_FIELDS: Final = frozenset(
-    {"body", "query", "path", "header", "limit", "after", "request", "status"}
-    | {name for shape in shapes.Shape.__subclasses__() for name in shape.model_fields}
-)
+    found = error.errors() if isinstance(error, RequestValidationError) else ()
+    return answer(MISSHAPEN, shapes.list_places(found))
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:

@@ -24,8 +24,8 @@ from pydantic import Field
 from penstock.errors import UsageError, quote
 from penstock.model.kinds import Control
 from penstock.rights.broker import Submission
+from penstock.server import shapes
 from penstock.server.operations import PrivacyOperations
-from penstock.server.rest import shapes
 from penstock.server.rest.gatekeeper import caller_of
 from penstock.store.rights.progress import RequestStatus
 

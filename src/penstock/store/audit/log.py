@@ -36,7 +36,7 @@ from penstock.store.audit.signatures import Head, Signer, anchor_path, load_head
 from penstock.store.audit.tables import heads as heads_table
 from penstock.store.audit.tables import tip as tip_table
 from penstock.store.audit.tables import witnesses
-from penstock.store.database import Database
+from penstock.store.database import Database, lock_area
 from penstock.telemetry import get_logger
 
 AREA = "audit"
@@ -113,7 +113,7 @@ class AuditLog:
     def append_within(self, connection: Connection, entries: Sequence[Entry]) -> Head:
         """Append entries as part of a transaction of `Database.write`: all of it, or nothing."""
         self._unseen = True
-        self.database.lock(connection, AREA)
+        lock_area(connection, AREA)
         return self._append(connection, entries)
 
     def close(self) -> None:

@@ -302,6 +302,15 @@ class RequestBook:
         with self._database.read() as connection:
             return connection.scalar(wanted)
 
+    def is_about(self, request: str, subject: str) -> bool:
+        """Say whether a request is about a person."""
+        own = requests_table.c
+        wanted = sa.select(own.id).where(
+            own.id == request, own.subject == self._consent.marks.of(subject)
+        )
+        with self._database.read() as connection:
+            return connection.scalar(wanted) is not None
+
     def lost(self, request: str | None = None) -> Sequence[tuple[str, str]]:
         """Return which services failed which requests."""
         rows = progress_table.c

@@ -12,7 +12,7 @@ Method:
   at the gateway that detects and at its follower, alternately; `added_p50_ms` is the difference
   of the medians of `trip`.
 - `flood`: events without a pause by twenty clients, eight on their way each, at the gateway that
-  detects and at its neighbour; how many are acknowledged a second, and what each of the
+  detects and at its follower; how many are acknowledged a second, and what each of the
   two processes works for one.
 - `time`: a second of alert, which time alone ends, for one patient after the other, while a
   reader at the second gateway gets messages about somebody whose alert lasts. `doubt`: how long
@@ -75,7 +75,7 @@ async def _pace(client: Client, count: int, topic: str, value: float) -> list[fl
 async def _measure_messages(
     first: ReplicatedGateway, second: ReplicatedGateway, seconds: float
 ) -> dict[str, Any]:
-    places = {"detector": first, "neighbour": second}
+    places = {"leader": first, "follower": second}
     sensors = {name: await Client.connect(it.port, "sensor") for name, it in places.items()}
     nurse = await Client.connect(first.port, "nurse")
     await nurse.subscribe("bench/#")
@@ -83,7 +83,7 @@ async def _measure_messages(
     trips: dict[str, list[float]] = {name: [] for name in places}
     count = int(RATE * seconds / 4)
     try:
-        await _pace(sensors["neighbour"], RATE, "bench/p{}/pulse", 60.0)
+        await _pace(sensors["follower"], RATE, "bench/p{}/pulse", 60.0)
         second.begin()
         for _ in range(2):
             for name, sensor in sensors.items():
@@ -94,7 +94,7 @@ async def _measure_messages(
         first.begin()
         second.begin()
         for kind in ("pulse", "off", "pulse", "off"):
-            await _pace(sensors["neighbour"], count // 2, f"bench/q{{}}/{kind}", 120.0)
+            await _pace(sensors["follower"], count // 2, f"bench/q{{}}/{kind}", 120.0)
         asked_transition = (await second.report())["asked"]
         known = (await first.report())["known"]
     finally:
@@ -107,7 +107,7 @@ async def _measure_messages(
         "trip": {name: spread(it) for name, it in trips.items()},
         "acknowledged": {name: spread(it) for name, it in acknowledged.items()},
     }
-    medians = [found["trip"][name]["p50_ms"] for name in ("neighbour", "detector")]
+    medians = [found["trip"][name]["p50_ms"] for name in ("follower", "leader")]
     return {"added_p50_ms": round(medians[0] - medians[1], 3), **found}
 
 
@@ -199,7 +199,7 @@ def run(*, quick: bool = False) -> dict[str, Any]:
         ]
         found = asyncio.run(_measure_messages(gateways[0], gateways[1], 4.0 if quick else 20.0))
         found["time"] = asyncio.run(_measure_time(gateways[1], 3.0 if quick else 10.0))
-        named = {"detector": gateways[0], "neighbour": gateways[1]}
+        named = {"leader": gateways[0], "follower": gateways[1]}
         found["flood"] = {
             name: asyncio.run(_measure_flood(it, named, 2.0 if quick else 6.0))
             for name, it in named.items()

@@ -1,4 +1,4 @@
-"""What callers send and get by REST: the shapes that OpenAPI describes.
+"""What callers send and get: the shapes that OpenAPI describes, and that gRPC is held to, too.
 
 Rules that hold here:
 - Every text has a largest length, every list a largest number; unknown fields are refused.
@@ -7,13 +7,16 @@ Rules that hold here:
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from penstock.model.kinds import Control, ControlPublisher
-from penstock.rights.inquiries import RequestReport, ServiceProgress, StateReport
+from penstock.rights.broker import Submission
+from penstock.rights.inquiries import MOST_LISTED, RequestReport, ServiceProgress, StateReport
 from penstock.server.operations import Submitted
 from penstock.store.rights.progress import ProgressStatus, RequestStatus
 
@@ -87,6 +90,73 @@ class StatesQuery(Shape):
     """Whose states a service or a publisher asks for."""
 
     subject: Person
+
+
+RequestIdText = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+
+
+class RequestQuery(Shape):
+    """Which request is asked about."""
+
+    request: RequestIdText
+
+
+class ListQuery(Shape):
+    """Which requests of a publisher are asked for."""
+
+    publisher: Name
+    status: RequestStatus | None = None
+    limit: Annotated[int, Field(ge=1, le=MOST_LISTED)] = 100
+    after: RequestIdText | None = None
+
+
+class PublisherQuery(Shape):
+    """Which publisher is asked about."""
+
+    publisher: Name
+
+
+class PublisherStatesQuery(StatesQuery):
+    """Whose states a publisher asks for."""
+
+    publisher: Name
+
+
+class SubscriberStatesQuery(StatesQuery):
+    """Whose states a service asks for."""
+
+    subscriber: Name
+
+
+class ContactQuery(Shape):
+    """Where a person can be told of completed requests; without addresses it is forgotten."""
+
+    subject: Person
+    email: Annotated[str, Field(max_length=254)] | None = None
+    mobile: Annotated[str, Field(max_length=16)] | None = None
+
+    def addresses(self) -> dict[str, str]:
+        """Return the addresses that are given."""
+        given = {"email": self.email, "mobile": self.mobile}
+        return {name: it for name, it in given.items() if it is not None}
+
+
+class PublisherContactQuery(ContactQuery):
+    """Where a person can be told, and the publisher that says so."""
+
+    publisher: Name
+
+
+class ContactShape(Shape):
+    """How many addresses are kept."""
+
+    addresses: int
+
+
+class AnswerShape(ServiceShape):
+    """The service that answers, and which request."""
+
+    request: RequestIdText
 
 
 class StateShape(Shape):
@@ -259,3 +329,53 @@ class ProblemShape(BaseModel):
     message: str
     fix: str
     places: list[str] = Field(default=[], description="Where a body is wrong.")
+
+
+def to_submission(given: SubmissionShape) -> Submission:
+    """Return what the broker is told of a submission."""
+    return Submission(
+        given.publisher,
+        given.key,
+        given.control,
+        given.action,
+        given.subject,
+        tuple(given.categories),
+    )
+
+
+# --- what is wrong ---
+
+_PLACES: Final = 20
+_REASONS: Final = {
+    "missing": "is missing",
+    "extra_forbidden": "has a field that does not exist",
+    "string_too_long": "is too long",
+    "string_too_short": "is too short",
+    "too_long": "has too many entries",
+    "too_short": "has too few entries",
+    "json_invalid": "is no JSON",
+    "string_type": "is no text",
+    "string_unicode": "is no text",
+    "string_pattern_mismatch": "does not have the form",
+    "literal_error": "is none of the known words",
+    "enum": "is none of the known words",
+}
+
+
+@functools.cache
+def _fields() -> frozenset[str]:
+    """Return the names that places may have."""
+    named = {name for shape in Shape.__subclasses__() for name in shape.model_fields}
+    return frozenset({"body", "query", "path", "header", "limit", "after"} | named)
+
+
+def list_places(errors: Sequence[Any]) -> list[str]:
+    """Say where a call is wrong, and never what stands there.
+
+    Of a place only names that we gave are told, and numbers.
+    """
+    places = []
+    for found in errors[:_PLACES]:
+        steps = [str(it) for it in found["loc"] if isinstance(it, int) or it in _fields()]
+        places.append(f"{'.'.join(steps)}: {_REASONS.get(found['type'], 'is not valid')}")
+    return places
