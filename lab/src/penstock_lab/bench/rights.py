@@ -5,6 +5,7 @@ Method:
   gateways. In each round another person opts out. The commit starts the clock; the last message
   that reaches a subscriber gives that gateway's figure, 0 where none comes. The answer comes
   when all gateways have confirmed; what still comes after it is counted.
+- `acceptance` and `sweep`: see `requests`.
 - `index`: two gateways before one broker, one with a million opt-outs on record and one with none,
   under the same load in turns. Memory is what the kernel says each process holds; CPU is that of
   the gateway for each message that a client sent and another received, once it has seen every
@@ -34,12 +35,13 @@ from penstock.mqtt import V5, Properties, Publish, RequestedSubscription, Suback
 from penstock.store.consent import Choice, ConsentBook, ProfileChoice, changes_table, key_table
 from penstock.store.database import Database
 from penstock.store.opt_outs import SubjectMarks
+from penstock_lab.bench import requests
 from penstock_lab.bench.gateway.revocation import Peer
 from penstock_lab.bench.gateway.server import GatewayServer
 from penstock_lab.bench.load.fleet import LoadError
 from penstock_lab.bench.load.open import percentile
 
-PARTS = ("enforcement", "index")
+PARTS = ("enforcement", "index", *requests.PARTS)
 GOAL_MS = 100.0
 GOAL_MEMORY_MB = 200.0
 GOAL_CPU = 0.10
@@ -82,9 +84,9 @@ def run(*, quick: bool, only: Sequence[str] = PARTS) -> dict[str, Any]:
             if "enforcement" in only:
                 found["enforcement"] = measure_enforcement(folder, broker, 5 if quick else 200)
             if "index" in only:
-                count, rounds = (20_000, 2) if quick else (OPT_OUTS, 9)
+                count, rounds = (20_000, 2) if quick else (OPT_OUTS, 5)
                 found["index"] = measure_index(folder / "index", broker, count, rounds)
-    return found
+    return found | requests.run(quick=quick, only=only)
 
 
 # --- enforcement ---
@@ -298,7 +300,7 @@ def _fill(database: Database, marks: SubjectMarks, count: int) -> None:
             )  # fmt: skip
 
 
-def _load(gateway: GatewayServer, kind: str, make: _Make, messages: int = 30_000) -> float:
+def _load(gateway: GatewayServer, kind: str, make: _Make, messages: int = 10_000) -> float:
     """Send messages through a gateway; return its CPU for each, in µs."""
     sender, reader = (Peer(f"{kind}-{name}", gateway.port, version=V5) for name in ("s", "r"))
     try:
