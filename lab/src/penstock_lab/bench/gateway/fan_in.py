@@ -29,7 +29,7 @@ from penstock_lab.bench.load.usage import UsageMeter, memory_bytes
 _SPARE_DESCRIPTORS = 500
 _AT_ONCE = 200
 _SLICES = 100
-_SETTLE_SECONDS = 10.0
+_SETTLE_SECONDS = 60.0
 _PAYLOAD = bytes(64)
 _MIB = 2**20
 
