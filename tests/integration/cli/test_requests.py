@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from penstock.components.processes import free_port
+from penstock.config import load
+from penstock.supervisor.parts import PARTS
 from tests.support.commands import run_command
 from tests.support.gateway.passwords import write_passwords
 from tests.support.rights.service import Service, serving
@@ -116,6 +122,44 @@ def test_from_a_choice_to_a_service_that_has_done_its_part(run: Run) -> None:
             assert "Müller" not in errors
         assert json.loads(run("consent", "list", "--json")[1])[0]["people"] == 1
     check_audit(run)
+
+
+def test_a_worker_tells_when_it_is_ready_and_ends_when_told(run: Run, tmp_path: Path) -> None:
+    port = free_port()
+    settings = json.loads(Path("penstock.yaml").read_text())
+    settings["rights"]["monitor_port"] = port
+    Path("penstock.yaml").write_text(json.dumps(settings))
+    with serving() as service:
+        Path("d.yaml").write_text(DEFINITIONS.replace("URI", service.uri))
+        assert run("apply", "-f", "d.yaml")[0] == 0
+        part = PARTS["rights"]
+        command = part.command(load(tmp_path / "penstock.yaml"))
+        worker = subprocess.Popen(command, cwd=tmp_path)
+        try:
+            latest = time.monotonic() + 60
+            while not is_ready(port):
+                assert worker.poll() is None
+                assert time.monotonic() < latest
+                time.sleep(0.1)
+            ask(run, "submit", "portal", "ads", "opt-out", "Jörg Müller", user="portal")
+            while not service.told:
+                assert time.monotonic() < latest
+                time.sleep(0.05)
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+                metrics = answer.read().decode()
+            assert "penstock_rights_dispatches_total" in metrics
+            worker.terminate()
+            assert worker.wait(30) == 0
+        finally:
+            worker.kill()
+
+
+def is_ready(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz") as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
 
 
 def check_key(run: Run, service: Service) -> None:

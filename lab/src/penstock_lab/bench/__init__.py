@@ -24,4 +24,5 @@ BENCHMARKS = (
     "kafka",
     "views",
     "emergencies",
+    "requests",
 )

@@ -189,6 +189,11 @@ class PrivacyPublisher:
         content = {"publisher": self.name, "subject": subject}
         return read_states(self._persist("offered_states", content).get("states", []))
 
+    def receipt(self, request: str, subject: str) -> dict[str, Any]:
+        """Return the signed receipt of a choice, for the person to keep."""
+        found = self._persist("receipt", {"request": request, "subject": subject})
+        return dict(json.loads(found["json_text"])) if "json_text" in found else found
+
     def set_contact(self, subject: str, **addresses: str) -> int:
         """Keep where a person can be told: `email`, `mobile`; none: it is forgotten."""
         content = {"publisher": self.name, "subject": subject, **addresses}

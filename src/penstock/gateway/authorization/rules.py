@@ -22,9 +22,8 @@ from typing import Any, Final, NamedTuple
 
 from penstock.cep.program import Program
 from penstock.definitions.authorizer import settings_in_force
-from penstock.gateway.authorization.answer_topics import AnswerTopics
 from penstock.gateway.authorization.compiled_definitions import CompiledDefinitions
-from penstock.gateway.authorization.granted_rights import GrantedRights
+from penstock.gateway.authorization.granted_rights import AnswerTopics, GrantedRights
 from penstock.gateway.session import Session
 from penstock.gateway.translation import CLIENT, FOR, stamp
 from penstock.model import kinds

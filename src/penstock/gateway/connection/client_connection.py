@@ -32,14 +32,13 @@ from penstock.gateway.connection.arrivals import Arrival
 from penstock.gateway.connection.backlog import Backlog
 from penstock.gateway.connection.broker_connection import BrokerConnection
 from penstock.gateway.connection.context import ConnectionContext
-from penstock.gateway.connection.deferred_acks import DeferredAcks
 from penstock.gateway.connection.disconnect import (
     FAREWELL_SECONDS,
     Cause,
     encode_refusal,
     make_disconnect,
 )
-from penstock.gateway.connection.replies import ClientReplies
+from penstock.gateway.connection.replies import ClientReplies, DeferredAcks
 from penstock.gateway.limits import TICK_SECONDS
 from penstock.gateway.publishing.lanes import Lane
 from penstock.gateway.session import Session

@@ -30,14 +30,12 @@ from collections.abc import Iterator
 from typing import Final, cast
 
 from penstock.clock import boot_clock
-from penstock.gateway.authorization.decision_cache import DecisionCache
-from penstock.gateway.authorization.delivery_check import UNASKED, DeliveryDecision
+from penstock.gateway.authorization.delivery_check import UNASKED, DecisionCache, DeliveryDecision
 from penstock.gateway.connection.broker_connection import QUEUES, WINDOW, BrokerConnection
 from penstock.gateway.connection.client_connection import ClientConnection
+from penstock.gateway.connection.deliveries import DuplicateFilter, ReceiveWindow
 from penstock.gateway.connection.disconnect import Cause
-from penstock.gateway.connection.duplicate_filter import DuplicateFilter
 from penstock.gateway.connection.intake import AWAITING_LEADER, STALE
-from penstock.gateway.connection.receive_window import ReceiveWindow
 from penstock.mqtt import (
     NO_PROPERTIES,
     PUBACK_SIZE,
