@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, settings
 
 from penstock.components import Component, KafkaCluster, MosquittoServer, PostgresServer, find
 from tests.support import progress, scale
+from tests.support.store import postgres_databases
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -121,17 +122,20 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture
-def postgres_url(postgres_server: PostgresServer, request: pytest.FixtureRequest) -> Iterator[str]:
-    """Give the address of an empty database of this test's own."""
-    import psycopg  # noqa: PLC0415 - only tests that ask for it need the driver
+def empty_postgres_url(
+    postgres_server: PostgresServer, request: pytest.FixtureRequest
+) -> Iterator[str]:
+    """Give the address of a database of this test's own, without tables."""
+    with postgres_databases.lend(postgres_server, request.node.nodeid) as url:
+        yield url
 
-    name = f"test_{abs(hash(request.node.nodeid)):x}"
-    admin = postgres_server.url.replace("postgresql+psycopg", "postgresql")
-    with psycopg.connect(admin, autocommit=True) as connection:
-        connection.execute(f'CREATE DATABASE "{name}"')
-    yield postgres_server.url.rsplit("/", 1)[0] + f"/{name}"
-    with psycopg.connect(admin, autocommit=True) as connection:
-        connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+@pytest.fixture
+def postgres_url(postgres_server: PostgresServer, request: pytest.FixtureRequest) -> Iterator[str]:
+    """Give the address of a store of this test's own, as it is when it was made."""
+    template = postgres_databases.make_template(postgres_server)
+    with postgres_databases.lend(postgres_server, request.node.nodeid, template) as url:
+        yield url
 
 
 @pytest.fixture
