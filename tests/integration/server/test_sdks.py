@@ -112,6 +112,10 @@ def test_who_cannot_be_reached_is_tried_as_the_definition_says(install: Install,
     with pytest.raises(UnreachableError):
         portal.choose("ann", "ads", "opt-out")
     assert waits == pytest.approx([0.05, 0.1, 0.2])
+    portal._patience = 0.1
+    with pytest.raises(UnreachableError):
+        portal.choose("ann", "ads", "opt-out")
+    assert waits[3:] == pytest.approx([0.05])  # nobody waits for longer than that
 
 
 def test_what_is_in_the_outbox_outlives_the_process_and_reaches_the_server_once(

@@ -24,5 +24,5 @@ BENCHMARKS = (
     "kafka",
     "views",
     "emergencies",
-    "requests",
+    "rights",
 )

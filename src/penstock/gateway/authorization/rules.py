@@ -143,7 +143,7 @@ class Rules:
         for key in purposes:
             if key not in self._overlay:
                 changes = changes.join(self._apply(key, documents.get(key)))
-        self.consent.subjects.take(documents, keys)
+        self.consent.take_definitions(documents, keys)
         recompiled = self._compiled.take(documents, keys)
         if recompiled.access:
             # It may be another engine than before: one that was incomplete is made anew.

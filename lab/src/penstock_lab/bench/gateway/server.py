@@ -89,6 +89,7 @@ class GatewayServer(processes.Server):
                 "signing_key": str(self._keys / "audit-signing.key"),
                 "pseudonym_key": str(self._keys / "pseudonym.key"),
             },
+            "consent": {"key": str(self._keys / "consent.key")},
             "broker": {"mode": "external", "host": "127.0.0.1", "port": self._broker_port},
             "gateway": {
                 "open_mode": True,
