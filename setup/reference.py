@@ -14,10 +14,12 @@ import click
 import penstock.gateway.counters
 import penstock.gateway.recording.recorder
 import penstock.gateway.service.emergencies
+import penstock.kafka.watch
 import penstock.pipeline.service.metrics
 import penstock.server.process
-import penstock.store.audit
+import penstock.store.audit.writer
 import penstock.supervisor.part_runner
+import penstock.telemetry.logs
 from penstock.cli.entry import VERBS
 from penstock.cli.entry import penstock as verbs
 from penstock.config.catalogue import ANY_NAME, Setting, keys_at, show
@@ -34,10 +36,12 @@ PARTS = (
     penstock.gateway.counters,
     penstock.gateway.service.emergencies,
     penstock.gateway.recording.recorder,
+    penstock.kafka.watch,
     penstock.pipeline.service.metrics,
     penstock.server.process,
-    penstock.store.audit,
+    penstock.store.audit.writer,
     penstock.supervisor.part_runner,
+    penstock.telemetry.logs,
 )
 
 

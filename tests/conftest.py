@@ -9,7 +9,9 @@ test is skipped with the reason; with CI=true it fails, so that nothing hides th
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +21,7 @@ from hypothesis import HealthCheck, settings
 
 from penstock.components import Component, KafkaCluster, MosquittoServer, PostgresServer, find
 from tests.support import progress, scale
+from tests.support.store import postgres_databases
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,6 +31,11 @@ if TYPE_CHECKING:
 _JVM_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 _JVM_VARIABLES = ("SPARK_SUBMIT_OPTS", "KAFKA_JVM_PERFORMANCE_OPTS")
 
+# Databases, logs of Kafka and brokers' files live for a test. In memory, bringing them to the
+# disk takes no time; that they are brought there is shown by processes that are killed.
+_MEMORY = Path("/dev/shm")  # noqa: S108 - the machine's own, and `tempfile` makes private folders
+_MEMORY_BYTES = 8 << 30
+
 _found: dict[str, Component] = {}
 
 
@@ -35,6 +43,12 @@ def _look_for(name: str) -> Component:
     if name not in _found:
         _found[name] = find(name)
     return _found[name]
+
+
+def _has_memory() -> bool:
+    """Tell whether temporary files fit into memory; in containers there is often little."""
+    usable = _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK)
+    return usable and shutil.disk_usage(_MEMORY).free >= _MEMORY_BYTES
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -48,6 +62,9 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[scale.VARIABLE] = "long"
     for name in _JVM_VARIABLES:
         os.environ.setdefault(name, _JVM_OPTIONS)
+    if "TMPDIR" not in os.environ and _has_memory():
+        os.environ["TMPDIR"] = str(_MEMORY)
+        tempfile.tempdir = None  # asked for again, by all that follows
     settings.register_profile(
         "penstock",
         deadline=None,
@@ -105,17 +122,20 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture
-def postgres_url(postgres_server: PostgresServer, request: pytest.FixtureRequest) -> Iterator[str]:
-    """Give the address of an empty database of this test's own."""
-    import psycopg  # noqa: PLC0415 - only tests that ask for it need the driver
+def empty_postgres_url(
+    postgres_server: PostgresServer, request: pytest.FixtureRequest
+) -> Iterator[str]:
+    """Give the address of a database of this test's own, without tables."""
+    with postgres_databases.lend(postgres_server, request.node.nodeid) as url:
+        yield url
 
-    name = f"test_{abs(hash(request.node.nodeid)):x}"
-    admin = postgres_server.url.replace("postgresql+psycopg", "postgresql")
-    with psycopg.connect(admin, autocommit=True) as connection:
-        connection.execute(f'CREATE DATABASE "{name}"')
-    yield postgres_server.url.rsplit("/", 1)[0] + f"/{name}"
-    with psycopg.connect(admin, autocommit=True) as connection:
-        connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+@pytest.fixture
+def postgres_url(postgres_server: PostgresServer, request: pytest.FixtureRequest) -> Iterator[str]:
+    """Give the address of a store of this test's own, as it is when it was made."""
+    template = postgres_databases.make_template(postgres_server)
+    with postgres_databases.lend(postgres_server, request.node.nodeid, template) as url:
+        yield url
 
 
 @pytest.fixture

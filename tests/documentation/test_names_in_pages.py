@@ -51,6 +51,8 @@ def _names_of(body: list[ast.stmt], prefix: str = "") -> set[str]:
                 found |= {prefix + it for it in _set_on_self(node)}
         elif isinstance(node, ast.ClassDef):
             found |= {prefix + node.name} | _names_of(node.body, f"{prefix}{node.name}.")
+        elif isinstance(node, ast.If):
+            found |= _names_of(node.body, prefix)  # names for type checkers: see `lazy_exports`
         elif isinstance(node, ast.ImportFrom):
             found |= {prefix + (it.asname or it.name) for it in node.names}
         elif isinstance(node, ast.Assign):

@@ -74,6 +74,10 @@ VERBS: dict[str, Verb] = {
         "privacy.requests:command", "Take privacy requests in, tell services, and follow them up."
     ),
     "tokens": Verb("privacy.tokens:command", "Manage the tokens that services show to the server."),
+    "processing-record": Verb(
+        "privacy.reports:processing_record",
+        "Print the record of processing activities, from the definitions.",
+    ),
     "detokenize": Verb(
         "privacy.detokenize:command", "Turn tokens back into originals, for those with the right."
     ),
@@ -191,6 +195,8 @@ def penstock(ctx: click.Context, config_file: str | None) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its code."""
     given = sys.argv[1:] if arguments is None else arguments
+    # Looking for plug-ins of pydantic means reading the metadata of every package; we have none.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
         code = _run(given)
         sys.stdout.flush()

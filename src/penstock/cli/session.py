@@ -1,8 +1,8 @@
 """What a command works with: the configuration, the store, a gateway, and who is asking.
 
 Rules that hold here:
-- Store and client library are imported when they are opened: `penstock status` must answer
-  at once.
+- Settings, store and client library are imported when they are opened: a verb's `--help` loads
+  none of them, and `penstock status` answers at once.
 - The login name of the machine proves nothing; where it matters who somebody is, commands
   take `--as USER` and check the password that the gateway knows the user by.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 import getpass
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,13 +20,16 @@ from urllib.parse import urlsplit
 
 import click
 
-from penstock.config import Config, defaults, find, load
+from penstock.cli.output import Function
 from penstock.errors import DeniedError, UnavailableError, UsageError, quote
 
 if TYPE_CHECKING:
     from penstock.client import PurposeClient
+    from penstock.config import Config
+    from penstock.store.consent_administration import ConsentAdministration
     from penstock.store.database import Database
     from penstock.store.definitions.checked import CheckedDefinitions
+    from penstock.store.definitions.history import Definitions
 
 ANSWER_SECONDS = 15.0
 """How long a gateway has to answer a CONNECT."""
@@ -34,6 +37,8 @@ ANSWER_SECONDS = 15.0
 
 def configuration() -> Config:
     """Return the settings: of the named file, of penstock.yaml here, else the defaults."""
+    from penstock.config import defaults, find, load
+
     context = click.get_current_context(silent=True)
     named = context.find_root().obj if context else None
     path = find(Path(named) if named else None)
@@ -64,15 +69,23 @@ def refuse_missing_store(config: Config) -> None:
 
 
 @contextmanager
-def open_definitions() -> Iterator[CheckedDefinitions]:
-    """Open the definitions of this installation, to read them."""
-    from penstock.store.definitions.checked import CheckedDefinitions
+def open_history() -> Iterator[Definitions]:
+    """Open the documents of this installation, of all epochs, to show them."""
     from penstock.store.definitions.history import Definitions
 
     settings = configuration()
     refuse_missing_store(settings)
     with open_database(settings) as database:
-        yield CheckedDefinitions(Definitions(database))
+        yield Definitions(database)
+
+
+@contextmanager
+def open_definitions() -> Iterator[CheckedDefinitions]:
+    """Open the definitions of this installation, to read what they mean."""
+    from penstock.store.definitions.checked import CheckedDefinitions
+
+    with open_history() as history:
+        yield CheckedDefinitions(history)
 
 
 @contextmanager
@@ -182,3 +195,52 @@ def authenticate(config: Config, user: str, password_file: Path | None) -> bool:
     file.load()
     given = password.encode()
     return len(given) <= PASSWORD_LIMIT and file.verify(file.user(user), given)
+
+
+def asking_consent(name: str, *, required: bool) -> Callable[[Function], Function]:
+    """Return what adds the options that say who asks about people's choices."""
+
+    def add(function: Function) -> Function:
+        about = "Who asks: a user with the right."
+        named = click.option("--as", name, required=required, metavar="USER", help=about)
+        proved = click.option(
+            "--password-file",
+            type=click.Path(path_type=Path),
+            help="The file that holds the user's password, of mode 0600; else it is asked for.",
+        )
+        return named(proved(function))
+
+    return add
+
+
+@contextmanager
+def open_consent() -> Iterator[ConsentAdministration]:
+    """Open people's choices with their audit log, for as long as the block lasts."""
+    from penstock.store.audit.log import AuditLog
+    from penstock.store.audit.pseudonyms import Pseudonyms
+    from penstock.store.consent import ConsentBook
+    from penstock.store.consent_administration import ConsentAdministration
+    from penstock.store.definitions.checked import CheckedDefinitions
+    from penstock.store.definitions.history import Definitions
+    from penstock.telemetry import configure
+
+    config = configuration()
+    refuse_missing_store(config)
+    # Keys that are made at the first use are reported in words, not as JSON.
+    configure(level=config.log.level, style="console")
+    with open_database(config) as database:
+        snapshot, definitions = CheckedDefinitions(Definitions(database)).current()
+        book = ConsentBook.open(database, config.consent.key)
+        log = AuditLog.open(database, config.audit.signing_key)
+        try:
+            people = Pseudonyms.open(config.audit.pseudonym_key)
+            yield ConsentAdministration(book, log, people, definitions, snapshot.epoch)
+        finally:
+            log.close()
+
+
+def prove(administration: ConsentAdministration, user: str, password_file: Path | None) -> None:
+    """Refuse who does not know the password of the user that they say they are."""
+    if not authenticate(configuration(), user, password_file):
+        message = "wrong user name or password"
+        raise administration.deny(user, "password", message, "`penstock password` sets one")

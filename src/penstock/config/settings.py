@@ -139,7 +139,8 @@ class Conflict:
 class Settings(BaseModel):
     """A group of settings that stand under one key."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    # Built once, with the whole, at the first use.
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, defer_build=True)
 
     @model_validator(mode="before")
     @classmethod

@@ -6,17 +6,41 @@ Rules that hold here:
   expressions are checked before a `DefinitionSet` is made.
 """
 
-from penstock.definitions.documents import (
-    Difference,
-    Reading,
-    after_applying,
-    differences,
-    read_paths,
-    read_text,
-    write_json,
-    write_yaml,
-)
-from penstock.definitions.set import DefinitionSet
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from penstock.definitions.documents import (
+        Difference,
+        Reading,
+        after_applying,
+        differences,
+        read_paths,
+        read_text,
+        write_json,
+        write_yaml,
+    )
+    from penstock.definitions.set import DefinitionSet
+else:
+    __getattr__ = lazy_exports(
+        __name__,
+        {
+            "documents": (
+                "Difference",
+                "Reading",
+                "after_applying",
+                "differences",
+                "read_paths",
+                "read_text",
+                "write_json",
+                "write_yaml",
+            ),
+            "set": ("DefinitionSet",),
+        },
+    )
 
 __all__ = [
     "DefinitionSet",

@@ -109,7 +109,8 @@ def to_snake_case(key: str) -> str:
 class Part(BaseModel):
     """A nested piece of a definition: frozen, and strict about unknown fields."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    # Validators are built at the first use: a command builds those of the kinds that it meets.
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
 
 class Definition(Part):

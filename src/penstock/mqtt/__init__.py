@@ -6,6 +6,7 @@ when is a table, in `penstock.mqtt.connection`.
 """
 
 from penstock.mqtt.acks import (
+    PUBACK_SIZE,
     Puback,
     Pubcomp,
     Pubrec,
@@ -14,6 +15,7 @@ from penstock.mqtt.acks import (
     encode_pubcomp,
     encode_pubrec,
     encode_pubrel,
+    is_plain_puback,
 )
 from penstock.mqtt.codes import (
     FAILURE,
@@ -75,6 +77,7 @@ __all__ = [
     "PACKET_SIZE_LIMIT",
     "PINGREQ",
     "PINGRESP",
+    "PUBACK_SIZE",
     "V3",
     "V5",
     "Auth",
@@ -123,4 +126,5 @@ __all__ = [
     "encode_pubrel",
     "encode_subscription_identifiers",
     "encode_user_properties",
+    "is_plain_puback",
 ]

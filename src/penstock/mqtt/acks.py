@@ -9,7 +9,7 @@ Rules that hold here:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 from penstock.mqtt.codes import ALLOWED, FAILURE, V3, V5, PacketType, Sender
 from penstock.mqtt.data_types import Cursor, encode_packet_id, frame
@@ -19,6 +19,9 @@ from penstock.mqtt.properties import (
     encode_reason,
     read_properties,
 )
+
+PUBACK_SIZE: Final = 4
+"""The bytes of a plain PUBACK: what is longer, or shorter, need not be looked at."""
 
 
 @dataclass(slots=True)
@@ -94,6 +97,11 @@ def read_ack(cursor: Cursor, version: int, sender: Sender, kind: type[_A]) -> _A
         properties = read_properties(cursor, kind.packet_type)
         cursor.finish()
     return kind(packet_id, reason, properties)
+
+
+def is_plain_puback(data: bytes) -> bool:
+    """Say whether bytes are one PUBACK that says nothing but its packet identifier."""
+    return len(data) == PUBACK_SIZE and data[:2] == b"\x40\x02" and data[2:] != b"\0\0"
 
 
 def encode_puback(packet_id: int) -> bytes:

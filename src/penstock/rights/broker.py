@@ -110,7 +110,7 @@ class PrivacyBroker:
                     "an address of a contact is not of the plain form",
                     fix="give an email such as ann@example.com, a mobile such as +4791234567",
                 )
-        self.book.profiles.set_contact(subject, contact)
+        self.book.profiles.set_contact(publisher, subject, contact)
         self._log.append([self._entry("contact", user, subject, count=len(contact))])
 
     def acknowledge(self, user: str, request: str, subscriber: str) -> ProgressStatus:
@@ -122,6 +122,14 @@ class PrivacyBroker:
         done = self._answer(user, request, subscriber, ProgressEvent.COMPLETED)
         self._log.append([self._entry("completed", user, None, request=request)])
         return done
+
+    def find_own(self, user: str, request: str, subject: str) -> Any:
+        """Return a request that a publisher handed in for a person it names."""
+        found = self.book.show(request)
+        if found is None or not self.book.is_about(request, subject):
+            raise self.deny(user)
+        self.require_publisher(user, found[0].publisher)
+        return found[0]
 
     def redrive(self, user: str, request: str | None = None) -> int:
         """Let services be told again that failed a request, or any, and dead notices be sent.

@@ -22,6 +22,7 @@ from sqlalchemy import Connection
 from penstock.errors import UsageError
 from penstock.store.audit.entry import Entry
 from penstock.store.audit.log import AuditLog
+from penstock.store.consent import Choice
 from penstock.store.rights.requests import Accepted, NewRequest, RequestBook
 
 TOGETHER: Final = 500
@@ -31,12 +32,28 @@ Record = Callable[[NewRequest, Accepted], Entry]
 """Makes the entry of a request in the audit log."""
 
 
+class _Batch:
+    """What was committed together: its gateways are waited for once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._enforced = False
+
+    def await_enforcement(self, book: RequestBook, request: NewRequest) -> None:
+        """Return when gateways keep to what was prohibited in this commit."""
+        with self._lock:
+            if not self._enforced:
+                book.await_enforcement([request])
+                self._enforced = True
+
+
 @dataclass(slots=True)
 class _Waiting:
     request: NewRequest
     epoch: int
     record: Record
     answer: Accepted | BaseException | None = None
+    batch: _Batch | None = None
 
 
 class Intake:
@@ -58,8 +75,9 @@ class Intake:
                 self._commit()
         if isinstance(own.answer, BaseException):
             raise own.answer
-        # Others commit meanwhile: gateways learn of many choices at once.
-        self._book.await_enforcement([request])
+        if own.batch is not None and request.action == Choice.OPT_OUT:
+            # Others commit meanwhile: gateways learn of many choices at once.
+            own.batch.await_enforcement(self._book, request)
         return own.answer
 
     def _commit(self) -> None:
@@ -80,5 +98,6 @@ class Intake:
             )
         except Exception as error:  # noqa: BLE001 - each caller gets it
             made = [error] * len(batch)
+        together = _Batch()
         for it, answer in zip(batch, made, strict=True):
-            it.answer = answer
+            it.batch, it.answer = together, answer

@@ -123,6 +123,8 @@ class HttpServer:
             ws="none",
             lifespan="off",
             log_config=None,
+            # What is no HTTP is worth no line: strangers would fill the log.
+            log_level="error",
             access_log=False,
             proxy_headers=False,
             server_header=False,

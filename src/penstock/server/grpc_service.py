@@ -12,7 +12,9 @@ Rules that hold here:
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
@@ -224,6 +226,11 @@ def make_procedures(operations: PrivacyOperations) -> dict[str, Procedure]:
         )
         return shapes.RequestsShape(requests=[shapes.RequestShape.of(it) for it in found])
 
+    async def receipt(user: str, fields: Fields) -> BaseModel:
+        given = shapes.RequestReceiptQuery.model_validate(fields)
+        found = await operations.receipt(user, given.request, given.subject)
+        return shapes.ReceiptText(json_text=json.dumps(found))
+
     async def publisher(user: str, fields: Fields) -> BaseModel:
         given = shapes.PublisherQuery.model_validate(fields)
         return shapes.PublisherShape.of(*await operations.publisher(user, given.publisher))
@@ -244,13 +251,7 @@ def make_procedures(operations: PrivacyOperations) -> dict[str, Procedure]:
         found = await operations.states(user, given.subject, subscriber=given.subscriber)
         return shapes.StatesShape(states=[shapes.StateShape.of(it) for it in found])
 
-    async def acknowledge(user: str, fields: Fields) -> BaseModel:
-        return await _answer(operations.acknowledge, user, fields)
-
-    async def complete(user: str, fields: Fields) -> BaseModel:
-        return await _answer(operations.complete, user, fields)
-
-    made = {
+    made: dict[str, tuple[Any, Any, Any]] = {
         "Submit": (messages.Submission, messages.Accepted, submit),
         "SubmitBatch": (messages.Batch, messages.AcceptedBatch, submit_batch),
         "Signal": (messages.SignalRequest, messages.AcceptedBatch, signal),
@@ -259,9 +260,14 @@ def make_procedures(operations: PrivacyOperations) -> dict[str, Procedure]:
         "Publisher": (messages.PublisherRequest, messages.PublisherDescription, publisher),
         "OfferedStates": (messages.OfferedStatesRequest, messages.StateList, offered_states),
         "States": (messages.StatesRequest, messages.StateList, states),
+        "Receipt": (messages.ReceiptRequest, messages.ReceiptText, receipt),
         "SetContact": (messages.ContactRequest, messages.Contact, set_contact),
-        "Acknowledge": (messages.Answer, messages.Answered, acknowledge),
-        "Complete": (messages.Answer, messages.Answered, complete),
+        "Acknowledge": (
+            messages.Answer,
+            messages.Answered,
+            partial(_answer, operations.acknowledge),
+        ),
+        "Complete": (messages.Answer, messages.Answered, partial(_answer, operations.complete)),
     }
     return {name: Procedure(*it) for name, it in made.items()}
 

@@ -18,10 +18,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
+from penstock.definitions import DefinitionSet
 from penstock.errors import PenstockError
-from penstock.model.kinds import Control, ControlPublisher
+from penstock.model.kinds import Control, ControlPublisher, User
 from penstock.rights.broker import PrivacyBroker, Submission
 from penstock.rights.inquiries import (
     Inquiries,
@@ -31,6 +32,7 @@ from penstock.rights.inquiries import (
     expected_completion,
 )
 from penstock.rights.intake import Intake
+from penstock.rights.receipts import make_receipt
 from penstock.server.problems import describe
 from penstock.server.rate_limits import CallLimits
 from penstock.store.access_tokens import TokenBook
@@ -44,7 +46,7 @@ from penstock.telemetry import counter, histogram
 
 OPERATIONS: Final = (
     "submit", "batch", "signal", "status", "list", "acknowledge", "complete", "states",
-    "publisher", "find", "contact",
+    "publisher", "find", "contact", "receipt",
 )  # fmt: skip
 CALLS: Final = counter(
     "penstock_server_calls",
@@ -95,6 +97,15 @@ class Brokerage:
         self._lock = threading.Lock()
         self._held: tuple[str, Desk] | None = None
 
+    def receipt(self, desk: Desk, user: str, request: str, subject: str) -> dict[str, Any]:
+        """Return the signed receipt of a choice, under the definitions of its epoch."""
+        row = desk.broker.find_own(user, request, subject)
+        then = desk.broker.definitions
+        if row.epoch != desk.broker.epoch:
+            snapshot = self._definitions.definitions.snapshot_at(row.epoch)
+            then = DefinitionSet.build(snapshot.documents.values())
+        return make_receipt(row, subject, then, self._log.signer)
+
     def open(self) -> Desk:
         """Return the desk of now; raise `StaleError` where the definitions may be others."""
         snapshot = self._follower.current()
@@ -117,8 +128,16 @@ class PrivacyOperations:
     """What callers can ask for."""
 
     def __init__(
-        self, brokerage: Brokerage, tokens: TokenBook, limits: CallLimits, threads: int
+        self,
+        brokerage: Brokerage,
+        tokens: TokenBook,
+        limits: CallLimits,
+        threads: int,
+        *,
+        defined_users: bool = False,
     ) -> None:
+        """With `defined_users`, who has no `user` definition is nobody, as at the gateway."""
+        self._defined_users = defined_users
         self._brokerage = brokerage
         self._tokens = tokens
         self._limits = limits
@@ -206,6 +225,14 @@ class PrivacyOperations:
             lambda desk: desk.broker.set_contact(user, publisher, subject, contact),
         )
 
+    async def receipt(self, user: str, request: str, subject: str) -> dict[str, Any]:
+        """Return the signed receipt of a choice, for the person to keep."""
+        return await self._run(
+            "receipt",
+            user,
+            lambda desk: self._brokerage.receipt(desk, user, request, subject),
+        )
+
     # --- services ---
 
     async def acknowledge(self, user: str, request: str, subscriber: str) -> ProgressStatus:
@@ -245,7 +272,7 @@ class PrivacyOperations:
         began = time.monotonic()
         try:
             with self._limits.admit(user, cost):
-                made = await self._in_thread(lambda: work(self._brokerage.open()))
+                made = await self._in_thread(lambda: work(self._open_for(user)))
         except PenstockError as error:
             CALLS[operation, describe(error).code].inc()
             raise
@@ -253,6 +280,12 @@ class PrivacyOperations:
             SECONDS[operation].observe(time.monotonic() - began)
         CALLS[operation, "done"].inc()
         return made
+
+    def _open_for(self, user: str) -> Desk:
+        desk = self._brokerage.open()
+        if self._defined_users and desk.broker.definitions.get(User, user) is None:
+            raise desk.broker.deny(user)
+        return desk
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)

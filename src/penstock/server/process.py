@@ -76,10 +76,12 @@ async def run(config: Config) -> AsyncIterator[RunningServer]:
             TokenBook(database),
             CallLimits(
                 RateLimit(settings.limits.rate, settings.limits.burst),
+                RateLimit(settings.limits.denials / 60, settings.limits.denials),
                 settings.limits.at_a_time,
                 settings.threads * CALLS_PER_THREAD,
             ),
             settings.threads,
+            defined_users=config.gateway.authentication.defined_users,
         )
         stack.callback(operations.close)
         authenticator = CallerAuthenticator(operations.find_user, make_passwords(config))

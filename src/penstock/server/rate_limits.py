@@ -3,6 +3,7 @@
 Rules that hold here:
 - A bucket of `burst` fills up with `rate` per second. What costs more than is in it is refused,
   and costs nothing.
+- Who is denied again and again has to wait: denials are recorded, and nobody fills the audit log.
 - What is remembered is bounded: who has not called for longest is forgotten first. A bucket that
   was forgotten is full again, so it is forgotten only when it would be full.
 """
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from penstock.errors import DeniedError
 from penstock.server.problems import TooManyError
 
 MOST_CALLERS: Final = 10_000
@@ -67,8 +69,9 @@ class RateLimit:
 class CallLimits:
     """The limits of users."""
 
-    def __init__(self, rate: RateLimit, at_a_time: int, in_all: int) -> None:
+    def __init__(self, rate: RateLimit, denials: RateLimit, at_a_time: int, in_all: int) -> None:
         self._rate = rate
+        self._denials = denials
         self._at_a_time = at_a_time
         self._in_all = in_all
         self._running: dict[str, int] = {}
@@ -82,6 +85,8 @@ class CallLimits:
             raise TooManyError("too many calls of this user are under way", 1.0)
         if self._total >= self._in_all:
             raise TooManyError("too many calls are under way", 1.0)
+        if self._denials.is_empty(user):
+            raise TooManyError("this user asks for what is not theirs, again and again", 60.0)
         wait = self._rate.wait_for(user, cost)
         if wait:
             raise TooManyError("this user calls too often", wait)
@@ -89,6 +94,9 @@ class CallLimits:
         self._total += 1
         try:
             yield
+        except DeniedError:
+            self._denials.wait_for(user)
+            raise
         finally:
             self._total -= 1
             left = self._running[user] - 1

@@ -153,6 +153,48 @@ class ContactShape(Shape):
     addresses: int
 
 
+class ReceiptQuery(Shape):
+    """Whose choice a receipt is asked for."""
+
+    subject: Person
+
+
+class RequestReceiptQuery(ReceiptQuery):
+    """Which choice a receipt is asked for, and whose it is."""
+
+    request: RequestIdText
+
+
+class ReceiptPurpose(Shape):
+    """A purpose that a choice is about, with its identifier in the Data Privacy Vocabulary."""
+
+    name: str
+    dpv: str | None
+
+
+class ReceiptShape(Shape):
+    """What a person chose, signed. `penstock requests verify-receipt` checks it."""
+
+    version: str
+    request: str
+    publisher: str
+    control: str
+    choice: Choice
+    categories: list[str]
+    purposes: list[ReceiptPurpose]
+    subject: str
+    at: str
+    epoch: int
+    key: str
+    signature: str
+
+
+class ReceiptText(Shape):
+    """A receipt as JSON."""
+
+    json_text: str
+
+
 class AnswerShape(ServiceShape):
     """The service that answers, and which request."""
 

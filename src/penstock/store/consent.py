@@ -37,7 +37,7 @@ from penstock.clock import utc_now
 from penstock.config.secrets import SecretFile, generate_key
 from penstock.errors import UnavailableError
 from penstock.model.purposes import check_purpose
-from penstock.store.database import Database, lock_area
+from penstock.store.database import Database, insert_rows, lock_area
 from penstock.store.enforcement_points import EnforcementPoints
 from penstock.store.opt_outs import DIGITS, OptOuts, SubjectMarks
 from penstock.store.schema import CHANNEL, MARK_LENGTH, NAME_LENGTH, Moment, metadata
@@ -245,6 +245,7 @@ class ConsentBook:
         self._claim_key(connection)
         now = self._clock()
         profiles = _read_profiles(connection, {it.subject for it in choices})
+        held = {(who, control) for who, profile in profiles.items() for control, _ in profile}
         versions: list[int] = []
         past: list[dict[str, Any]] = []
         changes: list[tuple[str, str, Choice]] = []
@@ -268,8 +269,8 @@ class ConsentBook:
                     }
                 )  # fmt: skip
         if past:
-            _write_states(connection, profiles, touched)
-            connection.execute(choices_table.insert(), past)
+            _write_states(connection, profiles, touched, held & touched)
+            insert_rows(connection, choices_table, past)
         if changes:
             self._raise_epoch(connection, changes, now)
         return versions
@@ -292,8 +293,9 @@ class ConsentBook:
     ) -> None:
         """Write which prohibitions begin and end, and tell those who listen."""
         epoch = connection.scalar(sa.select(_NEWEST)) or 0
-        connection.execute(
-            changes_table.insert(),
+        insert_rows(
+            connection,
+            changes_table,
             [
                 {
                     "epoch": number, "mark": uuid.uuid4().hex, "at": now,
@@ -419,13 +421,19 @@ def _note(profile: _Profile, choice: ProfileChoice, now: datetime) -> int:
 
 
 def _write_states(
-    connection: Connection, profiles: Mapping[str, _Profile], touched: set[tuple[str, str]]
+    connection: Connection,
+    profiles: Mapping[str, _Profile],
+    touched: set[tuple[str, str]],
+    replaced: set[tuple[str, str]],
 ) -> None:
-    """Replace what the profiles say of these people and controls."""
-    replaced = [{"of_subject": who, "of_control": control} for who, control in touched]
-    connection.execute(_REPLACED, replaced)
-    connection.execute(
-        states_table.insert(),
+    """Write what the profiles say of these people and controls, in the place of what they said."""
+    if replaced:
+        connection.execute(
+            _REPLACED, [{"of_subject": who, "of_control": control} for who, control in replaced]
+        )
+    insert_rows(
+        connection,
+        states_table,
         [
             {
                 "subject": who, "control": control, "category": category, "state": held.state,

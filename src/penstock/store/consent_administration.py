@@ -94,11 +94,6 @@ class ConsentAdministration:
         self._log.append([self._entry("shown", Outcome.ALLOWED, user, subject, right)])
         return found
 
-    def admit_question(self, user: str, subject: str) -> None:
-        """Let somebody ask what is decided about a person's data; it is on record."""
-        right = self._require_right(user)
-        self._log.append([self._entry("shown", Outcome.ALLOWED, user, subject, right)])
-
     def views_of(self, purpose: str) -> tuple[list[str], list[str]]:
         """Return the views that leave people out for a purpose, and those that cannot.
 

@@ -12,17 +12,18 @@ Rules that hold here:
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Self
+from typing import Any, Self
 
 import sqlalchemy as sa
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, Table
 from sqlalchemy.exc import (
     DataError,
     DBAPIError,
     IntegrityError,
     NotSupportedError,
+    OperationalError,
     ProgrammingError,
     SQLAlchemyError,
 )
@@ -35,6 +36,8 @@ from penstock.store.sqlite_file import FileConnection
 
 # The first half of every advisory lock we take; the second half names the area.
 _LOCK_CLASS = 0x50454E53
+# For fewer rows the round trips of COPY cost more than it saves.
+_COPY_FROM = 8
 # These say that we are wrong, not that the database is out of reach.
 _OUR_MISTAKES = (DataError, IntegrityError, NotSupportedError, ProgrammingError)
 
@@ -139,6 +142,34 @@ class Database:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def insert_rows(connection: Connection, target: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Insert rows that all have the same columns, within a transaction of `Database.write`.
+
+    On PostgreSQL by COPY, which takes a fifth of the time of as many INSERTs.
+    """
+    if not rows:
+        return
+    if connection.dialect.name != "postgresql" or len(rows) < _COPY_FROM:
+        connection.execute(target.insert(), rows)
+        return
+    names = list(rows[0])
+    writers = [target.c[name].type.bind_processor(connection.dialect) for name in names]
+    statement = f"COPY {target.name} ({', '.join(names)}) FROM STDIN"
+    driver: Any = connection.connection.driver_connection
+    try:
+        with driver.cursor() as cursor, cursor.copy(statement) as copy:
+            for row in rows:
+                copy.write_row(
+                    [
+                        row[name] if write is None else write(row[name])
+                        for name, write in zip(names, writers, strict=True)
+                    ]
+                )
+    except connection.dialect.loaded_dbapi.OperationalError as error:
+        # SQLAlchemy knows nothing of COPY, so its errors are put in the form of others.
+        raise OperationalError(statement, None, error) from error
 
 
 def lock_area(connection: Connection, area: str) -> None:

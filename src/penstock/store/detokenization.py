@@ -9,6 +9,9 @@ Rules that hold here:
   right, for which view, and a keyed digest of each token. No original and no token is there.
 - Where the field names the person that a record is about, the entry of a token names that
   person by pseudonym, so that people can be told when they were identified.
+- What is behind a token of somebody who opted out of a purpose of the view is withheld, from the
+  moment of the opt-out on. Where the field does not name the person, nobody can tell whose tokens
+  these are: once somebody has opted out of a purpose of the view, none is turned back.
 - The reason is free text, for which the audit log has no place: it is kept beside, under the
   number of the request, and the log holds its digest. It can be erased; it cannot be changed.
 """
@@ -20,7 +23,7 @@ import hmac
 import re
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -40,6 +43,7 @@ from penstock.store.audit.entry import Detail, Entry, Outcome, allow_detail
 from penstock.store.audit.log import AREA, AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.database import Database
+from penstock.store.opt_outs import Consent, OptedOut
 from penstock.store.schema import NAME_LENGTH, REASON_LENGTH, Moment, metadata
 from penstock.store.vault import StoreVault
 
@@ -95,10 +99,12 @@ class DetokenizationRequest:
 
 @dataclass(frozen=True, slots=True)
 class DetokenizedValue:
-    """What is behind a token; None where it is none of ours."""
+    """What is behind a token; None where it is none of ours, or withheld."""
 
     token: str
     value: Any
+    withheld: bool = False
+    """Whether the person behind it opted out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +116,13 @@ class _Reversal:
     """Gives the digest that stands for a token in the audit log."""
     write: Callable[[Any], str] | None
     """Gives the name of the person behind an original, where the field names one."""
+
+    def withhold(self, answer: DetokenizedValue, refusing: OptedOut) -> DetokenizedValue:
+        """Return the answer, marked where the person behind it is among those who refuse."""
+        marks = refusing.marks
+        if answer.value is None or self.write is None or marks is None:
+            return answer
+        return replace(answer, withheld=marks.of(self.write(answer.value)) in refusing)
 
 
 class Detokenizer:
@@ -123,9 +136,11 @@ class Detokenizer:
         definitions: DefinitionSet,
         epoch: int,
         *,
+        consent: Consent,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
         self._database = database
+        self._consent = consent
         self._log = log
         self._people = people
         self._definitions = definitions
@@ -154,14 +169,30 @@ class Detokenizer:
                 "ask the data officer for a `right` whose `detokenize` names the view",
             )
         try:
+            refusing = self._find_opted_out(request.view)
             reversal = self._find_reversal(request, read_secret())
         except PenstockError as error:
             code = "key" if isinstance(error, UnavailableError) else "field"
             self._record(request, Outcome.FAILED, code, right)
             raise
+        if refusing and reversal.write is None:
+            raise self.deny(
+                request,
+                "consent",
+                f"people opted out of a purpose of {quote(request.view)}, and "
+                f"{quote(request.field)} does not tell whose tokens these are",
+                "ask for tokens of the field that is the subject of the stream",
+            )
         answers = [DetokenizedValue(token, reversal.turn(token)) for token in request.tokens]
+        if refusing:
+            answers = [reversal.withhold(it, refusing) for it in answers]
         self._record(request, Outcome.ALLOWED, None, right, answers, reversal)
-        return answers
+        return [replace(it, value=None) if it.withheld else it for it in answers]
+
+    def _find_opted_out(self, name: str) -> OptedOut:
+        """Return who opted out of a purpose of a view; raise where that cannot be known."""
+        view = self._definitions.get(View, name)
+        return OptedOut() if view is None else self._consent().refusing(view.purposes)
 
     def _find_reversal(self, request: DetokenizationRequest, secret: bytes) -> _Reversal:
         view = self._definitions.get(View, request.view)
@@ -241,13 +272,14 @@ class Detokenizer:
         ]
         for answer in answers or ():
             found = answer.value is not None
+            outcome = Outcome.ALLOWED if found else Outcome.FAILED
             person = None
             if found and reversal is not None and reversal.write is not None:
                 person = self._people.person(reversal.write(answer.value))
             entries.append(
                 Entry.make(
                     f"{KIND}.token",
-                    Outcome.ALLOWED if found else Outcome.FAILED,
+                    Outcome.DENIED if answer.withheld else outcome,
                     actor=actor,
                     subject=person,
                     rule=rule,

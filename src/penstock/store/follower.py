@@ -36,8 +36,8 @@ from penstock.store.database import Database
 from penstock.store.definitions.snapshots import Snapshot, Update, describe_age, load_current
 from penstock.store.feed import Bell, Feed, open_feed
 from penstock.store.sqlite_file import FileReplacedError
+from penstock.telemetry import get_logger, safe_text
 from penstock.telemetry.health import Figures
-from penstock.telemetry.logs import get_logger, safe_text
 
 LEASE = 5.0
 SQLITE_POLL = 0.02

@@ -30,7 +30,7 @@ from penstock.store.consent import FINGERPRINT, MARKS, SINCE, Choice, changes_ta
 from penstock.store.database import Database
 from penstock.store.enforcement_points import EnforcementPoints
 from penstock.store.opt_outs import SubjectMarks, number_of
-from penstock.telemetry.logs import get_logger
+from penstock.telemetry import get_logger
 
 PAGE: Final = 10_000
 _TOLD: Final = 10_000

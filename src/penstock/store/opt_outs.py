@@ -12,12 +12,14 @@ Rules that hold here:
 from __future__ import annotations
 
 import hmac
+from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol, Self
 
 from penstock.errors import UnavailableError, UsageError, quote
 from penstock.model.purposes import is_related
+from penstock.policy.consent.opt_outs import OptedOutNumbers, OptOutIndex
 
 SUBJECT_LIMIT: Final = 1000
 KEY_LEAST: Final = 32
@@ -84,6 +86,15 @@ class OptOuts:
         for subject, purpose in pairs:
             found.setdefault(purpose, set()).add(marks.of(subject))
         return cls(epoch, {purpose: frozenset(who) for purpose, who in found.items()}, marks)
+
+    def make_index(self) -> OptOutIndex:
+        """Return the same as gateways hold it."""
+        by_purpose = {
+            purpose: OptedOutNumbers(array("q", sorted(map(number_of, who))))
+            for purpose, who in self.by_purpose.items()
+        }
+        number = None if self.marks is None else self.marks.number
+        return OptOutIndex(self.epoch, by_purpose, number)
 
     def refusing(self, purposes: Iterable[str]) -> OptedOut:
         """Return who opted out of one of the purposes, of what it is a part of, or has."""

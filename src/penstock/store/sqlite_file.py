@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from penstock.errors import UnavailableError
-from penstock.telemetry.logs import get_logger, safe_text
+from penstock.telemetry import get_logger, safe_text
 
 MODE = 0o600
 _PAUSE = 0.01

@@ -5,9 +5,25 @@ Rules that hold here:
 - A part is an entry of `parts`; the supervisor knows none by name.
 """
 
-from penstock.supervisor.part import HttpProbe, Part, Probe, TcpProbe
-from penstock.supervisor.status import PartStatus, RunFolder, SupervisorStatus
-from penstock.supervisor.supervisor import Supervisor
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from penstock.supervisor.part import HttpProbe, Part, Probe, TcpProbe
+    from penstock.supervisor.status import PartStatus, RunFolder, SupervisorStatus
+    from penstock.supervisor.supervisor import Supervisor
+else:
+    __getattr__ = lazy_exports(
+        __name__,
+        {
+            "part": ("HttpProbe", "Part", "Probe", "TcpProbe"),
+            "status": ("PartStatus", "RunFolder", "SupervisorStatus"),
+            "supervisor": ("Supervisor",),
+        },
+    )
 
 __all__ = [
     "HttpProbe",

@@ -1,7 +1,7 @@
 """What Python calls for errors that nobody caught.
 
 By itself Python prints them with their text, which may quote what people sent. A module of
-its own: `redaction` admits the literals of whoever calls `logs`, and not those of `logs`.
+its own: `redaction` admits the literals of whoever logs, and not those of `logs`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 import threading
 from types import TracebackType
 
-from penstock.telemetry.logs import get_logger
+from penstock.telemetry.loggers import get_logger
 
 
 def install_hooks() -> None:

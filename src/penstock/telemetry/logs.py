@@ -1,14 +1,10 @@
 """Structured logs to stderr: JSON lines, or readable lines where a person watches.
 
-    log = get_logger("gateway")
-    log.info("listening", port=1883)
-    log.warning("broker lost", error=error, attempt=3)
-
 Rules that hold here:
 - Nothing reaches the stream but through `_admit`: fields of the allow-list in their
   shapes, and messages that are literals (see `redaction`).
 - An error is printed as its type and the places in Penstock it came through. Its text
-  is printed only where its class was declared safe with `safe_text`, because the texts
+  is printed only where its class was declared safe (see `redaction`), because the texts
   of errors quote their input.
 - Libraries log through the same rules, and without the arguments of their messages.
 - Logging never raises and never blocks on anything but the stream itself.
@@ -25,12 +21,11 @@ import time
 import traceback
 from collections.abc import MutableMapping
 from pathlib import Path
-from typing import Any, Literal, NoReturn, TextIO, TypeVar
+from typing import Any, Literal, NoReturn, TextIO
 
 import structlog
 from structlog.typing import FilteringBoundLogger
 
-from penstock.errors import PenstockError, UnavailableError
 from penstock.telemetry import metrics, redaction
 
 Level = Literal["debug", "info", "warning", "error", "critical"]
@@ -55,21 +50,9 @@ WITHHELD = metrics.counter(
 )
 LOST = metrics.counter("penstock_log_lost", "Log lines that the stream did not take.").plain
 
-_safe: set[type[BaseException]] = {UnavailableError}
-Failure = TypeVar("Failure", bound=type[PenstockError])
 
-
-def safe_text(cls: Failure) -> Failure:
-    """Declare, as a decorator, that the texts of this class never quote what people sent.
-
-    It holds for this class alone; a subclass says it again.
-    """
-    _safe.add(cls)
-    return cls
-
-
-def get_logger(part: str) -> FilteringBoundLogger:
-    """Return the logger of a part of Penstock; the rules hold even before `configure`."""
+def make_logger(part: str) -> FilteringBoundLogger:
+    """Return what writes the lines of a part of Penstock."""
     # Wrapped with processors of its own, so that no setting of structlog can lift the rules.
     logger: FilteringBoundLogger = structlog.wrap_logger(
         _sink, processors=_PROCESSORS, wrapper_class=_Bound, part=part
@@ -224,7 +207,7 @@ def _admit(event: MutableMapping[str, Any]) -> dict[str, Any]:
 def _describe(error: BaseException) -> dict[str, Any]:
     kind = type(error)
     described: dict[str, Any] = {"error": f"{kind.__module__}.{kind.__qualname__}"}
-    if kind in _safe:
+    if redaction.is_safe(kind):
         described["error_text"] = str(error)[:TEXT_LIMIT]
     places = [
         frame.filename.removeprefix(_SOURCE_ROOT) + f":{frame.lineno}"

@@ -19,8 +19,9 @@ import math
 import re
 from enum import StrEnum
 from types import FrameType
+from typing import TypeVar
 
-from penstock.errors import UsageError, quote
+from penstock.errors import PenstockError, UnavailableError, UsageError, quote
 
 WITHHELD = "(withheld)"
 WORD_LIMIT = 80
@@ -32,7 +33,12 @@ _NEVER = re.compile(
     r"payload|topic|user|client|person|people|subject|actor|name|mail|phone|address|password"
     r"|secret|token|credential|cookie|body|content|message|headers?|query|sql|params",
 )
-_LOGGING = ("structlog", "penstock.telemetry.logs", "penstock.telemetry.redaction")
+_LOGGING = (
+    "structlog",
+    "penstock.telemetry.loggers",
+    "penstock.telemetry.logs",
+    "penstock.telemetry.redaction",
+)
 
 
 class Shape(StrEnum):
@@ -117,6 +123,24 @@ def admit(shape: Shape, value: object) -> str | int | float | bool | None:
         if type(text) is str and _WORD.fullmatch(text):
             return text
     return WITHHELD
+
+
+_safe: set[type[BaseException]] = {UnavailableError}
+Failure = TypeVar("Failure", bound=type[PenstockError])
+
+
+def safe_text(cls: Failure) -> Failure:
+    """Declare, as a decorator, that the texts of this class never quote what people sent.
+
+    It holds for this class alone; a subclass says it again.
+    """
+    _safe.add(cls)
+    return cls
+
+
+def is_safe(cls: type[BaseException]) -> bool:
+    """Tell whether the texts of this class were declared safe."""
+    return cls in _safe
 
 
 def calling_frame() -> FrameType | None:

@@ -245,3 +245,49 @@ def test_views_leave_out_who_opted_out(run: Run, tmp_path: Path) -> None:
     assert published == {"ward": [1, 2, 3, 4], "study": [1, 2, 4]}
     dead = json.loads(run("views", "dead", "study", "--json")[1])
     assert dead == {"the person opted out of a purpose of the view": 1}
+
+
+MESSAGES = """
+kind: stream
+name: pulse
+subject: pid
+from: [home/+pid/pulse, gps]
+
+fields: [{name: pid, type: string}]
+"""
+
+
+def test_check_and_explain_know_a_person_and_tell_it_to_those_with_the_right(run: Run) -> None:
+    Path("messages.yaml").write_text(MESSAGES)
+    assert run("apply", "-f", "messages.yaml")[0] == 0
+    assert _ask(run, "opt-out", "p", "marketing")[0] == 0
+    question = ("check", "--topic", "home/p/pulse", "--purpose", "marketing", "--json")
+    code, out, _ = run(*question)
+    assert (code, json.loads(out)["consent"]["looked_at"]) == (0, False), "nobody is told"
+    about = (*question, "--data-subject", "p")
+    code, _, err = run(*about)
+    assert (code, "--as" in err) == (2, True)
+    assert run(*about, "--as", "bob", "--password-file", "bob")[0] == 1
+    assert run(*about, "--as", "ann", "--password-file", "bob")[0] == 1
+    proof = ("--as", "ann", "--password-file", "ann")
+    code, out, _ = run(*about, *proof)
+    answer = json.loads(out)
+    assert (code, answer["allowed"], answer["rule"]) == (1, False, "opt-out")
+    care = ("check", "--topic", "home/p/pulse", "--purpose", "care", "--data-subject", "p")
+    assert run(*care, *proof)[0] == 0
+    other = ("check", "--topic", "gps", "--purpose", "marketing", "--data-subject")
+    assert [run(*other, who, *proof)[0] for who in ("p", "q")] == [1, 0]
+    assert run(*about[:2], "home/q/pulse", *about[3:], *proof)[0] == 2, "two people"
+    code, out, _ = run("explain", "home/p/pulse", "--data-subject", "p", *proof, "--json")
+    consent = json.loads(out)["consent"]
+    assert consent["prohibited"] == ["marketing"]
+    assert consent["found_in"] == ["the topic's level pid"]
+    code, out, _ = run("explain", "home/p/pulse")
+    assert "marketing" not in out
+    assert "not looked at" in out
+    shown = [it for it in _audited(run) if it["kind"] == "consent.shown"]
+    assert {it["subject"] for it in shown} == {_pseudonym("p"), _pseudonym("q")}
+
+
+def _pseudonym(person: str) -> str:
+    return Pseudonyms.open(configuration().audit.pseudonym_key).person(person)

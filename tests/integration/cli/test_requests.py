@@ -1,17 +1,21 @@
-"""`penstock requests` as users call it: separate processes, a real service, both databases."""
+"""`penstock requests` as users call it: a real service, both databases."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
+import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from penstock.components.processes import free_port
+from penstock.config import load
+from penstock.supervisor.parts import PARTS
+from tests.support.commands import run_command
 from tests.support.gateway.passwords import write_passwords
 from tests.support.rights.service import Service, serving
 
@@ -72,10 +76,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
 
     def call(*words: str, user: str | None = None) -> tuple[int, str, str]:
         asking = ["--as", user, "--password-file", user] if user else []
-        done = subprocess.run(
-            [sys.executable, "-m", "penstock", *words, *asking],
-            capture_output=True, text=True, check=False, env={**os.environ, "NO_COLOR": "1"},
-        )  # fmt: skip
+        done = run_command(tmp_path, *words, *asking, env={"NO_COLOR": "1"})
         return done.returncode, done.stdout, done.stderr
 
     return call
@@ -109,6 +110,7 @@ def test_from_a_choice_to_a_service_that_has_done_its_part(run: Run) -> None:
         assert shown["status"] == "COMPLETED"
         assert [it["subscriber"] for it in shown["services"]] == ["crm"]
         check_key(run, service)
+        check_reports(run, made["request"])
         for user, words in {
             "eve": ("submit", "portal", "ads", "opt-in", "Jörg Müller"),
             "portal": ("list",),
@@ -122,6 +124,44 @@ def test_from_a_choice_to_a_service_that_has_done_its_part(run: Run) -> None:
     check_audit(run)
 
 
+def test_a_worker_tells_when_it_is_ready_and_ends_when_told(run: Run, tmp_path: Path) -> None:
+    port = free_port()
+    settings = json.loads(Path("penstock.yaml").read_text())
+    settings["rights"]["monitor_port"] = port
+    Path("penstock.yaml").write_text(json.dumps(settings))
+    with serving() as service:
+        Path("d.yaml").write_text(DEFINITIONS.replace("URI", service.uri))
+        assert run("apply", "-f", "d.yaml")[0] == 0
+        part = PARTS["rights"]
+        command = part.command(load(tmp_path / "penstock.yaml"))
+        worker = subprocess.Popen(command, cwd=tmp_path)
+        try:
+            latest = time.monotonic() + 60
+            while not is_ready(port):
+                assert worker.poll() is None
+                assert time.monotonic() < latest
+                time.sleep(0.1)
+            ask(run, "submit", "portal", "ads", "opt-out", "Jörg Müller", user="portal")
+            while not service.told:
+                assert time.monotonic() < latest
+                time.sleep(0.05)
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+                metrics = answer.read().decode()
+            assert "penstock_rights_dispatches_total" in metrics
+            worker.terminate()
+            assert worker.wait(30) == 0
+        finally:
+            worker.kill()
+
+
+def is_ready(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz") as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
 def check_key(run: Run, service: Service) -> None:
     """A service that asks for its key can tell our calls from others'."""
     from penstock.rights.dispatch.message import verify  # noqa: PLC0415
@@ -131,6 +171,21 @@ def check_key(run: Run, service: Service) -> None:
     _, signature, body = service.told[0]
     moment = int(signature.partition(",")[0].removeprefix("t="))
     assert verify(bytes.fromhex(out), signature, body, moment)
+
+
+def check_reports(run: Run, request: str) -> None:
+    """What is reported names nobody; a receipt goes to the front end, and is what was chosen."""
+    (figures,) = ask(run, "report", user="ann")
+    assert (figures["control"], figures["service"]) == ("ads", "crm")
+    assert (figures["in_time"], figures["share_in_time"]) == (1, 1.0)
+    code, out, errors = run("requests", "receipt", request, "Jörg Müller", user="portal")
+    assert code == 0, errors
+    Path("receipt.json").write_text(out)
+    assert run("requests", "verify-receipt", "receipt.json")[0] == 0
+    Path("receipt.json").write_text(out.replace("opt-out", "opt-in"))
+    assert run("requests", "verify-receipt", "receipt.json")[0] == 1
+    assert run("requests", "receipt", request, "somebody else", user="portal")[:2] == (1, "")
+    assert "| Services that are told | crm (ads) |" in run("processing-record")[1]
 
 
 def check_audit(run: Run) -> None:

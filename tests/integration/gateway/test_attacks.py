@@ -30,8 +30,8 @@ pytest_plugins = ("tests.support.gateway.fixtures",)
 def strict_gateway(
     broker: MosquittoServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[GatewayThread]:
-    """Give a gateway that filters on subscribe."""
-    settings = {"filtering": {"mode": "subscribe"}}
+    """Give a gateway that filters on subscribe, without publish lanes."""
+    settings = {"lanes": 0, "filtering": {"mode": "subscribe"}}
     with run_gateway(tmp_path_factory.mktemp("fos"), broker.port, settings) as running:
         yield running
 

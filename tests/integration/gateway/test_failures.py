@@ -23,6 +23,7 @@ from penstock.store.definitions.checked import CheckedDefinitions
 from penstock.store.definitions.history import Definitions
 from tests.support.gateway.certificates import Authority
 from tests.support.gateway.clients import VERSIONS
+from tests.support.gateway.fixtures import LANES
 from tests.support.gateway.harness import GatewayThread, make_process, run_gateway, share
 from tests.support.gateway.passwords import write_passwords
 from tests.support.gateway.raw import ClosedError, RawClient
@@ -39,15 +40,16 @@ def wait_until(true: Callable[[], bool], seconds: float = 10) -> None:
         time.sleep(0.02)
 
 
+@LANES
 @VERSIONS
 def test_a_broker_that_is_killed_takes_its_clients_along_and_they_come_back(
-    tmp_path: Path, version: int
+    tmp_path: Path, version: int, lanes: int
 ) -> None:
     """Messages of QoS 1 and 2 that were acknowledged are neither lost nor wrongly delivered."""
     broker = MosquittoServer(tmp_path / "m")
     broker.start()
     try:
-        with run_gateway(tmp_path / "g", broker.port) as gateway:
+        with run_gateway(tmp_path / "g", broker.port, {"lanes": lanes}) as gateway:
             keep: dict[str, Any] = {"clean": False, **({"expiry": 600} if version == V5 else {})}
             reader = RawClient(gateway.port, version=version)
             reader.connect("reader", **keep)
@@ -83,12 +85,13 @@ def save_state(pid: int) -> None:
     time.sleep(0.5)
 
 
+@LANES
 @VERSIONS
 def test_a_gateway_that_is_killed_keeps_purposes_and_messages(
-    mosquitto: MosquittoServer, tmp_path: Path, version: int
+    mosquitto: MosquittoServer, tmp_path: Path, version: int, lanes: int
 ) -> None:
     keep: dict[str, Any] = {"clean": False, **({"expiry": 600} if version == V5 else {})}
-    with make_process(tmp_path, mosquitto.port) as gateway:
+    with make_process(tmp_path, mosquitto.port, {"lanes": lanes}) as gateway:
         reader = RawClient(gateway.port, version=version, answers=False)
         reader.connect("reader", **keep)
         writer = RawClient(gateway.port)

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import paho.mqtt.client as mqtt
 import pytest
@@ -14,13 +15,25 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from penstock.components import MosquittoServer
-from penstock.mqtt import V3, V5, Publish, RequestedSubscription, Will
+from penstock.mqtt import (
+    FAILURE,
+    PINGREQ,
+    V3,
+    V5,
+    Connect,
+    Pingresp,
+    Puback,
+    Publish,
+    RequestedSubscription,
+    Will,
+)
 from penstock.telemetry.metrics import REGISTRY
 from tests.support.gateway.clients import VERSIONS, Make, make_clients
 from tests.support.gateway.fixtures import BROKERS, AnyBroker
-from tests.support.gateway.harness import GatewayThread, run_gateway
+from tests.support.gateway.harness import GatewayThread, run_gateway, share
 from tests.support.gateway.pair import wait_until
 from tests.support.gateway.raw import RawClient
+from tests.support.scale import scaled
 
 pytest_plugins = ("tests.support.gateway.fixtures",)
 NO_LOCAL = SubscribeOptions(qos=0, noLocal=True)
@@ -78,62 +91,65 @@ def meet(gateway: GatewayThread) -> Iterator[Callable[[str, int], Paho]]:
 
 
 @BROKERS
-class TestBeforeEachBroker:
-    def test_no_local_is_kept(self, meet: Callable[[str, int], Paho], topic: str) -> None:
-        """A client of MQTT 5 gets others' messages only; one of 3.1.1 gets its own, too."""
-        new, old = meet("new", V5), meet("old", V3)
-        for number in range(5):  # before it subscribes its messages take a lane
-            new.client.publish(topic, b"early %d" % number)
-        new.subscribe(topic, NO_LOCAL)
-        old.subscribe(topic)
-        for number in range(20):
-            new.client.publish(topic, b"new %d" % number)
-            old.client.publish(topic, b"old %d" % number)
-        for person in (new, old):
-            person.client.publish(topic, b"end")
-        mine = [b"old %d" % number for number in range(20)]
-        others = [b"new %d" % number for number in range(20)]
-        assert _until(new.box, 1) == [*mine, b"end"]
-        got = _until(old.box, 2)
-        assert [it for it in got if it.startswith(b"new")] == others
-        assert [it for it in got if it.startswith(b"old")] == mine
+def test_no_local_is_kept(meet: Callable[[str, int], Paho], topic: str) -> None:
+    """A client of MQTT 5 gets others' messages only; one of 3.1.1 gets its own, too."""
+    new, old = meet("new", V5), meet("old", V3)
+    for number in range(5):  # before it subscribes its messages take a lane
+        new.client.publish(topic, b"early %d" % number)
+    new.subscribe(topic, NO_LOCAL)
+    old.subscribe(topic)
+    for number in range(20):
+        new.client.publish(topic, b"new %d" % number)
+        old.client.publish(topic, b"old %d" % number)
+    for person in (new, old):
+        person.client.publish(topic, b"end")
+    mine = [b"old %d" % number for number in range(20)]
+    others = [b"new %d" % number for number in range(20)]
+    assert _until(new.box, 1) == [*mine, b"end"]
+    got = _until(old.box, 2)
+    assert [it for it in got if it.startswith(b"new")] == others
+    assert [it for it in got if it.startswith(b"old")] == mine
 
-    def test_a_retained_message_of_its_own_is_no_exception(self, make: Make, topic: str) -> None:
-        client, other = make(), make()
-        client.publish(topic, b"mine", retain=True)
-        client.subscribe(RequestedSubscription(topic, 1, no_local=True))
-        client.settle()
-        assert client.texts(quiet=0.2) == []
-        other.subscribe(topic)
-        assert other.texts(1, quiet=0) == [(topic, b"mine")]
 
-    def test_what_a_broker_may_close_over_ends_no_lane(
-        self, gateway: GatewayThread, make: Make, topic: str
-    ) -> None:
-        """Odd texts, and what a broker has for itself, cost their own client at most."""
-        before = value("penstock_gateway_lanes_lost_total")
-        reader, steady = make(), make()
-        reader.subscribe(topic)
-        for odd in (
-            {"topic": f"{topic}/\x01"},
-            {"topic": f"{topic}/\ufffe"},
-            {"topic": "$odd/topic"},
-            {"topic": "/".join("x" * 150)},
-            {"topic": topic, "user": (("a", "\x02"),)},
-            {"topic": topic, "content_type": "\x85"},
-            {"topic": topic, "payload_format": 1, "payload": b"\xff"},
-        ):
-            with RawClient(gateway.port) as client:
-                client.connect()
-                client.publish(str(odd.pop("topic")), **odd)
-                with suppress(OSError):
-                    client.publish("another/topic", b"x" * 900_000)
-            steady.publish(topic, b"steady")
-        reader.subscribe(f"{topic}/done")
-        steady.settle()
-        got = [payload for _, payload in reader.texts(7)]
-        assert got.count(b"steady") == 7
-        assert value("penstock_gateway_lanes_lost_total") == before
+@BROKERS
+def test_a_retained_message_of_its_own_is_no_exception(make: Make, topic: str) -> None:
+    client, other = make(), make()
+    client.publish(topic, b"mine", retain=True)
+    client.subscribe(RequestedSubscription(topic, 1, no_local=True))
+    client.settle()
+    assert client.texts(quiet=0.2) == []
+    other.subscribe(topic)
+    assert other.texts(1, quiet=0) == [(topic, b"mine")]
+
+
+@BROKERS
+def test_what_a_broker_may_close_over_ends_no_lane(
+    gateway: GatewayThread, make: Make, topic: str
+) -> None:
+    """Odd texts, and what a broker has for itself, cost their own client at most."""
+    before = value("penstock_gateway_lanes_lost_total")
+    reader, steady = make(), make()
+    reader.subscribe(topic)
+    for odd in (
+        {"topic": f"{topic}/\x01"},
+        {"topic": f"{topic}/\ufffe"},
+        {"topic": "$odd/topic"},
+        {"topic": "/".join("x" * 150)},
+        {"topic": topic, "user": (("a", "\x02"),)},
+        {"topic": topic, "content_type": "\x85"},
+        {"topic": topic, "payload_format": 1, "payload": b"\xff"},
+    ):
+        with RawClient(gateway.port) as client:
+            client.connect()
+            client.publish(str(odd.pop("topic")), **odd)
+            with suppress(OSError):
+                client.publish("another/topic", b"x" * 900_000)
+        steady.publish(topic, b"steady")
+    reader.subscribe(f"{topic}/done")
+    steady.settle()
+    got = [payload for _, payload in reader.texts(7)]
+    assert got.count(b"steady") == 7
+    assert value("penstock_gateway_lanes_lost_total") == before
 
 
 def _until(box: queue.Queue[bytes], ends: int) -> list[bytes]:
@@ -259,17 +275,18 @@ def test_a_takeover_lets_nothing_of_the_old_connection_pass_later(
     tmp_path: Path, mosquitto: MosquittoServer
 ) -> None:
     with (
-        run_gateway(tmp_path, mosquitto.port, {"lanes": 2}) as running,
-        RawClient(running.port) as reader,
+        run_gateway(tmp_path / "1", mosquitto.port, {"lanes": 2}, **share(tmp_path)) as one,
+        run_gateway(tmp_path / "2", mosquitto.port, {"lanes": 2}, **share(tmp_path)) as two,
+        RawClient(one.port) as reader,
     ):
         reader.connect()
         reader.subscribe("t")
-        for _ in range(10):
-            old = RawClient(running.port)
+        for round_ in range(scaled(20)):
+            old = RawClient(one.port)
             old.connect("moves")
             for number in range(50):
                 old.publish("t", b"old %d" % number)
-            new = RawClient(running.port)
+            new = RawClient((one, two)[round_ % 2].port)
             new.connect("moves")
             new.publish("t", b"new")
             with suppress(OSError):
@@ -281,3 +298,141 @@ def test_a_takeover_lets_nothing_of_the_old_connection_pass_later(
             assert got[got.index(b"new") :] == [b"new", b"last"], got
             new.close()
             old.vanish()
+
+
+def _has_own(running: GatewayThread, client_id: str) -> bool:
+    return running.do(lambda: running.gateway.clients[client_id].upstream is not None)
+
+
+@pytest.mark.needs("mosquitto")
+@VERSIONS
+def test_who_only_publishes_has_no_connection_at_the_broker_until_it_does_more(
+    tmp_path: Path, mosquitto: MosquittoServer, version: int
+) -> None:
+    with (
+        run_gateway(tmp_path, mosquitto.port, {"lanes": 2}) as running,
+        RawClient(running.port) as reader,
+    ):
+        reader.connect("reader", clean=True)
+        reader.subscribe("t/#", qos=1)
+        for what in ("message", "subscribe", "unsubscribe", "odd", "acknowledge"):
+            with RawClient(running.port, version=version) as client:
+                client.connect("sensor")
+                for number in range(20):
+                    client.publish("t/1", b"%d" % number, retain=not number % 5)
+                client.send(PINGREQ)
+                client.expect(Pingresp)
+                assert not _has_own(running, "sensor")
+                if what == "message":
+                    client.publish("t/1", b"20", qos=1)
+                elif what == "subscribe":
+                    client.subscribe("t/2")
+                elif what == "unsubscribe":
+                    client.settle()
+                elif what == "acknowledge":
+                    client.send(Puback(7))
+                else:
+                    client.publish("$odd", b"")
+                if what != "message":
+                    client.publish("t/1", b"20")
+                wait_until(lambda: _has_own(running, "sensor"))
+                got = [payload for _, payload in reader.texts(21)]
+                assert got == [b"%d" % number for number in range(21)]
+
+
+@pytest.mark.needs("mosquitto")
+@pytest.mark.parametrize("kind", ["kept", "will", "earlier"])
+def test_who_has_a_session_or_a_will_at_the_broker_is_known_there(
+    tmp_path: Path, mosquitto: MosquittoServer, kind: str
+) -> None:
+    with run_gateway(tmp_path, mosquitto.port, {"lanes": 2}) as running:
+        if kind == "earlier":
+            with RawClient(running.port) as before:
+                before.connect("sensor", clean=False, expiry=600)
+                before.subscribe("t", qos=1)
+        with RawClient(running.port) as client:
+            options: dict[str, Any] = {
+                "kept": {"clean": False, "expiry": 600},
+                "will": {"will": Will("t", b"gone")},
+                "earlier": {},
+            }
+            client.connect("sensor", **options[kind])
+            assert _has_own(running, "sensor")
+
+
+@pytest.mark.needs("mosquitto")
+def test_one_connection_has_an_identifier_wherever_it_is(
+    tmp_path: Path, mosquitto: MosquittoServer
+) -> None:
+    """Though the broker knows neither of them, the later one ends the earlier."""
+    with (
+        run_gateway(tmp_path / "1", mosquitto.port, {"lanes": 2}, **share(tmp_path)) as one,
+        run_gateway(tmp_path / "2", mosquitto.port, {"lanes": 2}, **share(tmp_path)) as two,
+    ):
+        for _ in range(scaled(10)):
+            old, new = RawClient(one.port), RawClient(two.port)
+            old.connect("sensor")
+            old.publish("t", b"1")
+            assert not _has_own(one, "sensor")
+            new.connect("sensor")
+            old.wait_closed()
+            assert one.do(lambda: "sensor" not in one.gateway.clients)
+            new.close()
+            wait_until(lambda: two.do(lambda: "sensor" not in two.gateway.clients))
+
+
+@pytest.mark.needs("mosquitto")
+def test_of_two_that_come_at_once_one_stays(tmp_path: Path, mosquitto: MosquittoServer) -> None:
+    with (
+        run_gateway(tmp_path / "1", mosquitto.port, {"lanes": 2}, **share(tmp_path)) as one,
+        run_gateway(tmp_path / "2", mosquitto.port, {"lanes": 2}, **share(tmp_path)) as two,
+    ):
+        for _ in range(scaled(20)):
+            clients = [RawClient(it.port) for it in (one, two)]
+            for client in clients:
+                client.send(Connect("sensor"))
+            wait_until(lambda: _holders(one, two) == 1)
+            for client in clients:
+                client.vanish()
+            wait_until(lambda: _holders(one, two) == 0)
+
+
+def _holders(*gateways: GatewayThread) -> int:
+    return sum(it.do(lambda it=it: "sensor" in it.gateway.clients) for it in gateways)  # type: ignore[misc]
+
+
+@pytest.mark.needs("mosquitto")
+def test_a_gateway_that_is_gone_holds_nobody_up(tmp_path: Path, mosquitto: MosquittoServer) -> None:
+    """The sign of one that died with its broker is taken down when it does not answer."""
+    with RawClient(mosquitto.port) as ghost:
+        ghost.connect("ghost")
+        ghost.publish("!penstock/gateway/0123456789abcdef", b"there", retain=True)
+        ghost.settle()
+        with run_gateway(tmp_path, mosquitto.port, {"lanes": 1}) as running:
+            assert running.gateway.peers.others == {"0123456789abcdef"}
+            with RawClient(running.port) as client:
+                client.connect("sensor")
+            wait_until(lambda: not running.gateway.peers.others)
+
+
+@pytest.mark.needs("mosquitto")
+def test_clients_neither_hear_nor_forge_what_gateways_tell_each_other(
+    tmp_path: Path, mosquitto: MosquittoServer
+) -> None:
+    with (
+        run_gateway(tmp_path / "1", mosquitto.port, {"lanes": 2}, **share(tmp_path)) as one,
+        run_gateway(tmp_path / "2", mosquitto.port, {"lanes": 2}, **share(tmp_path)) as two,
+        RawClient(one.port) as mallory,
+        RawClient(one.port) as victim,
+    ):
+        victim.connect("victim")
+        mallory.connect("mallory")
+        mallory.subscribe("#", "+/#", "!penstock/#", "!penstock/+/+")
+        forged = b"0123456789abcdef" + b"f" * 16 + b"victim"
+        assert mallory.publish("!penstock/takeover", forged, qos=1).reason >= FAILURE
+        with RawClient(two.port) as other:
+            other.connect("other")
+            other.settle()
+        mallory.settle()
+        assert mallory.texts(quiet=0.2) == []
+        assert one.do(lambda: "victim" in one.gateway.clients)

@@ -25,11 +25,14 @@ ROUNDS = scaled(20)
 SOON = 15.0
 
 
-@pytest.fixture
-def pair(mosquitto: MosquittoServer, tmp_path: Path) -> Iterator[list[GatewayThread]]:
+@pytest.fixture(params=[4, 0], ids=["lanes", "no lanes"])
+def pair(
+    request: pytest.FixtureRequest, mosquitto: MosquittoServer, tmp_path: Path
+) -> Iterator[list[GatewayThread]]:
+    lanes = {"lanes": request.param}
     with (
-        run_gateway(tmp_path / "one", mosquitto.port, **share(tmp_path)) as one,
-        run_gateway(tmp_path / "two", mosquitto.port, **share(tmp_path)) as two,
+        run_gateway(tmp_path / "one", mosquitto.port, lanes, **share(tmp_path)) as one,
+        run_gateway(tmp_path / "two", mosquitto.port, lanes, **share(tmp_path)) as two,
     ):
         yield [one, two]
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import http.client
 import random
+import signal
 import ssl
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -75,6 +77,29 @@ def test_no_accepted_request_is_lost_and_a_repeated_call_is_the_same_request(
     assert accepted.items() <= held.items()
     assert len(held) == len(rows)
     assert server.stop() == 0
+
+
+@BOTH
+@pytest.mark.parametrize("point", ["before-commit", "after-commit"])
+def test_killed_at_a_commit_a_repeated_call_makes_one_request_in_all(
+    install: Install, database: str, point: str, request: pytest.FixtureRequest
+) -> None:
+    server = make(install, database, request)
+    server.start(sys.executable, "-m", "tests.support.server.dying", point)
+    with pytest.raises((OSError, http.client.HTTPException)):
+        server.choose("opt-out", key="once", subject="ann")
+    assert server.process is not None
+    assert server.process.wait(30) == -signal.SIGKILL
+    server.start()
+    before = server.call("POST", "/v1/publishers/portal/states", {"subject": "ann"})
+    held = "opt-out" if point == "after-commit" else "opt-in"
+    assert before.content["states"][0]["state"] == held
+    again = server.choose("opt-out", key="once", subject="ann")
+    assert again.content["repeated"] is (point == "after-commit")
+    assert again.content["states"][0]["state"] == "opt-out"
+    assert again.content["states"][0]["version"] == 1
+    listed = server.call("GET", "/v1/requests?publisher=portal").content["requests"]
+    assert [it["request"] for it in listed] == [again.content["request"]]
 
 
 def test_definitions_are_followed_and_a_store_that_is_away_accepts_nothing(

@@ -30,6 +30,8 @@ from penstock.client.privacy import (
 )
 from penstock.errors import UsageError
 from penstock.rights.dispatch.message import derive_key, sign
+from penstock.rights.receipts import verify_receipt
+from penstock.store.audit.log import AuditLog
 from tests.support.server import honour
 from tests.support.server.installation import ServerInstallation
 from tests.support.store.installation import until
@@ -78,6 +80,14 @@ def test_a_choice_holds_when_it_returns_and_is_shown_as_persisted(
         assert portal.choose(who, "ads", "opt-out", key=who).repeated is True
         assert portal.signal(who) == ()
         assert [it.request for it in portal.signal(f"{who}-new")] != []
+        kept = portal.receipt(made.request, who)
+        assert (kept["choice"], kept["subject"]) == ("opt-out", who)
+        with server.open_database() as database:
+            keys = AuditLog.open(database, server.config.audit.signing_key).signer.public_keys
+        assert verify_receipt(kept, keys)
+        assert not verify_receipt(kept | {"choice": "opt-in"}, keys)
+        with pytest.raises(RejectedError, match="no such"):
+            portal.receipt(made.request, "somebody else")
         assert portal.plan() == (3, 0.05)
         assert portal.set_contact(who, email="ann@example.com", mobile="+4791234567") == 2
         assert portal.set_contact(who) == 0
@@ -102,6 +112,10 @@ def test_who_cannot_be_reached_is_tried_as_the_definition_says(install: Install,
     with pytest.raises(UnreachableError):
         portal.choose("ann", "ads", "opt-out")
     assert waits == pytest.approx([0.05, 0.1, 0.2])
+    portal._patience = 0.1
+    with pytest.raises(UnreachableError):
+        portal.choose("ann", "ads", "opt-out")
+    assert waits[3:] == pytest.approx([0.05])  # nobody waits for longer than that
 
 
 def test_what_is_in_the_outbox_outlives_the_process_and_reaches_the_server_once(

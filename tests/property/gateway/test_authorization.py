@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.authorizer import make_authorizer
 from penstock.gateway.authorization.delivery_check import DeliveryDecision
-from penstock.gateway.authorization.stamps import as_properties
+from penstock.gateway.authorization.request_context import as_properties
 from penstock.gateway.publish_result import PublishResult
 from penstock.gateway.session import Session
 from penstock.model.document import Document

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import UsageError
-from penstock.gateway.authorization.decision_cache import DecisionCache
+from penstock.gateway.authorization.delivery_check import DecisionCache
 from penstock.gateway.session import Session
 from penstock.model.document import Document
 from penstock.mqtt import Properties, Publish

@@ -1,6 +1,7 @@
 """Fixtures for tests against a real broker: one broker and one open gateway per module.
 
-A module whose marks include `BROKERS` runs before each of the brokers.
+A module whose marks include `BROKERS` runs before each of the brokers. A long run takes all of
+them a second time without publish lanes; a normal one leaves that to `LANES` and the walks.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from penstock.components import MosquittoServer
 from tests.support.gateway.clients import Make, make_clients
 from tests.support.gateway.harness import GatewayThread, run_gateway
 from tests.support.gateway.hivemq import HiveMqServer
+from tests.support.scale import is_long
 
 BROKERS = pytest.mark.parametrize(
     "broker",
@@ -24,6 +26,9 @@ BROKERS = pytest.mark.parametrize(
     indirect=True,
     scope="module",
 )
+
+LANES = pytest.mark.parametrize("lanes", [4, 0], ids=["lanes", "no lanes"])
+"""With publish lanes, and each client on its own connection to the broker."""
 
 AnyBroker = MosquittoServer | HiveMqServer
 
@@ -37,9 +42,12 @@ def broker(
         yield server
 
 
-@pytest.fixture(scope="module")
-def gateway(broker: AnyBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayThread]:
-    with run_gateway(tmp_path_factory.mktemp("gateway"), broker.port) as running:
+@pytest.fixture(scope="module", params=[4, 0] if is_long() else None)
+def gateway(
+    request: pytest.FixtureRequest, broker: AnyBroker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[GatewayThread]:
+    settings = {"lanes": getattr(request, "param", 4)}
+    with run_gateway(tmp_path_factory.mktemp("gateway"), broker.port, settings) as running:
         yield running
 
 

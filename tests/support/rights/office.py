@@ -70,7 +70,7 @@ class Office:
             draw=lambda: 1.0,
         )
         if contact:
-            self.book.profiles.set_contact("ann", contact)
+            self.book.profiles.set_contact("app", "ann", contact)
         notify = tuple(front.get("notify", ()))
         request = NewRequest("app", "k", "forget", "delete", "ann", (), {"crm": HOUR}, (), notify)
         (self.accepted,) = self.book.submit([request], 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import signal
 import ssl
 import subprocess
@@ -76,6 +77,7 @@ subjects: [user:segments]
 control: ads
 uri: http://127.0.0.1:1/privacy
 """
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
 USERS = ("portal", "app", "crm", "segments", "officer", "nobody")
 
 
@@ -143,11 +145,11 @@ class ServerInstallation:
 
     # --- the server ---
 
-    def start(self) -> None:
+    def start(self, *command: str) -> None:
+        """Run the server, or a command in its place."""
+        chosen = command or (*PENSTOCK, "server", "run", "--json")
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [*PENSTOCK, "server", "run", "--json"], cwd=self.folder, stderr=log
-            )
+            self.process = subprocess.Popen(chosen, cwd=self.folder, stderr=log, env=ENVIRONMENT)
         until(self.answers, "the server answered")
 
     def answers(self) -> bool:

@@ -235,7 +235,10 @@ def test_addresses_are_kept_by_publishers_alone_and_of_the_plain_form(
     broker: PrivacyBroker,
 ) -> None:
     broker.set_contact("portal-1", "portal", "ann", {"email": "ann@mail.example"})
-    assert broker.book.profiles.contact("ann") == {"email": "ann@mail.example"}
+    assert broker.book.profiles.contact("portal", "ann") == {"email": "ann@mail.example"}
+    broker.set_contact("app", "app", "ann", {"email": "eve@mail.example"})
+    # One front end neither replaces nor learns what another one has.
+    assert broker.book.profiles.contact("portal", "ann") == {"email": "ann@mail.example"}
     with pytest.raises(DeniedError):
         broker.set_contact("crm", "portal", "ann", {})
     for contact in (
@@ -246,7 +249,7 @@ def test_addresses_are_kept_by_publishers_alone_and_of_the_plain_form(
             broker.set_contact("portal-1", "portal", "ann", contact)
         assert "eve" not in str(error.value)
     broker.set_contact("portal-1", "portal", "ann", {})
-    assert broker.book.profiles.contact("ann") == {}
+    assert broker.book.profiles.contact("portal", "ann") == {}
 
 
 def test_requests_at_the_same_time_share_commits_and_one_refused_fails_alone(

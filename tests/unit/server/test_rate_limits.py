@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.errors import DeniedError
 from penstock.server.problems import TooManyError
 from penstock.server.rate_limits import MOST_CALLERS, CallLimits, RateLimit
 
@@ -41,11 +42,26 @@ def test_what_is_remembered_is_bounded() -> None:
 
 
 def test_calls_under_way_are_limited_per_user_and_in_all() -> None:
-    limits = CallLimits(RateLimit(100, 100), at_a_time=1, in_all=2)
+    limits = CallLimits(RateLimit(100, 100), RateLimit(1, 9), at_a_time=1, in_all=2)
     with limits.admit("a"), limits.admit("b"):
         with pytest.raises(TooManyError, match="of this user"), limits.admit("a"):
             pass
         with pytest.raises(TooManyError, match="are under way"), limits.admit("c"):
             pass
     with limits.admit("a"), limits.admit("c"):
+        pass
+
+
+def test_who_is_denied_again_and_again_has_to_wait() -> None:
+    now = 0.0
+    limits = CallLimits(RateLimit(100, 100), RateLimit(1, 3, lambda: now), at_a_time=1, in_all=2)
+    for _ in range(3):
+        with pytest.raises(DeniedError), limits.admit("a"):
+            raise DeniedError("no")
+    with pytest.raises(TooManyError, match="again and again"), limits.admit("a"):
+        pass
+    with limits.admit("b"):
+        pass
+    now = 1.0
+    with limits.admit("a"):
         pass

@@ -15,11 +15,20 @@ def sqlite_url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/penstock.db"
 
 
-@pytest.fixture(
-    params=["sqlite", pytest.param("postgres", marks=pytest.mark.needs("postgresql"))],
-)
+BOTH = ["sqlite", pytest.param("postgres", marks=pytest.mark.needs("postgresql"))]
+
+
+@pytest.fixture(params=BOTH)
 def store_url(request: pytest.FixtureRequest) -> str:
     url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
+
+
+@pytest.fixture(params=BOTH)
+def empty_store_url(request: pytest.FixtureRequest) -> str:
+    """Give the address of a store that is to be made."""
+    fixture = "sqlite_url" if request.param == "sqlite" else "empty_postgres_url"
+    url: str = request.getfixturevalue(fixture)
     return url
 
 

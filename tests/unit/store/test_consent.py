@@ -264,9 +264,9 @@ def test_what_is_prohibited_is_what_the_profile_says(
         }
 
 
-def test_what_was_chosen_before_profiles_had_purposes_is_part_of_them(store_url: str) -> None:
+def test_what_was_chosen_before_profiles_had_purposes_is_part_of_them(empty_store_url: str) -> None:
     """A database of version 0015: by hand, as that version wrote it."""
-    address = engines.Address.parse(store_url)
+    address = engines.Address.parse(empty_store_url)
     engine = engines.create_engine(address)
     p, q, r = (MARKS.of(it) for it in "pqr")
     control = '{"stateful": true, "purposes": ["ads"], "categories": ["age"]}'
@@ -293,7 +293,7 @@ def test_what_was_chosen_before_profiles_had_purposes_is_part_of_them(store_url:
                 {"e": epoch, "a": subject, "b": purpose, "c": choice},
             )
     engine.dispose()
-    with Database.open(store_url) as database:
+    with Database.open(empty_store_url) as database:
         book = ConsentBook(database, MARKS)
         out = OptOuts.of(
             0, [("p", "ads"), ("p", "care"), ("q", "ads/age"), ("r", "care")], MARKS

@@ -67,12 +67,12 @@ def test_opening_a_current_database_does_not_load_alembic(sqlite_url: str) -> No
     subprocess.run([sys.executable, "-c", program, sqlite_url], check=True)
 
 
-def test_several_processes_may_open_a_new_database_at_once(store_url: str) -> None:
-    command = [sys.executable, "-c", OPEN, store_url]
+def test_several_processes_may_open_a_new_database_at_once(empty_store_url: str) -> None:
+    command = [sys.executable, "-c", OPEN, empty_store_url]
     started = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(6)]
     said = [process.communicate()[1] for process in started]
     assert [process.returncode for process in started] == [0] * 6, said
-    with Database.open(store_url) as database:
+    with Database.open(empty_store_url) as database:
         assert newest(database) == 0
 
 
@@ -84,15 +84,15 @@ def test_a_database_of_another_version_is_refused(store_url: str, version: str) 
         Database.open(store_url)
 
 
-def test_an_older_database_is_upgraded_and_keeps_what_it_holds(store_url: str) -> None:
-    address = engines.Address.parse(store_url)
+def test_an_older_database_is_upgraded_and_keeps_what_it_holds(empty_store_url: str) -> None:
+    address = engines.Address.parse(empty_store_url)
     with Database(address, engines.create_engine(address)) as old, old.write() as connection:
         config = Config()
         config.set_main_option("script_location", str(migrations.MIGRATIONS))
         config.attributes.update(connection=connection, version_table=migrations.VERSION_TABLE)
         command.upgrade(config, "0001")
         connection.execute(epochs.insert().values(row(1)))
-    with Database.open(store_url) as database:
+    with Database.open(empty_store_url) as database:
         with database.read() as connection:
             assert migrations.database_version(connection) == migrations.code_version()
         assert newest(database) == 1

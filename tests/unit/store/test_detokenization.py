@@ -13,8 +13,10 @@ from penstock.errors import DeniedError, UnavailableError, UsageError
 from penstock.masks.supplies import KEY_VAULT, fingerprint
 from penstock.model.kinds import Stream, View
 from penstock.store.audit import AuditLog, Pseudonyms, read_last
+from penstock.store.consent import Choice, ConsentBook
 from penstock.store.database import Database
 from penstock.store.detokenization import MOST_TOKENS, DetokenizationRequest, Detokenizer
+from penstock.store.opt_outs import SubjectMarks
 from penstock.store.vault import StoreVault
 
 SECRET = bytes(range(32))
@@ -22,14 +24,16 @@ DEFINITIONS = """
 kind: stream
 name: patients
 subject: pid
-fields: [{name: pid, type: int}, {name: age, type: int}]
+fields: [{name: pid, type: int}, {name: age, type: int}, {name: place, type: string}]
 ---
 kind: view
 name: research
 stream: patients
+purposes: [study/diabetes]
 window: {size: 10s}
 anonymizers:
   - {anonymizer: aggregation, keys: [age], aggregation_mode: max}
+  - {anonymizer: tokenization, keys: [place], method: vault, vault: places}
   - {anonymizer: tokenization, keys: [pid], method: vault, vault: patients}
 ---
 kind: right
@@ -47,7 +51,10 @@ class Office:
         self.definitions = DefinitionSet.build(read_text(DEFINITIONS, "test").documents)
         self.log = AuditLog.open(database, SecretFile(folder / "signing.key"))
         self.people = Pseudonyms(b"k" * 32)
-        self.clerk = Detokenizer(database, self.log, self.people, self.definitions, 7)
+        self.book = ConsentBook(database, SubjectMarks(SECRET))
+        self.clerk = Detokenizer(
+            database, self.log, self.people, self.definitions, 7, consent=self.book.opt_outs
+        )
         view = self.definitions.get(View, "research")
         stream = self.definitions.get(Stream, "patients")
         assert view is not None
@@ -56,12 +63,14 @@ class Office:
         vault.put(KEY_VAULT, {fingerprint(SECRET): b""})
         _, behind = plan_view(view, stream, {}).make_chains("research", SECRET, {}, vault)
         assert behind is not None
-        made = behind.apply({"pid": 17, "age": 30})
+        made = behind.apply({"pid": 17, "age": 30, "place": "x"})
         assert isinstance(made, dict)
         self.token: str = made["pid"]
 
-    def ask(self, *tokens: str, user: str = "ann", secret: bytes = SECRET) -> list[Any]:
-        request = DetokenizationRequest(user, "research", "pid", tokens or (self.token,), "recall")
+    def ask(
+        self, *tokens: str, user: str = "ann", secret: bytes = SECRET, field: str = "pid"
+    ) -> list[Any]:
+        request = DetokenizationRequest(user, "research", field, tokens or (self.token,), "recall")
         return [answer.value for answer in self.clerk.turn_back(request, lambda: secret)]
 
     def entries(self) -> list[dict[str, Any]]:
@@ -92,6 +101,39 @@ def test_a_token_made_behind_a_window_is_turned_back_and_recorded(office: Office
     )
     assert single["subject"] == office.people.person("17")
     assert office.reasons() == ["recall"]
+
+
+def test_who_opted_out_is_told_to_nobody_from_then_on(office: Office) -> None:
+    office.book.choose(Choice.OPT_OUT, ["18"], "study")
+    office.book.choose(Choice.OPT_OUT, ["17"], "marketing")
+    assert office.ask() == [17]
+    office.book.choose(Choice.OPT_OUT, ["17"], "study")
+    assert office.ask(office.token, "none of ours") == [None, None]
+    _, _, whole, single, other = office.entries()
+    assert (whole["outcome"], single["outcome"], other["outcome"]) == (
+        "allowed",
+        "denied",
+        "failed",
+    )
+    assert single["subject"] == office.people.person("17")
+    # A field that names nobody does not tell whose tokens these are.
+    with pytest.raises(DeniedError, match="does not tell whose"):
+        office.ask(field="place")
+    office.book.choose(Choice.OPT_IN, ["17"], "study")
+    assert office.ask() == [17]
+    office.book.choose(Choice.OPT_IN, ["18"], "study")
+    assert office.ask(field="place") == [None]
+
+
+def test_nothing_is_told_while_opt_outs_are_not_known(office: Office) -> None:
+    office.book.choose(Choice.OPT_OUT, ["18"], "study")
+    other = ConsentBook(office.database, SubjectMarks(b"x" * 32))
+    office.clerk = Detokenizer(
+        office.database, office.log, office.people, office.definitions, 7, consent=other.opt_outs
+    )
+    with pytest.raises(UnavailableError, match="another"):
+        office.ask()
+    assert office.entries()[-1]["outcome"] == "failed"
 
 
 def test_nothing_is_told_that_could_not_be_recorded(

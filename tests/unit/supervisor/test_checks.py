@@ -207,9 +207,9 @@ class TestStore:
 
     @pytest.mark.needs("postgresql")
     def test_a_server_is_asked_for_its_version_and_its_clock(
-        self, settings: Settings, postgres_url: str
+        self, settings: Settings, empty_postgres_url: str
     ) -> None:
-        config = settings(f"store: {{url: '{postgres_url}'}}")
+        config = settings(f"store: {{url: '{empty_postgres_url}'}}")
         findings = by_name(installation.check_store(config, []))
         assert findings["tables"].detail.startswith("none yet; upgraded to")
         assert findings["clock"].verdict is Verdict.OK

@@ -10,6 +10,7 @@ Rules that hold here:
 
 # In the order of `penstock bench all`.
 BENCHMARKS = (
+    "startup",
     "expressions",
     "store",
     "audit",
@@ -23,4 +24,5 @@ BENCHMARKS = (
     "kafka",
     "views",
     "emergencies",
+    "rights",
 )

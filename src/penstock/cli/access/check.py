@@ -5,12 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
 from rich.text import Text
 
+from penstock.cli.access.data_subject import (
+    data_subject_options,
+    know_choices,
+    render_consent,
+    tell_consent,
+)
 from penstock.cli.access.situation_context import (
     Known,
     know,
@@ -21,13 +28,13 @@ from penstock.cli.access.situation_context import (
 )
 from penstock.cli.output import json_option, show, table
 from penstock.cli.session import configuration
-from penstock.definitions.authorizer import authorizer_of
 from penstock.errors import UsageError, quote
 from penstock.json_text import read_object
-from penstock.policy.access.emergencies import RecordedSituations
-from penstock.policy.authorizer import make_request
-from penstock.policy.decision import Explanation
-from penstock.policy.purposes.rights import DeclaredPurposes
+
+if TYPE_CHECKING:
+    from penstock.policy.access.emergencies import RecordedSituations
+    from penstock.policy.decision import Explanation
+    from penstock.policy.purposes.rights import DeclaredPurposes
 
 
 def parse_values(given: tuple[str, ...], option: str) -> dict[str, Any]:
@@ -61,6 +68,7 @@ def parse_values(given: tuple[str, ...], option: str) -> dict[str, Any]:
 @click.option("--environment", "-e", multiple=True, metavar="NAME=JSON", help="An attribute of e.")
 @click.option("--publisher", metavar="USER", help="The user who published what is read.")
 @situation_option
+@data_subject_options
 @click.option("--payload", default="{}", metavar="JSON", help="The payload of the message.")
 @click.option("--epoch", type=int, help="Ask under the definitions of an earlier epoch.")
 @json_option
@@ -76,6 +84,9 @@ def command(
     environment: tuple[str, ...],
     publisher: str | None,
     situation: tuple[str, ...],
+    data_subject: str | None,
+    asker: str | None,
+    password_file: Path | None,
     payload: str,
     epoch: int | None,
     as_json: bool,
@@ -84,9 +95,14 @@ def command(
 
     The subject may be a real or a hypothetical one: attributes given with -a go before
     those that are defined, and so do those of the object. Emergencies are those that hold
-    now, as the gateway that detects knows them; --situation supposes others. The exit code
-    is 0 if it is allowed, 1 if it is denied.
+    now, as the gateway that detects knows them; --situation supposes others. What people opted
+    out of counts where --data-subject says whom the message is about. The exit code is 0 if
+    it is allowed, 1 if it is denied.
     """
+    from penstock.definitions.authorizer import authorizer_of
+    from penstock.policy.access.emergencies import RecordedSituations
+    from penstock.policy.authorizer import make_request
+
     request = make_request(
         topic,
         action="write" if action == "write" else "read",
@@ -98,7 +114,9 @@ def command(
         environment=_environment() | parse_values(environment, "--environment"),
         payload=_parse_payload(payload),
         publisher=publisher,
+        data_subject=data_subject,
     )
+    choices = know_choices(data_subject, asker, password_file)
     with open_questions() as (checked, database):
         if epoch is None:
             snapshot, meaning = checked.current()
@@ -106,7 +124,8 @@ def command(
             snapshot = checked.definitions.snapshot_at(epoch)
             meaning = checked.meaning(snapshot)
         known = know(situation, meaning, database)
-    authorizer = authorizer_of(configuration().gateway, meaning)
+    authorizer = authorizer_of(configuration().gateway, meaning, choices.opt_outs)
+    consent = tell_consent(choices, authorizer.consent.subjects, topic)
     _check_declared(purpose, authorizer.declared)
     witness = RecordedSituations(known.situations)
     decision = authorizer.explain(request._replace(situations=witness))
@@ -114,8 +133,14 @@ def command(
         **decision.as_dict(),
         "epoch": snapshot.epoch,
         "situations": tell_seen(known, witness),
+        "consent": consent,
     }
-    show(as_json, data, lambda console: _render(console, decision, snapshot.epoch, known, witness))
+
+    def render(console: Console) -> None:
+        _render(console, decision, snapshot.epoch, known, witness)
+        render_consent(console, consent)
+
+    show(as_json, data, render)
     return 0 if decision.allowed else 1
 
 

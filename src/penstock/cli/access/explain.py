@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
 from rich.text import Text
 
+from penstock.cli.access.data_subject import (
+    data_subject_options,
+    know_choices,
+    render_consent,
+    tell_consent,
+)
 from penstock.cli.access.situation_context import (
     Held,
     Known,
@@ -17,13 +24,12 @@ from penstock.cli.access.situation_context import (
 )
 from penstock.cli.output import json_option, show, table
 from penstock.cli.session import configuration
-from penstock.definitions.authorizer import authorizer_of
-from penstock.model.purposes import PurposeSet
-from penstock.model.topics import check_topic
-from penstock.policy.access.emergencies import Emergency
-from penstock.policy.access.objects import ObjectLayout
-from penstock.policy.access.principals import ACTIONS
-from penstock.policy.authorizer import Authorizer
+
+if TYPE_CHECKING:
+    from penstock.model.purposes import PurposeSet
+    from penstock.policy.access.emergencies import Emergency
+    from penstock.policy.access.objects import ObjectLayout
+    from penstock.policy.authorizer import Authorizer
 
 MOST_NAMES = 12
 
@@ -31,13 +37,27 @@ MOST_NAMES = 12
 @click.command("explain")
 @click.argument("topic")
 @situation_option
+@data_subject_options
 @json_option
-def command(topic: str, situation: tuple[str, ...], as_json: bool) -> None:
+def command(
+    topic: str,
+    situation: tuple[str, ...],
+    data_subject: str | None,
+    asker: str | None,
+    password_file: Path | None,
+    as_json: bool,
+) -> None:
     """Say which rules apply to TOPIC: who can see it, for which purposes, and why.
 
-    Of emergency policies it is said which situations that they need hold now.
+    Of emergency policies it is said which situations that they need hold now, of a person the
+    purposes that are prohibited for messages about them.
     """
+    from penstock.definitions.authorizer import authorizer_of
+    from penstock.model.topics import check_topic
+    from penstock.policy.access.principals import ACTIONS
+
     check_topic(topic)
+    choices = know_choices(data_subject, asker, password_file)
     with open_questions() as (checked, database):
         snapshot, meaning = checked.current()
         known = know(situation, meaning, database)
@@ -82,6 +102,10 @@ def command(topic: str, situation: tuple[str, ...], as_json: bool) -> None:
         "policies_required": access.settings.required,
         "policies": policies,
         "preferences": preferences,
+        "consent": {
+            **tell_consent(choices, authorizer.consent.subjects, topic),
+            "prohibited": choices.prohibited,
+        },
         "situations": {"source": known.source, "trouble": known.trouble or None},
     }
     show(as_json, data, lambda console: _render(console, data))
@@ -138,6 +162,7 @@ def _render(console: Console, data: dict[str, Any]) -> None:
             shown.add_row(Text(item["filter"]), Text(item["purposes"]))
         console.print(shown)
     _render_claims(console, data)
+    _render_choices(console, data["consent"])
     for name, found in data["object"].items():
         console.print(Text(f"o.{name} is {found}"))
     if not data["policies_required"]:
@@ -163,6 +188,15 @@ def _render(console: Console, data: dict[str, Any]) -> None:
         trouble = f"situations are not known: {data['situations']['trouble']}"
         console.print(Text(trouble, "yellow"))
     console.print(f"under epoch {data['epoch']}", style="dim")
+
+
+def _render_choices(console: Console, consent: dict[str, Any]) -> None:
+    for place in consent["found_in"]:
+        console.print(Text(f"whom its messages are about is told by {place}"))
+    if consent["prohibited"]:
+        told = ", ".join(consent["prohibited"])
+        console.print(Text(f"prohibited for this person: {told}, what is below and above", "red"))
+    render_consent(console, consent)
 
 
 def _render_claims(console: Console, data: dict[str, Any]) -> None:

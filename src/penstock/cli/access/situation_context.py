@@ -21,11 +21,10 @@ from rich.text import Text
 from penstock.cli.output import Function
 from penstock.cli.session import configuration, open_database, refuse_missing_store
 from penstock.errors import UsageError, quote
-from penstock.model.kinds import Scenario
-from penstock.policy.access.emergencies import RecordedSituations, SituationBoard, Situations
 
 if TYPE_CHECKING:
     from penstock.definitions import DefinitionSet
+    from penstock.policy.access.emergencies import RecordedSituations, Situations
     from penstock.store.database import Database
     from penstock.store.definitions.checked import CheckedDefinitions
 
@@ -95,6 +94,8 @@ def situation_option(function: Function) -> Function:
 def know(given: tuple[str, ...], definitions: DefinitionSet, database: Database) -> Known:
     """Return the situations that are supposed, or else those that hold now."""
     from penstock.definitions.authorizer import suppose_situations
+    from penstock.model.kinds import Scenario
+    from penstock.policy.access.emergencies import SituationBoard
     from penstock.store.detection.situations import read_live
     from penstock.store.detection.tables import as_stored
 

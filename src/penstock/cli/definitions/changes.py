@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -11,9 +11,11 @@ from rich.text import Text
 from penstock.cli.definitions.queries import parse_key, parse_kind
 from penstock.cli.output import json_option, show
 from penstock.cli.session import actor, change_definitions, open_definitions
-from penstock.definitions import Difference, after_applying, differences, read_paths
 from penstock.errors import InvalidError, UsageError
-from penstock.store.definitions.history import Change
+
+if TYPE_CHECKING:
+    from penstock.definitions import Difference
+    from penstock.store.definitions.history import Change
 
 COLOURS = {"create": "green", "update": "yellow", "delete": "red"}
 LIST_LIMIT = 50
@@ -43,6 +45,8 @@ def apply(paths: tuple[str, ...], reason: str, prune: tuple[str, ...], as_json: 
     The set that would result is checked as a whole; it is stored completely, as one new
     epoch, or not at all.
     """
+    from penstock.definitions import read_paths
+
     kinds = [parse_kind(kind) for kind in prune]
     reading = read_paths(paths)
     with change_definitions() as definitions:
@@ -71,6 +75,8 @@ def apply(paths: tuple[str, ...], reason: str, prune: tuple[str, ...], as_json: 
 @json_option
 def delete(keys: tuple[str, ...], paths: tuple[str, ...], reason: str, as_json: bool) -> None:
     """Delete definitions, all or nothing. What others refer to cannot be deleted."""
+    from penstock.definitions import read_paths
+
     wanted = [parse_key(text) for text in keys]
     if paths:
         reading = read_paths(paths)
@@ -121,6 +127,8 @@ def diff(
 
     Files are checked as `apply` would check them; nothing is stored.
     """
+    from penstock.definitions import after_applying, differences, read_paths
+
     if bool(paths) == (start is not None):
         raise UsageError(
             "there is nothing to compare" if not paths else "files and epochs do not go together",

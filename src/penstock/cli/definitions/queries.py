@@ -14,13 +14,11 @@ from rich.console import Console
 from rich.text import Text
 
 from penstock.cli.output import json_option, show, table
-from penstock.cli.session import open_definitions
-from penstock.definitions import write_yaml
+from penstock.cli.session import open_history
 from penstock.errors import UsageError, quote
-from penstock.model.document import Document, Key
-from penstock.model.kinds import KINDS
 
 if TYPE_CHECKING:
+    from penstock.model.document import Document, Key
     from penstock.store.definitions.history import Epoch, Revision
 
 SUMMARY = 120
@@ -32,6 +30,8 @@ COLUMNS = ("epoch", "at", "who", "why")
 
 def parse_kind(text: str) -> str:
     """Return the kind; plural forms are taken too."""
+    from penstock.model.kinds import KINDS
+
     for word in (text, text.removesuffix("s"), text.removesuffix("ies") + "y"):
         if word in KINDS:
             return word
@@ -44,6 +44,8 @@ def parse_kind(text: str) -> str:
 
 def parse_key(text: str) -> Key:
     """Return the key of `KIND/NAME`; the name may hold further slashes."""
+    from penstock.model.document import Key
+
     kind, slash, name = text.partition("/")
     if not slash or not name:
         raise UsageError(
@@ -65,8 +67,7 @@ def get(
     if kind and not name and "/" in kind:
         kind, _, name = kind.partition("/")
     wanted = parse_kind(kind) if kind else None
-    with open_definitions() as checked:
-        store = checked.definitions
+    with open_history() as store:
         snapshot = store.snapshot() if epoch is None else store.snapshot_at(epoch)
     found = [
         document
@@ -81,6 +82,8 @@ def get(
 
     def render(console: Console) -> None:
         if as_yaml or name:
+            from penstock.definitions.documents import write_yaml
+
             console.print(write_yaml(found), markup=False, soft_wrap=True, end="")
             return
         _render_list(console, found, snapshot.epoch)
@@ -151,8 +154,7 @@ def _join(words: list[str]) -> str:
 @json_option
 def history(key: str | None, limit: int, as_json: bool) -> None:
     """Show the changes of a definition, or of the whole set, newest first."""
-    with open_definitions() as checked:
-        store = checked.definitions
+    with open_history() as store:
         if key is None:
             epochs = store.epochs(limit)
             show(
@@ -219,6 +221,7 @@ def _draw_revisions(console: Console, revisions: list[Revision]) -> None:
 def schema(kind: str | None, everything: bool, as_json: bool) -> None:
     """Print the JSON Schema of a KIND; without one, list the kinds."""
     from penstock.definitions.documents import schema_of, schema_of_all
+    from penstock.model.kinds import KINDS
 
     if everything or kind:
         schema = schema_of_all() if everything or kind is None else schema_of(parse_kind(kind))

@@ -15,7 +15,6 @@ from rich.text import Text
 
 from penstock.cli.output import show, table
 from penstock.cli.session import actor, configuration, open_database
-from penstock.config import SecretFile
 from penstock.errors import UsageError
 
 if TYPE_CHECKING:
@@ -76,6 +75,7 @@ def made_password(user: str) -> Iterator[tuple[str, Path]]:
 
     The file appears if and only if the block stored the password.
     """
+    from penstock.config.secrets import SecretFile
     from penstock.kafka import PendingError
 
     folder = configuration().kafka.passwords

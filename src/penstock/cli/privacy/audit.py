@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -23,21 +23,13 @@ from rich.text import Text
 from penstock.cli.output import json_option, print_json, show
 from penstock.cli.privacy.audit_tail import tail
 from penstock.cli.session import configuration, open_database
-from penstock.config import Config
 from penstock.errors import UsageError, quote
-from penstock.store.audit.errors import AuditVerdict, TamperedError
-from penstock.store.audit.log import AuditLog, note_witness
-from penstock.store.audit.proofs import (
-    check_proof,
-    embedded_keys,
-    prove_consistency,
-    prove_inclusion,
-)
-from penstock.store.audit.pruning import Retention, plan_pruning, prune
-from penstock.store.audit.reader import newest_head
-from penstock.store.audit.signatures import Head, PublicKeys, anchor_path, load_head, public_path
-from penstock.store.audit.verification import verify
-from penstock.store.database import Database
+
+if TYPE_CHECKING:
+    from penstock.config import Config
+    from penstock.store.audit.errors import AuditVerdict
+    from penstock.store.audit.signatures import Head, PublicKeys
+    from penstock.store.database import Database
 
 PROOF_LIMIT = 1_000_000
 
@@ -60,6 +52,9 @@ command.add_command(tail)
 
 @contextmanager
 def _opened(keys_file: Path | None) -> Iterator[tuple[Config, Database, PublicKeys]]:
+    from penstock.store.audit.reader import newest_head
+    from penstock.store.audit.signatures import PublicKeys
+
     settings = configuration()
     with open_database(settings) as database:
         if keys_file is None and newest_head(database) is None:
@@ -69,6 +64,8 @@ def _opened(keys_file: Path | None) -> Iterator[tuple[Config, Database, PublicKe
 
 
 def _own_keys(settings: Config) -> Path:
+    from penstock.store.audit.signatures import public_path
+
     return public_path(settings.audit.signing_key.path)
 
 
@@ -96,6 +93,10 @@ def verify_log(
     forged head, and names the first bad entry. Whoever holds the database can set the whole
     log back to an older signed state; to find that, pass a head that was kept elsewhere.
     """
+    from penstock.store.audit.errors import TamperedError
+    from penstock.store.audit.signatures import anchor_path, load_head
+    from penstock.store.audit.verification import verify
+
     with _opened(keys_file) as (settings, database, keys):
         kept = [load_head(path) for path in head_files]
         anchor = anchor_path(settings.audit.signing_key.path)
@@ -144,6 +145,8 @@ def head(as_json: bool) -> None:
 
     The database notes its size, so that pruning leaves what connects it with the log.
     """
+    from penstock.store.audit.log import note_witness
+
     with open_database() as database:
         found = _newest(database)
         note_witness(database, f"head {found.size}", found)
@@ -151,6 +154,8 @@ def head(as_json: bool) -> None:
 
 
 def _newest(database: Database) -> Head:
+    from penstock.store.audit.reader import newest_head
+
     found = newest_head(database)
     if found is None:
         raise UsageError("the audit log is empty", fix="something has to be recorded first")
@@ -168,6 +173,8 @@ def _print_document(document: dict[str, Any], *, as_json: bool) -> None:
 @json_option
 def keys(as_json: bool) -> None:
     """Print the public keys of the log, for auditors; PEM, or with --json also their ids."""
+    from penstock.store.audit.signatures import PublicKeys
+
     found = PublicKeys.load(_own_keys(configuration()))
     if as_json:
         print_json([{"key": one, "pem": found.pem(one)} for one in found.ids])
@@ -188,6 +195,10 @@ def prune_log(dry_run: bool, as_json: bool) -> None:
     and `audit.denials_entries` for denials. A signed entry says what was pruned, and `penstock
     audit verify` goes on proving the rest. Running gateways do the same by themselves.
     """
+    from penstock.store.audit.log import AuditLog
+    from penstock.store.audit.pruning import Retention, plan_pruning, prune
+    from penstock.store.audit.reader import newest_head
+
     settings = configuration()
     retention = Retention.of(settings.audit)
     with open_database(settings) as database:
@@ -246,6 +257,9 @@ def prove(
     The proof is a JSON document that stands by itself: `penstock audit check-proof` checks
     it anywhere, without the database.
     """
+    from penstock.store.audit.proofs import prove_consistency, prove_inclusion
+    from penstock.store.audit.signatures import load_head
+
     if (seq is None) == (since is None) or (until is not None and since is None):
         raise UsageError(
             "what to prove is not clear", fix="give the number of an entry, or --since HEAD"
@@ -271,6 +285,8 @@ def check(file: Any, keys_file: Path | None, key_id: str | None, as_json: bool) 
     Which key to believe has to come from elsewhere: from --public-keys, from --key-id, or
     from this installation. The key in the proof alone proves nothing.
     """
+    from penstock.store.audit.proofs import check_proof
+
     try:
         proof = json.loads(file.read(PROOF_LIMIT))
     except (ValueError, RecursionError):
@@ -284,6 +300,10 @@ def check(file: Any, keys_file: Path | None, key_id: str | None, as_json: bool) 
 
 
 def _believed(proof: Any, keys_file: Path | None, key_id: str | None) -> PublicKeys:
+    from penstock.store.audit.errors import TamperedError
+    from penstock.store.audit.proofs import embedded_keys
+    from penstock.store.audit.signatures import PublicKeys
+
     if key_id is not None:
         found = embedded_keys(proof)
         if found.ids != [key_id]:

@@ -6,20 +6,20 @@ import json
 import sys
 import time
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.text import Text
 
 from penstock.cli.output import console, json_option, print_json
-from penstock.cli.privacy.rule_names import find_names
 from penstock.cli.session import configuration, open_database
 from penstock.errors import UsageError, quote
 from penstock.store.audit.entry import CODE, Outcome
-from penstock.store.audit.errors import TamperedError
-from penstock.store.audit.pseudonyms import Pseudonyms
-from penstock.store.audit.reader import Filter, Recorded, read_after, read_last
-from penstock.store.database import Database
+
+if TYPE_CHECKING:
+    from penstock.store.audit.pseudonyms import Pseudonyms
+    from penstock.store.audit.reader import Filter, Recorded
+    from penstock.store.database import Database
 
 POLL_SECONDS = 0.25
 TAIL_LIMIT = 10_000
@@ -63,6 +63,9 @@ def tail(
     With --names those of all rules that were defined when an entry was made are computed, and
     the rules are shown by their names.
     """
+    from penstock.store.audit.pseudonyms import Pseudonyms
+    from penstock.store.audit.reader import Filter, read_last
+
     for kind in kinds:
         if not CODE.fullmatch(kind):
             raise UsageError(f"{quote(kind)} is no kind of event", fix="write like decision.read")
@@ -83,6 +86,8 @@ def tail(
 
 
 def _follow(shown: _Shown, seq: int, only: Filter) -> None:
+    from penstock.store.audit.reader import read_after, read_last
+
     database = shown.database
     while True:
         with database.read() as connection:
@@ -107,6 +112,9 @@ class _Shown:
 
     def print(self, found: list[Recorded]) -> None:
         """Print entries, one on a line."""
+        from penstock.cli.privacy.rule_names import find_names
+        from penstock.store.audit.errors import TamperedError
+
         names = {} if self._key is None else find_names(self.database, self._key, found)
         target = console()
         for one in found:

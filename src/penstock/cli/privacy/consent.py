@@ -3,53 +3,37 @@
 Rules that hold here:
 - Who enters or looks at choices of a person proves who they are with the password that the
   gateway knows them by, and needs the right to.
-- A choice holds when the command has ended: running views ask before each batch.
+- A choice holds when the command has ended: gateways have confirmed it, and running views ask
+  before each batch.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import click
 from rich.console import Console
 from rich.text import Text
 
 from penstock.cli.output import json_option, show, table
-from penstock.cli.session import authenticate, configuration, open_database, refuse_missing_store
+from penstock.cli.session import asking_consent, open_consent, prove
 from penstock.errors import UsageError
-
-if TYPE_CHECKING:
-    from penstock.store.consent_administration import ConsentAdministration
 
 LONGEST_INPUT = 16 * 1024 * 1024
 LINES = "-"
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-def asking(function: Function) -> Function:
-    """Add the options that say who asks."""
-    named = click.option(
-        "--as", "user", required=True, metavar="USER", help="Who asks: a user with the right."
-    )
-    proved = click.option(
-        "--password-file",
-        type=click.Path(path_type=Path),
-        help="The file that holds the user's password, of mode 0600; else it is asked for.",
-    )
-    return named(proved(function))
+asking = asking_consent("user", required=True)
 
 
 @click.group("consent")
 def command() -> None:
     """Record people's opt-outs of purposes, and show what holds.
 
-    A person who opted out of a purpose is left out of every view that serves it, what lies
-    below it or what it is a part of. USER needs a `right` with `administer: true`; every
+    Gateways deliver no message about a person who opted out of a purpose to subscriptions for
+    it, for what lies below it or what it is a part of, nor to those without a purpose; views that
+    serve it leave the person out. USER needs a `right` with `administer: true`; every
     choice is recorded in the audit log. The store keeps no names.
     """
 
@@ -66,8 +50,8 @@ def _make_verb(name: str, about: str) -> None:
         from penstock.store.consent import Choice
 
         people = _read_people() if subject == LINES else [subject]
-        with _open_administration() as administration:
-            _authenticate(administration, user, password_file)
+        with open_consent() as administration:
+            prove(administration, user, password_file)
             changed = administration.enter(user, Choice(name), people, purpose)
             views, unable = administration.views_of(purpose)
         data = {
@@ -98,8 +82,8 @@ def show_subject(subject: str, user: str, password_file: Path | None, as_json: b
     """Show what SUBJECT chose, and which views leave them out."""
     from penstock.store.consent import Choice
 
-    with _open_administration() as administration:
-        _authenticate(administration, user, password_file)
+    with open_consent() as administration:
+        prove(administration, user, password_file)
         rows: list[dict[str, Any]] = [
             {
                 "purpose": it.purpose,
@@ -135,8 +119,8 @@ def show_subject(subject: str, user: str, password_file: Path | None, as_json: b
 @json_option
 def show_history(subject: str, user: str, password_file: Path | None, as_json: bool) -> None:
     """Show every choice of SUBJECT, oldest first: of purposes, and of controls."""
-    with _open_administration() as administration:
-        _authenticate(administration, user, password_file)
+    with open_consent() as administration:
+        prove(administration, user, password_file)
         rows: list[dict[str, Any]] = [
             {
                 "at": it.at.isoformat(timespec="seconds"),
@@ -173,7 +157,7 @@ def show_history(subject: str, user: str, password_file: Path | None, as_json: b
 @json_option
 def list_purposes(as_json: bool) -> None:
     """Show the purposes that people opted out of, how many did, and what leaves them out."""
-    with _open_administration() as administration:
+    with open_consent() as administration:
         found = administration.book.opt_outs()
         rows: list[dict[str, Any]] = [
             {"purpose": purpose, "people": len(who), "views": administration.views_of(purpose)[0]}
@@ -192,40 +176,6 @@ def list_purposes(as_json: bool) -> None:
         target.print(shown)
 
     show(as_json, rows, render)
-
-
-@contextmanager
-def _open_administration() -> Iterator[ConsentAdministration]:
-    """Open the choices with their audit log, for as long as the block lasts."""
-    from penstock.store.audit.log import AuditLog
-    from penstock.store.audit.pseudonyms import Pseudonyms
-    from penstock.store.consent import ConsentBook
-    from penstock.store.consent_administration import ConsentAdministration
-    from penstock.store.definitions.checked import CheckedDefinitions
-    from penstock.store.definitions.history import Definitions
-    from penstock.telemetry import configure
-
-    config = configuration()
-    refuse_missing_store(config)
-    # Keys that are made at the first use are reported in words, not as JSON.
-    configure(level=config.log.level, style="console")
-    with open_database(config) as database:
-        snapshot, definitions = CheckedDefinitions(Definitions(database)).current()
-        book = ConsentBook.open(database, config.consent.key)
-        log = AuditLog.open(database, config.audit.signing_key)
-        try:
-            people = Pseudonyms.open(config.audit.pseudonym_key)
-            yield ConsentAdministration(book, log, people, definitions, snapshot.epoch)
-        finally:
-            log.close()
-
-
-def _authenticate(
-    administration: ConsentAdministration, user: str, password_file: Path | None
-) -> None:
-    if not authenticate(configuration(), user, password_file):
-        message = "wrong user name or password"
-        raise administration.deny(user, "password", message, "`penstock password` sets one")
 
 
 def _read_people() -> list[str]:
@@ -249,7 +199,8 @@ def _render_choice(target: Console, data: dict[str, Any]) -> None:
         words.append(f"; for {people - changed:,} nothing changed")
     target.print(words)
     views = ", ".join(data["views"])
-    target.print(Text(f"it holds from the next batch on, in {views or 'no view as yet'}", "dim"))
+    told = f"it holds at all gateways, and from the next batch on in {views or 'no view as yet'}"
+    target.print(Text(told, "dim"))
     if data["views_without_subject"]:
         blind = ", ".join(data["views_without_subject"])
         target.print(

@@ -54,7 +54,8 @@ def command(
 
     USER needs a `right` whose `detokenize` names the view. Every request, granted or denied,
     is recorded in the audit log first. Tokens of `method: vault` and `method: ff1` can be
-    turned back; those of `method: pseudonym` nobody can turn back.
+    turned back; those of `method: pseudonym` nobody can turn back. What is behind a token of
+    somebody who opted out of a purpose of the view is withheld.
     """
     from penstock.store.detokenization import DetokenizationRequest, Detokenizer
 
@@ -65,13 +66,17 @@ def command(
     with open_database(config) as database:
         from penstock.store.audit.log import AuditLog
         from penstock.store.audit.pseudonyms import Pseudonyms
+        from penstock.store.consent import ConsentBook
         from penstock.store.definitions.checked import CheckedDefinitions
         from penstock.store.definitions.history import Definitions
 
         snapshot, definitions = CheckedDefinitions(Definitions(database)).current()
         log = AuditLog.open(database, config.audit.signing_key)
         people = Pseudonyms.open(config.audit.pseudonym_key)
-        detokenizer = Detokenizer(database, log, people, definitions, snapshot.epoch)
+        consent = ConsentBook.open(database, config.consent.key).opt_outs
+        detokenizer = Detokenizer(
+            database, log, people, definitions, snapshot.epoch, consent=consent
+        )
         try:
             if not known:
                 message = "wrong user name or password"
@@ -79,7 +84,7 @@ def command(
             answers = detokenizer.turn_back(asked, config.pipeline.key.read)
         finally:
             log.close()
-    data = [{"token": it.token, "value": it.value} for it in answers]
+    data = [{"token": it.token, "value": it.value, "withheld": it.withheld} for it in answers]
     show(as_json, data, lambda target: _render(target, answers))
     return 0
 
@@ -88,6 +93,8 @@ def _render(target: Console, answers: list[DetokenizedValue]) -> None:
     shown = table("token", "original")
     for answer in answers:
         value = "unknown" if answer.value is None else str(answer.value)
+        if answer.withheld:
+            value = "withheld: the person opted out"
         shown.add_row(Text(answer.token), Text(value))
     target.print(shown)
 

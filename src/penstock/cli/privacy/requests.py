@@ -12,10 +12,7 @@ from __future__ import annotations
 import signal
 import threading
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
 
 import click
 from rich.console import Console
@@ -23,22 +20,12 @@ from rich.text import Text
 
 from penstock.cli.output import json_option, show, table
 from penstock.cli.privacy.consent import asking
-from penstock.cli.session import authenticate, configuration, open_database, refuse_missing_store
+from penstock.cli.privacy.office import open_office, open_store
+from penstock.cli.privacy.reports import receipt, report, verify_receipt
+from penstock.cli.session import configuration
 from penstock.errors import UsageError, quote
 
-if TYPE_CHECKING:
-    from penstock.rights.broker import PrivacyBroker
-    from penstock.store.definitions.checked import CheckedDefinitions
-
 _COLOURS = {"COMPLETED": "green", "FAILED": "red", "SENDFAILED": "red", "SOMEFAILED": "red"}
-
-
-class _Office(NamedTuple):
-    """What the verbs need: the broker, and what it stands on."""
-
-    broker: PrivacyBroker
-    checked: CheckedDefinitions
-    secret: bytes
 
 
 @click.group("requests")
@@ -76,7 +63,7 @@ def submit(  # noqa: PLR0917 - a verb's options
     """
     from penstock.rights.broker import Submission
 
-    with _open_office(user, password_file) as office:
+    with open_office(user, password_file) as office:
         given = Submission(publisher, key or uuid.uuid4().hex, control, action, subject, categories)
         (made,) = office.broker.submit(user, [given])
     data = {"request": made.id, "status": made.status.value, "repeated": made.repeated}
@@ -107,7 +94,7 @@ def contact(
     Without --email and --mobile, forget it.
     """
     found = {"email": email, "mobile": mobile}
-    with _open_office(user, password_file) as office:
+    with open_office(user, password_file) as office:
         given = {name: address for name, address in found.items() if address}
         office.broker.set_contact(user, publisher, subject, given)
     print("kept" if given else "forgotten")
@@ -123,7 +110,7 @@ def answer(
     request: str, subscriber: str, what: str, user: str, password_file: Path | None, as_json: bool
 ) -> None:
     """Say for the service SUBSCRIBER that it knows of REQUEST, or has done its part."""
-    with _open_office(user, password_file) as office:
+    with open_office(user, password_file) as office:
         said = office.broker.complete if what == "complete" else office.broker.acknowledge
         status = said(user, request, subscriber)
     data = {"request": request, "subscriber": subscriber, "status": status.value}
@@ -145,7 +132,7 @@ def list_requests(
     """Show the newest requests and how many services have done their part."""
     from penstock.store.rights.progress import RequestStatus
 
-    with _open_office(user, password_file) as office:
+    with open_office(user, password_file) as office:
         office.broker.require_administration(user)
         found = office.broker.book.newest(
             status=RequestStatus(status) if status else None, limit=limit
@@ -185,7 +172,7 @@ def list_requests(
 @json_option
 def show_request(request: str, user: str, password_file: Path | None, as_json: bool) -> None:
     """Show how far each service is with REQUEST."""
-    with _open_office(user, password_file) as office:
+    with open_office(user, password_file) as office:
         office.broker.require_administration(user)
         found = office.broker.book.show(request)
         told = office.broker.book.outbox.of(request)
@@ -247,7 +234,7 @@ def show_request(request: str, user: str, password_file: Path | None, as_json: b
 @json_option
 def redrive(request: str | None, user: str, password_file: Path | None, as_json: bool) -> None:
     """Tell services again that failed REQUEST; without it, all that failed any."""
-    with _open_office(user, password_file) as office:
+    with open_office(user, password_file) as office:
         office.broker.require_administration(user)
         again = office.broker.redrive(user, request)
     noun = "service" if again == 1 else "services"
@@ -261,7 +248,7 @@ def key(subscriber: str, user: str, password_file: Path | None) -> None:
     """Print the key that calls to SUBSCRIBER are signed with, for those who act for it."""
     from penstock.rights.dispatch.message import derive_key
 
-    with _open_office(user, password_file) as office:
+    with open_office(user, password_file) as office:
         office.broker.require_subscriber(user, subscriber)
         print(derive_key(office.secret, subscriber).hex())
 
@@ -280,10 +267,10 @@ def work(once: bool) -> None:
     from penstock.rights.worker import RightsWorker, lease_seconds
 
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in () if once else (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     config = configuration()
-    with _open_store() as office:
+    with open_store() as office:
         channels = Channels.open(config, office.secret)
         sender = NoticeSender.open(config, office.secret, open_caller(config))
         worker = RightsWorker(
@@ -299,43 +286,9 @@ def work(once: bool) -> None:
             channels.close()
 
 
-@contextmanager
-def _open_office(user: str, password_file: Path | None) -> Iterator[_Office]:
-    with _open_store() as office:
-        if not authenticate(configuration(), user, password_file):
-            raise office.broker.deny(user, "wrong user name or password")
-        yield office
-
-
-@contextmanager
-def _open_store() -> Iterator[_Office]:
-    from penstock.rights.broker import PrivacyBroker
-    from penstock.store.audit.log import AuditLog
-    from penstock.store.audit.pseudonyms import Pseudonyms
-    from penstock.store.consent import ConsentBook
-    from penstock.store.definitions.checked import CheckedDefinitions
-    from penstock.store.definitions.history import Definitions
-    from penstock.store.rights.requests import RequestBook
-    from penstock.store.rights.sealing import Sealer
-    from penstock.telemetry import configure
-
-    config = configuration()
-    refuse_missing_store(config)
-    configure(level=config.log.level, style="console")
-    with open_database(config) as database:
-        checked = CheckedDefinitions(Definitions(database))
-        snapshot, definitions = checked.current()
-        consent = ConsentBook.open(database, config.consent.key)
-        secret = config.consent.key.read()
-        book = RequestBook(database, consent, Sealer(secret))
-        log = AuditLog.open(database, config.audit.signing_key)
-        try:
-            people = Pseudonyms.open(config.audit.pseudonym_key)
-            broker = PrivacyBroker(book, log, people, definitions, snapshot.epoch)
-            yield _Office(broker, checked, secret)
-        finally:
-            log.close()
-
-
 def _coloured(status: str) -> Text:
     return Text(status, _COLOURS.get(status, "yellow"))
+
+
+for _verb in (report, receipt, verify_receipt):
+    command.add_command(_verb)

@@ -16,11 +16,10 @@ from rich.text import Text
 
 from penstock.cli.output import json_option, show, table
 from penstock.cli.session import configuration
-from penstock.config import FILE_NAME, Config, KeyFile, load
 from penstock.errors import UnavailableError, UsageError, quote
-from penstock.telemetry import configure
 
 if TYPE_CHECKING:
+    from penstock.config import Config
     from penstock.supervisor.checks import Finding
 
 READABLE = 0o644
@@ -36,6 +35,8 @@ def init(ctx: click.Context, force: bool, as_json: bool) -> None:
     Every setting stands in it with its default and its meaning. An existing file is kept
     unless --force is given; an existing key is always kept.
     """
+    from penstock.config import FILE_NAME, load
+
     path = Path(ctx.find_root().obj or FILE_NAME)
     try:
         _write_settings(path, force=force)
@@ -85,9 +86,11 @@ def _write_settings(path: Path, *, force: bool) -> None:
 def _make_data(config: Config) -> list[str]:
     """Make the data folder and the keys that are missing; return what was made."""
     from penstock.components.mosquitto import generate_password
+    from penstock.config import KeyFile
     from penstock.config.secrets import generate_key
     from penstock.store.audit.pseudonyms import Pseudonyms
     from penstock.store.audit.signatures import Signer
+    from penstock.telemetry import configure
 
     # What follows logs that it made a key; here that is said anyway.
     configure(level="error", style=config.log.format)
@@ -178,6 +181,7 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
     """
     from penstock.supervisor.checks import run_checks
     from penstock.supervisor.parts import configured_parts
+    from penstock.telemetry import configure
 
     config = configuration()
     configure(level="error", style=config.log.format)

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -18,11 +18,11 @@ from rich.text import Text
 
 from penstock.cli.output import json_option, print_json, show, table
 from penstock.cli.session import configuration, open_database, refuse_missing_store
-from penstock.config import Config, load
 from penstock.errors import PenstockError, UnavailableError
-from penstock.supervisor import PartStatus, RunFolder, SupervisorStatus
-from penstock.supervisor.supervisor import prepare
-from penstock.telemetry import configure, install_hooks
+
+if TYPE_CHECKING:
+    from penstock.config import Config
+    from penstock.supervisor.status import PartStatus, SupervisorStatus
 
 POLL_SECONDS = 0.05
 LAST_WORDS = 20
@@ -50,6 +50,10 @@ def up(ctx: click.Context, detach: bool, as_json: bool) -> None:
     that fails is started again, with growing pauses, and given up if it fails too often;
     SIGUSR1 tries given-up parts again. With --json every change is one line.
     """
+    from penstock.config import load
+    from penstock.supervisor.supervisor import prepare
+    from penstock.telemetry import configure, install_hooks
+
     named = ctx.find_root().obj
 
     def load_settings(environ: Mapping[str, str]) -> Config:
@@ -72,6 +76,8 @@ def print_status(status: SupervisorStatus) -> None:
 
 def _detach(config: Config, *, as_json: bool) -> None:
     """Start a supervisor that outlives this command, and wait until its parts run."""
+    from penstock.supervisor.status import RunFolder
+
     folder = RunFolder(config.data)
     if folder.is_held():
         raise UnavailableError(
@@ -125,6 +131,8 @@ def _settled(status: SupervisorStatus | None, pid: int) -> bool:
 @json_option
 def down(as_json: bool) -> None:
     """Stop the parts that `penstock up` runs, and wait until they have ended."""
+    from penstock.supervisor.status import RunFolder
+
     config = configuration()
     folder = RunFolder(config.data)
     status = folder.read()
@@ -152,6 +160,8 @@ def status(ctx: click.Context, as_json: bool) -> None:
 
     The exit code is 0 if all parts run, and 3 if one does not or no supervisor runs.
     """
+    from penstock.supervisor.status import RunFolder
+
     config = configuration()
     status = RunFolder(config.data).read()
     kept = count_kept_sessions(config)
@@ -241,13 +251,14 @@ def count_kept_sessions(config: Config) -> dict[str, Any]:
         refuse_missing_store(config)
     except UnavailableError:
         return {}
-    from penstock.store.sessions import Sessions
+    from penstock.clock import utc_now
+    from penstock.store.session_tables import count_sessions
 
     limits = config.gateway.limits
     allowed = {"per_user": limits.sessions_per_user, "per_address": limits.sessions_per_address}
     try:
-        with open_database(config) as database:
-            found = Sessions(database).count()
+        with open_database(config) as database, database.read() as connection:
+            found = count_sessions(connection, utc_now())
     except PenstockError as error:
         return {"sessions": {"error": error.message, **allowed}}
     counts = {"kept": found.kept, "owners": found.owners, "most": found.most}
@@ -337,6 +348,8 @@ def run_server(as_json: bool) -> None:
 
     `penstock up` runs it where `parts` names it. With --json the log is JSON, one entry per line.
     """
+    from penstock.telemetry import configure, install_hooks
+
     # What gRPC logs by itself names peers.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from penstock.cli.output import console, json_option, show, table
@@ -41,6 +40,8 @@ def feed_csv(folder: Path, name: str, as_json: bool) -> None:
     in the middle; files that grew are read on. Rows that are no records are reported with their
     place and the reason, and left out.
     """
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
     from penstock.model.kinds import Stream
     from penstock.pipeline.ingest.connector import Connector
 

@@ -15,7 +15,6 @@ from rich.text import Text
 
 from penstock.cli.output import console, json_option, print_json, table
 from penstock.cli.session import configuration, open_definitions
-from penstock.config.secrets import SecretFile
 from penstock.errors import DeniedError, UsageError, quote
 
 if TYPE_CHECKING:
@@ -72,6 +71,8 @@ def command(
 
 
 def _password(config: Config, user: str, file: Path | None) -> str:
+    from penstock.config.secrets import SecretFile
+
     if file is not None:
         return SecretFile(file).read_text()
     if VARIABLE in os.environ:

@@ -8,16 +8,17 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.text import Text
 
 from penstock.cli.output import console, json_option, print_json
 from penstock.cli.session import configuration
-from penstock.config import Config
-from penstock.config.secrets import SecretFile
 from penstock.errors import DeniedError, UnavailableError, UsageError, quote
+
+if TYPE_CHECKING:
+    from penstock.config import Config
 
 PREVIEW = 2_000
 KEEP_ALIVE = 30
@@ -56,6 +57,8 @@ def command(
     With --json one line per message: `payload` is the text as it was sent, `payload_json`
     the same as data where it is a JSON object or list; what is not text comes as `base64`.
     """
+    from penstock.config.secrets import SecretFile
+
     address = (host, port) if host and port else _listener(configuration(), host, port)
     password = SecretFile(password_file).read_text().encode() if password_file else None
     wanted = SubscriptionRequest(filter_, purpose, qos, count, as_json)

@@ -40,6 +40,7 @@ _CALLS: Final[Mapping[str, tuple[str, Any, Any]]] = {
     "publisher": ("Publisher", messages.PublisherRequest, messages.PublisherDescription),
     "offered_states": ("OfferedStates", messages.OfferedStatesRequest, messages.StateList),
     "states": ("States", messages.StatesRequest, messages.StateList),
+    "receipt": ("Receipt", messages.ReceiptRequest, messages.ReceiptText),
     "contact": ("SetContact", messages.ContactRequest, messages.Contact),
     "acknowledge": ("Acknowledge", messages.Answer, messages.Answered),
     "complete": ("Complete", messages.Answer, messages.Answered),

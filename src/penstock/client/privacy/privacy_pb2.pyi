@@ -202,6 +202,20 @@ class Contact(_message.Message):
     addresses: int
     def __init__(self, addresses: _Optional[int] = ...) -> None: ...
 
+class ReceiptRequest(_message.Message):
+    __slots__ = ("request", "subject")
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    request: str
+    subject: str
+    def __init__(self, request: _Optional[str] = ..., subject: _Optional[str] = ...) -> None: ...
+
+class ReceiptText(_message.Message):
+    __slots__ = ("json_text",)
+    JSON_TEXT_FIELD_NUMBER: _ClassVar[int]
+    json_text: str
+    def __init__(self, json_text: _Optional[str] = ...) -> None: ...
+
 class Answer(_message.Message):
     __slots__ = ("request", "subscriber")
     REQUEST_FIELD_NUMBER: _ClassVar[int]

@@ -6,8 +6,8 @@
 
 Rules that hold here:
 - Every request has a key from its first moment: however often it is sent, it is one request.
-- A choice is tried as often as the publisher's definition says, with waits that double. Then the
-  person is asked to try again: nothing was promised.
+- A choice is tried as often as the publisher's definition says, with waits that double, and no
+  longer than a person waits. Then the person is asked to try again: nothing was promised.
 - What `ask` has returned from is durable here and is sent until the server has it. Waits double as
   often as the definition says, and then stay. A process that ends leaves it to the next one.
 - The outbox names people: its file is its owner's alone, and who was accepted is taken out.
@@ -144,10 +144,13 @@ class PrivacyPublisher:
         name: str,
         *,
         outbox: Path | str | None = None,
+        patience: float = 60.0,
         sleep: Callable[[float], object] | None = None,
         draw: Callable[[], float] = random.random,
     ) -> None:
+        """Wait between tries of one call for `patience` seconds in all: somebody waits for it."""
         self.name = name
+        self._patience = patience
         self._transport = transport
         self._draw = draw
         self._plan: RetryPlan | None = None
@@ -188,6 +191,11 @@ class PrivacyPublisher:
         """Return what is persisted of a person's choices: what the front end shows."""
         content = {"publisher": self.name, "subject": subject}
         return read_states(self._persist("offered_states", content).get("states", []))
+
+    def receipt(self, request: str, subject: str) -> dict[str, Any]:
+        """Return the signed receipt of a choice, for the person to keep."""
+        found = self._persist("receipt", {"request": request, "subject": subject})
+        return dict(json.loads(found["json_text"])) if "json_text" in found else found
 
     def set_contact(self, subject: str, **addresses: str) -> int:
         """Keep where a person can be told: `email`, `mobile`; none: it is forgotten."""
@@ -254,16 +262,19 @@ class PrivacyPublisher:
         }
 
     def _persist(self, name: str, content: Mapping[str, Any]) -> dict[str, Any]:
-        """Call as often as the plan says."""
+        """Call as often as the plan says, as far as patience lasts."""
         attempt = 0
+        left = self._patience
         while True:
             try:
                 return self._transport.call(name, content)
             except UnreachableError:
                 plan = self.plan()
-                if attempt >= plan.retries:
+                wait = plan.wait(attempt, self._draw())
+                if attempt >= plan.retries or wait > left:
                     raise
-                self._sleep(plan.wait(attempt, self._draw()))
+                self._sleep(wait)
+                left -= wait
                 attempt += 1
 
     def plan(self) -> RetryPlan:

@@ -32,6 +32,7 @@ _CALLS: Final[Mapping[str, tuple[str, str, tuple[str, ...]]]] = {
     "status": ("GET", "/v1/requests/{request}", ("request",)),
     "publisher": ("GET", "/v1/publishers/{publisher}", ("publisher",)),
     "offered_states": ("POST", "/v1/publishers/{publisher}/states", ("publisher",)),
+    "receipt": ("POST", "/v1/requests/{request}/receipt", ("request",)),
     "contact": ("POST", "/v1/publishers/{publisher}/contact", ("publisher",)),
     "states": ("POST", "/v1/subscribers/{subscriber}/states", ("subscriber",)),
     "acknowledge": ("POST", "/v1/requests/{request}/acknowledge", ("request",)),

@@ -342,7 +342,7 @@ class GatewaySettings(Settings):
         1, "How many processes share the listeners on this host."
     )
     lanes: Annotated[int, Field(ge=0, le=256)] = setting(
-        0,
+        4,
         "How many connections of its own the gateway sends clients' messages of QoS 0 to the "
         "broker on; with 0 each client's go on its own connection. With `authentication.relay` "
         "there are none: the broker has to know whose message it is.",

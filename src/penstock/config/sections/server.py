@@ -99,6 +99,11 @@ class ServerLimitSettings(Settings):
     burst: Annotated[int, Field(ge=1, le=1_000_000)] = setting(
         1_000, "How many of these at once, before the rate counts."
     )
+    denials: Annotated[int, Field(ge=1, le=1_000_000)] = setting(
+        120,
+        "How many calls of one user per minute may ask for what is not theirs: each is in the "
+        "audit log. Beyond it, all calls of the user wait.",
+    )
     at_a_time: Annotated[int, Field(ge=1, le=10_000)] = setting(
         64, "How many calls of one user are worked on at a time."
     )

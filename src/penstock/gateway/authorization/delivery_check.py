@@ -16,6 +16,10 @@ Rules that hold here:
   whose preferences hold.
 - What would be denied by situations that are not known for the moment waits until they are
   known or lost. Definitions that cannot be compiled deny everything.
+- `DecisionCache` keeps what is lasting, by topic and property list. What may pass is kept as the
+  finished property list to send, in `passing`; what may not, with the rule that denies it.
+- Every change of the rules, and every change of the client's subscriptions, forgets all.
+- As many as a client may need are kept, and none that is long.
 """
 
 from __future__ import annotations
@@ -28,12 +32,13 @@ from typing import Any, Final, NamedTuple
 from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.authorization.request_context import (
     KEPT_APART,
+    Stamp,
+    StampReader,
     is_lasting,
     make_environment,
     packet_fields,
 )
 from penstock.gateway.authorization.rules import Rules
-from penstock.gateway.authorization.stamps import Stamp, StampReader
 from penstock.gateway.clock import Clock
 from penstock.gateway.counters import DECISION
 from penstock.gateway.detection.engine_host import EngineHost
@@ -285,3 +290,41 @@ def _find_named(
     if stamp.client != session.client_id or not named:
         return named
     return [it for it in named if not it.options & NO_LOCAL] or None
+
+
+_CACHED: Final = 2_048
+_LONGEST_KEY: Final = 256
+
+DeliveryKey = tuple[str, bytes]
+"""What a lasting decision depends on: the topic, and the property list as it came."""
+
+
+class DecisionCache:
+    """The cache of one connection; `passing` is looked into on the way of every message."""
+
+    __slots__ = ("_check", "_denied", "passing")
+
+    def __init__(self, check: DeliveryCheck) -> None:
+        self.passing: dict[DeliveryKey, bytes] = {}
+        self._denied: dict[DeliveryKey, DeliveryDecision] = {}
+        self._check = check
+
+    def decide(self, session: Session, packet: Publish, key: DeliveryKey) -> DeliveryDecision:
+        """Decide on a delivery that is not `passing`, and keep what holds for the next one."""
+        denied = self._denied.get(key)
+        if denied is not None:
+            return denied
+        decision = self._check.decide(session, packet)
+        if decision.lasting and len(key[1]) <= _LONGEST_KEY:
+            if len(self.passing) + len(self._denied) >= _CACHED:
+                self.forget()
+            if decision.properties is None:
+                self._denied[key] = decision
+            else:
+                self.passing[key] = decision.properties
+        return decision
+
+    def forget(self) -> None:
+        """Forget what was decided."""
+        self.passing.clear()
+        self._denied.clear()

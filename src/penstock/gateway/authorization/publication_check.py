@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from penstock.cep.engine import PreparedStep
 from penstock.cep.event_binding import Packet
 from penstock.errors import UnavailableError
 from penstock.gateway.authorization.denials import Denials
@@ -151,6 +152,7 @@ class PublicationCheck:
             )
             try:
                 prepared = detection.engine.prepare(seen, now)
+                self._leave_out(prepared, message)
                 record = prepared.record() if prepared.bound else b""
             except Exception as error:  # noqa: BLE001 - whatever it is, it was no event
                 _log.warning("a message could not be looked at", error=error)
@@ -182,6 +184,14 @@ class PublicationCheck:
             except UnavailableError:
                 return NO_LEADER
         return PublishResult(journal=detection.journal, ticket=ticket)
+
+    def _leave_out(self, prepared: PreparedStep, message: Message) -> None:
+        """Leave out events for purposes that whom the message is about has opted out of."""
+        if prepared.bound and self._rules.consent.concern(message.topic):
+            forbid = self._rules.consent.forbid_event
+            prepared.bound = [
+                it for it in prepared.bound if not forbid(it[0].name, message.topic, message)
+            ]
 
     def _refuse(self, decision: Decision) -> PublishResult:
         # It may turn out otherwise as soon as the situations are known.
@@ -223,6 +233,7 @@ class PublicationCheck:
         packet = Packet(topic, message.t, _NOBODY, about, e, depth=depth)
         try:
             prepared = engine.prepare(packet, now)
+            self._leave_out(prepared, message)
             if prepared.bound:
                 detection.commit(prepared, prepared.record())
         except Exception as error:  # noqa: BLE001 - as above

@@ -22,9 +22,8 @@ from typing import Any, Final, NamedTuple
 
 from penstock.cep.program import Program
 from penstock.definitions.authorizer import settings_in_force
-from penstock.gateway.authorization.answer_topics import AnswerTopics
 from penstock.gateway.authorization.compiled_definitions import CompiledDefinitions
-from penstock.gateway.authorization.granted_rights import GrantedRights
+from penstock.gateway.authorization.granted_rights import AnswerTopics, GrantedRights
 from penstock.gateway.session import Session
 from penstock.gateway.translation import CLIENT, FOR, stamp
 from penstock.model import kinds
@@ -144,7 +143,7 @@ class Rules:
         for key in purposes:
             if key not in self._overlay:
                 changes = changes.join(self._apply(key, documents.get(key)))
-        self.consent.subjects.take(documents, keys)
+        self.consent.take_definitions(documents, keys)
         recompiled = self._compiled.take(documents, keys)
         if recompiled.access:
             # It may be another engine than before: one that was incomplete is made anew.

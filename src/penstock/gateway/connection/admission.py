@@ -19,7 +19,7 @@ from typing import Any
 from penstock.clock import boot_clock
 from penstock.errors import PenstockError, UsageError
 from penstock.gateway.authorization.publication_check import PublicationCheck
-from penstock.gateway.authorization.stamps import as_properties, narrow, read_purposes
+from penstock.gateway.authorization.request_context import as_properties, narrow, read_purposes
 from penstock.gateway.commands.purpose_commands import PurposeCommands
 from penstock.gateway.connection.authentication import RefusedError
 from penstock.gateway.connection.client_connection import ClientConnection

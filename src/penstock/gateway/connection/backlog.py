@@ -19,8 +19,8 @@ from collections import deque
 from collections.abc import Coroutine, Iterable, Iterator
 from typing import Any, Protocol, cast
 
+from penstock.gateway.connection.deliveries import cost
 from penstock.gateway.connection.disconnect import Cause
-from penstock.gateway.connection.receive_window import cost
 from penstock.mqtt import MqttError, Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from penstock.store.sessions import TakenError
 from penstock.telemetry import get_logger

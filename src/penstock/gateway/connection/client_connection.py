@@ -32,14 +32,13 @@ from penstock.gateway.connection.arrivals import Arrival
 from penstock.gateway.connection.backlog import Backlog
 from penstock.gateway.connection.broker_connection import BrokerConnection
 from penstock.gateway.connection.context import ConnectionContext
-from penstock.gateway.connection.deferred_acks import DeferredAcks
 from penstock.gateway.connection.disconnect import (
     FAREWELL_SECONDS,
     Cause,
     encode_refusal,
     make_disconnect,
 )
-from penstock.gateway.connection.replies import ClientReplies
+from penstock.gateway.connection.replies import ClientReplies, DeferredAcks
 from penstock.gateway.limits import TICK_SECONDS
 from penstock.gateway.publishing.lanes import Lane
 from penstock.gateway.session import Session
@@ -278,8 +277,9 @@ class ClientConnection(ClientReplies):
         return self.pinned is not None and self.lane_mark > self.pinned.confirmed
 
     def _take_lane(self) -> None:
-        if self.pinned is not None and self.pinned.open and not self.session.is_no_local:
-            self.lane = self.pinned
+        lane = self.pinned
+        if lane is not None and lane.open and self.context.lanes.ready:
+            self.lane = None if self.session.is_no_local else lane
 
     def _consider_lane(self, upstream: BrokerConnection) -> None:
         """Let a client publish over its lane again that has long done nothing else."""
@@ -305,7 +305,7 @@ class ClientConnection(ClientReplies):
     # --- reading and writing ---
 
     def broker(self) -> BrokerConnection:
-        """Return the connection to the broker, which every open client has."""
+        """Return the connection to the broker, which every client with subscriptions has."""
         return cast("BrokerConnection", self.upstream)
 
     def hold_reading(self, reason: str) -> None:

@@ -121,6 +121,20 @@ class ClientRegistry:
             # Should the new one never open, the session ends in the time of the old one.
             self._leave_session(other.session)
 
+    def give_way(self, client_id: str) -> None:
+        """End the connection of a client identifier that another gateway takes over."""
+        client = self._by_id.get(client_id)
+        if client is not None:
+            client.end(Cause.TAKEOVER)
+
+    def leave_lanes(self) -> None:
+        """Let every client publish by itself: takeovers elsewhere are not known here."""
+        for client in self.opened():
+            if client.upstream is None:
+                client.lose_broker()
+            else:
+                client.leave_lane()
+
     def release(self, client: ClientConnection) -> None:
         """Take note that a connection has ended and has no identifier any more."""
         self._await_definitions.discard(client)

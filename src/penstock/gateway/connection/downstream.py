@@ -20,7 +20,8 @@ Rules that hold here:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple, cast
 
@@ -41,6 +42,7 @@ from penstock.mqtt import (
     NO_PROPERTIES,
     NO_PUBLISH_PROPERTIES,
     PINGRESP,
+    PUBACK_SIZE,
     V5,
     Connect,
     Disconnect,
@@ -61,10 +63,13 @@ from penstock.mqtt import (
     Unsubscribe,
     encode_puback,
     encode_pubcomp,
+    is_plain_puback,
 )
 
 _PINGRESP = PINGRESP.encode(V5)
 _ACKS = (Puback, Pubrec, Pubcomp)
+_WITHOUT_BROKER = (Pingreq, Disconnect)
+"""What a client may send that has no connection to the broker."""
 _NOTHING_KNOWN: frozenset[str] = frozenset()
 _EARLY_BYTES = 65_536
 """After so much behind its CONNECT a client is not read any more until it is let in."""
@@ -111,6 +116,8 @@ class Downstream(ClientConnection, asyncio.Protocol):
         self.context.counters.bytes_in += len(data)
         reader = self.reader
         backlog = self.backlog
+        if len(data) == PUBACK_SIZE and self._pass_puback(data):
+            return
         reader.feed(data)
         if not self.open:
             self._hear_stranger()
@@ -128,6 +135,22 @@ class Downstream(ClientConnection, asyncio.Protocol):
                 backlog.keep([error])
             else:
                 self.fail(error)
+
+    def _pass_puback(self, data: bytes) -> bool:
+        """Pass on an acknowledgement that comes alone, as most do; False: it takes the loop."""
+        upstream = self.upstream
+        if (
+            upstream is None
+            or upstream.window is not None
+            or self.backlog.busy
+            or not self.open
+            or self.ended
+            or self.reader.buffered
+            or not is_plain_puback(data)
+        ):
+            return False
+        upstream.write([data])
+        return True
 
     def pause_writing(self) -> None:
         """Take note that the client reads too slowly, and let the broker wait for it."""
@@ -152,7 +175,8 @@ class Downstream(ClientConnection, asyncio.Protocol):
     # One loop on purpose: on the way of every message a call would cost more than it tidies.
     def forward(self, packets: Iterator[Packet]) -> None:  # noqa: C901, PLR0911, PLR0912, PLR0915
         """Pass packets on to the broker, in one step up to the first that must wait."""
-        upstream = cast("Upstream", self.upstream)
+        upstream = self.upstream
+        own = cast("Upstream", upstream)
         context = self.context
         rules = context.rules
         if self.generation != rules.generation:
@@ -166,8 +190,8 @@ class Downstream(ClientConnection, asyncio.Protocol):
         unacked = self.unacked
         lane = self.lane
         if lane is None:
-            if self.lane_mark:
-                self.backlog.suspend(self.settle_lane(), packets)
+            if self.lane_mark or upstream is None:
+                self.backlog.suspend(self._take_own(), packets)
                 return
             room = 0
         else:
@@ -207,14 +231,13 @@ class Downstream(ClientConnection, asyncio.Protocol):
                         and not self._fits(lane, packet, room)
                     ):
                         self.leave_lane()
-                        if laned or self.is_unsettled():
-                            rest = chain((packet,), packets)
-                            self.backlog.suspend(self.settle_lane(), rest)
+                        if laned or self.is_unsettled() or upstream is None:
+                            self.backlog.suspend(self._take_own(), chain((packet,), packets))
                             return
                         self.lane_mark = 0
                         lane = None
                     if packet.first & 6 and packet.packet_id not in unacked:
-                        if len(unacked) >= self.quota or packet.packet_id in upstream.requests:
+                        if len(unacked) >= self.quota or packet.packet_id in own.requests:
                             self._wait_for_quota(packet, packets)
                             return
                         unacked.add(packet.packet_id)
@@ -247,18 +270,21 @@ class Downstream(ClientConnection, asyncio.Protocol):
                         if waits is not None:
                             self.backlog.suspend(waits, packets)
                             return
+                elif upstream is None and not isinstance(packet, _WITHOUT_BROKER):
+                    self.backlog.suspend(self._take_own(), chain((packet,), packets))
+                    return
                 elif (
                     type(packet) is Puback
                     and packet.properties is NO_PROPERTIES
                     and not packet.reason
                 ):
                     out.append(encode_puback(packet.packet_id))
-                    if upstream.window is not None:
-                        upstream.settle(upstream.window, packet)
+                    if own.window is not None:
+                        own.settle(own.window, packet)
                 elif isinstance(packet, _ACKS):
                     out.append(packet.encode(V5))
-                    if upstream.window is not None:
-                        upstream.settle(upstream.window, packet)
+                    if own.window is not None:
+                        own.settle(own.window, packet)
                 elif type(packet) is Pingreq:
                     # The gateway keeps its own connection to the broker alive.
                     self.transport.write(_PINGRESP)
@@ -268,8 +294,9 @@ class Downstream(ClientConnection, asyncio.Protocol):
                     if lane is not None and laned:
                         lane.write(self, laned)
                         laned = []
-                    upstream.write(out)
-                    out.clear()
+                    if out:
+                        own.write(out)
+                        out = []
                     waits = self._handle(packet)
                     if waits is not None:
                         self.backlog.suspend(waits, packets)
@@ -281,7 +308,8 @@ class Downstream(ClientConnection, asyncio.Protocol):
             context.counters.messages_in += passed
             if laned and lane is not None and not self.ended:
                 lane.write(self, laned)
-            upstream.write(out)
+            if out:
+                own.write(out)
 
     def _fits(self, lane: Lane, packet: Publish, room: int) -> bool:
         """Say whether a message may go over a lane: no broker may end it over this message."""
@@ -355,21 +383,24 @@ class Downstream(ClientConnection, asyncio.Protocol):
                     self.broker().write([packet.encode(V5)])
             case Subscribe():
                 requests.check_count(self, len(packet.subscriptions))
-                return self._ask(requests.subscribe(self, packet))
+                return self._ask(partial(requests.subscribe, self, packet))
             case Unsubscribe():
                 requests.check_count(self, len(packet.filters))
-                return self._ask(requests.unsubscribe(self, packet))
+                return self._ask(partial(requests.unsubscribe, self, packet))
             case Disconnect():
                 self._leave(packet)
         return None
 
-    async def _ask(self, request: Coroutine[Any, Any, None]) -> None:
+    async def _take_own(self) -> None:
+        """Go on on the client's own connection, behind what it published over its lane."""
+        await self.settle_lane()
+        if self.upstream is None:
+            await self._handlers.handshake.open_broker(self)
+
+    async def _ask(self, request: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Carry a request out when the broker has dealt with what was published before it."""
-        try:
-            await self.settle_lane()
-            await request
-        finally:
-            request.close()
+        await self.settle_lane()
+        await request()
 
     def _leave(self, packet: Disconnect) -> None:
         """Tell the broker in the client's words that it leaves."""

@@ -10,6 +10,8 @@ Rules that hold here:
 - A connection with the client identifier of another one takes over its session (MQTT5 3.1.4).
   The other one is ended first, so that no message can reach both; but never before it is known
   who the new one is, which the broker's CONNACK tells where the broker checks passwords.
+- A client that begins without a session and a will at the broker needs no connection there
+  until it does more than publish over its lane.
 - Every refusal is counted, audited, and told in the client's version of MQTT.
 - Where the broker checks passwords, neither it nor the store is asked before it is the client's
   turn (`LoginQueue`).
@@ -129,7 +131,11 @@ class Handshake:
             client.identify(session)
             if not relay:
                 self._registry.take_over(client)
-                await self._settle_earlier(session)
+                if connect.client_id:
+                    await self._context.lanes.take_over(client_id, session.holder)
+                if will is None and seen is None and self._needs_no_session(client):
+                    await self._open_without_broker(client, assigned, offer)
+                    return
             upstream, answer = await self._connect_broker(client, offer, will)
             if turn is not None:
                 about_it = answer.reason < FAILURE or answer.reason in _ABOUT_THE_CLIENT
@@ -155,11 +161,46 @@ class Handshake:
         self._lifecycle.align(client)
         self._lifecycle.end_dormant(client)
 
-    async def _settle_earlier(self, session: Session) -> None:
-        """Let nothing pass later that an earlier connection of this identifier published."""
+    def _needs_no_session(self, client: ClientConnection) -> bool:
+        """Say whether the broker need not know a client before it does more than publish."""
+        session, lanes = client.session, self._context.lanes
+        lane = lanes.of(session.client_id)
+        fresh = client.connect.clean_start and not session.resumable and not session.counted
+        return fresh and lane is not None and lane.open and lanes.ready
+
+    async def _open_without_broker(
+        self, client: ClientConnection, assigned: str | None, offer: Offer
+    ) -> None:
+        """Let a client in that has no connection to the broker until it needs one."""
+        session = client.session
+        self._resumption.begin(session)
+        self._state.catch_up(client)
+        await self._context.wills.secure(session, resumed=False)
         lane = self._context.lanes.of(session.client_id)
-        if lane is not None:
-            await lane.settle_earlier(session.client_id)
+        if lane is None or not lane.open or not self._context.lanes.ready:
+            raise ConnectionResetError
+        self._revocation.check(session)
+        answer = Connack(properties=lane.granted)
+        told = client_connack(answer, client.connect, session.client_id, assigned, offer)
+        receive_maximum = PeerLimits.said_in(lane.granted).receive_maximum
+        client.let_in(told, _fit(client, told), offer, receive_maximum)
+
+    async def open_broker(self, client: ClientConnection) -> None:
+        """Give a client its own connection to the broker, where it has none yet."""
+        offer = self._offer(client.connect)
+        try:
+            upstream, answer = await self._connect_broker(client, offer, None)
+        except (OSError, TimeoutError) as error:
+            if not client.ended:
+                _log.warning("the broker cannot be reached", error=error)
+                client.lose_broker()
+            return
+        numbers = answer.properties.subscription_identifiers_available != 0
+        if answer.reason >= FAILURE or not numbers or upstream.ended:
+            client.lose_broker()
+            return
+        _grant(client, upstream, answer, offer)
+        upstream.resume(OPENING)
 
     def _turn(
         self, client: ClientConnection, principal: str, certificate: object
@@ -249,10 +290,16 @@ def _begin(
     if granted.session_expiry is not None:
         # MQTT5 3.2.2.3.2
         client.session.expiry = min(granted.session_expiry, offer.session_expiry)
-    upstream.keep_alive = granted.server_keep_alive or offer.broker_keep_alive
-    receive_maximum = PeerLimits.said_in(granted).receive_maximum
-    client.let_in(told, _fit(client, told), offer, receive_maximum)
+    client.let_in(told, _fit(client, told), offer, PeerLimits.said_in(granted).receive_maximum)
+    _grant(client, upstream, answer, offer)
     upstream.resume(OPENING)
+
+
+def _grant(client: ClientConnection, upstream: Upstream, answer: Connack, offer: Offer) -> None:
+    """Take what the broker grants to a client's own connection."""
+    granted = answer.properties
+    upstream.keep_alive = granted.server_keep_alive or offer.broker_keep_alive
+    client.quota = min(PeerLimits.said_in(granted).receive_maximum, offer.receive_maximum)
 
 
 def _refuse(client: ClientConnection, answer: Connack) -> None:

@@ -94,8 +94,7 @@ class SessionResumption:
         """Restore what the session's subscriptions stand for, or begin it in the store."""
         if answer.properties.subscription_identifiers_available == 0:
             raise OSError("the broker knows no subscription identifiers")
-        self._rules.engine.end_session(session.client_id)
-        session.era = self._rules.epoch
+        self.begin(session)
         for _ in range(_TRIES):
             try:
                 await self._inherit(session, answer, seen)
@@ -113,6 +112,11 @@ class SessionResumption:
             else:
                 return
         raise RefusedError("too many connections want this session", ReasonCode.SERVER_BUSY, "busy")
+
+    def begin(self, session: Session) -> None:
+        """Begin a session without subscriptions."""
+        self._rules.engine.end_session(session.client_id)
+        session.era = self._rules.epoch
 
     async def _inherit(self, session: Session, answer: Connack, seen: str | None) -> None:
         """Take a session up from the holder that was seen, as one step of the store."""

@@ -30,16 +30,15 @@ from collections.abc import Iterator
 from typing import Final, cast
 
 from penstock.clock import boot_clock
-from penstock.gateway.authorization.decision_cache import DecisionCache
-from penstock.gateway.authorization.delivery_check import UNASKED, DeliveryDecision
+from penstock.gateway.authorization.delivery_check import UNASKED, DecisionCache, DeliveryDecision
 from penstock.gateway.connection.broker_connection import QUEUES, WINDOW, BrokerConnection
 from penstock.gateway.connection.client_connection import ClientConnection
+from penstock.gateway.connection.deliveries import DuplicateFilter, ReceiveWindow
 from penstock.gateway.connection.disconnect import Cause
-from penstock.gateway.connection.duplicate_filter import DuplicateFilter
 from penstock.gateway.connection.intake import AWAITING_LEADER, STALE
-from penstock.gateway.connection.receive_window import ReceiveWindow
 from penstock.mqtt import (
     NO_PROPERTIES,
+    PUBACK_SIZE,
     V3,
     V5,
     Disconnect,
@@ -60,6 +59,7 @@ from penstock.mqtt import (
     encode_puback,
     encode_pubcomp,
     encode_pubrec,
+    is_plain_puback,
 )
 from penstock.mqtt.data_types import FIELD_LIMIT
 from penstock.telemetry import get_logger
@@ -135,8 +135,20 @@ class Upstream(BrokerConnection):
                 self.intake.keep(data)
             except MqttError as error:
                 self._fail(error)
-        else:
+        elif len(data) != PUBACK_SIZE or not self._take_puback(data):
             self._read(data)
+
+    def _take_puback(self, data: bytes) -> bool:
+        """Take an acknowledgement that comes alone, as most do; False: it takes the loop."""
+        client = self.client
+        if self.reader.buffered or not is_plain_puback(data) or client.deferred_acks.open:
+            return False
+        client.acknowledged(data[2] << 8 | data[3])
+        if not client.ended:
+            client.transport.write(data)
+            if client.blocked:
+                self._hold_back()
+        return True
 
     def resume(self, reason: str) -> None:
         """Read again where no other reason is left."""

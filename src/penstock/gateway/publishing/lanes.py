@@ -20,6 +20,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -29,6 +30,7 @@ from zlib import crc32
 
 from penstock.gateway.broker import BrokerAddress
 from penstock.gateway.publishing.own_connection import PING, OwnConnection
+from penstock.gateway.publishing.peers import Peers
 from penstock.mqtt import MqttError, Packet, PeerLimits, Pingresp
 from penstock.mqtt.codes import PACKET_SIZE_LIMIT
 from penstock.telemetry import get_logger, metrics
@@ -162,6 +164,10 @@ class Lane(OwnConnection):
         """Wait for the messages of an earlier connection of this client identifier."""
         await self.settle(self._leaving.get(client_id, 0))
 
+    def when_settled_earlier(self, client_id: str, done: Callable[[], None]) -> None:
+        """Call back when the messages of earlier connections of a client are dealt with."""
+        self.when_settled(self._leaving.get(client_id, 0), done)
+
     # --- the connection ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -287,9 +293,16 @@ class Lane(OwnConnection):
 class Lanes:
     """The publish lanes of one gateway; none where each client publishes by itself."""
 
-    def __init__(self, broker: BrokerAddress, count: int) -> None:
+    def __init__(self, broker: BrokerAddress, count: int, peers: Peers | None = None) -> None:
         self._lanes = [Lane(broker) for _ in range(count)]
+        self._peers = peers if count else None
+        self._timeout = broker.timeout if count else 0.0
         self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def ready(self) -> bool:
+        """Whether takeovers at other gateways are known here: else no client may use a lane."""
+        return self._peers is None or self._peers.ready.is_set()
 
     def of(self, client_id: str) -> Lane | None:
         """Return the lane that a client is pinned to."""
@@ -297,24 +310,43 @@ class Lanes:
             return None
         return self._lanes[crc32(client_id.encode()) % len(self._lanes)]
 
+    async def take_over(self, client_id: str, holder: str) -> None:
+        """Let nothing pass later that was published under a client identifier before, anywhere."""
+        lane = self.of(client_id)
+        if lane is not None:
+            await lane.settle_earlier(client_id)
+            if self._peers is not None:
+                await self._peers.take_over(client_id, holder)
+
     async def start(self) -> None:
         """Open the lanes, and keep them open; a broker that is away is tried again later."""
-        self._tasks = [asyncio.create_task(lane.run()) for lane in self._lanes]
-        await asyncio.gather(*(lane.tried.wait() for lane in self._lanes))
+        own = [*self._lanes, *self._connected()]
+        self._tasks = [asyncio.create_task(it.run()) for it in own]
+        await asyncio.gather(*(it.tried.wait() for it in own))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._timeout):
+                for peers in self._connected():
+                    if peers.open:
+                        await peers.ready.wait()
 
     def tick(self, seconds: int) -> None:
         """Look after the lanes, once a second."""
-        for lane in self._lanes:
-            lane.tick(seconds)
+        for it in (*self._lanes, *self._connected()):
+            it.tick(seconds)
 
     async def finish(self) -> None:
         """Wait until all that clients handed over is dealt with."""
         await asyncio.gather(*(lane.finish() for lane in self._lanes))
+        for peers in self._connected():
+            peers.leave()
 
     def stop(self) -> None:
         """Keep the lanes open no longer."""
         for task in self._tasks:
             task.cancel()
+
+    def _connected(self) -> list[Peers]:
+        return [self._peers] if self._peers is not None else []
 
 
 def _wake(done: asyncio.Future[None]) -> None:

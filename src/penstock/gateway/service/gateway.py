@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 
 from penstock.config.sections.gateway import EmergencySettings
 from penstock.gateway.authorization.denials import Denials
@@ -37,6 +38,7 @@ from penstock.gateway.connection.subscription_state import SubscriptionState
 from penstock.gateway.counters import Counters
 from penstock.gateway.limits import TICK_SECONDS, Limits
 from penstock.gateway.publishing.lanes import Lanes
+from penstock.gateway.publishing.peers import Peers
 from penstock.gateway.publishing.publisher import Publisher
 from penstock.gateway.publishing.wills import Wills
 from penstock.gateway.recording.recorder import Recorder
@@ -90,7 +92,8 @@ class Gateway:
         self.clients = ClientRegistry(rules, self.counters, self.session_writer)
         self.arrivals = Arrivals(limits, self.counters)
         self.publisher = Publisher(broker, recorder.note)
-        self.lanes = Lanes(broker, lanes)
+        self.peers = Peers(broker, notation.prefix, self._give_way, self.clients.leave_lanes)
+        self.lanes = Lanes(broker, lanes, self.peers)
         self.emergencies = Emergencies(
             emergencies or EmergencySettings(),
             situations,
@@ -250,6 +253,13 @@ class Gateway:
         self.counters.waiting(self.arrivals.unauthenticated, len(self._authenticator.logins))
         self.counters.publish()
         self.context.denials.flush(self.rules.epoch, ending=ending)
+
+    def _give_way(self, client_id: str, done: Callable[[], None]) -> None:
+        """End a client that another gateway takes over; say so when its messages are through."""
+        self.clients.give_way(client_id)
+        lane = self.lanes.of(client_id)
+        if lane is not None:
+            lane.when_settled_earlier(client_id, done)
 
     def _publish_answer(self, topic: str, payload: bytes) -> None:
         """Publish the answer to a question; no stream records it, whatever it reads."""

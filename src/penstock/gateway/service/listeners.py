@@ -33,8 +33,7 @@ from penstock.errors import UnavailableError, quote
 from penstock.gateway.connection.arrivals import Arrival, ArrivalCounters, Arrivals
 from penstock.gateway.connection.disconnect import FAREWELL_SECONDS
 from penstock.gateway.connection.downstream import Downstream
-from penstock.gateway.connection.origins import OriginRule
-from penstock.gateway.connection.websocket import WebSocketServer
+from penstock.gateway.connection.websocket import OriginRule, WebSocketServer
 from penstock.gateway.limits import TICK_SECONDS, Limits
 
 BACKLOG: Final = 1024

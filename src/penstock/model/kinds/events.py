@@ -24,7 +24,13 @@ from penstock.model.definition import (
     Reference,
     register,
 )
-from penstock.model.kinds.fields import AHEAD, Milliseconds, TopicFilter, as_value_error
+from penstock.model.kinds.fields import (
+    AHEAD,
+    Milliseconds,
+    PurposePath,
+    TopicFilter,
+    as_value_error,
+)
 from penstock.model.topics import check_topic
 
 EXPRESSION_LIMIT: Final = 8192
@@ -260,6 +266,13 @@ class Event(Definition):
         default=None, description="Primitive: whenever an evolution carries out actions."
     )
     pattern: Pattern | None = Field(default=None, description="Complex: over other types.")
+    purposes: tuple[PurposePath, ...] = Field(
+        default=(),
+        max_length=INPUT_LIMIT,
+        strict=False,
+        description="What it is detected for; events of packets only. Messages about somebody who "
+        "opted out of one of these bring none about. Left out: whatever people opted out of.",
+    )
 
     @property
     def primitive(self) -> bool:
@@ -271,6 +284,11 @@ class Event(Definition):
         sources = [it for it in (self.packet, self.request, self.pattern) if it is not None]
         if len(sources) != 1:
             raise ValueError("an event has one source → write one of packet, request and pattern")
+        if self.purposes and self.packet is None:
+            raise ValueError(
+                "purposes: only a packet tells whom it is about → name them at the events of "
+                "packets that this one is made of"
+            )
         return self
 
 

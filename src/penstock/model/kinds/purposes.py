@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
+from penstock.errors import quote
 from penstock.model.definition import (
     NAME_LIMIT,
     Concern,
@@ -25,6 +27,23 @@ STATE_LOG = 64
 """How many commands a purpose state lists."""
 
 
+# A concept of DPV or of one of its extensions, as a prefixed name or an IRI.
+_DPV = re.compile(
+    r"(?:dpv|[a-z]{2,16}(?:-[a-z]{2,16})?|https://w3id\.org/dpv(?:/[a-z0-9-]{1,32}){0,4}#)"
+    r"(?:(?<=#)|:)[A-Z][A-Za-z0-9]{0,99}",
+    re.ASCII,
+)
+
+
+def _check_dpv(text: str) -> str:
+    if text and not _DPV.fullmatch(text):
+        raise ValueError(
+            f"{quote(text)} is no identifier of the Data Privacy Vocabulary → "
+            "write dpv:Marketing or https://w3id.org/dpv#Marketing"
+        )
+    return text
+
+
 @register
 class Purpose(Definition):
     """A purpose that data may be used for."""
@@ -35,10 +54,10 @@ class Purpose(Definition):
     name: Annotated[
         str, Field(max_length=NAME_LIMIT), AfterValidator(as_value_error(check_purpose))
     ] = Field(description="A path such as marketing/individualized; its parent is declared too.")
-    dpv: str = Field(
+    dpv: Annotated[str, Field(max_length=NAME_LIMIT), AfterValidator(_check_dpv)] = Field(
         default="",
-        max_length=NAME_LIMIT,
-        description="The identifier of this purpose in the W3C Data Privacy Vocabulary.",
+        description="The identifier of this purpose in the W3C Data Privacy Vocabulary: "
+        "dpv:Marketing, or https://w3id.org/dpv#Marketing.",
     )
 
     def implied(self) -> Iterator[tuple[Marker, Steps, str]]:

@@ -9,7 +9,6 @@ from penstock.config.sections.processes import PipelineSettings
 from penstock.eventlog import EventLog
 from penstock.model.kinds import Stream
 from penstock.model.kinds.streams import StreamSource
-from penstock.pipeline.sources.index import FileIndex
 from penstock.pipeline.sources.kafka_index import KafkaIndex
 
 
@@ -37,4 +36,6 @@ def next_offset_of(stream: Stream, settings: PipelineSettings) -> int:
     folder = index_folder(stream.name, stream.source, settings)
     if files is None:
         return KafkaIndex(folder).next_offset
+    from penstock.pipeline.sources.index import FileIndex  # noqa: PLC0415 - loads pyarrow
+
     return FileIndex(folder, Path(files.folder), files.format).next_offset

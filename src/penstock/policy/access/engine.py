@@ -40,7 +40,7 @@ from penstock.policy.access.rules import (
     pick,
 )
 from penstock.policy.decision import Decision, Depends, Explanation
-from penstock.policy.filters.topic_cache import TopicCache
+from penstock.policy.filters.store import TopicCache
 from penstock.policy.filters.tree import FilterTree
 
 TOPIC_LIMIT: Final = 65_536

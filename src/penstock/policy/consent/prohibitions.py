@@ -11,16 +11,20 @@ Rules that hold here:
 - Related is the purpose itself, what is below it, and what it is a part of.
 - Fail closed: where somebody opted out of a related purpose and a message does not tell whom it
   is about, or the key that marks people is not known, it is denied.
+- An event is detected whatever people opted out of, unless its definition says what it is
+  detected for: no opt-out of marketing turns an emergency off.
 - `asked` are the numbers that decisions were made by which others may keep. A change of opt-outs
   that touches none of them, and no purpose for the first or last time, changes none of those.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from penstock.errors import PenstockError
+from penstock.model.document import Document, Key
+from penstock.model.kinds import Event
 from penstock.policy.access.objects import Message
 from penstock.policy.consent.data_subjects import DataSubjects, SubjectKey
 from penstock.policy.consent.opt_outs import NOBODY, OptedOutNumbers, OptOutIndex
@@ -49,7 +53,7 @@ class Finding(NamedTuple):
 class Prohibitions:
     """The opt-outs of an epoch, and how messages tell whom they are about."""
 
-    __slots__ = ("_numbers", "asked", "opt_outs", "subjects")
+    __slots__ = ("_events", "_numbers", "asked", "opt_outs", "subjects")
 
     def __init__(
         self, subjects: DataSubjects | None = None, opt_outs: OptOutIndex = NOBODY
@@ -58,7 +62,22 @@ class Prohibitions:
         self.opt_outs = opt_outs
         self.asked: set[int] | None = set()
         """None: too many to tell."""
+        self._events: dict[str, tuple[str, ...]] = {}
         self._numbers: dict[str, int] = {}
+
+    def take_definitions(self, documents: Mapping[Key, Document], changed: Iterable[Key]) -> None:
+        """Take over definitions of which these may differ from what was known."""
+        keys = list(changed)
+        self.subjects.take(documents, keys)
+        for key in keys:
+            if key.kind == Event.kind:
+                body = documents[key].body if key in documents else {}
+                self._events[key.name] = tuple(body.get("purposes", ()))
+
+    def forbid_event(self, event: str, topic: str, message: Message | None) -> bool:
+        """Say whether a message must not bring about an event, for whom it is about."""
+        found = (self.examine(topic, it, message) for it in self._events.get(event, ()))
+        return any(it is not None and it.rule for it in found)
 
     def take(self, opt_outs: OptOutIndex, changed: Collection[int] | None) -> bool:
         """Take over other opt-outs; say whether decisions that were kept may be wrong now.

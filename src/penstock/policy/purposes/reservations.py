@@ -23,8 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from penstock.model.purposes import ALLOWS, SILENT, PurposeSet
 from penstock.model.topics import decode_topic
-from penstock.policy.filters.store import FilterStore, FlatFilters
-from penstock.policy.filters.topic_cache import TopicCache
+from penstock.policy.filters.store import FilterStore, FlatFilters, TopicCache
 from penstock.policy.filters.tree import FilterTree
 
 _EFFECTS_LIMIT = 4_096

@@ -110,8 +110,7 @@ class Caller:
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         told = {"Host": parts.netloc, "Content-Type": "application/json", **headers}
         # A limit on each read alone would let an answer of one byte at a time last for ever.
-        ended = threading.Event()
-        timer = threading.Timer(self._timeout, connection.end, [ended])
+        timer = threading.Timer(self._timeout, connection.end)
         timer.daemon = True
         timer.start()
         try:
@@ -120,7 +119,7 @@ class Caller:
                 answer.read(MOST_BYTES)
                 return answer.status
         except (OSError, http.client.HTTPException):
-            if ended.is_set():
+            if connection.ended.is_set():
                 raise TimeoutError from None
             raise
         finally:
@@ -157,6 +156,7 @@ class _PinnedConnection(http.client.HTTPConnection):
         super().__init__(host, address[1], timeout=timeout)
         self._address = address
         self._context = tls
+        self.ended = threading.Event()
 
     @override
     def connect(self) -> None:
@@ -164,10 +164,13 @@ class _PinnedConnection(http.client.HTTPConnection):
         self.sock = socket.create_connection(self._address, self.timeout)
         if self._context is not None:
             self.sock = self._context.wrap_socket(self.sock, server_hostname=self.host)
+        if self.ended.is_set():
+            # The end came while there was nothing to cut.
+            raise TimeoutError
 
-    def end(self, ended: threading.Event) -> None:
+    def end(self) -> None:
         """Cut the connection, from another thread: reads and writes under way end."""
-        ended.set()
+        self.ended.set()
         with contextlib.suppress(OSError):
             if self.sock is not None:
                 # By its number: a TLS socket would try to take leave, and wait.

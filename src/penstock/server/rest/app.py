@@ -9,6 +9,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
+import json
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 
@@ -67,7 +68,9 @@ def make_app(
     app.add_exception_handler(PenstockError, _on_error)
     app.add_exception_handler(Exception, _on_error)
     _declare_proofs(app)
-    return Gatekeeper(app, authenticator, body_limit, answer)
+    # Written once: strangers may ask for it as often as they like.
+    written = json.dumps(app.openapi(), separators=(",", ":")).encode()
+    return Gatekeeper(app, authenticator, body_limit, answer, {app.openapi_url or "": written})
 
 
 def _add_publisher_routes(app: FastAPI, operations: PrivacyOperations) -> None:
@@ -138,6 +141,14 @@ def _add_publisher_routes(app: FastAPI, operations: PrivacyOperations) -> None:
         """Say how far a request is, and each service with it."""
         report, progress = await operations.status(user, request)
         return shapes.RequestStatusShape.with_progress(report, progress)
+
+    @app.post("/v1/requests/{request}/receipt")
+    async def show_receipt(
+        request: RequestId, given: shapes.ReceiptQuery, user: User
+    ) -> shapes.ReceiptShape:
+        """Give the signed receipt of a choice, for the person to keep."""
+        found = await operations.receipt(user, request, given.subject)
+        return shapes.ReceiptShape.model_validate(found)
 
     @app.get("/v1/publishers/{publisher}")
     async def show_publisher(

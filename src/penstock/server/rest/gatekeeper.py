@@ -21,7 +21,6 @@ from penstock.errors import PenstockError
 from penstock.server.authentication import CallerAuthenticator
 from penstock.server.problems import Problem, TooLargeError, UnauthenticatedError, describe
 
-OPEN: Final = frozenset({"/openapi.json"})
 _USER: Final = "user"
 CONNECTION: Final = "connection"
 
@@ -62,7 +61,10 @@ class Gatekeeper:
         authenticator: CallerAuthenticator,
         body_limit: int,
         answer: Callable[[Problem], Response],
+        public: Mapping[str, bytes],
     ) -> None:
+        """`public` has JSON that everybody may read, by its path."""
+        self._public = public
         self._app = app
         self._authenticator = authenticator
         self._limit = body_limit
@@ -70,9 +72,12 @@ class Gatekeeper:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one call."""
+        found = self._public.get(scope["path"]) if scope["method"] in {"GET", "HEAD"} else None
+        if found is not None:
+            await Response(found, media_type="application/json")(scope, receive, send)
+            return
         try:
-            if scope["path"] not in OPEN:
-                await self._identify(scope)
+            await self._identify(scope)
             body = await self._read(scope, receive)
         except _GoneError:
             return

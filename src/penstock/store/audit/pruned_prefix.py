@@ -26,8 +26,7 @@ import sqlalchemy as sa
 
 from penstock.store.audit.entry import Detail, allow_detail
 from penstock.store.audit.merkle import HASH_SIZE, Frontier, TreeNode, hash_node, peaks_of
-from penstock.store.audit.reader import PAGE, Recorded, raw
-from penstock.store.audit.tables import nodes
+from penstock.store.audit.reader import PAGE, Recorded, nodes, raw
 from penstock.store.database import Database
 
 PRUNED: Final = "audit.pruned"

@@ -51,6 +51,10 @@ from penstock.store.audit.merkle import HASH_SIZE, Frontier, TreeNode, edge_belo
 from penstock.store.audit.pruned_prefix import PRUNED, KeptDigest, describe_cut
 from penstock.store.audit.reader import (
     PAGE,
+    entries,
+    heads,
+    nodes,
+    pruned,
     raw,
     read_after,
     read_checkpoint,
@@ -58,8 +62,8 @@ from penstock.store.audit.reader import (
     read_nodes,
     read_one,
     read_tip,
+    witnesses,
 )
-from penstock.store.audit.tables import entries, heads, nodes, pruned, witnesses
 from penstock.telemetry import counter, get_logger
 
 HOLD_SECONDS: Final = 3600.0

@@ -89,6 +89,11 @@ def _signed_bytes(size: int, root: bytes, moment: int, key: str) -> bytes:
     return _PURPOSE + json.dumps(data, separators=(",", ":")).encode()
 
 
+def _statement_bytes(purpose: bytes, statement: bytes) -> bytes:
+    # The length keeps a purpose from running into the statement.
+    return b"penstock statement %d " % len(purpose) + purpose + statement
+
+
 def key_id(public: Ed25519PublicKey) -> str:
     """Name a public key: the first 128 bits of its SHA-256."""
     return sha256(public.public_bytes_raw()).hexdigest()[:32]
@@ -155,6 +160,19 @@ class PublicKeys:
         except InvalidSignature:
             raise TamperedError(f"the signature of the head of size {head.size} is wrong") from None
 
+    def verify_statement(
+        self, key: str, purpose: bytes, statement: bytes, signature: bytes
+    ) -> bool:
+        """Say whether one of our keys, the one named, signed this statement."""
+        known = self._keys.get(key)
+        if known is None:
+            return False
+        try:
+            known.verify(signature, _statement_bytes(purpose, statement))
+        except InvalidSignature:
+            return False
+        return True
+
 
 class Signer:
     """Signs heads with the private key, which it never shows."""
@@ -169,6 +187,10 @@ class Signer:
         """Sign a state of the log."""
         signature = self._private.sign(_signed_bytes(size, root, moment, self.key))
         return Head(size, root, moment, self.key, signature)
+
+    def sign_statement(self, purpose: bytes, statement: bytes) -> bytes:
+        """Sign a statement of another kind than a head; `purpose` keeps the kinds apart."""
+        return self._private.sign(_statement_bytes(purpose, statement))
 
     @classmethod
     def generate(cls) -> Self:

@@ -10,7 +10,7 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection
 
@@ -19,12 +19,14 @@ from penstock.definitions.checks import Locate, locate_by_key
 from penstock.errors import Problem, UsageError, quote
 from penstock.model.document import Document, Key
 from penstock.store.audit.entry import Entry, Outcome
-from penstock.store.audit.log import AuditLog
-from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.definitions.edits import Delete, Edit, Put, edits_between
 from penstock.store.definitions.history import Change, Definitions
 from penstock.store.definitions.snapshots import Snapshot
 from penstock.store.purpose_state import STATE
+
+if TYPE_CHECKING:  # who only reads definitions needs no keys, and no library that signs
+    from penstock.store.audit.log import AuditLog
+    from penstock.store.audit.pseudonyms import Pseudonyms
 
 Wanted = Mapping[Key, Document | None]
 """Documents by their keys; None where there is to be none."""

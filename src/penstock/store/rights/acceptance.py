@@ -22,6 +22,7 @@ from sqlalchemy import Connection
 
 from penstock.errors import UsageError, quote
 from penstock.store.consent import WHOLE, Choice, ConsentBook, ProfileChoice
+from penstock.store.database import insert_rows
 from penstock.store.rights.compliance import SEND
 from penstock.store.rights.outbox import Outbox
 from penstock.store.rights.progress import ProgressStatus, RequestStatus, sum_up
@@ -104,14 +105,12 @@ class Acceptance:
             progress.extend(_progress_rows(it, row["id"], now))
             fresh.append(it)
             answers.append(Accepted(row["id"], RequestStatus(row["status"]), repeated=False))
-        if requests:
-            connection.execute(requests_table.insert(), requests)
-        if progress:
-            connection.execute(progress_table.insert(), progress)
+        insert_rows(connection, requests_table, requests)
+        insert_rows(connection, progress_table, progress)
         self._choose(connection, [it for it in fresh if it.action in CHOICES], marks)
         for row in requests:
             if row["finished"] is not None:
-                self._outbox.notify_within(connection, row["id"], row["subject"], row["notify"])
+                self._outbox.notify_within(connection, row)
         return answers
 
     def _choose(

@@ -210,5 +210,5 @@ class ComplianceBook:
                 .where(_ROWS.status.in_([*lost, *still]))
                 .group_by(_ROWS.status)
             )
-            counts: dict[str, int] = dict(found.tuples().all())
+            counts: dict[str, int] = {row[0]: row[1] for row in found}
         return sum(counts.get(it, 0) for it in still), sum(counts.get(it, 0) for it in lost)

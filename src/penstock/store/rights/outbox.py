@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -100,21 +100,25 @@ class Outbox:
         if rows:
             connection.execute(notices_table.insert(), rows)
 
-    def notify_within(
-        self, connection: Connection, request: str, subject: str, notify: str
-    ) -> None:
-        """Let a person, by mark, be told that all services are done, by these channels (JSON)."""
-        channels = json.loads(notify)
+    def notify_within(self, connection: Connection, request: Mapping[str, Any]) -> None:
+        """Let a person be told that all services are done, given the row of the request."""
+        channels = json.loads(request["notify"])
         if not channels:
             return
-        wanted = sa.select(contacts_table.c.sealed).where(contacts_table.c.subject == subject)
+        subject, publisher = request["subject"], request["publisher"]
+        wanted = sa.select(contacts_table.c.sealed).where(
+            contacts_table.c.subject == subject, contacts_table.c.publisher == publisher
+        )
         sealed = connection.scalar(wanted)
+        place = f"{subject} {publisher}"
         try:
-            contact = {} if sealed is None else json.loads(self._sealer.open(sealed, subject))
+            contact = {} if sealed is None else json.loads(self._sealer.open(sealed, place))
         except UnavailableError:
             contact = {}  # nobody can be told, and the request is done all the same
         notices = [
-            NewNotice(NoticeKind.DONE, it, request, address=contact.get(_ADDRESSES.get(it), ""))
+            NewNotice(
+                NoticeKind.DONE, it, request["id"], address=contact.get(_ADDRESSES.get(it), "")
+            )
             for it in channels
         ]
         self.add_within(connection, notices)
@@ -175,7 +179,7 @@ class Outbox:
                 _COLUMNS.next_at, _COLUMNS.trouble,
             )
             .where(_COLUMNS.request == request)
-            .order_by(_COLUMNS.at, _COLUMNS.id)
+            .order_by(_COLUMNS.at, _COLUMNS.subscriber, _COLUMNS.channel)
         )  # fmt: skip
         with self._database.read() as connection:
             return list(connection.execute(wanted))

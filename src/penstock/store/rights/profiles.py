@@ -73,20 +73,34 @@ class Profiles:
         found = {it.category: it.state for it in self.states(person, control)}
         return found.get(category, found.get(WHOLE, default))
 
-    def set_contact(self, person: str, contact: Mapping[str, str]) -> None:
-        """Keep where a person can be told; nothing forgets it."""
-        subject = self._marks.of(person)
-        with self._database.write("rights") as connection:
-            connection.execute(contacts_table.delete().where(contacts_table.c.subject == subject))
-            if contact:
-                sealed = self._sealer.seal(json.dumps(dict(contact)), subject)
-                values = {"subject": subject, "sealed": sealed, "at": self._clock()}
-                connection.execute(contacts_table.insert().values(values))
+    def set_contact(self, publisher: str, person: str, contact: Mapping[str, str]) -> None:
+        """Keep where a front end tells a person; nothing forgets it.
 
-    def contact(self, person: str) -> dict[str, str]:
-        """Return where a person can be told."""
-        subject = self._marks.of(person)
-        wanted = sa.select(contacts_table.c.sealed).where(contacts_table.c.subject == subject)
+        It is the front end's alone: no other one learns by it what a person asked for there.
+        """
+        own = self._contact_key(publisher, person)
+        with self._database.write("rights") as connection:
+            connection.execute(contacts_table.delete().where(own))
+            if contact:
+                subject = self._marks.of(person)
+                sealed = self._sealer.seal(json.dumps(dict(contact)), f"{subject} {publisher}")
+                connection.execute(
+                    contacts_table.insert().values(
+                        subject=subject, publisher=publisher, sealed=sealed, at=self._clock()
+                    )
+                )
+
+    def contact(self, publisher: str, person: str) -> dict[str, str]:
+        """Return where a front end tells a person."""
+        wanted = sa.select(contacts_table.c.sealed).where(self._contact_key(publisher, person))
         with self._database.read() as connection:
             sealed = connection.scalar(wanted)
-        return {} if sealed is None else json.loads(self._sealer.open(sealed, subject))
+        if sealed is None:
+            return {}
+        place = f"{self._marks.of(person)} {publisher}"
+        found: dict[str, str] = json.loads(self._sealer.open(sealed, place))
+        return found
+
+    def _contact_key(self, publisher: str, person: str) -> sa.ColumnElement[bool]:
+        columns = contacts_table.c
+        return sa.and_(columns.subject == self._marks.of(person), columns.publisher == publisher)

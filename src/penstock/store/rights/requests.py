@@ -235,10 +235,9 @@ class RequestBook:
         if status is RequestStatus.COMPLETED:
             # Nobody needs to be told any more who it was about.
             values |= {"finished": now, "sealed": None}
-            it = connection.execute(
-                sa.select(own.subject, own.notify).where(own.id == request)
-            ).one()
-            self.outbox.notify_within(connection, request, it.subject, it.notify)
+            wanted = sa.select(requests_table).where(own.id == request)
+            row = connection.execute(wanted).mappings().one()
+            self.outbox.notify_within(connection, dict(row))
         connection.execute(requests_table.update().where(own.id == request).values(values))
 
     def redrive(self, keys: Iterable[tuple[str, str]]) -> int:
@@ -301,6 +300,15 @@ class RequestBook:
         wanted = sa.select(own.id).where(own.publisher == publisher, own.idempotency_key == key)
         with self._database.read() as connection:
             return connection.scalar(wanted)
+
+    def is_about(self, request: str, subject: str) -> bool:
+        """Say whether a request is about a person."""
+        own = requests_table.c
+        wanted = sa.select(own.id).where(
+            own.id == request, own.subject == self._consent.marks.of(subject)
+        )
+        with self._database.read() as connection:
+            return connection.scalar(wanted) is not None
 
     def lost(self, request: str | None = None) -> Sequence[tuple[str, str]]:
         """Return which services failed which requests."""

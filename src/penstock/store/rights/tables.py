@@ -2,7 +2,7 @@
 
     rights_requests   one row for each accepted request; who it is about stands there sealed
     rights_progress   one row for each request and service: status, deadline, what comes next, when
-    rights_contacts   where a person can be told, sealed
+    rights_contacts   where a front end tells a person, sealed
     rights_notices    the outbox: alerts to teams and notes to people that are to be sent
 
 What people chose (`rights_states`, `rights_choices`) is in `store.consent`, which alone writes it.
@@ -83,6 +83,7 @@ contacts_table = Table(
     "rights_contacts",
     metadata,
     Column("subject", String(DIGITS), primary_key=True),
+    Column("publisher", String(NAME_LENGTH), primary_key=True),
     Column("sealed", LargeBinary, nullable=False),
     Column("at", Moment, nullable=False),
 )

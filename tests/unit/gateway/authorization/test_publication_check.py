@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 import pytest
+from pydantic import ValidationError
 
 from penstock.gateway.publish_result import PublishOutcome, PublishResult
 from penstock.gateway.session import Session
+from penstock.model.kinds import Event
+from penstock.policy.access.objects import Message
+from penstock.policy.consent.opt_outs import NOBODY
 from tests.support.gateway.authorization import Checks, delivered
 
 HOME = """
@@ -141,3 +146,61 @@ def test_who_is_blocked_publishes_nothing_more_a_late_will_included() -> None:
     held = checks.publication.publish(SENSOR, delivered("home/p1/x"))
     assert isinstance(held, PublishResult)
     assert (held.outcome, held.rule) == (PublishOutcome.DENIED, "blocked user")
+
+
+DETECTING = """
+kind: stream
+name: s
+subject: pid
+from: ["#"]
+fields: [{name: pid, type: string}]
+---
+kind: purpose
+name: care
+---
+kind: purpose
+name: ads
+---
+kind: event
+name: Fall
+attributes: {pid: string}
+packet: {when: 't.topic == "fall"', set: {pid: t.payload.pid}}
+---
+kind: event
+name: Visit
+attributes: {pid: string}
+purposes: [ads]
+packet: {when: 't.topic == "fall"', set: {pid: t.payload.pid}}
+"""
+
+
+def test_events_for_a_purpose_leave_out_who_opted_out_and_no_other_event_does() -> None:
+    checks = Checks.of(DETECTING)
+    people = ["p", "q"]
+    index = NOBODY.change(1, {"ads": Counter([0])}, people.index)
+    checks.rules.take_opt_outs(index, None)
+    forbid = checks.rules.consent.forbid_event
+
+    def ask(event: str, payload: bytes) -> bool:
+        return forbid(event, "fall", Message("fall", payload))
+
+    assert [ask("Visit", it) for it in (b'{"pid":"p"}', b'{"pid":"q"}', b"{}")] == [
+        True,
+        False,
+        True,
+    ]
+    assert not any(ask("Fall", it) for it in (b'{"pid":"p"}', b"{}"))
+    checks.rules.take_opt_outs(NOBODY, None)
+    assert not ask("Visit", b'{"pid":"p"}')
+
+
+def test_a_pattern_does_not_say_whom_it_is_about() -> None:
+    with pytest.raises(ValidationError, match="only a packet tells"):
+        Event.model_validate(
+            {
+                "name": "e",
+                "attributes": {"pid": "string"},
+                "purposes": ["ads"],
+                "pattern": {"event": "Fall"},
+            }
+        )

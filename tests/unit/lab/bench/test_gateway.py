@@ -53,8 +53,8 @@ def test_the_whole_ladder(
 
 
 def test_goals_are_met_from_the_right_side() -> None:
-    assert gateway._met("fop_cached_of_direct", 0.5)
-    assert not gateway._met("fop_cached_of_direct", 0.4)
+    assert gateway._met("fop_cached_of_direct", 0.8)
+    assert not gateway._met("fop_cached_of_direct", 0.7)
     assert gateway._met("fop_cached_gateway_cpu_us", 12.0)
     assert not gateway._met("fop_cached_gateway_cpu_us", 21.0)
 

@@ -22,9 +22,8 @@ from penstock.store.audit import (
     verify,
 )
 from penstock.store.audit.log import BATCH_LIMIT
-from penstock.store.audit.reader import Recorded, read_heads, read_tip
+from penstock.store.audit.reader import Recorded, entries, heads, read_heads, read_tip, tip
 from penstock.store.audit.signatures import anchor_path, load_head
-from penstock.store.audit.tables import entries, heads, tip
 from penstock.store.database import Database
 
 PEOPLE = Pseudonyms(b"k" * 32)

@@ -29,8 +29,8 @@ from penstock.store.audit import (
 )
 from penstock.store.audit.log import note_witness
 from penstock.store.audit.pruning import plan_pruning
+from penstock.store.audit.reader import entries, nodes, pruned
 from penstock.store.audit.signatures import anchor_path, load_head
-from penstock.store.audit.tables import entries, nodes, pruned
 from penstock.store.database import Database
 
 NOW = 1_700_000_000

@@ -192,8 +192,8 @@ def test_a_failed_one_is_redriven_and_others_are_not(book: RequestBook) -> None:
 
 def test_no_name_is_in_the_tables(book: RequestBook, database: Database) -> None:
     book.submit([request()], 1)
-    book.profiles.set_contact("Jörg Müller", {"email": "jm@example.org"})
-    assert book.profiles.contact("Jörg Müller") == {"email": "jm@example.org"}
+    book.profiles.set_contact("portal", "Jörg Müller", {"email": "jm@example.org"})
+    assert book.profiles.contact("portal", "Jörg Müller") == {"email": "jm@example.org"}
     with database.read() as connection:
         for table in sa.inspect(connection).get_table_names():
             text = repr(list(connection.execute(sa.text(f"SELECT * FROM {table}"))))  # noqa: S608

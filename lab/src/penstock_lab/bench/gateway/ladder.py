@@ -65,7 +65,7 @@ def _measure(rung: Rung, folder: Path, broker: MosquittoServer, effort: Effort) 
     with ExitStack() as stack:
         if rung.gateway:
             gateway = stack.enter_context(
-                GatewayServer(folder, broker.port, documents=rung.documents())
+                GatewayServer(folder, broker.port, documents=rung.documents(), lanes=rung.lanes)
             )
             pids["gateway"], port = gateway.pid, gateway.port
         # One set of clients at a time: two would receive each other's messages.

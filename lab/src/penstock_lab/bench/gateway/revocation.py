@@ -53,14 +53,15 @@ _QUIET_SECONDS = 0.25
 _GIVE_UP_SECONDS = 10.0
 
 
-class _Peer:
+class Peer:
     """A client with a socket of its own, driven by hand."""
 
-    def __init__(self, client_id: str, port: int) -> None:
+    def __init__(self, client_id: str, port: int, *, version: int = V3) -> None:
+        self.version = version
         self.socket = socket.create_connection(("127.0.0.1", port), _GIVE_UP_SECONDS)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._reader = Reader(Sender.SERVER, version=V3)
-        self.send(Connect(client_id, version=V3).encode())
+        self._reader = Reader(Sender.SERVER, version=version)
+        self.send(Connect(client_id, version=version).encode())
         self.await_packet(Connack)
 
     def send(self, data: bytes) -> None:
@@ -94,10 +95,10 @@ class _Stage:
     """The clients at three gateways, and the stream of messages between them."""
 
     def __init__(self, ports: list[int]) -> None:
-        self.officer = _Peer("officer", ports[0])
-        self.publisher = _Peer("publisher", ports[0])
+        self.officer = Peer("officer", ports[0])
+        self.publisher = Peer("publisher", ports[0])
         self.reserve(PURPOSE)
-        self.subscribers = [_Peer(f"subscriber-{n}", port) for n, port in enumerate(ports)]
+        self.subscribers = [Peer(f"subscriber-{n}", port) for n, port in enumerate(ports)]
         for subscriber in self.subscribers:
             wanted = RequestedSubscription(f"!AP/{TOPIC}{{{PURPOSE}}}")
             subscriber.send(Subscribe(1, (wanted,)).encode(V3))

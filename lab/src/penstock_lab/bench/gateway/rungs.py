@@ -28,6 +28,8 @@ class Rung:
     rules: bool = True
     settings: dict[str, bool] = field(default_factory=dict)
     qos: int = 0
+    lanes: int | None = None
+    """How many publish lanes there are; None: as many as usual."""
 
     @property
     def purpose(self) -> str | None:
@@ -63,6 +65,12 @@ FOS = Rung(
 FOP_CACHED = Rung(
     "fop_cached", "filtering on publish, cached tree store", settings={"filter_on_publish": True}
 )
+FOP_OWN = Rung(
+    "fop_cached_own",
+    "the same, each client on its own connection to the broker",
+    settings=FOP_CACHED.settings,
+    lanes=0,
+)
 HYBRID = Rung("hybrid", "hybrid, cached tree store", settings={"filter_hybrid": True})
 FOP_TREE = Rung("fop_tree", "filtering on publish, tree store", settings=_UNCACHED)
 FOP_FLAT = Rung(
@@ -87,7 +95,7 @@ ALL_RUNGS = (
     Rung("hybrid_flat", "hybrid, flat store", settings=_HYBRID | _FLAT),
 )
 """Each mode with a cached tree, a tree and a flat store; no mode filters with a cached flat one."""
-LADDER = (DIRECT, NO_RULES, FOS, FOP_CACHED, HYBRID, FOP_TREE, FOP_FLAT)
+LADDER = (DIRECT, NO_RULES, FOS, FOP_CACHED, FOP_OWN, HYBRID, FOP_TREE, FOP_FLAT)
 LADDER_QOS_1 = (
     Rung("direct", DIRECT.about, gateway=False, rules=False, qos=1),
     Rung("no_rules", NO_RULES.about, rules=False, qos=1),

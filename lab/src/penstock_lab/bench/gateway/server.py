@@ -38,12 +38,14 @@ class GatewayServer(processes.Server):
         documents: Sequence[Document] = (),
         store_url: str | None = None,
         keys: Path | None = None,
+        lanes: int | None = None,
     ) -> None:
         """Prepare a gateway; those that share a store share the keys of its audit log too."""
         self.folder = folder
         self._keys = keys or folder / "keys"
         self.port = processes.free_port()
         self._broker_port = broker_port
+        self._lanes = {} if lanes is None else {"lanes": lanes}
         self._documents = documents
         self._store_url = store_url or f"sqlite:///{folder / 'penstock.db'}"
         self._process: subprocess.Popen[bytes] | None = None
@@ -87,9 +89,11 @@ class GatewayServer(processes.Server):
                 "signing_key": str(self._keys / "audit-signing.key"),
                 "pseudonym_key": str(self._keys / "pseudonym.key"),
             },
+            "consent": {"key": str(self._keys / "consent.key")},
             "broker": {"mode": "external", "host": "127.0.0.1", "port": self._broker_port},
             "gateway": {
                 "open_mode": True,
+                **self._lanes,
                 "listeners": {"mqtt": {"port": self.port}},
                 "authentication": {"anonymous": True},
                 "limits": {

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.gateway.connection.origins import OriginRule
+from penstock.gateway.connection.websocket import OriginRule
 
 PLAIN = OriginRule((), encrypted=False)
 TLS = OriginRule((), encrypted=True)

@@ -6,8 +6,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from penstock.gateway.authorization.decision_cache import DecisionCache
-from penstock.gateway.authorization.delivery_check import DeliveryDecision, Refusal
+from penstock.gateway.authorization.delivery_check import DecisionCache, DeliveryDecision, Refusal
 from penstock.gateway.session import Session
 from tests.support.gateway.authorization import Checks, delivered
 

@@ -7,8 +7,8 @@ from typing import cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.gateway.connection.deferred_acks import DeferredAcks
 from penstock.gateway.connection.disconnect import Cause
+from penstock.gateway.connection.replies import DeferredAcks
 
 
 class Client:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.gateway.authorization.stamps import (
+from penstock.gateway.authorization.request_context import (
     Stamp,
     StampReader,
     as_properties,

@@ -1,0 +1,154 @@
+"""What is reported on privacy requests: `requests report`, `receipt`, `processing-record`.
+
+Rules that hold here:
+- Figures and records name services, controls and purposes, never a person.
+- A receipt is for the front end that took the choice in, which names the person itself.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from penstock.cli.output import json_option, print_json, show, table
+from penstock.cli.privacy.consent import asking
+from penstock.cli.privacy.office import open_office
+from penstock.cli.session import configuration, open_definitions
+from penstock.errors import UsageError, quote
+
+RECEIPT_LIMIT = 64 * 1024
+
+
+@click.command("report")
+@click.option(
+    "--days", type=click.IntRange(1, 36_500), help="Only requests of so many days; else all."
+)
+@asking
+@json_option
+def report(days: int | None, user: str, password_file: Path | None, as_json: bool) -> None:
+    """Show how many requests each service honoured in time, by control and service.
+
+    In time means before the first deadline, whatever deadlines came later.
+    """
+    from penstock.clock import utc_now
+
+    with open_office(user, password_file) as office:
+        office.broker.require_administration(user)
+        since = utc_now() - timedelta(days=days) if days else None
+        found = office.broker.book.compliance.figures(since)
+    rows = [
+        {
+            "control": it.control,
+            "service": it.subscriber,
+            "total": it.total,
+            "in_time": it.in_time,
+            "late": it.late,
+            "open": it.open,
+            "overdue": it.overdue,
+            "failed": it.failed,
+            "share_in_time": None if it.share is None else round(it.share, 4),
+        }
+        for it in found
+    ]
+
+    def render(target: Console) -> None:
+        if not rows:
+            target.print("no requests yet")
+            return
+        shown = table(
+            "control", "service", "total", "in time", "late", "open", "overdue", "failed", "share"
+        )
+        for it in found:
+            share = "" if it.share is None else f"{it.share:.1%}"
+            bad = "red" if it.overdue or it.failed else ""
+            shown.add_row(
+                it.control, it.subscriber, *map(str, (it.total, it.in_time, it.late, it.open)),
+                Text(str(it.overdue), bad), Text(str(it.failed), bad), share,
+            )  # fmt: skip
+        target.print(shown)
+
+    show(as_json, rows, render)
+
+
+@click.command("receipt")
+@click.argument("request")
+@click.argument("subject")
+@asking
+def receipt(request: str, subject: str, user: str, password_file: Path | None) -> None:
+    """Print the signed receipt of REQUEST, a choice of SUBJECT, as JSON.
+
+    USER acts for the publisher that handed the request in.
+    """
+    from penstock.rights.receipts import make_receipt
+
+    with open_office(user, password_file) as office:
+        row = office.broker.find_own(user, request, subject)
+        definitions = office.checked
+        then = definitions.meaning(definitions.definitions.snapshot_at(row.epoch))
+        print_json(make_receipt(row, subject, then, office.log.signer))
+
+
+@click.command("verify-receipt")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--public-keys",
+    "keys_file",
+    type=click.Path(path_type=Path),
+    help="The public keys to trust; else those next to the signing key of this installation.",
+)
+@click.pass_context
+def verify_receipt(ctx: click.Context, file: Path, keys_file: Path | None) -> None:
+    """Say whether the receipt in FILE is as it was signed; exit with 1 if not."""
+    from penstock.config.secrets import SecretFile
+    from penstock.json_text import read_object
+    from penstock.rights.receipts import verify_receipt as is_genuine
+    from penstock.store.audit.signatures import PublicKeys, public_path
+
+    key = configuration().audit.signing_key
+    if keys_file is None and not isinstance(key, SecretFile):
+        raise UsageError(
+            "the signing key is no file, so that no public keys are next to it",
+            fix="pass --public-keys with what `penstock audit keys` printed",
+        )
+    keys = PublicKeys.load(keys_file or public_path(key.path))
+    try:
+        with file.open("rb") as opened:
+            content = opened.read(RECEIPT_LIMIT)
+    except OSError as error:
+        raise UsageError(
+            f"the receipt {quote(file)} cannot be read: {error.strerror}", fix="name its file"
+        ) from None
+    found = read_object(content)
+    genuine = found is not None and is_genuine(found, keys)
+    print("the receipt is genuine" if genuine else "the receipt is not genuine")
+    if not genuine:
+        ctx.exit(1)
+
+
+@click.command("processing-record")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["markdown", "json", "csv"]),
+    default="markdown",
+    show_default=True,
+)
+def processing_record(form: str) -> None:
+    """Print the record of processing activities, from the definitions.
+
+    For each purpose: the data, the views and who may read them, what people can choose, and the
+    services that are told. What nobody declared is marked so.
+    """
+    from penstock.rights.processing_record import as_csv, as_data, as_markdown, list_activities
+
+    with open_definitions() as checked:
+        snapshot, definitions = checked.current()
+    found = list_activities(definitions)
+    if form == "json":
+        print_json({"epoch": snapshot.epoch, "activities": as_data(found)})
+    else:
+        print(as_csv(found) if form == "csv" else as_markdown(found, snapshot.epoch), end="")

@@ -1,0 +1,211 @@
+"""The other gateways before the same broker: who takes a client identifier over, and from whom.
+
+    CONNECT here ──▶ takeover, to all ──▶ each: its connection ends, its lane is settled
+                                             │
+    let in ◀── all have answered ◀───────────┘
+
+The broker ends the other connection of a client identifier itself (MQTT5 3.1.4), but it does not
+know whose messages come on a publish lane. So gateways with lanes tell each other.
+
+Rules that hold here:
+- The broker keeps who is there: each gateway has a retained message, and a will that clears it.
+- Nobody is let in before all other gateways have ended their connections of that identifier, and
+  the broker has dealt with what these published. One that does not answer in time is taken for
+  gone; it announces itself again when it is not.
+- Who comes later takes over. Of two takeovers that neither gateway has answered to the other,
+  nobody is the later one: the one with the greater holder wins, at both.
+- The topics begin as commands do: what clients publish there never reaches the broker, and what
+  the broker delivers there reaches no client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from penstock.gateway.broker import BrokerAddress
+from penstock.gateway.publishing.own_connection import PING, OwnConnection
+from penstock.mqtt import (
+    V5,
+    MqttError,
+    Packet,
+    Pingresp,
+    Publish,
+    RequestedSubscription,
+    Suback,
+    Subscribe,
+    Will,
+)
+from penstock.mqtt.codes import FAILURE
+from penstock.telemetry import get_logger
+
+TRIES: Final = 2
+ANSWER_SECONDS: Final = 1.0
+_NAME: Final = 16
+_log = get_logger("gateway")
+
+GiveWay = Callable[[str, Callable[[], None]], None]
+"""Ends the connection of a client identifier, and calls back when its messages are through."""
+
+
+class _Takeover:
+    """A takeover that others have to answer."""
+
+    __slots__ = ("answered", "client_id", "missing")
+
+    def __init__(self, client_id: str, missing: set[str]) -> None:
+        self.client_id = client_id
+        self.missing = missing
+        self.answered = asyncio.Event()
+
+    def settle(self, name: str) -> None:
+        self.missing.discard(name)
+        if not self.missing:
+            self.answered.set()
+
+
+class Peers(OwnConnection):
+    """What this gateway and the others tell each other through the broker."""
+
+    purpose = "peer"
+
+    def __init__(
+        self, broker: BrokerAddress, prefix: str, give_way: GiveWay, lost: Callable[[], None]
+    ) -> None:
+        super().__init__(broker)
+        self.ready = asyncio.Event()
+        """Whether this gateway knows the others, and they know it."""
+        self.refused = False
+        """Whether the broker does not let gateways tell each other anything."""
+        self.name = secrets.token_hex(_NAME // 2)
+        self.others: set[str] = set()
+        self._give_way = give_way
+        self._lost = lost
+        self._presence = f"{prefix}penstock/gateway/"
+        self._takeover = f"{prefix}penstock/takeover"
+        self._answer = f"{prefix}penstock/answer/"
+        self._open: dict[str, _Takeover] = {}
+        self._pinged = False
+
+    async def take_over(self, client_id: str, holder: str) -> None:
+        """Let all other gateways end their connections of a client identifier."""
+        if not self.ready.is_set() and not self.refused:
+            # Nobody is let in whom others may not hear of; the broker may be away, too.
+            async with asyncio.timeout(min(self.broker.timeout, ANSWER_SECONDS)):
+                await self.ready.wait()
+        if not self.others:
+            return
+        waiting = self._open[holder] = _Takeover(client_id, set(self.others))
+        try:
+            for _ in range(TRIES):
+                self._publish(self._takeover, f"{self.name}{holder}{client_id}")
+                try:
+                    async with asyncio.timeout(ANSWER_SECONDS):
+                        await waiting.answered.wait()
+                except TimeoutError:
+                    continue
+                return
+            for name in list(waiting.missing):
+                _log.warning("a gateway that does not answer is taken for gone")
+                self._publish(self._presence + name, "", retain=True)
+        finally:
+            del self._open[holder]
+
+    # --- the connection ---
+
+    def will(self) -> Will | None:
+        """Let the broker clear the sign of this gateway."""
+        return Will(self._presence + self.name, retain=True)
+
+    def begin(self) -> None:
+        """Listen to the others."""
+        self._pinged = False
+        filters = (f"{self._presence}+", self._takeover, self._answer + self.name)
+        wanted = tuple(RequestedSubscription(it, 0) for it in filters)
+        self.send(Subscribe(1, wanted).encode(V5))
+
+    def lose(self) -> None:
+        """Take note that nobody can be told, or tell."""
+        self.ready.clear()
+        self.others.clear()
+        for it in self._open.values():
+            it.missing.clear()
+            it.answered.set()
+        self._lost()
+
+    def ping(self) -> bool:
+        """Send a PINGREQ unless one is under way; say whether one is."""
+        if self._pinged:
+            return True
+        self._pinged = True
+        self.send(PING)
+        return False
+
+    def take(self, packet: Packet) -> None:
+        """Deal with a packet of the broker."""
+        match packet:
+            case Publish():
+                self._hear(packet)
+            case Suback():
+                if max(packet.reasons) >= FAILURE:
+                    self.refused = True
+                    _log.error("no lanes: the broker does not let gateways tell of takeovers")
+                    return
+                self._publish(self._presence + self.name, self.name, retain=True)
+                # Behind the signs of all others.
+                self.ping()
+            case Pingresp():
+                self._pinged = False
+                self.ready.set()
+            case _:
+                raise MqttError(f"{packet.packet_type.name} is not expected here")
+
+    def leave(self) -> None:
+        """Take the sign of this gateway down, and leave in order."""
+        if self.open:
+            self._publish(self._presence + self.name, "", retain=True)
+            self.close()
+
+    # --- inside ---
+
+    def _publish(self, topic: str, payload: str, *, retain: bool = False) -> None:
+        self.send(Publish.of(topic, payload.encode(), retain=retain).encode(V5))
+
+    def _hear(self, packet: Publish) -> None:
+        topic, payload = packet.topic, packet.payload.decode("utf-8", "replace")
+        if topic.startswith(self._presence):
+            self._see(topic.removeprefix(self._presence), there=bool(payload))
+        elif topic == self._takeover:
+            name, holder = payload[:_NAME], payload[_NAME : 2 * _NAME]
+            if name != self.name:
+                answer = partial(self._publish, self._answer + name, f"{holder}{self.name}")
+                client_id = payload[2 * _NAME :]
+                if self._wins(client_id, holder, name):
+                    answer()
+                else:
+                    self._give_way(client_id, answer)
+        else:
+            asked = self._open.get(payload[:_NAME])
+            if asked is not None:
+                asked.settle(payload[_NAME:])
+
+    def _wins(self, client_id: str, holder: str, name: str) -> bool:
+        """Say whether a takeover of this gateway came at once with one of another, and wins."""
+        return any(
+            own > holder and it.client_id == client_id and name in it.missing
+            for own, it in self._open.items()
+        )
+
+    def _see(self, name: str, *, there: bool) -> None:
+        if name == self.name:
+            if not there:
+                self._publish(self._presence + self.name, self.name, retain=True)
+        elif there:
+            self.others.add(name)
+        else:
+            self.others.discard(name)
+            for it in self._open.values():
+                it.settle(name)
