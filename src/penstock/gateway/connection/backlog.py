@@ -97,6 +97,8 @@ class Backlog:
         self.busy = self._over_quota = True
         self._kept_bytes = 0
         self._kept = deque([packet])
+        # It may have been suspended for something else before this.
+        self._client.release_reading("busy")
         self._start(_wait(freed))
         self.keep(list(rest))
 
