@@ -32,7 +32,7 @@ from penstock.store.enforcement_points import EnforcementPoints
 from penstock.store.opt_outs import SubjectMarks, number_of
 from penstock.telemetry import get_logger
 
-PAGE: Final = 10_000
+PAGE: Final = 50_000
 _TOLD: Final = 10_000
 _PAGE_SINCE: Final = SINCE.where(changes_table.c.epoch <= sa.bindparam("upto")).limit(PAGE)
 

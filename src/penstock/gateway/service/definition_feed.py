@@ -42,6 +42,8 @@ from penstock.store.opt_out_feed import OptOutFeed
 from penstock.telemetry import get_logger
 
 _TAKE_SECONDS = 10.0
+_FIRST_SECONDS = 60.0
+"""How long the first look may take: a million opt-outs are read in it."""
 _LOOKS_PER_LEASE = 20
 _log = get_logger("gateway")
 
@@ -89,7 +91,7 @@ class DefinitionFeed:
         if self._opt_outs is not None:
             await in_thread(self._opt_outs.subscribe, self._hear_opt_outs)
         self._unfollow = await in_thread(self._follower.subscribe, self._hear)
-        await in_thread(self._follower.wait_for, 0, _TAKE_SECONDS)
+        await in_thread(self._follower.wait_for, 0, _FIRST_SECONDS)
         self._look_at_lease()
         # A store that is no longer the one on disk is noticed between two looks at the lease.
         self._follower.call_when_lease_changes(
