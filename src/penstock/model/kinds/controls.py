@@ -179,6 +179,12 @@ class Control(Definition):
             raise ValueError("operation is for single requests → leave it out, or stateful: false")
         if not self.stateful and (self.purposes or self.default != "opt-in"):
             raise ValueError("purposes and default are for choices → leave them out")
+        if self.default == "opt-out" and self.purposes:
+            # Enforcement points know who chose; that somebody did not choose, they cannot know.
+            raise ValueError(
+                "nobody can be kept out who has not chosen, so default: opt-out would not hold for "
+                "purposes → leave purposes out and reserve the topics for others, or default: opt-in"
+            )
         if not self.stateful and self.global_privacy_control:
             raise ValueError("global_privacy_control is for choices → leave it out")
         return self
