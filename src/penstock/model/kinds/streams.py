@@ -216,6 +216,10 @@ class AddedFields(Part):
         filled = [(what, name) for what, name in told if name is not None]
         return filled + [("property", name) for name in self.properties]
 
+    def __hash__(self) -> int:
+        """Hash it by value, the mapping included: what is made of a stream is kept by stream."""
+        return hash((self.topic, self.publisher, frozenset(self.properties.items())))
+
 
 class TimeTolerance(Part):
     """How far the time that a record tells may lie from its arrival; refused beyond."""

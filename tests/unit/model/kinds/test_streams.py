@@ -176,6 +176,12 @@ def test_topic_and_publisher_are_added_where_a_stream_asks() -> None:
     assert "adds" not in _fed("home/+ward").document().body
 
 
+@pytest.mark.parametrize("adds", [{"topic": "channel"}, {"properties": {"who": "person"}}])
+def test_what_is_made_of_a_stream_can_be_kept_by_the_stream(adds: dict[str, Any]) -> None:
+    streams = [_fed("home/+ward", fields=ADDED, adds=adds) for _ in range(2)]
+    assert len(set(streams)) == 1
+
+
 @pytest.mark.parametrize(
     ("patterns", "more", "said"),
     [
