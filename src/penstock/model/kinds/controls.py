@@ -183,7 +183,7 @@ class Control(Definition):
             # Enforcement points know who chose; that somebody did not choose, they cannot know.
             raise ValueError(
                 "nobody can be kept out who has not chosen, so default: opt-out would not hold for "
-                "purposes → leave purposes out and reserve the topics for others, or default: opt-in"
+                "purposes → leave purposes out and reserve the topics, or default: opt-in"
             )
         if not self.stateful and self.global_privacy_control:
             raise ValueError("global_privacy_control is for choices → leave it out")
