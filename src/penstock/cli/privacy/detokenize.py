@@ -84,7 +84,10 @@ def command(
             answers = detokenizer.turn_back(asked, config.pipeline.key.read)
         finally:
             log.close()
-    data = [{"token": it.token, "value": it.value, "withheld": it.withheld} for it in answers]
+    data = [
+        {"token": it.token, "value": it.value} | ({"withheld": True} if it.withheld else {})
+        for it in answers
+    ]
     show(as_json, data, lambda target: _render(target, answers))
     return 0
 
