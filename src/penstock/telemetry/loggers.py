@@ -26,8 +26,6 @@ def get_logger(part: str) -> FilteringBoundLogger:
 class _Logger:
     """A logger that is made when it is first used."""
 
-    __slots__ = ("_part",)
-
     def __init__(self, part: str) -> None:
         self._part = part
 
