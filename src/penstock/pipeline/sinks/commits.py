@@ -12,6 +12,8 @@ Rules that hold here:
 - What counts is then delivered, where the view's records are read elsewhere than here; the
   newest batch once more on opening, since a crash may have come between.
 - One process at a time writes a view; a second one is refused.
+- A batch of Spark's is in one commit; Spark's number in it makes a repeat known. What else a
+  view publishes (windows that the clock ends) has commits of its own, with the same number.
 - What a stateful step holds back is kept by Spark beside this; see `views.operator`.
 - What is not for readers (commits, dead letters) only its owner can read, wherever
   the folder is copied to.
@@ -57,14 +59,24 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch of Spark's: the checkpoint that numbers it, its number, where it ends."""
+
+    checkpoint: str = ""
+    number: int = -1
+    place: str = ""
+    """Where it ends in the source, in Spark's words; for those who want to know."""
+
+
+@dataclass(frozen=True, slots=True)
 class Commit:
     """One batch that counts."""
 
     sequence: int
-    next: int
-    """The first offset that the view has not seen."""
     plan: str
     """Names the definitions that the batch was made by."""
+    batch: Batch = Batch()
+    """The newest batch of Spark's that is in the view."""
     files: tuple[str, ...] = ()
     dead: tuple[str, ...] = ()
     held: int = 0
@@ -88,7 +100,7 @@ class Commit:
     def from_line(cls, line: bytes) -> Self:
         """Read a line."""
         data: dict[str, Any] = json.loads(line)
-        data["totals"] = Totals(**data["totals"])
+        data["totals"], data["batch"] = Totals(**data["totals"]), Batch(**data["batch"])
         data["files"], data["dead"] = tuple(data["files"]), tuple(data["dead"])
         return cls(**data)
 

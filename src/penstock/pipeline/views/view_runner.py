@@ -3,8 +3,7 @@
 Rules that hold here:
 - Masks are columns of Spark. A stateful step is a query of its own; what it holds
   back is in Spark's state store, and what leaves it counts with the commit of the batch.
-- Records that the view has seen already are passed over by their offsets, whatever Spark
-  offers again.
+- A batch that the view has already is passed over, by the number that Spark gives it.
 """
 
 from __future__ import annotations
@@ -12,8 +11,9 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -41,7 +41,7 @@ from penstock.pipeline.records.opt_outs import (
     mark_subjects,
     nobody_opted_out,
 )
-from penstock.pipeline.sinks.commits import Commit, Totals, ViewWriter
+from penstock.pipeline.sinks.commits import Batch, Commit, Totals, ViewWriter
 from penstock.pipeline.sinks.files import ParquetSink
 from penstock.pipeline.sinks.formats import Sinks
 from penstock.pipeline.sinks.published import write_persons
@@ -75,10 +75,11 @@ class ViewRunner:
         consent: Consent = nobody_opted_out,
         steps: StepQuery | None = None,
         purposes: tuple[str, ...] | None = None,
+        locate: Callable[[int], dict[str, Any]] = lambda offset: {"offset": offset},
     ) -> None:
         self.blueprint = blueprint
         self.name = blueprint.view.name
-        self.next = 0
+        self.folder = folder
         self.held = 0
         """How many records the view holds back."""
         self._due: int | None = None
@@ -93,6 +94,7 @@ class ViewRunner:
         self._consent = consent
         # Definitions that were kept do not tell what the view serves now.
         self._purposes = blueprint.view.purposes if purposes is None else purposes
+        self._locate = locate
         self._refusing = OptedOut()
         self._before, self._after = blueprint.chains(secret, vault)
         self._stateful = bool(blueprint.plan.stateful)
@@ -137,7 +139,7 @@ class ViewRunner:
     def _resume(self) -> None:
         last = self._writer.newest
         if last is not None:
-            self._totals, self.next = last.totals, last.next
+            self._totals = last.totals
             self.held, self._due = last.held, last.due
 
     def _change_from(self, last: Commit) -> None:
@@ -145,13 +147,34 @@ class ViewRunner:
         earlier = self._before_change(last)
         before, now = earlier.blueprint.stream, self.blueprint.stream
         if (before.name, before.source) != (now.name, now.source):
-            # Its offsets would mean other records.
+            # Its batches would be of other records.
             raise UsageError(
                 f"the view {quote(self.name)} was one of the stream {quote(before.name)}"
                 f"{'' if before.name != now.name else ', which had another source'}",
                 fix=f"give it another name, or move {self._writer.folder} away",
             )
         earlier.end()
+
+    @property
+    def batch(self) -> Batch:
+        """The newest batch of Spark's that the view has."""
+        newest = self._writer.newest
+        return newest.batch if newest is not None else Batch()
+
+    @property
+    def read(self) -> int:
+        """How many records the view has read."""
+        return self._totals.read
+
+    @property
+    def stateful(self) -> bool:
+        """Whether the view holds records back."""
+        return self._stateful
+
+    def has(self, batch: Batch) -> bool:
+        """Whether the view has a batch already: Spark was killed before it noted that."""
+        own = self.batch
+        return own.checkpoint == batch.checkpoint and own.number >= batch.number
 
     def complete(self, command: Command) -> None:
         """Run a command that was given before; the caller has the view open."""
@@ -179,6 +202,7 @@ class ViewRunner:
             consent=self._consent,
             steps=self._steps,
             purposes=self._purposes,
+            locate=self._locate,
         )
 
     def close(self) -> None:
@@ -196,8 +220,8 @@ class ViewRunner:
         """Ask who wants no part in the view; before each batch."""
         self._refusing = self._consent().refusing(self._purposes)
 
-    def process(self, frame: DataFrame, end: int, written: Written | None = None) -> Commit:
-        """Publish what parsed records become, from `next` to before `end`.
+    def process(self, frame: DataFrame, batch: Batch, written: Written | None = None) -> Commit:
+        """Publish what the parsed records of a batch become.
 
         What was `written` in a pass with other views is committed as it is.
         """
@@ -205,7 +229,7 @@ class ViewRunner:
             found = written or process_together([self], frame)[self.name]
             count = found.published + len(found.dead)
             totals = Totals(count, found.published, len(found.dead), 0.0)
-            return self._commit(found.target.parent, end, found.dead, totals)
+            return self._commit(found.target.parent, batch, found.dead, totals)
         carry = [OFFSET, PERSON, TIME, SUBJECT] if self._stateful else [OFFSET]
         if self._stateful:
             # Where the view serves no purpose, there is none to opt out of.
@@ -220,12 +244,12 @@ class ViewRunner:
             now = NO_TIME if self.waits_for_reading else _now()
             columns = [*self._before.output, *carry, REASON]
             rows = masked.select(*(_named(it) for it in columns))
-            return self._command(FEED, end, now=now, rows=rows)
+            return self._command(FEED, batch, now=now, rows=rows)
         staged = self._writer.stage()
         dead: list[DeadLetter] = []
         published = self._write(masked, self._before, staged, dead)
         totals = Totals(published + len(dead), published, len(dead), 0.0)
-        return self._commit(staged, end, dead, totals)
+        return self._commit(staged, batch, dead, totals)
 
     def _masks(self, session: SparkSession, carry: tuple[str, ...]) -> RowMasks:
         """Return the masks; built once, as the next batch needs the same."""
@@ -242,7 +266,7 @@ class ViewRunner:
 
     def flush(self) -> Commit | None:
         """End the stream: publish what is held back."""
-        return self._command(FLUSH, self.next) if self.held else None
+        return self._command(FLUSH, self.batch) if self.held else None
 
     def is_due(self, now: int) -> bool:
         """Whether the clock ends a window or a wait, if it is `now`."""
@@ -253,10 +277,10 @@ class ViewRunner:
 
         A view that waits for reading has read all that arrived before `now`.
         """
-        return self._command(FEED, self.next, now=now) if self.is_due(now) else None
+        return self._command(FEED, self.batch, now=now) if self.is_due(now) else None
 
     def _command(
-        self, action: str, end: int, *, now: int = NO_TIME, rows: DataFrame | None = None
+        self, action: str, batch: Batch, *, now: int = NO_TIME, rows: DataFrame | None = None
     ) -> Commit:
         """Let the stateful step do something, and publish what leaves it."""
         command_folder, number = self._steps.command_folder, self._writer.sequence
@@ -265,7 +289,7 @@ class ViewRunner:
         if self.held:
             self.ask()
             save_opted_out(folder, self._refusing)
-        return self._obey(Command(number, action, self.blueprint.signature, end, now, files))
+        return self._obey(Command(number, action, self.blueprint.signature, batch, now, files))
 
     def _obey(self, command: Command) -> Commit:
         made: list[Commit] = []
@@ -279,7 +303,7 @@ class ViewRunner:
         published = self._publish(outcome, staged, dead)
         self.held, self._due = report.held, report.due
         totals = Totals(report.read, published, len(dead), report.loss)
-        return self._commit(staged, command.next, dead, totals)
+        return self._commit(staged, command.batch, dead, totals)
 
     def _publish(self, outcome: StepOutcome, staged: Path, dead: list[DeadLetter]) -> int:
         """Write what left a stateful step, through the masks behind it."""
@@ -323,18 +347,20 @@ class ViewRunner:
         # The format of the commit: the view may have been changed since.
         self._sinks.find(commit.format).deliver(commit, files, again=again)
 
-    def _commit(self, staged: Path, end: int, dead: list[DeadLetter], totals: Totals) -> Commit:
+    def _commit(
+        self, staged: Path, batch: Batch, dead: list[DeadLetter], totals: Totals
+    ) -> Commit:
         if dead:
             ordered = sorted(dead, key=lambda letter: letter.offset)
             with (staged / "dead" / "letters.jsonl").open("w", encoding="utf-8") as file:
                 for letter in ordered:
-                    entry = {"offset": letter.offset, "reason": letter.reason}
+                    entry = {**self._locate(letter.offset), "reason": letter.reason}
                     file.write(json.dumps(entry, ensure_ascii=False) + "\n")
         self._totals = self._totals.add(totals)
         commit = Commit(
             self._writer.sequence,
-            end,
             self.blueprint.signature,
+            batch,
             held=self.held,
             due=self._due,
             at=_now(),
@@ -342,9 +368,7 @@ class ViewRunner:
             format=self.blueprint.view.format,
             begin=self._sink.begin(),
         )
-        made = self._writer.commit(commit)
-        self.next = end
-        return made
+        return self._writer.commit(commit)
 
 
 def process_together(views: Sequence[ViewRunner], frame: DataFrame) -> dict[str, Written]:

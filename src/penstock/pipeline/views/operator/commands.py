@@ -30,6 +30,7 @@ from pyspark.sql import DataFrame
 from penstock.pipeline.anonymizers.stateful import DeadLetter, StepOutcome
 from penstock.pipeline.records.columns import NO_TIME, OFFSET, SUBJECT, Integers
 from penstock.pipeline.session import freeze_loaded
+from penstock.pipeline.sinks.commits import Batch
 from penstock.store.opt_outs import number_of
 
 FEED: Final = "feed"
@@ -48,8 +49,8 @@ class Command:
     action: str
     plan: str
     """Names the definitions that the step goes by."""
-    next: int
-    """The first offset that the view has not seen then."""
+    batch: Batch
+    """The newest batch of Spark's that the view has then."""
     now: int = NO_TIME
     """What the clock says; for windows only, once all rows that arrived before are there."""
     files: tuple[str, ...] = ()
@@ -58,7 +59,7 @@ class Command:
     def from_json(cls, text: str) -> Self:
         """Read a command."""
         data: dict[str, Any] = json.loads(text)
-        data["files"] = tuple(data["files"])
+        data["files"], data["batch"] = tuple(data["files"]), Batch(**data["batch"])
         return cls(**data)
 
     def to_json(self) -> str:
