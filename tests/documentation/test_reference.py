@@ -13,10 +13,13 @@ from penstock.config.sections.gateway import FilteringSettings
 from penstock.definitions.authorizer import configured_settings
 from penstock.model import kinds
 from penstock.policy.purposes.settings import SETTING_NAMES, PurposeSettings
+from penstock.store.audit import AuditWriter
+from penstock.telemetry import counter, metrics, redaction
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
 PAGES += sorted((ROOT / "docs").rglob("*.md"))
+COUNTED = counter("penstock_test_reference", "Counted by a test.", way=("in", "out"))
 
 
 def _generator() -> ModuleType:
@@ -56,3 +59,25 @@ def test_purpose_settings_have_the_defaults_and_the_words_of_the_page() -> None:
     declared = {name: fields[name].default for name in SETTING_NAMES}
     assert PurposeSettings().as_dict() == declared
     assert configured_settings(FilteringSettings()).as_dict() == declared
+
+
+def test_every_metric_of_an_imported_part_is_described() -> None:
+    text = _generator().write_metrics()
+    audit = [one for one in metrics.catalogue() if one.module == AuditWriter.__module__]
+    assert len(audit) == 5
+    for one in audit:
+        assert f"| `{one.name}` | {one.type} |  | {one.help} |" in text
+    assert "| `penstock_log_withheld_total` | counter | `what`: field, value, message |" in text, (
+        "labels are listed with their values"
+    )
+
+
+def test_metrics_that_tests_declare_are_left_out() -> None:
+    assert "penstock_test_reference_total" in [one.name for one in metrics.catalogue()]
+    assert "penstock_test" not in _generator().write_metrics()
+
+
+def test_every_log_field_is_listed() -> None:
+    text = _generator().write_metrics()
+    for name, shape in redaction.allowed().items():
+        assert f"| `{name}` | {shape} |" in text

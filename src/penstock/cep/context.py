@@ -18,7 +18,7 @@ from heapq import heapify, heappop, heappush
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
-from penstock.cep.algebra import Assignment
+from penstock.cep.program import Assignment
 from penstock.lang import Expression
 from penstock.lang.tree import find_path
 

@@ -22,7 +22,6 @@ from collections.abc import Iterable
 from typing import Final
 
 from penstock.cep import state_codec, steps
-from penstock.cep.algebra import PacketEvents, RequestEvents
 from penstock.cep.contact_tracing.presence import Presence
 from penstock.cep.context import DURATIONS, HOLDS, NEVER, EngineContext, EngineLimits, Row, Values
 from penstock.cep.event_binding import (
@@ -36,9 +35,9 @@ from penstock.cep.event_binding import (
 from penstock.cep.network import Network
 from penstock.cep.operators.aggregates import AggregateNode
 from penstock.cep.operators.nodes import NO_ROWS, SourceNode
-from penstock.cep.program import Program
-from penstock.cep.scenarios.instances import ScenarioInstances
-from penstock.cep.scenarios.transitions import ScenarioRunner
+from penstock.cep.program import PacketEvents, Program, RequestEvents
+from penstock.cep.scenario_instances import ScenarioInstances
+from penstock.cep.scenario_transitions import ScenarioRunner
 from penstock.cep.steps import DetectedEvent, StepResult, Transition, TransitionCause
 from penstock.errors import UsageError
 

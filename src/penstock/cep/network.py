@@ -13,20 +13,6 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from penstock.cep.algebra import (
-    Aggregate,
-    Iterate,
-    Join,
-    Latest,
-    Meetings,
-    Operator,
-    PacketEvents,
-    Refine,
-    RequestEvents,
-    Union,
-    Visits,
-    is_relation,
-)
 from penstock.cep.contact_tracing.nodes import (
     DailySumsNode,
     Interest,
@@ -47,7 +33,21 @@ from penstock.cep.operators.nodes import (
     SourceNode,
     UnionNode,
 )
-from penstock.cep.program import Program
+from penstock.cep.program import (
+    Aggregate,
+    Iterate,
+    Join,
+    Latest,
+    Meetings,
+    Operator,
+    PacketEvents,
+    Program,
+    Refine,
+    RequestEvents,
+    Union,
+    Visits,
+    is_relation,
+)
 from penstock.cep.steps import DetectedEvent
 
 

@@ -29,9 +29,12 @@ class Verb(NamedTuple):
 
 # The order is the reader's: first steps, definitions, questions, running, the rest.
 VERBS: dict[str, Verb] = {
-    "init": Verb("service.init:command", "Write a commented penstock.yaml and the keys it names."),
+    "init": Verb(
+        "service.installation:init", "Write a commented penstock.yaml and the keys it names."
+    ),
     "doctor": Verb(
-        "service.doctor:command", "Report what is installed, what is missing, and how to fix it."
+        "service.installation:doctor",
+        "Report what is installed, what is missing, and how to fix it.",
     ),
     "demo": Verb(None, "Run a demonstration on this machine."),
     "apply": Verb(
@@ -70,6 +73,7 @@ VERBS: dict[str, Verb] = {
     "requests": Verb(
         "privacy.requests:command", "Take privacy requests in, tell services, and follow them up."
     ),
+    "tokens": Verb("privacy.tokens:command", "Manage the tokens that services show to the server."),
     "detokenize": Verb(
         "privacy.detokenize:command", "Turn tokens back into originals, for those with the right."
     ),
@@ -85,18 +89,23 @@ VERBS: dict[str, Verb] = {
         "Forecast a deterioration of vital signs; advice that opens nothing.",
     ),
     "simulate": Verb(None, "Simulate days of made-up people, in process or through a gateway."),
-    "role": Verb("kafka.role:command", "Manage roles: what they may read and write at Kafka."),
-    "user": Verb("kafka.user:command", "Manage users at Kafka: their roles and passwords."),
+    "role": Verb(
+        "kafka.users:role_command", "Manage roles: what they may read and write at Kafka."
+    ),
+    "user": Verb("kafka.users:user_command", "Manage users at Kafka: their roles and passwords."),
     "rbac": Verb(
         "kafka.rbac:command", "Reconcile Kafka's users and ACLs with the roles; a prompt for them."
     ),
     "audit": Verb("privacy.audit:command", "Read, verify and prove the audit log."),
-    "up": Verb("service.supervisor:up", "Run the parts named in penstock.yaml."),
-    "down": Verb("service.supervisor:down", "Stop them again, in order."),
-    "gateway": Verb("service.gateway:command", "Run the MQTT gateway in the foreground."),
-    "status": Verb("service.supervisor:status", "Show the parts that run."),
+    "up": Verb("service.processes:up", "Run the parts named in penstock.yaml."),
+    "down": Verb("service.processes:down", "Stop them again, in order."),
+    "gateway": Verb("service.processes:gateway", "Run the MQTT gateway in the foreground."),
+    "server": Verb(
+        "service.processes:server", "Run the server of privacy requests in the foreground."
+    ),
+    "status": Verb("service.processes:status", "Show the parts that run."),
     "password": Verb(
-        "service.password:command", "Add, change or remove a user in the file of passwords."
+        "service.installation:password", "Add, change or remove a user in the file of passwords."
     ),
     "dev": Verb("service.dev:command", "Run servers for development on this machine."),
     "bench": Verb(None, "Run a benchmark and print figures."),

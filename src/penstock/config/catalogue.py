@@ -1,4 +1,4 @@
-"""Every setting there is, read off the models.
+"""Every setting there is, read off the models, and the commented penstock.yaml with all of them.
 
 `penstock init`, the reference, environment variables and the hints of error messages
 all draw from here, so that none of them can drift from what is accepted.
@@ -6,6 +6,7 @@ all draw from here, so that none of them can drift from what is accepted.
 
 from __future__ import annotations
 
+import textwrap
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,9 +16,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 
-from penstock.config.environment import variable_of
+from penstock.config.root import Config
 from penstock.config.secrets import Secret, SecretFile
-from penstock.config.settings import BYTES, INITIAL, SECONDS, Settings, TypeLabel
+from penstock.config.settings import BYTES, INITIAL, SECONDS, Settings, TypeLabel, variable_of
 from penstock.yaml_text import Steps, dotted
 
 ANY_NAME = "NAME"
@@ -233,3 +234,65 @@ def _write(bound: Any, units: Mapping[str, float]) -> str:
         if bound and round(bound / worth, 9) % 1 == 0:
             return f"{round(bound / worth)}{unit}"
     return str(bound)
+
+
+WIDTH = 90
+INDENT = "  "
+
+HEAD = """\
+# The settings of one installation of Penstock.
+#
+# Each setting stands here with its default, or with what suits a new installation. A line
+# that you remove has its default.
+# Environment variables go before this file: PENSTOCK_STORE__URL sets store.url.
+# Relative paths start at the data folder, and the data folder at the folder of this file.
+# Durations are written 250ms, 5s, 2m, 1h; sizes 512B, 64KiB, 1MiB.
+# Secrets never stand here: write {file: PATH} (a file of mode 0600) or {env: NAME}.
+# `penstock doctor` checks it all, and what it needs.
+"""
+
+
+def write_template() -> str:
+    """Return the text of a penstock.yaml with the defaults."""
+    return HEAD + "\n".join(_template_lines((), "")) + "\n"
+
+
+def _template_lines(path: Steps, indent: str) -> Iterator[str]:
+    for count, setting in enumerate((keys_at(Config, path) or {}).values()):
+        if not path or (count and setting.plural):
+            yield ""
+        yield from _comment(setting, indent)
+        key = f"{indent}{setting.path[-1]}:"
+        if setting.group is not None:
+            yield key
+            yield from _template_lines(setting.path, indent + INDENT)
+        elif setting.named_group is not None:
+            yield key
+            for name in setting.default:
+                yield f"{indent}{INDENT}{name}:"
+                yield from _template_lines((*setting.path, name), indent + 2 * INDENT)
+        else:
+            yield f"{key} {show(setting.initial)}"
+
+
+def _comment(setting: Setting, indent: str) -> Iterator[str]:
+    allowed = setting.kind if setting.choices else setting.bounds
+    text = setting.description + (f" ({allowed})" if allowed else "")
+    mark = f"{indent}# "
+    yield from textwrap.wrap(text, WIDTH, initial_indent=mark, subsequent_indent=mark)
+    if setting.field.examples:
+        yield f"{mark}For example: {' or '.join(setting.field.examples)}"
+
+
+def show(value: Any) -> str:
+    """Write a default as YAML; defaults are plain words, numbers and lists of these."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return str(value).lower()
+        case tuple():
+            return "[" + ", ".join(show(item) for item in value) + "]"
+        case dict():
+            return "{" + ", ".join(f"{key}: {show(item)}" for key, item in value.items()) + "}"
+    return str(value)

@@ -22,6 +22,7 @@ from penstock.config.sections.processes import (
     SupervisorSettings,
 )
 from penstock.config.sections.rights import RightsSettings
+from penstock.config.sections.server import ServerSettings
 from penstock.config.sections.store import AuditSettings, ConsentSettings, StoreSettings
 from penstock.config.settings import DEFAULT_DATA, BasePath, Settings, TypeLabel, setting, wrong
 from penstock.yaml_text import Source, Steps
@@ -58,6 +59,7 @@ class Config(Settings):
     recording: RecordingSettings = Field(default_factory=RecordingSettings)
     kafka: KafkaSettings = Field(default_factory=KafkaSettings)
     pipeline: PipelineSettings = Field(default_factory=PipelineSettings)
+    server: ServerSettings = Field(default_factory=ServerSettings)
     supervisor: SupervisorSettings = Field(default_factory=SupervisorSettings)
 
     _source: Source | None = PrivateAttr(default=None)

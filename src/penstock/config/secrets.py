@@ -25,8 +25,7 @@ from typing import Any
 from pydantic import GetCoreSchemaHandler, ValidationInfo
 from pydantic_core import CoreSchema, core_schema
 
-from penstock.config.environment import EnvironmentText
-from penstock.config.settings import folders_of, wrong
+from penstock.config.settings import EnvironmentText, folders_of, wrong
 from penstock.errors import UnavailableError, quote
 
 SIZE_LIMIT = 64 * 1024

@@ -13,13 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
+from penstock.definitions.checks.vocabularies import read_attributes
 from penstock.definitions.set import DefinitionSet
 from penstock.lang import BOOL, STRING, Expression, RecordType, Scope, compile_expression
 from penstock.model import kinds
 from penstock.model.definition import Definition
 from penstock.model.document import Key
-from penstock.policy.access.attribute_values import read_attributes
-from penstock.policy.access.broker_topics import BrokerTopics, MonitorGrant
 from penstock.policy.access.emergencies import (
     SCENARIO_CASE,
     SITUATION_CASE,
@@ -29,10 +28,9 @@ from penstock.policy.access.emergencies import (
 )
 from penstock.policy.access.engine import AccessEngine
 from penstock.policy.access.plans import Enforcement
-from penstock.policy.access.principals import Membership
-from penstock.policy.access.roles import RoleGraph
-from penstock.policy.access.rules import Policy, Preference
-from penstock.policy.purposes.claims import Grant
+from penstock.policy.access.principals import Membership, RoleGraph
+from penstock.policy.access.rules import BrokerTopics, MonitorGrant, Policy, Preference
+from penstock.policy.purposes.rights import Grant
 
 RULE_KINDS: Final = kinds.kinds_of(kinds.Concern.RULES)
 SETTING_KINDS: Final = kinds.kinds_of(kinds.Concern.SETTINGS)

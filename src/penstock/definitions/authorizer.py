@@ -1,27 +1,36 @@
-"""Makes the authorizer of a set of definitions, and says which settings of purposes hold.
+"""Makes the authorizer of a set of definitions, and asks it what a situation opens, and to whom.
 
 Rules that hold here:
 - The settings in force are those of the definition `purpose-settings`, all of them; where
   there is none, the configured ones. A gateway and who asks beside it find them alike.
 - A gateway follows changes one by one (`gateway.authorization.rules`); the outcome is the one
   that making the authorizer of the whole set afresh would have.
+- The authorizer is asked which policies there are, compiled, and who everybody is.
+- People are the users and clients whom definitions name. A condition that looks at more than
+  the person and the subject cannot be answered without a message: such people are told apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from penstock.config.sections.gateway import FilteringSettings, GatewaySettings
-from penstock.definitions.access import AccessDefinitions, list_claims, make_broker_topics
+from penstock.definitions.access import (
+    AccessDefinitions,
+    list_claims,
+    make_broker_topics,
+    name_rule,
+    scenarios_by_plan,
+)
 from penstock.definitions.set import DefinitionSet
 from penstock.errors import UsageError, quote
 from penstock.model import kinds
+from penstock.policy.access.emergencies import SituationBoard
 from penstock.policy.authorizer import Authorizer
-from penstock.policy.purposes.claims import PurposeClaims
-from penstock.policy.purposes.declared_purposes import DeclaredPurposes
 from penstock.policy.purposes.engine import PurposeEngine
+from penstock.policy.purposes.rights import DeclaredPurposes, PurposeClaims
 from penstock.policy.purposes.settings import PurposeSettings
 
 
@@ -121,3 +130,113 @@ def suppose_situations(
 
 def _list(names: Iterable[str]) -> str:
     return ", ".join(names) or "not defined"
+
+
+_USER = "user:"
+_CLIENT = "client:"
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """An emergency policy that applies in a situation."""
+
+    policy: str
+    subject: str
+    action: str
+    filter: str
+    when: str
+    description: str
+    exclusive: bool
+    people: list[str] = field(default_factory=list)
+    """Those to whom it grants now; clients with `client:` before their identifier."""
+    undecided: list[str] = field(default_factory=list)
+    """Those for whom it depends on the message."""
+
+
+def list_grants(
+    definitions: DefinitionSet, scenario: str, subject: str, situation: str
+) -> list[Grant]:
+    """Return the emergency policies that apply while a subject is in a situation."""
+    board = SituationBoard([(scenario, subject, situation)])
+    access = make_authorizer(definitions).access
+    policies = {name_rule(it.key): it for it in definitions.of(kinds.EmergencyPolicy).values()}
+    principals = {
+        name: access.principal(*who) for name, who in sorted(_list_principals(definitions).items())
+    }
+    found = []
+    for rule in access.emergency_policies():
+        emergency = rule.emergency
+        if emergency is None:
+            continue
+        involved = {
+            name: principal
+            for name, principal in principals.items()
+            if emergency.find(board, subject, principal.attributes) is not None
+        }
+        if not involved and emergency.find(board, subject, {}) is None:
+            continue
+        policy = policies[rule.name]
+        grant = Grant(
+            policy.name,
+            policy.subject,
+            policy.allow,
+            policy.filter,
+            policy.when,
+            policy.description,
+            policy.exclusive,
+        )
+        about = _suppose(policy, subject)
+        for name, principal in involved.items():
+            if rule.subject not in principal.subjects:
+                continue
+            outcome = rule.condition.function(principal.attributes, about, {}, {})
+            if outcome is True:
+                grant.people.append(name)
+            elif outcome is None:
+                grant.undecided.append(name)
+        found.append(grant)
+    return found
+
+
+def list_involved(definitions: DefinitionSet, scenario: str, subject: str) -> list[str] | None:
+    """Return the people whom a scenario involves in a case; None where it is everybody."""
+    chosen = definitions.of(kinds.Scenario)[scenario]
+    filters = scenarios_by_plan(definitions)[chosen.plan]
+    found = next(it for it in filters if it.name == scenario)
+    if found.involves is None:
+        return None
+    access = make_authorizer(definitions).access
+    case = found.case(subject)
+    return [
+        name
+        for name, who in sorted(_list_principals(definitions).items())
+        if found.involves.function(access.principal(*who).attributes, case) is True
+    ]
+
+
+def _suppose(policy: kinds.EmergencyPolicy, subject: str) -> dict[str, Any]:
+    """Return the object of a message about the subject, where the policy says how to find it."""
+    root, _, name = (policy.about or "").strip().partition(".")
+    return {name: subject} if root == "o" and name.isidentifier() else {}
+
+
+def _list_principals(definitions: DefinitionSet) -> dict[str, tuple[str | None, str | None]]:
+    """Return users and clients by the names they are told by."""
+    found: dict[str, tuple[str | None, str | None]] = {}
+    for name in _list_names(definitions):
+        if name.startswith(_USER):
+            user = name.removeprefix(_USER)
+            found[user] = (user, None)
+        elif name.startswith(_CLIENT):
+            # A client counts beside its user, which its identifier begins with.
+            client = name.removeprefix(_CLIENT)
+            found[name] = (client.partition(":")[0], client)
+    return found
+
+
+def _list_names(definitions: DefinitionSet) -> Iterator[str]:
+    for group in definitions.of(kinds.Group).values():
+        yield from group.members
+    yield from definitions.of(kinds.Attributes)
+    for policy in definitions.of(kinds.EmergencyPolicy).values():
+        yield policy.subject

@@ -1,4 +1,4 @@
-"""Documents of definitions as text: read with their places, written, compared.
+"""Documents of definitions as text: read with their places, written, compared; their JSON Schema.
 
 Rules that hold here:
 - YAML or JSON, several documents per file; a JSON file holds one document or a list.
@@ -22,6 +22,7 @@ import yaml
 
 from penstock.errors import InvalidError, Problem, UsageError, quote
 from penstock.model.document import Document, Key
+from penstock.model.kinds import KINDS
 from penstock.yaml_text import Limits, Source, Steps, read_documents
 
 ENDINGS = {".yaml", ".yml", ".json"}
@@ -227,3 +228,35 @@ def after_applying(
     after = {key: document for key, document in before.items() if key.kind not in gone}
     after.update({document.key: document for document in put})
     return after
+
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def schema_of(kind: str) -> dict[str, Any]:
+    """Return the schema of a document of this kind."""
+    model = KINDS[kind]
+    schema = model.model_json_schema(by_alias=True)
+    fields = {
+        "kind": {"const": kind, "description": "What this document defines."},
+        **schema.pop("properties", {}),
+    }
+    required = ["kind", *schema.pop("required", [])]
+    if "name" not in required:
+        required.insert(1, "name")
+    return {
+        "$schema": DIALECT,
+        "title": kind,
+        **{name: value for name, value in schema.items() if name != "title"},
+        "properties": fields,
+        "required": required,
+    }
+
+
+def schema_of_all() -> dict[str, Any]:
+    """Return one schema that accepts a document of any kind."""
+    return {
+        "$schema": DIALECT,
+        "title": "definition",
+        "oneOf": [schema_of(k) for k in sorted(KINDS)],
+    }

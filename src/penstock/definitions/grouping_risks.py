@@ -26,11 +26,9 @@ from penstock.definitions.views import ViewPlan
 from penstock.errors import Problem, quote
 from penstock.lang.tree import find_references
 from penstock.masks import Mask, Schema, derive_schema
-from penstock.masks.blurring import Blurring
-from penstock.masks.conditional_substitution import ConditionalSubstitution
 from penstock.masks.fields import DATES
-from penstock.masks.substitution import Substitution
-from penstock.masks.suppression import Suppression
+from penstock.masks.substitution import ConditionalSubstitution, Substitution
+from penstock.masks.suppression import Blurring, Suppression
 from penstock.masks.tokenization import Tokenization
 from penstock.model import kinds
 from penstock.model.definition import Definition

@@ -139,6 +139,9 @@ def find_plan(
     sound = list(takewhile(lambda step: id(step) in kept, steps))
     _check_steps(sound, view.anonymizers[: len(sound)], schema, hierarchies, problems)
     _check_window(view, plan, problems)
+    if view.shards is not None and not plan.stateful:
+        message = "no anonymizer holds records back, so that there is nothing to divide"
+        problems.append(Problem("shards", message, "leave it out"))
     for index, step in enumerate(plan.stateful, len(plan.before)):
         for found in step.check_view(view, stream):
             place = f"anonymizers[{index}].{found.place}"

@@ -4,7 +4,6 @@ The embedded form is a folder of files; `kafka` has the same few operations on a
 records to a topic, ask for its end offset, read from an offset on.
 """
 
-from penstock.eventlog.files import EventLog, Topic
-from penstock.eventlog.lines import Record
+from penstock.eventlog.files import EventLog, Record, Topic
 
 __all__ = ["EventLog", "Record", "Topic"]

@@ -39,7 +39,7 @@ from penstock.eventlog.connection import (
     producer_settings,
     read_password,
 )
-from penstock.eventlog.lines import MAX_KEY, Record, check_value
+from penstock.eventlog.files import MAX_KEY, Record, check_value
 
 POLL_SECONDS: Final = 0.1
 LOOK_SECONDS: Final = 2.0

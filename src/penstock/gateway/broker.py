@@ -6,34 +6,35 @@ Rules that hold here:
   before it is known that it runs as the user that we are (`check_listener`).
 - A receiver may close the connection over control characters and non-characters, although
   they are UTF-8 (MQTT5 1.5.4). On a client's own connection that is between the client and
-  the broker. The gateway's own connection carries messages of actions and wills of all
-  clients, so texts that are not acceptable never go out on it.
+  the broker. The gateway's own connections carry messages of all clients, so texts that are
+  not acceptable never go out on them, nor topics that some broker may refuse.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
 import socket
 import ssl
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
-from penstock.components.mosquitto import GATEWAY_USER, generate_password
-from penstock.components.unix_socket import check_listener, find_listener, reach
+from penstock.components.mosquitto import (
+    GATEWAY_USER,
+    check_listener,
+    find_listener,
+    generate_password,
+    reach,
+)
 from penstock.config.secrets import KeyFile, Secret
 from penstock.config.sections.brokers import BrokerSettings
+from penstock.mqtt import are_acceptable
 
 _PROBE_SECONDS: Final = 1.0
 _FULL_SECONDS: Final = 0.005
-_NON_CHARACTERS: Final = "".join(
-    chr(plane << 16 | low) for plane in range(17) for low in (0xFFFE, 0xFFFF)
-)
-_NOT_ACCEPTABLE: Final = re.compile(
-    f"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef{_NON_CHARACTERS}]"
-)
+_ORDINARY_BYTES: Final = 1_024
+_ORDINARY_LEVELS: Final = 100
 
 P = TypeVar("P", bound=asyncio.Protocol)
 
@@ -135,6 +136,11 @@ def make_context(settings: BrokerSettings) -> ssl.SSLContext:
     return context
 
 
-def are_acceptable(texts: Iterable[str]) -> bool:
-    """Say whether every broker accepts these texts."""
-    return not any(map(_NOT_ACCEPTABLE.search, texts))
+def is_ordinary(topic: str) -> bool:
+    """Say whether every broker takes messages to a topic: others cost a client its connection."""
+    return (
+        len(topic) <= _ORDINARY_BYTES
+        and topic.count("/") < _ORDINARY_LEVELS
+        and "$" not in topic
+        and are_acceptable((topic,))
+    )

@@ -1,9 +1,32 @@
-"""What clients may cost, in the units that the gateway counts in."""
+"""What clients may cost, and places for unknown peers, shared fairly among their networks.
+
+    a peer comes ──▶ room? ──▶ it gets a place
+                       │no
+                       ▼
+        another network has more ──▶ the oldest peer of the one with most gives way
+                       │no
+                       ▼
+        the oldest of its own network has had its time ──▶ that one gives way
+                       │no
+                       ▼
+                    refused
+
+Rules that hold here:
+- So many places in all, and so many per network. Whoever takes all of them keeps nobody of
+  another network out.
+- Within one network a peer that is under way is not displaced before it has had `patience`:
+  when a whole fleet reconnects, those that came first finish.
+- A network is an IPv4 address, or the /64 of an IPv6 address: a host chooses the rest of it.
+- Each step takes constant time, whatever the number of peers.
+"""
 
 from __future__ import annotations
 
+import ipaddress
 import math
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
 
 from penstock.config.sections.gateway import GatewaySettings
 
@@ -83,3 +106,104 @@ class Limits:
 def ticks(seconds: float) -> int:
     """Return how many looks it takes until so many seconds have surely passed."""
     return math.ceil(seconds / TICK_SECONDS) + 1
+
+
+_HOST_BITS = 64
+
+Peer = TypeVar("Peer", bound=Hashable)
+
+
+def network_of(address: str) -> str:
+    """Return the network that an address counts for."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv4Address):
+        return address
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return f"{ipaddress.IPv6Address(int(found) >> _HOST_BITS << _HOST_BITS)}/{_HOST_BITS}"
+
+
+class Claim(NamedTuple, Generic[Peer]):
+    """What became of a claim: whether the peer has a place, and who gave way for it."""
+
+    granted: bool
+    displaced: Peer | None = None
+
+
+class FairPlaces(Generic[Peer]):
+    """Who has a place now."""
+
+    def __init__(self, total: int, per_network: int, patience: float) -> None:
+        self._total = total
+        self._per_network = per_network
+        self._patience = patience
+        self._networks: dict[str, dict[Peer, float]] = {}
+        self._by_count: dict[int, dict[str, None]] = {}
+        """The networks by how many places they have, those that had so many first at the front."""
+        self._most = 0
+        self._network_of: dict[Peer, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._network_of)
+
+    def __iter__(self) -> Iterator[Peer]:
+        return iter(list(self._network_of))
+
+    def __contains__(self, peer: object) -> bool:
+        return peer in self._network_of
+
+    def claim(
+        self, network: str, peer: Peer, now: float, *, room: int | None = None
+    ) -> Claim[Peer]:
+        """Give a peer a place, if need be that of another; `room` may lower the places in all."""
+        held = len(self._networks.get(network, ()))
+        total = self._total if room is None else min(self._total, room)
+        displaced: Peer | None = None
+        if held >= self._per_network or len(self) >= total:
+            if held < self._per_network and self._most > held + 1:
+                displaced = self._oldest(self._greediest())[0]
+            elif self._network_of:
+                oldest, since = self._oldest(network if held else self._greediest())
+                if now - since < self._patience:
+                    return Claim(granted=False)
+                displaced = oldest
+            if displaced is None or total <= 0:
+                return Claim(granted=False)
+            self.leave(displaced)
+        self._network_of[peer] = network
+        self._networks.setdefault(network, {})[peer] = now
+        self._move(network, -1)
+        return Claim(granted=True, displaced=displaced)
+
+    def leave(self, peer: Peer) -> None:
+        """Take a peer's place back, if it has one."""
+        network = self._network_of.pop(peer, None)
+        if network is None:
+            return
+        peers = self._networks[network]
+        del peers[peer]
+        self._move(network, 1)
+        if not peers:
+            del self._networks[network]
+
+    def _oldest(self, network: str) -> tuple[Peer, float]:
+        return next(iter(self._networks[network].items()))
+
+    def _greediest(self) -> str:
+        return next(iter(self._by_count[self._most]))
+
+    def _move(self, network: str, difference: int) -> None:
+        """Note under which count a network is now; before, it had `difference` more."""
+        count = len(self._networks[network])
+        before = count + difference
+        if before:
+            del self._by_count[before][network]
+            if not self._by_count[before]:
+                del self._by_count[before]
+        if count:
+            self._by_count.setdefault(count, {})[network] = None
+        if count > self._most or (before == self._most and before not in self._by_count):
+            self._most = count

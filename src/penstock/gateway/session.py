@@ -21,6 +21,8 @@ from penstock.policy.purposes.subscriptions import Subscription
 from penstock.store.sessions import StoredSubscription
 
 HIGHEST_NUMBER: Final = 268_435_455
+NO_LOCAL: Final = 0x04
+"""The option of a subscription (MQTT5 3.8.3.1)."""
 
 
 class Session:
@@ -91,6 +93,12 @@ class Session:
     def quota_address(self) -> str:
         """The address that the session counts for; empty where it counts for its user."""
         return self.address if self.user is None else ""
+
+    @property
+    def is_no_local(self) -> bool:
+        """Whether some subscription is not to get what this client itself publishes."""
+        awake = (it.options for it in self.by_number.values())
+        return any(it & NO_LOCAL for it in (*awake, *(it.options for it in self.dormant.values())))
 
     def number(self, text: str) -> int:
         """Return the number of a filter, a new one if it has none."""

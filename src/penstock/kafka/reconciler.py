@@ -37,10 +37,10 @@ from penstock.kafka.drift import (
     Drift,
     compare_acls,
     compare_users,
+    confirm_revoked,
     find_undeclared,
 )
 from penstock.kafka.memory import ClusterMemory, ReachedFile
-from penstock.kafka.revocation import confirm_revoked
 from penstock.store.database import Database
 from penstock.store.definitions.checked import CheckedDefinitions
 from penstock.store.definitions.snapshots import Snapshot

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, assert_never
 
-from penstock.lang import scalars, tree, zones
+from penstock.lang import scalars, tree
 from penstock.lang.limits import MAX_EXACT, MAX_INT, MAX_NUMERAL, MAX_STRING, MIN_INT
 from penstock.lang.operations import BINARY, FUNCTIONS, METHODS, SET_OPERATIONS, UNARY
 from penstock.lang.scalars import DOUBLE_PATTERN, INT_PATTERN
@@ -141,7 +141,7 @@ def _day_of_year(moment: datetime) -> int:
 
 
 def _date(moment: datetime, zone: str) -> int:
-    date = zones.read_date(moment, zone)
+    date = scalars.read_date(moment, zone)
     if date is None:
         raise MissingError("is beyond the range of timestamp in that zone")
     return date
@@ -200,7 +200,7 @@ SEMANTICS: Final[Mapping[str, Callable[..., Any]]] = {
     "string_from_bool": lambda a: "true" if a else "false",
     "timestamp_from_string": lambda a: _moment(scalars.read_timestamp(a)),
     "timestamp_from_int": lambda a: _moment(scalars.from_seconds(a)),
-    "moment_in_zone": lambda a, b: _moment(zones.read_moment(a, b)),
+    "moment_in_zone": lambda a, b: _moment(scalars.read_moment(a, b)),
     "date_in_zone": _date,
     "contains": operator.contains,
     "starts_with": str.startswith,

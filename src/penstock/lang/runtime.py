@@ -29,11 +29,12 @@ from penstock.lang.scalars import (
     includes,
     is_text,
     lower,
+    read_date,
+    read_moment,
     read_timestamp,
 )
 from penstock.lang.types import ListOf, MapOf, RecordType, Type
 from penstock.lang.values import MissingError, TextList, conform, export
-from penstock.lang.zones import read_date, read_moment
 
 Check = Callable[[Any], Any]
 

@@ -1,4 +1,4 @@
-"""Masks: anonymization of single records, one technique per module.
+"""Masks: anonymization of single records, techniques by module.
 
     definitions → read_masks → check_masks(schema) → Chain ┬→ apply(record)   (gateway)
                                                            └→ spark.mask_frame (pipeline)
@@ -8,7 +8,6 @@
 
 from penstock.masks.chain import Chain, check_masks, derive_schema
 from penstock.masks.fields import Field, FieldType, Schema
-from penstock.masks.hierarchy import Hierarchy
 from penstock.masks.mask import Mask, Rejected
 from penstock.masks.registry import (
     MASKS,
@@ -18,7 +17,7 @@ from penstock.masks.registry import (
     split_anonymizer,
     unknown_parameter,
 )
-from penstock.masks.supplies import Keys, Supplies, Vault
+from penstock.masks.supplies import Hierarchy, Keys, Supplies, Vault
 from penstock.masks.tokenization import Tokenization
 
 __all__ = [

@@ -33,8 +33,8 @@ from penstock.masks.fields import (
     read_text,
     to_single,
 )
-from penstock.masks.hierarchy import Hierarchy
 from penstock.masks.mask import Mask, Number, Target, Transform
+from penstock.masks.supplies import Hierarchy
 
 MAX_PLACES: Final = 6
 MAX_SIZE: Final = 10**12

@@ -20,9 +20,8 @@ from typing import Any, Final
 from penstock.errors import InvalidError, Problem, quote
 from penstock.lang.scalars import is_text
 from penstock.masks.fields import CHECKS, FieldType, Schema
-from penstock.masks.hierarchy import Hierarchy
 from penstock.masks.mask import Mask, Rejected, Stage, Step
-from penstock.masks.supplies import Supplies
+from penstock.masks.supplies import Hierarchy, Supplies
 
 NO_IDENTITY: Final = "the record has no identity, from which chance is drawn"
 

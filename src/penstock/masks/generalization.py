@@ -18,8 +18,8 @@ from pydantic import Field as Parameter
 
 from penstock.errors import Problem, quote
 from penstock.masks.fields import DISCRETE, TEXTS, Field, FieldType, read_text
-from penstock.masks.hierarchy import MAX_DEPTH, Hierarchy
 from penstock.masks.mask import FieldName, Mask, Target, Text, Transform
+from penstock.masks.supplies import MAX_DEPTH, Hierarchy
 
 MAX_ENTRIES: Final = 100_000
 MAX_BEGINNING: Final = 4096

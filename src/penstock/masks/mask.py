@@ -28,8 +28,7 @@ from pydantic import Field as Parameter
 from penstock.errors import Problem, quote
 from penstock.lang.scalars import is_text
 from penstock.masks.fields import CHECKS, INTEGERS, Field, FieldType, Schema, read_text
-from penstock.masks.hierarchy import Hierarchy
-from penstock.masks.supplies import Keys, Supplies
+from penstock.masks.supplies import Hierarchy, Keys, Supplies
 from penstock.model.definition import Part
 
 MAX_KEYS: Final = 256

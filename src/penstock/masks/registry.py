@@ -18,14 +18,12 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from penstock.errors import InvalidError, Problem, quote
-from penstock.masks.blurring import Blurring
 from penstock.masks.bucketizing import Bucketizing
-from penstock.masks.conditional_substitution import ConditionalSubstitution
 from penstock.masks.generalization import Generalization
 from penstock.masks.mask import Mask
 from penstock.masks.noise import Noise
-from penstock.masks.substitution import Substitution
-from penstock.masks.suppression import Suppression
+from penstock.masks.substitution import ConditionalSubstitution, Substitution
+from penstock.masks.suppression import Blurring, Suppression
 from penstock.masks.tokenization import Tokenization
 from penstock.model.definition import Part, to_snake_case
 

@@ -1,4 +1,4 @@
-"""Substitution: a value is replaced by one of a list.
+"""Substitution: a value is replaced by one of a list, always or where a record meets a condition.
 
 Rules that hold here:
 - Consistent unless `random`: the keyed hash of the value chooses, so that the same value
@@ -6,22 +6,43 @@ Rules that hold here:
 - The type of a field stays, or becomes text where `as: text` declares it.
 - Several values may share a substitute, and a value may meet itself where it stands in
   the list: nothing in the output tells such a case from any other.
+- Conditions are asked of the record as it came to this mask, for all keys before any
+  of them is replaced. One without an answer (a null field, say) counts as met; see `conditions`.
+- Where a condition is met, null is replaced as well.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from typing import ClassVar, Literal
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, time
+from typing import Annotated, Any, ClassVar, Literal, Self
 
+from pydantic import Discriminator, Tag, model_validator
 from pydantic import Field as Parameter
 from typing_extensions import override
 
 from penstock.errors import Problem, quote
-from penstock.masks.fields import DECIMALS, TEXTS, Field, FieldType
-from penstock.masks.hierarchy import Hierarchy
-from penstock.masks.mask import FieldName, Mask, Substitutes, Target, Transform, check_fit, fit
-from penstock.masks.supplies import draw
+from penstock.lang import BOOL, Expression, ExpressionError, compile_expression
+from penstock.lang.limits import MAX_TEXT
+from penstock.lang.tree import find_references
+from penstock.masks.conditions import FORMS, Condition, make_scope
+from penstock.masks.fields import DECIMALS, DISCRETE, TEXTS, Field, FieldType, Schema
+from penstock.masks.mask import (
+    FieldName,
+    Mask,
+    Row,
+    Stage,
+    Step,
+    Substitutes,
+    Target,
+    Transform,
+    check_fit,
+    fit,
+)
+from penstock.masks.supplies import Hierarchy, draw
+from penstock.model.definition import to_snake_case
 
 BITS = 60
 """Bits that choose: so many that a list of any length is chosen from evenly."""
@@ -100,3 +121,192 @@ class Substitution(Mask):
             return lambda _, identity: chosen[draw(key, identity, BITS) % count]
         write = TEXTS[target.field.type]
         return lambda value, _: chosen[draw(key, write(value), BITS) % count]
+
+
+MAX_CONDITIONS = 32
+
+
+def _tell_form(value: object) -> str | None:
+    match value:
+        case Condition():
+            return "(own)"
+        case Mapping():
+            # A form in another spelling is no field: it is told which one is meant.
+            plain = not any(isinstance(it, Mapping) for it in value.values())
+            words = {to_snake_case(str(key)) if plain else key for key in value}
+            return "(own)" if words and words <= FORMS else "(named)"
+        case _:
+            return None
+
+
+ConditionMap = Annotated[
+    Annotated[Condition, Tag("(own)")]
+    | Annotated[
+        Mapping[FieldName, Condition],
+        Parameter(min_length=1, max_length=MAX_CONDITIONS),
+        Tag("(named)"),
+    ],
+    Discriminator(
+        _tell_form,
+        custom_error_type="conditions",
+        custom_error_message="write {match_value: …}, or {field: {match_value: …}}",
+    ),
+]
+
+
+class ConditionalSubstitution(Mask):
+    """Replaces values where a condition is met."""
+
+    name: ClassVar[str] = "conditional_substitution"
+    accepts: ClassVar[frozenset[FieldType]] = frozenset(FieldType) - {FieldType.TIMESTAMP}
+
+    condition_map: ConditionMap | None = Parameter(
+        default=None,
+        description="The condition on each key itself (`{match_range: [0, 18]}`), or conditions "
+        "by field, of which all have to be met (`{rank: {match_value: Manager}}`).",
+    )
+    expression: Annotated[str, Parameter(min_length=1, max_length=MAX_TEXT)] | None = Parameter(
+        default=None,
+        description="An expression over the record `r` in place of condition_map, "
+        'such as `r.rank == "Manager" && r.salary > 100000`.',
+    )
+    substitution_list: Substitutes = Parameter(
+        description="What values become: one substitute, or several to choose from by value.",
+    )
+    as_: Literal["text"] | None = Parameter(
+        default=None,
+        alias="as",
+        description="`text`: the field becomes text, also where the condition is not met.",
+    )
+
+    @model_validator(mode="after")
+    def _check_choice(self) -> Self:
+        if (self.condition_map is None) == (self.expression is None):
+            raise ValueError("give condition_map or expression → exactly one of both")
+        return self
+
+    @property
+    def needs_keys(self) -> bool:
+        """Only a choice is keyed."""
+        return len(self.substitution_list) > 1
+
+    def check(self, schema: Schema, hierarchies: Mapping[str, Hierarchy]) -> Iterator[Problem]:
+        """Yield what is wrong with keys, conditions and substitutes."""
+        yield from super().check(schema, hierarchies)
+        if isinstance(self.condition_map, Mapping):
+            for name, condition in self.condition_map.items():
+                if name in schema:
+                    yield from condition.check(f"condition_map.{name}", name, schema[name])
+                else:
+                    fix = f"fields are {', '.join(schema)}"
+                    yield Problem("condition_map", f"there is no field {quote(name)}", fix)
+        elif self.expression is not None:
+            try:
+                compile_expression(self.expression, make_scope(schema), BOOL)
+            except ExpressionError as error:
+                for problem in error.problems:
+                    yield Problem("expression", problem.message, problem.fix)
+
+    @override
+    def check_field(
+        self, name: str, found: Field, hierarchies: Mapping[str, Hierarchy]
+    ) -> Iterator[Problem]:
+        """Yield substitutes and conditions that do not fit the field."""
+        fix = f"write it as {found.type}, or declare as: text"
+        if self.as_ and found.type not in DISCRETE:
+            message = f"{quote(name)} is {found.type}, which cannot be written as text"
+            yield Problem("as", message, "leave it out and substitute a number")
+        else:
+            yield from check_fit(
+                "substitution_list", self.substitution_list, name, self.output(found), fix
+            )
+        if found.type in DECIMALS and self.needs_keys:
+            message = f"{quote(name)} is {found.type}, for which there can be one substitute"
+            yield Problem("substitution_list", message, "leave one in the list")
+        if isinstance(self.condition_map, Condition):
+            yield from self.condition_map.check("condition_map", name, found)
+
+    def output(self, found: Field) -> Field:
+        """Return the field as it is, or text where that is declared."""
+        return found.as_type(FieldType.STRING) if self.as_ else found
+
+    def condition(self, name: str, schema: Schema) -> Expression:
+        """Return the condition under which a key is replaced."""
+        if self.expression is not None:
+            text = self.expression
+        elif isinstance(self.condition_map, Condition):
+            text = self.condition_map.expression(name, schema[name])
+        else:
+            text = " && ".join(
+                condition.expression(field, schema[field])
+                for field, condition in (self.condition_map or {}).items()
+            )
+        return compile_expression(text, make_scope(schema), BOOL)
+
+    def key(self, target: Target) -> bytes:
+        """Return the key under which substitutes are chosen for a field."""
+        return target.keys.derive(self.name, target.name, target.label)
+
+    def compile(self, stage: Stage) -> list[Step]:
+        """Return one step for all keys."""
+        schema = stage.schema
+        conditions = {name: self.condition(name, schema) for name in self.keys}
+        functions = {made.text: made.function for made in conditions.values()}
+        replacements = [
+            _Replacement(
+                name,
+                conditions[name].text,
+                self._choose(stage.target(name)),
+                TEXTS[schema[name].type] if self.as_ else None,
+            )
+            for name in self.keys
+        ]
+        read = _bring_dates(list(conditions.values()), schema)
+
+        def step(row: Row, _: str) -> None:
+            record = read(row)
+            met = {text: function(record) is not False for text, function in functions.items()}
+            for it in replacements:
+                value = row[it.name]
+                if met[it.condition]:
+                    row[it.name] = it.choose(value)
+                elif it.write is not None and value is not None:
+                    row[it.name] = it.write(value)
+
+        return [step]
+
+    def _choose(self, target: Target) -> Callable[[Any], Any]:
+        chosen = fit(self.substitution_list, self.output(target.field))
+        count = len(chosen)
+        if count == 1:
+            return lambda _: chosen[0]
+        key, write = self.key(target), TEXTS[target.field.type]
+        return lambda value: chosen[draw(key, "" if value is None else write(value), BITS) % count]
+
+
+@dataclass(frozen=True, slots=True)
+class _Replacement:
+    """What becomes of one key."""
+
+    name: str
+    condition: str
+    choose: Callable[[Any], Any]
+    write: Callable[[Any], str] | None
+
+
+def _bring_dates(conditions: list[Expression], schema: Schema) -> Callable[[Row], Row]:
+    """Return a function that gives dates the form in which expressions take them."""
+    asked = {path[1] for made in conditions for path in find_references(made.tree) if path[1:]}
+    dates = [name for name in schema if name in asked and schema[name].type is FieldType.DATE]
+    if not dates:
+        return lambda row: row
+
+    def read(row: Row) -> Row:
+        begun = {
+            name: datetime.combine(row[name], time.min, UTC)
+            for name in dates
+            if row[name] is not None
+        }
+        return {**row, **begun}
+
+    return read

@@ -24,9 +24,8 @@ from typing_extensions import override
 from penstock.errors import Problem, UsageError, quote
 from penstock.masks.ff1 import ALPHABETS, NumberFormat, TextFormat
 from penstock.masks.fields import DISCRETE, INTEGERS, TEXTS, Field, FieldType, read_text
-from penstock.masks.hierarchy import Hierarchy
 from penstock.masks.mask import FieldName, Mask, Target, Transform, check_text
-from penstock.masks.supplies import Seal
+from penstock.masks.supplies import Hierarchy, Seal
 
 TOKEN: Final = 32
 """Hexadecimal digits of a pseudonym: 128 bits, so that no two values ever share one."""

@@ -33,9 +33,19 @@ from penstock.mqtt.codes import (
     TopicNameError,
     UnsupportedVersionError,
 )
-from penstock.mqtt.connect import Connack, Connect, Will
+from penstock.mqtt.connect import (
+    PINGREQ,
+    PINGRESP,
+    Auth,
+    Connack,
+    Connect,
+    Disconnect,
+    Pingreq,
+    Pingresp,
+    Will,
+)
 from penstock.mqtt.connection import Connection, ConnectionState, PeerLimits, TopicAliases
-from penstock.mqtt.control import PINGREQ, PINGRESP, Auth, Disconnect, Pingreq, Pingresp
+from penstock.mqtt.data_types import are_acceptable
 from penstock.mqtt.properties import (
     NO_PROPERTIES,
     Properties,
@@ -106,6 +116,7 @@ __all__ = [
     "Unsubscribe",
     "UnsupportedVersionError",
     "Will",
+    "are_acceptable",
     "encode_puback",
     "encode_pubcomp",
     "encode_pubrec",

@@ -38,8 +38,7 @@ from penstock.mqtt.codes import (
     Sender,
     TopicAliasError,
 )
-from penstock.mqtt.connect import Connack, Connect
-from penstock.mqtt.control import Auth
+from penstock.mqtt.connect import Auth, Connack, Connect
 from penstock.mqtt.data_types import FIELD_LIMIT
 from penstock.mqtt.properties import Properties
 from penstock.mqtt.publish import Publish

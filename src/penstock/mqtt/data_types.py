@@ -15,7 +15,8 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
 from penstock.errors import UsageError, quote
@@ -34,11 +35,23 @@ _MORE = 0x80
 _LOW = 0x7F
 _VARINT_BYTES = 4
 
+_NON_CHARACTERS: Final = "".join(
+    chr(plane << 16 | low) for plane in range(17) for low in (0xFFFE, 0xFFFF)
+)
+_NOT_ACCEPTABLE: Final = re.compile(
+    f"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef{_NON_CHARACTERS}]"
+)
+
 _SHORT: Final = 2_048
 _TABLE = tuple(
     bytes((value,)) if value < _MORE else bytes((value & _LOW | _MORE, value >> 7))
     for value in range(_SHORT)
 )
+
+
+def are_acceptable(texts: Iterable[str]) -> bool:
+    """Say whether every receiver accepts these texts, which are UTF-8 (MQTT5 1.5.4)."""
+    return not any(map(_NOT_ACCEPTABLE.search, texts))
 
 
 def encode_varint(value: int) -> bytes:

@@ -32,7 +32,14 @@ from penstock.mqtt.codes import (
     Sender,
     TopicNameError,
 )
-from penstock.mqtt.data_types import FIELD_LIMIT, Cursor, encode_text, encode_varint, read_varint
+from penstock.mqtt.data_types import (
+    FIELD_LIMIT,
+    Cursor,
+    are_acceptable,
+    encode_text,
+    encode_varint,
+    read_varint,
+)
 from penstock.mqtt.properties import (
     NO_PROPERTIES,
     SUBSCRIPTION_IDENTIFIER,
@@ -66,6 +73,8 @@ class PublishProperties:
     content_type: str | None = None
     response_topic: str | None = None
     correlation_data: bytes | None = None
+    acceptable: bool = True
+    """Whether every receiver accepts its texts, which a client sent (MQTT5 1.5.4)."""
 
     def __repr__(self) -> str:
         # Values are the publisher's data and do not belong in logs.
@@ -135,6 +144,9 @@ class PropertyLists(dict[bytes, PublishProperties]):
         properties.user = tuple(user)
         properties.reserved = tuple(reserved)
         properties.subscription_identifiers = tuple(numbers)
+        if self.sender is Sender.CLIENT:
+            texts = (properties.content_type or "", properties.response_topic or "")
+            properties.acceptable = are_acceptable((*texts, *(it for pair in user for it in pair)))
         return properties
 
 

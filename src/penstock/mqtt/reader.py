@@ -41,16 +41,20 @@ from penstock.mqtt.codes import (
     ProtocolError,
     Sender,
 )
-from penstock.mqtt.connect import Connack, Connect, read_connack, read_connect, read_version
-from penstock.mqtt.control import (
+from penstock.mqtt.connect import (
     Auth,
+    Connack,
+    Connect,
     Disconnect,
     Pingreq,
     Pingresp,
     read_auth,
+    read_connack,
+    read_connect,
     read_disconnect,
     read_pingreq,
     read_pingresp,
+    read_version,
 )
 from penstock.mqtt.data_types import Cursor, read_varint
 from penstock.mqtt.publish import (

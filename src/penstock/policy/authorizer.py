@@ -34,19 +34,17 @@ from typing import Any, Final, NamedTuple, Protocol
 from penstock.errors import UsageError, quote
 from penstock.model.purposes import PurposeSet, check_purpose
 from penstock.model.topics import check_topic
-from penstock.policy.access.broker_topics import ADMINISTER, MARK, MONITOR, BrokerTopics
 from penstock.policy.access.emergencies import NO_SITUATIONS, Situations
 from penstock.policy.access.engine import AccessEngine
 from penstock.policy.access.objects import Message
 from penstock.policy.access.plans import DEFAULT
 from penstock.policy.access.principals import ANONYMOUS, Action
+from penstock.policy.access.rules import ADMINISTER, MARK, MONITOR, BrokerTopics
 from penstock.policy.decision import Considered, Decision, Explanation, Part
-from penstock.policy.purposes.claims import RULE as UNCLAIMED
-from penstock.policy.purposes.claims import PurposeClaims
-from penstock.policy.purposes.declared_purposes import RULE as UNDECLARED
-from penstock.policy.purposes.declared_purposes import DeclaredPurposes
 from penstock.policy.purposes.engine import PurposeEngine
 from penstock.policy.purposes.explanations import explain_message, explain_topic, name_subscription
+from penstock.policy.purposes.rights import UNDECLARED, DeclaredPurposes, PurposeClaims
+from penstock.policy.purposes.rights import UNDECLARED as UNCLAIMED
 from penstock.policy.purposes.subscriptions import Subscription
 
 KeepsOut = Callable[[str | None], bool]

@@ -61,8 +61,8 @@ class PrivacyBroker:
         self.book = book
         self._log = log
         self._people = people
-        self._definitions = definitions
-        self._epoch = epoch
+        self.definitions = definitions
+        self.epoch = epoch
 
     def submit(self, user: str, submissions: Sequence[Submission]) -> list[Accepted]:
         """Accept what a publisher hands in, all or none of it."""
@@ -80,7 +80,7 @@ class PrivacyBroker:
             if entries:
                 self._log.append_within(connection, entries)
 
-        return self.book.submit(wanted, self._epoch, then=record)
+        return self.book.submit(wanted, self.epoch, then=record)
 
     def acknowledge(self, user: str, request: str, subscriber: str) -> ProgressStatus:
         """Note that a service knows of a request."""
@@ -100,14 +100,22 @@ class PrivacyBroker:
 
     def require_administration(self, user: str) -> None:
         """Refuse whoever has no right to look at requests of others."""
-        if find_right(self._definitions, user, lambda it: it.administer) is None:
+        if find_right(self.definitions, user, lambda it: it.administer) is None:
             raise self.deny(user, f"{quote(user)} has no right to administer privacy requests")
 
-    def require_subscriber(self, user: str, subscriber: str) -> None:
-        """Refuse whoever does not act for a service."""
-        found = self._definitions.get(ControlSubscriber, subscriber)
-        if found is None or not self._is_among(user, found.subjects):
+    def require_subscriber(self, user: str, subscriber: str) -> ControlSubscriber:
+        """Return a service; refuse whoever does not act for it."""
+        found = self.definitions.get(ControlSubscriber, subscriber)
+        if found is None or not self.is_among(user, found.subjects):
             raise self.deny(user)
+        return found
+
+    def require_publisher(self, user: str, publisher: str) -> ControlPublisher:
+        """Return a publisher; refuse whoever does not act for it."""
+        found = self.definitions.get(ControlPublisher, publisher)
+        if found is None or not self.is_among(user, found.subjects):
+            raise self.deny(user)
+        return found
 
     def _answer(
         self, user: str, request: str, subscriber: str, event: ProgressEvent
@@ -120,10 +128,8 @@ class PrivacyBroker:
 
     def _resolve(self, user: str, given: Submission) -> NewRequest:
         """Hold a submission against the definitions."""
-        publisher = self._definitions.get(ControlPublisher, given.publisher)
-        if publisher is None or not self._is_among(user, publisher.subjects):
-            raise self.deny(user)
-        control = self._definitions.get(Control, given.control)
+        publisher = self.require_publisher(user, given.publisher)
+        control = self.definitions.get(Control, given.control)
         if control is None or given.control not in publisher.controls:
             raise UsageError(
                 f"{quote(given.publisher)} offers no control {quote(given.control)}",
@@ -166,7 +172,7 @@ class PrivacyBroker:
         """Return the services concerned: those of the control, and of one of its categories."""
         return [
             name
-            for name, it in sorted(self._definitions.of(ControlSubscriber).items())
+            for name, it in sorted(self.definitions.of(ControlSubscriber).items())
             if it.control == control
             and (not categories or not it.categories or categories & set(it.categories))
         ]
@@ -175,12 +181,13 @@ class PrivacyBroker:
         """Return the purposes that a choice is about; a category is a purpose below them."""
         if not categories:
             return list(control.purposes)
-        declared = self._definitions.of(Purpose)
+        declared = self.definitions.of(Purpose)
         narrower = [f"{purpose}/{it}" for purpose in control.purposes for it in categories]
         return [purpose for purpose in narrower if purpose in declared]
 
-    def _is_among(self, user: str, subjects: Sequence[str]) -> bool:
-        return not find_subjects(self._definitions, user).isdisjoint(subjects)
+    def is_among(self, user: str, subjects: Sequence[str]) -> bool:
+        """Say whether a user is one of these, by name or by a group."""
+        return not find_subjects(self.definitions, user).isdisjoint(subjects)
 
     def deny(self, user: str, message: str = _UNKNOWN) -> DeniedError:
         """Record that somebody is denied; return the error to raise."""
@@ -200,6 +207,6 @@ class PrivacyBroker:
             outcome,
             actor=self._people.person(user),
             subject=None if subject is None else self._people.person(subject),
-            epoch=self._epoch,
+            epoch=self.epoch,
             **details,
         )

@@ -36,10 +36,12 @@ from penstock.clock import utc_now
 from penstock.errors import UnavailableError
 from penstock.store.database import Database
 from penstock.store.purpose_state import persisted_table, read_log
-from penstock.store.session_quotas import SessionCounts, SessionQuotas, count_sessions
 from penstock.store.session_tables import (
     AREA,
     PAUSED,
+    SessionCounts,
+    SessionQuotas,
+    count_sessions,
     digest,
     sessions_table,
     subscriptions_table,

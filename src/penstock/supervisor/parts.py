@@ -1,10 +1,10 @@
-"""The parts there are: broker, gateway, pipeline, rbac.
+"""The parts there are: broker, gateway, pipeline, rbac, server.
 
 Rules that hold here:
 - A new part is a new entry of `PARTS`; nothing else changes.
 - A part other than the embedded broker runs `penstock VERB` with the same settings.
-- The pipeline and rbac run only where `parts` names them: a gateway alone needs neither Java
-  nor Kafka.
+- The pipeline, rbac and the server run only where `parts` names them: a gateway alone needs
+  neither Java nor Kafka.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import difflib
 import sys
 from collections.abc import Callable, Mapping
 
-from penstock.components.mosquitto import broker_command, generate_password
-from penstock.components.unix_socket import make_private_folder
+from penstock.components.mosquitto import broker_command, generate_password, make_private_folder
 from penstock.config import Config
 from penstock.errors import InvalidError, Problem, UsageError
 from penstock.supervisor.part import HttpProbe, Part, Probe, SocketProbe, TcpProbe
@@ -66,6 +65,19 @@ def _gateway_address(config: Config) -> str:
     )
 
 
+def _server_probe(config: Config) -> Probe:
+    listener = next(iter(config.server.listeners.values()))
+    monitored = _monitor_probe(config, config.server.monitor_port)
+    return monitored or TcpProbe(listener.host, listener.port)
+
+
+def _server_address(config: Config) -> str:
+    return ", ".join(
+        f"{listener.protocol} {listener.host}:{listener.port}"
+        for listener in config.server.listeners.values()
+    )
+
+
 def _require_kafka(config: Config) -> Mapping[str, str]:
     if config.kafka.bootstrap is None:
         raise UsageError(
@@ -113,7 +125,15 @@ RBAC = Part(
 )
 """The reconciler of Kafka's users and ACLs with the definitions."""
 
-PARTS: dict[str, Part] = {part.name: part for part in (BROKER, GATEWAY, PIPELINE, RBAC)}
+SERVER = Part(
+    name="server",
+    command=_verb("server", "run"),
+    ready=_server_probe,
+    address=_server_address,
+)
+"""The server of privacy requests, by REST."""
+
+PARTS: dict[str, Part] = {part.name: part for part in (BROKER, GATEWAY, PIPELINE, RBAC, SERVER)}
 
 
 def configured_parts(config: Config) -> list[Part]:

@@ -14,7 +14,7 @@ import pytest
 from penstock.components import MosquittoServer
 from penstock.definitions import read_text
 from penstock.errors import UnavailableError
-from penstock.gateway.detection import ignored_events
+from penstock.gateway import counters
 from penstock.mqtt import Publish, ReasonCode
 from penstock.mqtt.codes import FAILURE
 from penstock.store.database import Database
@@ -391,7 +391,7 @@ def test_what_was_acknowledged_survives_any_kill(broker: MosquittoServer, tmp_pa
 def test_what_is_no_event_for_want_of_a_value_is_counted(
     broker: MosquittoServer, tmp_path: Path
 ) -> None:
-    series = ignored_events._IGNORED["incomplete"]
+    series = counters._IGNORED["incomplete"]
     before = series._value.get()
     with (
         open_ward(tmp_path, broker.port) as gateway,

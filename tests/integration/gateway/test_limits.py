@@ -25,7 +25,7 @@ from penstock.mqtt import (
     Subscribe,
     encode_pubrec,
 )
-from penstock.mqtt.control import PINGREQ
+from penstock.mqtt.connect import PINGREQ
 from penstock.telemetry import metrics
 from tests.support.gateway.clients import Make, make_clients
 from tests.support.gateway.harness import GatewayThread, run_gateway

@@ -18,7 +18,7 @@ from penstock.mqtt import (
     RequestedSubscription,
     Will,
 )
-from penstock.mqtt.control import PINGREQ
+from penstock.mqtt.connect import PINGREQ
 from tests.support.gateway.clients import VERSIONS, Make
 from tests.support.gateway.fixtures import BROKERS, AnyBroker
 from tests.support.gateway.harness import GatewayThread

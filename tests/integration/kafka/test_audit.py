@@ -126,7 +126,7 @@ def test_what_fails_after_it_was_begun_is_recorded_as_failed(
     with monkeypatch.context() as patch:
         # No broker is there: what it does not say is not known.
         patch.setattr(Cluster, "brokers", lambda _: ["127.0.0.1:1"])
-        patch.setattr("penstock.kafka.revocation.GONE_SECONDS", 0.0)
+        patch.setattr("penstock.kafka.drift.GONE_SECONDS", 0.0)
         with pytest.raises(PendingError, match="does not say whether ACLs are gone"):
             officer.does.remove_role("cara", "carer")
     assert said(officer, before)[-1] == ("reconciled", "failed", None, None)

@@ -45,7 +45,7 @@ def rules_everywhere(officer: Officer) -> dict[str, set[Acl]]:
 def test_no_broker_has_a_rule_that_a_command_has_removed(
     officer: Officer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.kafka.revocation.GONE_SECONDS", 120.0)
+    monkeypatch.setattr("penstock.kafka.drift.GONE_SECONDS", 120.0)
     cluster = officer.cluster
     officer.does.add_user("cara", "pw")
     for _ in range(ROUNDS):

@@ -84,7 +84,7 @@ def definitions() -> DefinitionSet:
 @pytest.fixture
 def session(spark: SparkSession) -> SparkSession:
     """A session of a Spark user, with the state store that Spark asks for."""
-    from penstock.pipeline.dataframes.anonymize import ROCKSDB  # noqa: PLC0415 - loads Spark
+    from penstock.pipeline.dataframes.view import ROCKSDB  # noqa: PLC0415 - loads Spark
 
     own = spark.newSession()
     own.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
@@ -317,6 +317,8 @@ def test_what_cannot_work_is_refused_at_once(
         anonymize(frame, view="nurse", definitions=definitions, key=KEY, rejected="age")
     with pytest.raises(UsageError, match="0 is no number of shards"):
         anonymize(frame, view="research", definitions=definitions, key=KEY, shards=0)
+    with pytest.raises(UsageError, match="11 shards are too many"):
+        anonymize(frame, view="research", definitions=definitions, key=KEY, shards=11)
     with pytest.raises(InvalidError, match="cast it to int"):
         anonymize(
             frame.withColumn("age", frame["age"].cast("string")),

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from penstock.cep.algebra import PacketEvents, RequestEvents
 from penstock.cep.engine import Engine
 from penstock.cep.event_binding import Packet
+from penstock.cep.program import PacketEvents, RequestEvents
 from penstock.cep.steps import Publication, StepResult
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.events.program import compile_program

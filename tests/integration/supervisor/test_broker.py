@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from penstock.components.unix_socket import find_listener
+from penstock.components.mosquitto import find_listener
 from penstock.supervisor import RunFolder
 
 pytestmark = pytest.mark.needs("mosquitto")

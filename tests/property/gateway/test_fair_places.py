@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.gateway.fair_places import Claim, FairPlaces
+from penstock.gateway.limits import Claim, FairPlaces
 
 PATIENCE = 3.0
 

@@ -1,6 +1,6 @@
 """Random walks through a real gateway and a real broker, against the plain model.
 
-A normal run takes about 600 steps, a long one (`make test-long`) more than 100,000.
+A normal run takes about 1,200 steps, a long one (`make test-long`) more than 100,000.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from penstock.policy.purposes.settings import PurposeSettings
 from tests.support.gateway.harness import GatewayThread, run_gateway, share
 from tests.support.gateway.model import Client, Message, World
 from tests.support.gateway.raw import RawClient
-from tests.support.scale import scaled
+from tests.support.scale import is_long, scaled
 
 pytestmark = [pytest.mark.needs("mosquitto"), pytest.mark.timeout(1800)]
 
-WALKS = scaled(15, long=2_550)
+WALKS = scaled(10, long=2_550)
+LANES = 3
 STEPS = 40
 
 PURPOSES = ["p", "p/q", "x", None]
@@ -65,7 +66,15 @@ MODES = {
 Running = list[tuple[GatewayThread, frozenset[asyncio.Task[Any]]]]
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["one gateway", "two gateways"])
+KINDS_OF_GATEWAYS = [
+    pytest.param((1, LANES), id="one gateway"),
+    pytest.param((2, LANES), id="two gateways"),
+    pytest.param((1, 0), id="one gateway without lanes"),
+    *([pytest.param((2, 0), id="two gateways without lanes")] if is_long() else []),
+]
+
+
+@pytest.fixture(scope="module", params=KINDS_OF_GATEWAYS)
 def gateways(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Running]:
@@ -77,12 +86,15 @@ def gateways(
             MosquittoServer(tmp_path_factory.mktemp("broker"), persistent=False)
         )
         running: Running = []
-        for number in range(request.param):
+        count, lanes = request.param
+        for number in range(count):
             place = folder / str(number)
             # A lease that outlasts a busy machine: nothing here is about leases.
             common = share(folder)
             common["store"]["lease"] = "60s"
-            made = stack.enter_context(run_gateway(place, broker.port, limits, **common))
+            made = stack.enter_context(
+                run_gateway(place, broker.port, {"lanes": lanes, **limits}, **common)
+            )
             # What runs as long as the gateway does: the clock, the lease, detection and more.
             running.append((made, made.do(partial(_tasks, made))))
         yield running

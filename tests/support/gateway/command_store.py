@@ -10,8 +10,8 @@ from sqlalchemy import Connection
 
 from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.authorization.rules import Rules
-from penstock.gateway.commands.command_context import Wanted
 from penstock.gateway.commands.purpose_commands import PurposeCommands
+from penstock.gateway.commands.state_commands import Wanted
 from penstock.gateway.counters import Counters
 from penstock.gateway.session import Session
 from penstock.model.document import Document, Key

@@ -21,7 +21,7 @@ from penstock.gateway.detection.engine_host import EngineHost
 from penstock.gateway.detection.persistence import restore
 from penstock.gateway.publish_result import NO_LEADER, PublishResult
 from penstock.gateway.replication.deduplication import Fingerprint, SubmissionId
-from penstock.gateway.replication.messages import PublishRequest
+from penstock.gateway.replication.protocol import PublishRequest
 from penstock.store.database import Database
 from penstock.store.detection.journal import DetectedTransition, DetectionStore
 from penstock.store.detection.tables import Request, situations_table, transitions_table

@@ -9,12 +9,11 @@ from typing import Final
 
 from penstock.clock import boot_clock
 from penstock.gateway.publish_result import NO_LEADER, PublishOutcome, PublishResult
-from penstock.gateway.replication.channel import derive_secret
 from penstock.gateway.replication.deduplication import AppliedSubmissions, SubmissionId
 from penstock.gateway.replication.follower import ReplicationFollower
 from penstock.gateway.replication.leader import ReplicationLeader
 from penstock.gateway.replication.link import ReplicationTerms
-from penstock.gateway.replication.messages import PublishRequest, SituationRow
+from penstock.gateway.replication.protocol import PublishRequest, SituationRow, derive_secret
 from penstock.policy.access.emergencies import SituationBoard
 from tests.support.gateway.memory_network import memory_network
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, cast
 
 from penstock.clock import boot_clock
 from penstock.config.sections.gateway import GatewaySettings, RecordingSettings
+from penstock.gateway.background import SessionWriter
+from penstock.gateway.broker import BrokerAddress
 from penstock.gateway.connection.admission import Admission
 from penstock.gateway.connection.arrivals import Arrivals
 from penstock.gateway.connection.client_registry import ClientRegistry
@@ -17,10 +21,10 @@ from penstock.gateway.connection.intake import OPENING
 from penstock.gateway.connection.upstream import Upstream
 from penstock.gateway.counters import Counters
 from penstock.gateway.limits import Limits
+from penstock.gateway.publishing.lanes import Lane, Lanes
 from penstock.gateway.publishing.wills import Wills
 from penstock.gateway.recording.recorder import Recorder
 from penstock.gateway.session import Session
-from penstock.gateway.session_writer import SessionWriter
 from penstock.gateway.translation import PUBLISHER, Offer
 from penstock.model.purposes import PurposeSet
 from penstock.mqtt import (
@@ -108,6 +112,7 @@ class Socketless:
         *,
         takes: Properties | None = None,
         close_denied: bool = False,
+        lanes: Lanes | None = None,
     ) -> None:
         self.checks = Checks(settings=PurposeSettings())
         self.rules = self.checks.rules
@@ -129,6 +134,7 @@ class Socketless:
             denials=self.checks.denials,
             recorder=Recorder(RecordingSettings(), cast("Any", None)),
             wills=cast("Wills", NoWills()),
+            lanes=Lanes(cast("Any", None), 0) if lanes is None else lanes,
             close_denied=close_denied,
         )
         notation = Notation()
@@ -210,3 +216,49 @@ def delivery(
     """Make a message as the broker delivers it: under numbers of subscriptions, stamped."""
     properties = Properties(subscription_identifiers=numbers, user=((PUBLISHER, "somebody"),))
     return Publish.of(topic, payload, qos=qos, packet_id=packet_id, dup=dup, properties=properties)
+
+
+class LineBroker:
+    """A broker that lanes are opened to, without sockets: it answers when it is told to."""
+
+    timeout = 0.2
+    keep_alive = 30
+    username = None
+
+    def __init__(self, granted: Properties | None = None) -> None:
+        self.granted = granted or Properties()
+        self.lines: list[Line] = []
+        self.lanes: list[Lane] = []
+        self.reason = 0
+        """What it answers a CONNECT with."""
+
+    def password(self) -> bytes | None:
+        return None
+
+    async def connect(self, factory: Callable[[], Any]) -> Any:
+        lane = factory()
+        line = Line(Sender.CLIENT, V5)
+        self.lines.append(line)
+        self.lanes.append(lane)
+        lane.connection_made(line)
+        answer = Connack(self.reason, properties=self.granted)
+        asyncio.get_running_loop().call_soon(lane.data_received, answer.encode(V5))
+        return lane
+
+    @asynccontextmanager
+    async def lane(self) -> AsyncIterator[tuple[Lanes, Lane, Line]]:
+        """Open one lane for as long as the block lasts."""
+        lanes = Lanes(cast("BrokerAddress", self), 1)
+        await lanes.start()
+        lane = cast("Lane", lanes.of(NAME))
+        self.lines[-1].taken()
+        try:
+            yield lanes, lane, self.lines[-1]
+        finally:
+            lanes.stop()
+
+
+async def turn() -> None:
+    """Let all happen that the loop has been asked for."""
+    for _ in range(5):
+        await asyncio.sleep(0)

@@ -6,12 +6,11 @@ from collections.abc import Iterable
 
 from penstock.model.purposes import PurposeSet
 from penstock.model.topics import matches
-from penstock.policy.access.broker_topics import BrokerTopics
 from penstock.policy.access.engine import AccessEngine
+from penstock.policy.access.rules import BrokerTopics
 from penstock.policy.authorizer import AccessRequest, Authorizer
-from penstock.policy.purposes.claims import PurposeClaims
-from penstock.policy.purposes.declared_purposes import DeclaredPurposes
 from penstock.policy.purposes.engine import PurposeEngine
+from penstock.policy.purposes.rights import DeclaredPurposes, PurposeClaims
 from penstock.policy.purposes.subscriptions import Subscription
 
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from penstock.cep.days import Days
 from penstock.cep.engine import Engine
 from penstock.cep.event_binding import Packet
 from penstock.cep.steps import StepResult, TransitionCause
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.events.program import compile_program
 from penstock.errors import InvalidError
+from penstock.lang.scalars import Days
 from tests.support.nursing_home.program import load_program, make_packet
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from penstock.cep.algebra import Assignment
 from penstock.cep.event_binding import make_reader
+from penstock.cep.program import Assignment
 from penstock.lang import build_scope, compile_expression
 
 SCOPE = build_scope(

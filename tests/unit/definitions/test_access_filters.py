@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.definitions import DefinitionSet, read_text
-from penstock.definitions.authorizer import make_authorizer
-from penstock.definitions.emergency_grants import list_grants, list_involved
+from penstock.definitions.authorizer import list_grants, list_involved, make_authorizer
 from penstock.definitions.events.program import compile_program
 from penstock.errors import InvalidError
 from penstock.policy.access.emergencies import SituationBoard

@@ -89,6 +89,21 @@ def test_a_field_that_is_missing_is_told_behind_a_step_that_is_wrong() -> None:
     assert set(told) == {"anonymizers.0.keys.0", "anonymizers.1.keys.1"}
 
 
+def test_shards_divide_what_holds_records_back_and_have_enough_of_them() -> None:
+    assert _of_view(shards=2)["shards"][0].startswith("no anonymizer holds records back")
+    grouped = {
+        "anonymizer": "k_anonymization",
+        "quasi_identifiers": [{"key": "pid", "min": 0, "max": 9}],
+        "k": 5,
+        "delta": 100,
+    }
+    told = _of_view(shards=11, accept_risk=["no-subject"], anonymizers=[grouped])
+    assert told["anonymizers.0.delta"] == (
+        "delta 100 is too small to be shared by 11 shards",
+        "make it at least 110, or use 10",
+    )
+
+
 def test_entries_that_are_wrong_do_not_make_their_list_too_short() -> None:
     found = _problems(Document("stream", "w", {"fields": [{"name": "a", "type": "integer"}]}))
     assert [it.place for it in found] == ["stream/w.fields.0.type"]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import PenstockError, UsageError
 from penstock.eventlog import EventLog, Topic
-from penstock.eventlog.lines import DamagedLogError, parse_line
+from penstock.eventlog.files import DamagedLogError, parse_line
 from tests.support.scale import scaled
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.gateway.broker import are_acceptable
+from penstock.mqtt import are_acceptable
 
 
 @pytest.mark.parametrize("text", ["", "ward/ann", "Ærøskøbing 病 🏥", "e\u0301", " ", "\u202e"])

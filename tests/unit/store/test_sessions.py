@@ -11,8 +11,7 @@ from alembic.config import Config
 from penstock.errors import UnavailableError
 from penstock.store import migrations
 from penstock.store.database import Database
-from penstock.store.session_quotas import SessionQuotaError, SessionQuotas
-from penstock.store.session_tables import digest, sessions_table
+from penstock.store.session_tables import SessionQuotaError, SessionQuotas, digest, sessions_table
 from penstock.store.sessions import (
     NEVER,
     Begin,

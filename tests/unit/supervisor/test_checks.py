@@ -17,7 +17,7 @@ from penstock.config import Config, SecretVariable, load
 from penstock.config.loader import check, read_text
 from penstock.store.database import Database
 from penstock.store.migrations import VERSION_TABLE, code_version
-from penstock.supervisor.checks import Finding, Verdict, data, machine, network, run_checks
+from penstock.supervisor.checks import Finding, Verdict, installation, network, run_checks
 from penstock.supervisor.checks.network import check_access
 from penstock.supervisor.part import Part
 from penstock.supervisor.parts import PARTS
@@ -43,14 +43,14 @@ def by_name(findings: Any) -> dict[str, Finding]:
 
 class TestPrograms:
     def test_the_packages_of_each_extra_are_known(self) -> None:
-        extras = machine.packages_by_extra()
+        extras = installation.packages_by_extra()
         assert "pydantic" in extras["gateway"]
         assert "psycopg" in extras["postgres"]
         assert extras.keys().isdisjoint({"dev", "all"})
         assert "penstock" not in {name for names in extras.values() for name in names}
 
     def test_what_is_installed_is_fine(self, settings: Settings) -> None:
-        findings = by_name(machine.check_programs(settings(), []))
+        findings = by_name(installation.check_programs(settings(), []))
         assert findings["python"].verdict is Verdict.OK
         assert findings["gateway"].verdict is Verdict.OK
         assert f"click {metadata.version('click')}" in findings["gateway"].detail
@@ -67,7 +67,7 @@ class TestPrograms:
             "requires",
             lambda _: ["click>=8; extra == 'gateway'", "no-such>=1; extra == 'postgres'"],
         )
-        findings = by_name(machine.check_programs(settings(f"store: {{url: '{url}'}}"), []))
+        findings = by_name(installation.check_programs(settings(f"store: {{url: '{url}'}}"), []))
         assert findings["postgres"].verdict is verdict
         assert findings["postgres"].detail == "not installed: no-such"
         assert findings["postgres"].fix == "pip install 'penstock[postgres]'"
@@ -78,8 +78,8 @@ class TestPrograms:
         def find(name: str) -> Component:
             return Component(name, None, None, f"install {name}", "something")
 
-        monkeypatch.setattr(machine, "find", find)
-        findings = by_name(machine.check_programs(settings(), [part("broker", "mosquitto")]))
+        monkeypatch.setattr(installation, "find", find)
+        findings = by_name(installation.check_programs(settings(), [part("broker", "mosquitto")]))
         assert set(COMPONENTS) <= findings.keys()
         assert findings["mosquitto"].verdict is Verdict.MISSING
         assert findings["mosquitto"].fix == "install mosquitto"
@@ -88,7 +88,7 @@ class TestPrograms:
 
 class TestFolders:
     def test_nothing_there_yet_is_fine(self, settings: Settings, tmp_path: Path) -> None:
-        findings = by_name(data.check_folders(settings(), []))
+        findings = by_name(installation.check_folders(settings(), []))
         assert findings["file"].verdict is Verdict.WARNING
         assert findings["data folder"].verdict is Verdict.OK
         assert "made at the first use" in findings["data folder"].detail
@@ -98,15 +98,17 @@ class TestFolders:
         config = settings()
         config.data.mkdir()
         config.data.chmod(0o755)
-        finding = by_name(data.check_folders(config, []))["data folder"]
+        finding = by_name(installation.check_folders(config, []))["data folder"]
         assert (finding.verdict, finding.fix) == (Verdict.WARNING, f"chmod 700 {config.data}")
         config.data.chmod(0o700)
-        assert by_name(data.check_folders(config, []))["data folder"].verdict is Verdict.OK
+        assert by_name(installation.check_folders(config, []))["data folder"].verdict is Verdict.OK
 
     def test_a_file_in_its_place_is_wrong(self, settings: Settings) -> None:
         config = settings()
         config.data.write_text("")
-        assert by_name(data.check_folders(config, []))["data folder"].verdict is Verdict.WRONG
+        assert (
+            by_name(installation.check_folders(config, []))["data folder"].verdict is Verdict.WRONG
+        )
 
     @pytest.mark.parametrize(
         ("free", "verdict"),
@@ -116,12 +118,12 @@ class TestFolders:
         self, settings: Settings, monkeypatch: pytest.MonkeyPatch, free: int, verdict: Verdict
     ) -> None:
         monkeypatch.setattr(shutil, "disk_usage", lambda _: type("Usage", (), {"free": free}))
-        assert by_name(data.check_folders(settings(), []))["disk"].verdict is verdict
+        assert by_name(installation.check_folders(settings(), []))["disk"].verdict is verdict
 
 
 class TestSecrets:
     def test_keys_that_we_make_ourselves_may_be_missing(self, settings: Settings) -> None:
-        findings = list(data.check_secrets(settings(), []))
+        findings = list(installation.check_secrets(settings(), []))
         assert {"audit.signing_key", "audit.pseudonym_key", "broker.key"} <= {
             finding.name for finding in findings
         }
@@ -133,7 +135,7 @@ class TestSecrets:
         path.parent.mkdir(parents=True)
         path.write_text("hunter2")
         path.chmod(0o644)
-        finding = by_name(data.check_secrets(config, []))["audit.signing_key"]
+        finding = by_name(installation.check_secrets(config, []))["audit.signing_key"]
         assert finding.verdict is Verdict.WRONG
         assert f"chmod 600 {path}" in (finding.fix or "")
         assert "hunter2" not in str(finding)
@@ -144,9 +146,12 @@ class TestSecrets:
         config = settings("store: {url: 'postgresql://h/d', password: {env: DB_PASSWORD}}")
         assert config.store.password == SecretVariable("DB_PASSWORD")
         monkeypatch.delenv("DB_PASSWORD", raising=False)
-        assert by_name(data.check_secrets(config, []))["store.password"].verdict is Verdict.WRONG
+        assert (
+            by_name(installation.check_secrets(config, []))["store.password"].verdict
+            is Verdict.WRONG
+        )
         monkeypatch.setenv("DB_PASSWORD", "hunter2")
-        finding = by_name(data.check_secrets(config, []))["store.password"]
+        finding = by_name(installation.check_secrets(config, []))["store.password"]
         assert finding.verdict is Verdict.OK
         assert "hunter2" not in str(finding)
 
@@ -155,7 +160,7 @@ class TestStore:
     def test_a_store_that_is_not_made_yet_stays_so(
         self, settings: Settings, tmp_path: Path
     ) -> None:
-        (finding,) = data.check_store(settings(), [])
+        (finding,) = installation.check_store(settings(), [])
         assert finding.verdict is Verdict.OK
         assert "made at the first use" in finding.detail
         assert list(tmp_path.iterdir()) == []
@@ -164,7 +169,7 @@ class TestStore:
         config = settings()
         config.data.mkdir()
         Database.open(config.store.connection_url()).close()
-        findings = by_name(data.check_store(config, []))
+        findings = by_name(installation.check_store(config, []))
         assert findings["database"].verdict is Verdict.OK
         assert findings["tables"].detail == f"version {code_version()}"
 
@@ -175,7 +180,7 @@ class TestStore:
         with sqlite3.connect(config.data / "penstock.db") as connection:
             connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = '9999'")  # noqa: S608
         connection.close()
-        found = list(data.check_store(config, []))
+        found = list(installation.check_store(config, []))
         assert found[-1].verdict is Verdict.WRONG
         assert "9999" in found[-1].detail
 
@@ -183,7 +188,7 @@ class TestStore:
         config = settings()
         config.data.mkdir()
         (config.data / "penstock.db").write_bytes(b"no database " * 100)
-        assert list(data.check_store(config, []))[-1].verdict is Verdict.WRONG
+        assert list(installation.check_store(config, []))[-1].verdict is Verdict.WRONG
 
     def test_an_unreachable_server_is_wrong_and_its_password_not_shown(
         self, settings: Settings
@@ -194,7 +199,7 @@ class TestStore:
             config = settings(f"store: {{url: '{url}', password: {{env: DB_PASSWORD}}}}")
             os.environ["DB_PASSWORD"] = "hunter2"  # noqa: S105
             try:
-                (finding,) = data.check_store(config, [])
+                (finding,) = installation.check_store(config, [])
             finally:
                 del os.environ["DB_PASSWORD"]
         assert finding.verdict is Verdict.WRONG
@@ -205,13 +210,13 @@ class TestStore:
         self, settings: Settings, postgres_url: str
     ) -> None:
         config = settings(f"store: {{url: '{postgres_url}'}}")
-        findings = by_name(data.check_store(config, []))
+        findings = by_name(installation.check_store(config, []))
         assert findings["tables"].detail.startswith("none yet; upgraded to")
         assert findings["clock"].verdict is Verdict.OK
 
     def test_clocks_that_differ_are_a_warning(self) -> None:
-        assert data._compare_clocks(-0.5).verdict is Verdict.OK
-        assert data._compare_clocks(-90.0).verdict is Verdict.WARNING
+        assert installation._compare_clocks(-0.5).verdict is Verdict.OK
+        assert installation._compare_clocks(-90.0).verdict is Verdict.WARNING
 
 
 class TestNetwork:
@@ -289,12 +294,14 @@ class TestClock:
         self, settings: Settings, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for synchronised, verdict in ((True, Verdict.OK), (False, Verdict.WARNING)):
-            monkeypatch.setattr(machine, "_is_synchronised", lambda answer=synchronised: answer)
-            (finding,) = machine.check_clock(settings(), [])
+            monkeypatch.setattr(
+                installation, "_is_synchronised", lambda answer=synchronised: answer
+            )
+            (finding,) = installation.check_clock(settings(), [])
             assert finding.verdict is verdict
 
     def test_the_kernel_can_be_asked(self) -> None:
-        assert machine._is_synchronised() in {True, False}
+        assert installation._is_synchronised() in {True, False}
 
     def test_files_from_the_future_mean_that_the_clock_is_wrong(self, settings: Settings) -> None:
         config = settings()
@@ -302,7 +309,7 @@ class TestClock:
         late = config.data / "late"
         late.touch()
         os.utime(late, (time.time() + 7200,) * 2)
-        (finding,) = machine.check_clock(config, [])
+        (finding,) = installation.check_clock(config, [])
         assert finding.verdict is Verdict.WRONG
         assert "119 minutes later" in finding.detail or "120 minutes later" in finding.detail
 

@@ -11,8 +11,7 @@ import pytest
 
 from penstock.config import Config
 from penstock.errors import UnavailableError
-from penstock.supervisor.lifecycle import PartState
-from penstock.supervisor.part import Part, TcpProbe
+from penstock.supervisor.part import Part, PartState, TcpProbe
 from penstock.supervisor.part_runner import PartRunner
 from penstock.supervisor.status import PartStatus
 

@@ -47,9 +47,8 @@ from penstock.cep.contact_tracing.stays import (
     insert_stay,
     to_ticks,
 )
-from penstock.cep.days import UNIVERSAL, Days
 from penstock.cep.state_codec import StateError
-from penstock.lang.scalars import EPOCH
+from penstock.lang.scalars import EPOCH, UNIVERSAL, Days
 
 _FIRST: Final = 1
 _LAST: Final = 2

@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from penstock.cep.algebra import Aggregate, Function, Refine
 from penstock.cep.context import EngineContext, Row, Values, evaluator, shaper
 from penstock.cep.operators.nodes import Detections, OperatorNode, Rows
+from penstock.cep.program import Aggregate, Function, Refine
 from penstock.lang import tree
 from penstock.lang.tree import find_path
 

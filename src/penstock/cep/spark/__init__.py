@@ -10,7 +10,6 @@ Rules that hold here:
 - pyspark is imported in this package alone, and nothing else of `cep` imports it.
 """
 
-from penstock.cep.spark.binding import bind_types, field_name, match_filter
 from penstock.cep.spark.partition_engine import (
     PartitionEngine,
     PartitionStep,
@@ -19,7 +18,10 @@ from penstock.cep.spark.partition_engine import (
 )
 from penstock.cep.spark.partitioned_program import (
     PartitionedProgram,
+    bind_types,
+    field_name,
     list_packets,
+    match_filter,
     partition_program,
 )
 

@@ -22,12 +22,10 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from penstock.cep.algebra import PacketEvents, RequestEvents
 from penstock.cep.engine import Engine
 from penstock.cep.event_binding import BoundEvent, Packet
-from penstock.cep.program import Program
-from penstock.cep.spark.binding import HAPPENED, OWN, field_name
-from penstock.cep.spark.partitioned_program import list_packets
+from penstock.cep.program import PacketEvents, Program, RequestEvents
+from penstock.cep.spark.partitioned_program import HAPPENED, OWN, field_name, list_packets
 from penstock.cep.steps import StepResult, Transition
 from penstock.lang import DURATION, TIMESTAMP, Type
 from penstock.lang.scalars import EPOCH, MICROSECOND

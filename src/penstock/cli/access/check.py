@@ -27,7 +27,7 @@ from penstock.json_text import read_object
 from penstock.policy.access.emergencies import RecordedSituations
 from penstock.policy.authorizer import make_request
 from penstock.policy.decision import Explanation
-from penstock.policy.purposes.declared_purposes import DeclaredPurposes
+from penstock.policy.purposes.rights import DeclaredPurposes
 
 
 def parse_values(given: tuple[str, ...], option: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from penstock.cli.output import console, json_option, print_json, show, table
 from penstock.errors import UnavailableError, quote
 
 if TYPE_CHECKING:
-    from penstock.definitions.emergency_grants import Grant
+    from penstock.definitions.authorizer import Grant
     from penstock.model.kinds import Plan
     from penstock.model.kinds.plans import Evolution
     from penstock.store.detection.tables import Standing, Transition
@@ -129,7 +129,7 @@ def history(
 @json_option
 def explain(scenario: str, subject: str, as_json: bool) -> None:
     """Say why SUBJECT is in its situation, and what that opens to whom."""
-    from penstock.definitions.emergency_grants import list_grants, list_involved
+    from penstock.definitions.authorizer import list_grants, list_involved
 
     with open_desk() as desk:
         held, plan = desk.scenario(scenario)

@@ -56,7 +56,7 @@ class _Wish:
 
 def _read_hold(text: str | None) -> int:
     """Return a duration such as 30m in milliseconds."""
-    from penstock.cep.scenarios.instances import LONGEST_HOLD
+    from penstock.cep.scenario_instances import LONGEST_HOLD
     from penstock.config.settings import SECONDS, parse_duration
 
     if text is None:

@@ -218,7 +218,7 @@ def _draw_revisions(console: Console, revisions: list[Revision]) -> None:
 @json_option
 def schema(kind: str | None, everything: bool, as_json: bool) -> None:
     """Print the JSON Schema of a KIND; without one, list the kinds."""
-    from penstock.definitions.schemas import schema_of, schema_of_all
+    from penstock.definitions.documents import schema_of, schema_of_all
 
     if everything or kind:
         schema = schema_of_all() if everything or kind is None else schema_of(parse_kind(kind))

@@ -25,7 +25,7 @@ from penstock.cli.privacy.audit_tail import tail
 from penstock.cli.session import configuration, open_database
 from penstock.config import Config
 from penstock.errors import UsageError, quote
-from penstock.store.audit.errors import TamperedError
+from penstock.store.audit.errors import AuditVerdict, TamperedError
 from penstock.store.audit.log import AuditLog, note_witness
 from penstock.store.audit.proofs import (
     check_proof,
@@ -36,7 +36,6 @@ from penstock.store.audit.proofs import (
 from penstock.store.audit.pruning import Retention, plan_pruning, prune
 from penstock.store.audit.reader import newest_head
 from penstock.store.audit.signatures import Head, PublicKeys, anchor_path, load_head, public_path
-from penstock.store.audit.verdict import AuditVerdict
 from penstock.store.audit.verification import verify
 from penstock.store.database import Database
 

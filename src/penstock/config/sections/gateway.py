@@ -341,6 +341,12 @@ class GatewaySettings(Settings):
     workers: Annotated[int, Field(ge=1, le=256)] = setting(
         1, "How many processes share the listeners on this host."
     )
+    lanes: Annotated[int, Field(ge=0, le=256)] = setting(
+        0,
+        "How many connections of its own the gateway sends clients' messages of QoS 0 to the "
+        "broker on; with 0 each client's go on its own connection. With `authentication.relay` "
+        "there are none: the broker has to know whose message it is.",
+    )
     place: Annotated[str, Field(min_length=1, max_length=256)] | None = setting(
         None,
         "Where the gateway stands: `e.place` in the conditions of policies and events.",

@@ -28,7 +28,7 @@ from penstock.masks.fields import NUMBERS, Field, FieldType, Schema
 from penstock.masks.mask import FieldName, Text
 from penstock.model.definition import Part
 from penstock.model.kinds import Stream, View
-from penstock.model.kinds.durations import Milliseconds
+from penstock.model.kinds.fields import Milliseconds
 from penstock.model.kinds.streams import FieldName as OutputName
 
 START: Final = "window_start"
@@ -204,6 +204,10 @@ class DifferentialPrivacy(StatefulAnonymizer):
             (aggregate.key for aggregate in self.aggregates if aggregate.key is not None),
         )
         return tuple(dict.fromkeys(keys))
+
+    def needs(self, schema: Schema) -> tuple[str, ...]:
+        """Return what groups and figures are made of."""
+        return tuple(name for name in schema if name in self.fields)
 
     def check(self, schema: Schema, hierarchies: Hierarchies) -> Iterator[Problem]:  # noqa: ARG002
         """Yield fields that are not there or have no such values, and names that collide."""

@@ -22,15 +22,18 @@ from penstock.definitions.anonymizers.stateful import (
 )
 from penstock.errors import Problem, quote
 from penstock.masks.fields import INTEGERS, NUMBERS, Field, FieldType, Schema, read_text
-from penstock.masks.hierarchy import Hierarchy
 from penstock.masks.mask import FieldName, Text
+from penstock.masks.supplies import Hierarchy
 from penstock.model.definition import Part
-from penstock.model.kinds.durations import Milliseconds
+from penstock.model.kinds import Stream, View
+from penstock.model.kinds.fields import Milliseconds
 
 MAX_DELTA: Final = 10_000_000
 MAX_MU: Final = 1_000_000
 MAX_BETA: Final = 10_000
 MAX_VALUES: Final = 100_000
+SHARE: Final = 2
+"""How many times k records a shard holds at least, so that groups can be formed in it."""
 CATEGORIES: Final = INTEGERS | {FieldType.STRING}
 """Fields whose values can be listed one by one."""
 
@@ -200,10 +203,26 @@ class KAnonymization(StatefulAnonymizer):
             else:
                 yield from quasi.check(schema, hierarchies, place)
 
+    def check_view(self, view: View, stream: Stream) -> Iterator[Problem]:  # noqa: ARG002
+        """Yield more shards than delta has records for."""
+        if view.shards is not None and view.shards > self.most_shards:
+            message = f"delta {self.delta} is too small to be shared by {view.shards} shards"
+            fix = f"make it at least {SHARE * self.k * view.shards}, or use {self.most_shards}"
+            yield Problem("delta", message, fix)
+
+    @property
+    def most_shards(self) -> int:
+        """How many shards share delta such that each can still form groups."""
+        return max(1, self.delta // (SHARE * self.k))
+
     @property
     def may_join(self) -> bool:
         """Whether a published group keeps its promise, whoever joins it."""
         return True
+
+    def needs(self, schema: Schema) -> tuple[str, ...]:
+        """Leave identifiers out: they are never published."""
+        return tuple(name for name in schema if name not in self.keys)
 
     def output(self, schema: Schema) -> Schema:
         """Generalized fields are texts; identifiers become `*`, or null where they are no text."""

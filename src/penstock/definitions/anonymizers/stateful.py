@@ -18,8 +18,8 @@ from pydantic import Field as Parameter
 
 from penstock.errors import Problem, quote
 from penstock.masks.fields import NUMBERS, Field, FieldType, Schema
-from penstock.masks.hierarchy import Hierarchy
 from penstock.masks.mask import FieldName
+from penstock.masks.supplies import Hierarchy
 from penstock.model.definition import Part
 from penstock.model.kinds import Stream, View
 
@@ -50,6 +50,10 @@ class StatefulAnonymizer(Part):
     def output(self, schema: Schema) -> Schema:
         """Return the schema that follows."""
         raise NotImplementedError
+
+    def needs(self, schema: Schema) -> tuple[str, ...]:
+        """Return the fields that it must be given to make what follows."""
+        return tuple(schema)
 
     def check_keys(
         self, keys: tuple[str, ...], schema: Schema, place: str, takes: frozenset[FieldType]

@@ -11,16 +11,14 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
 
-from penstock.definitions.checks.expressions import scope_of
+from penstock.definitions.checks.vocabularies import WrongValueError, read_value, scope_of
 from penstock.errors import InvalidError, Problem, quote
 from penstock.lang import BOOL, STRING, RecordType, Type, compile_expression, parse_type
 from penstock.model import kinds
 from penstock.model.definition import Definition
 from penstock.model.document import Key
-from penstock.policy.access.attribute_values import WrongValueError, read_value
 from penstock.policy.access.emergencies import SCENARIO_CASE, SITUATION_CASE, filter_scope
-from penstock.policy.access.principals import BUILT_IN
-from penstock.policy.access.roles import RoleGraph
+from penstock.policy.access.principals import BUILT_IN, RoleGraph
 
 Found = Iterator[tuple[Key, Problem]]
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Final
 
-from penstock.cep.algebra import (
+from penstock.cep.program import (
     Aggregate,
     Assignment,
     Iterate,
@@ -27,9 +27,13 @@ from penstock.cep.algebra import (
     WindowSpec,
     is_relation,
 )
-from penstock.cep.days import DAY, UNIVERSAL
-from penstock.definitions.events.aggregate_values import ORDERED, PatternInput, compile_value
-from penstock.definitions.events.operator_table import InvalidOperatorError, OperatorTable
+from penstock.definitions.events.operators import (
+    ORDERED,
+    InvalidOperatorError,
+    OperatorTable,
+    PatternInput,
+    compile_value,
+)
 from penstock.errors import quote
 from penstock.lang import (
     BOOL,
@@ -42,6 +46,7 @@ from penstock.lang import (
     Scope,
     Type,
 )
+from penstock.lang.scalars import DAY, UNIVERSAL
 from penstock.model.kinds.events import EventWindow, Pattern
 
 IT: Final = "it"

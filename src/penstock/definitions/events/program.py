@@ -13,14 +13,17 @@ from dataclasses import replace
 from typing import Final
 
 from penstock.cep import program as cep
-from penstock.cep.algebra import Assignment, PacketEvents, RequestEvents
-from penstock.cep.days import UNIVERSAL
-from penstock.cep.scenarios.transitions import PLACE
-from penstock.definitions.checks.expressions import scope_of
-from penstock.definitions.events.operator_table import InvalidOperatorError, OperatorTable
+from penstock.cep.program import Assignment, PacketEvents, RequestEvents
+from penstock.cep.scenario_transitions import PLACE
+from penstock.definitions.checks.vocabularies import scope_of
+from penstock.definitions.events.operators import InvalidOperatorError, OperatorTable
 from penstock.definitions.events.patterns import IT, PatternCompiler
-from penstock.definitions.events.subjects import FilterCompiler, find_subjects
-from penstock.definitions.events.zones import asks_zone, find_zones
+from penstock.definitions.events.subjects import (
+    FilterCompiler,
+    asks_zone,
+    find_subjects,
+    find_zones,
+)
 from penstock.errors import InvalidError, Problem, quote
 from penstock.lang import (
     BOOL,
@@ -32,6 +35,7 @@ from penstock.lang import (
     compile_expression,
     parse_record,
 )
+from penstock.lang.scalars import UNIVERSAL
 from penstock.model import kinds
 from penstock.model.definition import Definition, Reference, marked
 from penstock.model.document import Key

@@ -1,4 +1,4 @@
-"""Whom scenarios are followed for: lists, groups, and subject filters.
+"""For whom and by whose days events are followed: subjects of scenarios, time zones of plans.
 
 Rules that hold here:
 - A list or a group goes before the filter. Without both, a scenario is followed for those whom
@@ -6,20 +6,26 @@ Rules that hold here:
 - A filter that errs or misses an attribute involves nobody.
 - Two filters are equal where they answer alike for everybody: people come and go, and only
   where that makes a difference detection is another.
+- An event is for the plans that wait for it, whose actions publish it, or that need it for one of
+  these. What is for no plan has UTC.
+- Plans with different zones may share events, but none that looks at days.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
+from penstock.definitions.checks.vocabularies import read_attributes
 from penstock.lang import BOOL, Expression, RecordType, Scope, compile_expression
+from penstock.lang.scalars import DAY
 from penstock.model import kinds
-from penstock.model.definition import Definition
+from penstock.model.definition import Definition, Reference, marked
 from penstock.model.document import Key
-from penstock.policy.access.attribute_values import read_attributes
+from penstock.model.kinds.events import Pattern
 from penstock.policy.access.emergencies import SCENARIO_CASE, ScenarioFilter, filter_scope
 from penstock.policy.access.principals import Directory, Membership
 
@@ -114,3 +120,73 @@ class FilterCompiler:
             if made.answer(user, attributes) is not made(user)
         }
         return replace(made, exceptions=frozenset(exceptions))
+
+
+_ASKED: Final = re.compile(r"\be\s*\.\s*zone\b")
+
+Zones = Mapping[str, Mapping[str, str]]
+"""Of each event the zones, with a plan that names it."""
+
+
+def find_zones(definitions: Mapping[Key, Definition]) -> Zones:
+    """Return the time zones of all events that are for a plan."""
+    events = {it.name: it for it in definitions.values() if isinstance(it, kinds.Event)}
+    actions = {it.name: it for it in definitions.values() if isinstance(it, kinds.Action)}
+    found: dict[str, dict[str, str]] = {}
+    plans = [it for it in definitions.values() if isinstance(it, kinds.Plan)]
+    for plan in sorted(plans, key=lambda it: it.name):
+        waiting = [it.event for it in plan.evolutions if it.event is not None]
+        waiting += [
+            actions[name].event for it in plan.evolutions for name in it.actions if name in actions
+        ]
+        seen: set[str] = set()
+        while waiting:
+            name = waiting.pop()
+            if name in seen or name not in events:
+                continue
+            seen.add(name)
+            found.setdefault(name, {}).setdefault(plan.zone, plan.name)
+            waiting += _list_parts(events[name])
+    return found
+
+
+def asks_zone(event: kinds.Event) -> bool:
+    """Tell whether it matters to an event whose days count."""
+    if any(_ASKED.search(text) for text in _list_texts(event)):
+        return True
+    return event.pattern is not None and any(
+        it.visits is not None or (it.window and it.window.each and not it.window.each % DAY)
+        for it in _walk(event.pattern)
+    )
+
+
+def _list_parts(event: kinds.Event) -> Iterator[str]:
+    for marker, _, name in marked(event):
+        if isinstance(marker, Reference) and marker.kind == "event":
+            yield name
+
+
+def _list_texts(event: kinds.Event) -> Iterator[str]:
+    if event.packet is not None:
+        packet = event.packet
+        yield from (packet.when, packet.time or "", packet.id or "", *packet.set.values())
+    if event.request is not None:
+        yield from event.request.set.values()
+
+
+def _walk(pattern: Pattern) -> Iterator[Pattern]:
+    yield pattern
+    parts: Iterable[Pattern | None] = (
+        *(pattern.any_of or ()),
+        *(pattern.all_of or ()),
+        *(pattern.sequence or ()),
+        *(pattern.aggregate or ()),
+        pattern.negated,
+        pattern.iterate,
+        pattern.latest,
+        pattern.visits,
+        pattern.meetings,
+    )
+    for part in parts:
+        if part is not None:
+            yield from _walk(part)

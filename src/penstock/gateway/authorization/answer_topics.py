@@ -18,9 +18,9 @@ from __future__ import annotations
 from penstock.errors import PenstockError
 from penstock.gateway.session import Session
 from penstock.model.topics import matches, parse_subscribed
-from penstock.policy.purposes.command_rights import CommandRights
 from penstock.policy.purposes.commands import ShowAffected, ShowCombined, parse_publish
 from penstock.policy.purposes.notation import Notation
+from penstock.policy.purposes.rights import CommandRights
 from penstock.policy.purposes.subscriptions import Subscription
 from penstock.store.sessions import StoredSubscription
 

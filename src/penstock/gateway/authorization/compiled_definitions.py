@@ -19,9 +19,9 @@ from penstock.definitions.events.program import compile_program
 from penstock.errors import PenstockError
 from penstock.model.document import Document, Key
 from penstock.model.kinds import Concern, Scenario, kinds_of
-from penstock.policy.access.broker_topics import BrokerTopics
 from penstock.policy.access.engine import AccessEngine
-from penstock.policy.purposes.claims import PurposeClaims
+from penstock.policy.access.rules import BrokerTopics
+from penstock.policy.purposes.rights import PurposeClaims
 from penstock.telemetry import get_logger
 
 _APART: Final = kinds_of(Concern.PURPOSES)

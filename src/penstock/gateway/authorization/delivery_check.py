@@ -10,6 +10,8 @@ Rules that hold here:
   message. Only what depends on none of them is `lasting`.
 - A message that goes to many readers comes once for each, and they come close together: what
   conditions see of the last few, payloads parsed, is kept. Each reader is decided on anew.
+- No Local is the broker's to keep, except for what it kept of messages that came to it on a
+  connection of the gateway's own: their stamp names the client.
 - Where preferences exist, a message without a stamp is nobody's to read: nobody can tell
   whose preferences hold.
 - What would be denied by situations that are not known for the moment waits until they are
@@ -35,12 +37,13 @@ from penstock.gateway.authorization.stamps import Stamp, StampReader
 from penstock.gateway.clock import Clock
 from penstock.gateway.counters import DECISION
 from penstock.gateway.detection.engine_host import EngineHost
-from penstock.gateway.session import Session
-from penstock.mqtt import Publish, encode_subscription_identifiers
+from penstock.gateway.session import NO_LOCAL, Session
+from penstock.mqtt import Publish, PublishProperties, encode_subscription_identifiers
 from penstock.policy.access.emergencies import NO_SITUATIONS, Situations
 from penstock.policy.access.objects import Message
 from penstock.policy.authorizer import AccessRequest
 from penstock.policy.decision import Decision, Depends, Part
+from penstock.policy.purposes.subscriptions import Subscription
 
 _SAMPLE: Final = 64
 _RECENT: Final = 8
@@ -66,6 +69,10 @@ _UNKNOWN: Final = Refusal("unknown_subscription", "")
 _NOTHING: Final = Refusal("", "")
 NOT_ASKED: Final = Refusal("right", "administer")
 """An answer to a question that a client may not ask, or did not subscribe to."""
+OWN: Final = Refusal("own", "no local")
+"""A client's own message, where it subscribed with No Local (MQTT5 3.8.3.1)."""
+UNASKED: Final = frozenset({NOT_ASKED, OWN})
+"""What is refused to nobody: the client did not ask for it."""
 _Seen = tuple[Message | None, Mapping[str, Any], Situations]
 _UNSEEN: Final[_Seen] = (None, {}, NO_SITUATIONS)
 """What is looked at where neither policies nor preferences decide."""
@@ -119,19 +126,18 @@ class DeliveryCheck:
         if not rules.enforceable or rules.answers.is_among(topic):
             return self._decide_apart(session, packet)
         stamp = self._stamps.read(properties.reserved)
+        named = _find_named(session, properties, stamp)
+        if named is None:
+            return DeliveryDecision(None, OWN, lasting=True)
         authorizer = rules.authorizer
         user, client = session.user, session.client_id
         seen = self._see(packet, stamp) if authorizer.access.decides["read"] else _UNSEEN
         message, environment, situations = seen
-        held = session.by_number
         passed = waits = False
         lasting = rules.remembers
         own: list[int] = []
         refused: Decision | None = None
-        for number in properties.subscription_identifiers:
-            subscription = held.get(number)
-            if subscription is None:
-                continue
+        for subscription in named:
             request = AccessRequest(
                 "read",
                 topic,
@@ -161,8 +167,8 @@ class DeliveryCheck:
         if not passed:
             refusal = self._name_refusal(session, packet, seen, refused)
             return DeliveryDecision(None, refusal, lasting)
-        named = encode_subscription_identifiers(own) if own else b""
-        return DeliveryDecision(properties.kept + named, _NOTHING, lasting)
+        numbers = encode_subscription_identifiers(own) if own else b""
+        return DeliveryDecision(properties.kept + numbers, _NOTHING, lasting)
 
     def _decide_apart(self, session: Session, packet: Publish) -> DeliveryDecision:
         """Decide without the authorizer: where it is not complete, and on answers to questions.
@@ -260,3 +266,14 @@ class DeliveryCheck:
         return self._detection.follower.awaiting_leader and bool(
             decision.depends & Depends.SITUATION
         )
+
+
+def _find_named(
+    session: Session, properties: PublishProperties, stamp: Stamp
+) -> list[Subscription] | None:
+    """Return the subscriptions that a delivery names; None where No Local excludes them all."""
+    held = session.by_number
+    named = [held[number] for number in properties.subscription_identifiers if number in held]
+    if stamp.client != session.client_id or not named:
+        return named
+    return [it for it in named if not it.options & NO_LOCAL] or None

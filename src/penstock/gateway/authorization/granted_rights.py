@@ -14,7 +14,7 @@ from penstock.gateway.session import Session
 from penstock.model import kinds
 from penstock.model.document import Document, Key
 from penstock.policy.access.principals import Membership, list_subjects
-from penstock.policy.purposes.command_rights import OPEN_RIGHTS, CommandRights
+from penstock.policy.purposes.rights import OPEN_RIGHTS, CommandRights
 from penstock.store.purpose_state import Excepted
 
 _KINDS: Final = kinds.kinds_of(kinds.Concern.COMMANDS)

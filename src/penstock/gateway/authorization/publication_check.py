@@ -38,13 +38,13 @@ from penstock.gateway.publish_result import (
     PublishResult,
 )
 from penstock.gateway.replication.deduplication import SubmissionId, fingerprint_of
-from penstock.gateway.replication.messages import PublishRequest
+from penstock.gateway.replication.protocol import PublishRequest
 from penstock.gateway.session import Session
 from penstock.gateway.translation import ACTIONS
 from penstock.mqtt import Publish
-from penstock.policy.access.broker_topics import MARK
 from penstock.policy.access.objects import Message
 from penstock.policy.access.principals import ANONYMOUS
+from penstock.policy.access.rules import MARK
 from penstock.policy.authorizer import AccessRequest
 from penstock.policy.decision import Decision, Depends
 from penstock.telemetry import get_logger

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from penstock.mqtt import Publish
 from penstock.policy.access.engine import AccessEngine
-from penstock.policy.access.user_properties import collect
+from penstock.policy.access.objects import collect
 from penstock.policy.decision import Decision, Depends
 
 _OBJECT: Final = int(Depends.OBJECT)

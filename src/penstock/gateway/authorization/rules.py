@@ -30,11 +30,11 @@ from penstock.model import kinds
 from penstock.model.document import Document, Key
 from penstock.model.purposes import PurposeSet
 from penstock.model.topics import parse_subscribed
+from penstock.mqtt import encode_user_properties
 from penstock.policy.authorizer import Authorizer
-from penstock.policy.purposes.command_rights import CommandRights
-from penstock.policy.purposes.declared_purposes import DeclaredPurposes
 from penstock.policy.purposes.engine import PurposeEngine, SubscriptionChanges
 from penstock.policy.purposes.notation import Notation
+from penstock.policy.purposes.rights import CommandRights, DeclaredPurposes
 from penstock.policy.purposes.settings import PurposeSettings
 from penstock.policy.purposes.subscriptions import Subscription
 from penstock.store.definitions.snapshots import Snapshot
@@ -329,6 +329,12 @@ class Rules:
             further = self.publisher_properties(session)
             known = self._stamps[who] = stamp(session.principal, self.epoch, further)
         return known
+
+    def origin(self, session: Session) -> bytes:
+        """Return the encoded property that names the client, unless its stamp does."""
+        if self.authorizer.access.decides["read"]:
+            return b""
+        return encode_user_properties(((CLIENT, session.client_id),))
 
     def publisher_properties(self, session: Session) -> tuple[tuple[str, str], ...]:
         """Return what a stamp says of a publisher where policies or preferences ask for it."""

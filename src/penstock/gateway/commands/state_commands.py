@@ -1,4 +1,4 @@
-"""CLEAR, RESET, PERSIST and RELOAD: commands on the purpose state as a whole.
+"""CLEAR, RESET, PERSIST and RELOAD: commands on the purpose state as a whole; what commands need.
 
     command ──▶ one transaction: definitions, kept sessions, the log of commands ──▶ feed
                                                                                       │
@@ -22,16 +22,74 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Protocol
 
 from sqlalchemy import Connection
 
 from penstock.errors import PenstockError, UsageError
 from penstock.gateway.authorization.rules import SETTINGS, STATE_KINDS, Rules
-from penstock.gateway.commands.command_context import CommandSender, DefinitionChanges, Wanted
+from penstock.gateway.session import Session
+from penstock.model.document import Document, Key
+from penstock.mqtt import Publish, ReasonCode
 from penstock.policy.purposes.commands import Clear, Persist, Reload, Reset
+from penstock.policy.purposes.engine import SubscriptionChanges
 from penstock.store import purpose_state
 from penstock.store.definitions.snapshots import Snapshot
 from penstock.store.purpose_state import STATE, Did, StateLog
+
+Wanted = dict[Key, Document | None]
+
+
+class CommandSender(Protocol):
+    """The client that gave a command."""
+
+    session: Session
+
+    def may_command(self) -> bool:
+        """Say whether it has not given too many commands."""
+        ...
+
+    def answer(self, packet: Publish, payload: bytes) -> None:
+        """Answer a question, to the asker alone."""
+
+    def confirm(self, packet: Publish) -> None:
+        """Acknowledge a command that was carried out."""
+
+    def deny(self, packet: Publish, why: str, text: str, reason: ReasonCode) -> None:
+        """Tell why a command was not carried out."""
+
+
+class DefinitionChanges(Protocol):
+    """Where commands change the rules."""
+
+    async def edit(
+        self,
+        work_out: Callable[[Snapshot], Wanted],
+        *,
+        actor: str,
+        reason: str,
+        operation: str,
+        then: Callable[[Connection], None] | None = None,
+        whole: bool = False,
+    ) -> None:
+        """Change what is stored, and take it over here.
+
+        `then` is done in the same transaction; `whole` allows to edit as many as there are.
+        """
+
+    def snapshot_at(self, epoch: int) -> Snapshot:
+        """Return what was stored at an epoch; for threads that may wait for the store."""
+        ...
+
+    async def check(self, wanted: Wanted) -> None:
+        """Raise what is wrong with the definitions that would result."""
+
+    def pass_on(self, changes: SubscriptionChanges) -> None:
+        """Let clients and broker know what a change of the rules means."""
+
+    def clear_here(self) -> None:
+        """End the subscriptions for purposes of the clients of this gateway."""
+
 
 _MINUTE = 60.0
 _LONG_SECONDS = 1.0

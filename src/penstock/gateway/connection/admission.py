@@ -20,7 +20,6 @@ from penstock.clock import boot_clock
 from penstock.errors import PenstockError, UsageError
 from penstock.gateway.authorization.publication_check import PublicationCheck
 from penstock.gateway.authorization.stamps import as_properties, narrow, read_purposes
-from penstock.gateway.broker import are_acceptable
 from penstock.gateway.commands.purpose_commands import PurposeCommands
 from penstock.gateway.connection.authentication import RefusedError
 from penstock.gateway.connection.client_connection import ClientConnection
@@ -30,7 +29,14 @@ from penstock.gateway.publish_result import PendingResult, PublishOutcome, Publi
 from penstock.gateway.session import Session
 from penstock.gateway.translation import EPOCH, PUBLISHER, strip
 from penstock.model.purposes import PurposeSet
-from penstock.mqtt import Connect, Publish, ReasonCode, Will, encode_user_properties
+from penstock.mqtt import (
+    Connect,
+    Publish,
+    ReasonCode,
+    Will,
+    are_acceptable,
+    encode_user_properties,
+)
 from penstock.policy.purposes.commands import Command, SendFor, parse_publish
 from penstock.policy.purposes.notation import Notation
 
@@ -149,7 +155,9 @@ class Admission:
         if stamp is None:
             client.unacked.discard(packet.packet_id)
             return
-        client.broker().write([packet.to_v5(packet.properties.kept + stamp)])
+        if client.lane is None:
+            await client.settle_lane()
+        client.pass_on(packet, packet.properties.kept + stamp)
         context.counters.messages_in += 1
         recorded = context.recorder.record(
             packet, client.session.principal, client.deferred_acks, restricted=purposes is not None

@@ -17,16 +17,48 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
-from penstock.gateway.counters import Counters
-from penstock.gateway.fair_places import FairPlaces, network_of
-from penstock.gateway.limits import Limits
+from penstock.gateway.limits import FairPlaces, network_of
 
 PATIENCE: Final = 2.0
 """How long a peer may use its place, in seconds, before one of its own network may take it."""
 HELD_BYTES: Final = 32 << 20
 """The most that all unauthenticated peers together may have sent without its being dealt with."""
+
+
+class ArrivalLimits(Protocol):
+    """What is limited of connections."""
+
+    @property
+    def connections(self) -> int:
+        """The most at a time."""
+
+    @property
+    def connections_per_address(self) -> int:
+        """The most of one network."""
+
+    @property
+    def unauthenticated(self) -> int:
+        """The most that nobody knows yet."""
+
+    @property
+    def unauthenticated_per_address(self) -> int:
+        """The most of these of one network."""
+
+    @property
+    def handshakes(self) -> int:
+        """The most that negotiate TLS."""
+
+
+class ArrivalCounters(Protocol):
+    """Counts connections that are not established."""
+
+    def opened(self, outcome: str) -> None:
+        """Count how the opening of a connection ended."""
+
+    def turned_away(self, cause: str) -> bool:
+        """Count a connection that was not established, by the cause."""
 
 
 class Arrival:
@@ -43,10 +75,13 @@ class Arrival:
 
 
 class Arrivals:
-    """All connections of one gateway."""
+    """All connections of one process."""
 
     def __init__(
-        self, limits: Limits, counters: Counters, clock: Callable[[], float] = time.monotonic
+        self,
+        limits: ArrivalLimits,
+        counters: ArrivalCounters,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._limits = limits
         self._counters = counters

@@ -251,7 +251,7 @@ class Authenticator:
         name = check_name(connect.username)
         if self.relay:
             return name
-        if not await self._check(name, connect.password or b"", address):
+        if not await self.check_password(name, connect.password or b"", address):
             raise RefusedError(
                 "wrong user name or password", ReasonCode.BAD_USER_NAME_OR_PASSWORD, "password"
             )
@@ -309,7 +309,8 @@ class Authenticator:
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _check(self, name: str, password: bytes, address: str) -> bool:
+    async def check_password(self, name: str, password: bytes, address: str) -> bool:
+        """Say whether a password is right, in its turn; `RefusedError` where there is no turn."""
         file, threads = self._passwords, self._threads
         if file is None or threads is None:
             return False

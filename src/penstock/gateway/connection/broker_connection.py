@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Callable, Container
 from typing import Final, cast
 
@@ -33,7 +34,7 @@ from penstock.mqtt import (
     Unsuback,
     Unsubscribe,
 )
-from penstock.mqtt.control import PINGREQ
+from penstock.mqtt.connect import PINGREQ
 
 QUEUES: Final = 4
 """How many of a client's queues may wait before nothing more is read from the broker."""
@@ -105,6 +106,7 @@ class BrokerConnection(asyncio.Protocol):
     __slots__ = (
         "_loop",
         "_pinged",
+        "_pings",
         "_quiet",
         "_spoke",
         "_waits",
@@ -131,6 +133,13 @@ class BrokerConnection(asyncio.Protocol):
         self._spoke = True
         self._quiet = 0
         self._pinged = 0
+        self._pings: deque[asyncio.Future[None] | None] = deque()
+        """For each PINGREQ that is not answered: who waits for the answer, if somebody does."""
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is waited for, neither by the broker nor from it."""
+        return not (self.requests or self._waits or self.ended)
 
     @property
     def waits_for_client(self) -> bool:
@@ -170,8 +179,23 @@ class BrokerConnection(asyncio.Protocol):
         if self._quiet >= self.keep_alive // _PING_SHARE:
             self._quiet = 0
             self._pinged = seconds
+            self._pings.append(None)
             self.transport.write(_PINGREQ)
         return True
+
+    async def settle_writes(self) -> None:
+        """Wait until the broker has dealt with all that was written."""
+        if not self.ended:
+            answered: asyncio.Future[None] = self._loop.create_future()
+            self._pings.append(answered)
+            self.transport.write(_PINGREQ)
+            await answered
+
+    def take_pong(self) -> None:
+        """Take the answer to the oldest PINGREQ."""
+        answered = self._pings.popleft() if self._pings else None
+        if answered is not None and not answered.done():
+            answered.set_result(None)
 
     def close(self, farewell: Disconnect | None) -> None:
         """Close with these last words, or without any."""
@@ -187,3 +211,5 @@ class BrokerConnection(asyncio.Protocol):
         """Take note that the connection is over; whoever opens it is told."""
         self.ended = True
         self.intake.end(error)
+        while self._pings:
+            self.take_pong()

@@ -11,16 +11,23 @@ Rules that hold here:
   DISCONNECT, which deletes the will (MQTT5 3.1.2.5, 3.14.4).
 - What was already handed to a transport is still sent, but a client that does not read
   cannot keep its connection open: after a grace the transport is cut off.
+- Publications of QoS 0 take a publish lane, all others the client's own connection. No message
+  overtakes another on the way, nor a will: who changes from one to the other waits until the
+  broker has dealt with what was sent. A client that publishes otherwise, or has subscribed with
+  No Local, which only the broker keeps, stays on its own connection for a while.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from abc import abstractmethod
 from collections.abc import Iterator
+from functools import partial
 from typing import Protocol, cast
 
+from penstock.gateway.broker import is_ordinary
 from penstock.gateway.connection.arrivals import Arrival
 from penstock.gateway.connection.backlog import Backlog
 from penstock.gateway.connection.broker_connection import BrokerConnection
@@ -34,6 +41,7 @@ from penstock.gateway.connection.disconnect import (
 )
 from penstock.gateway.connection.replies import ClientReplies
 from penstock.gateway.limits import TICK_SECONDS
+from penstock.gateway.publishing.lanes import Lane
 from penstock.gateway.session import Session
 from penstock.gateway.translation import Offer
 from penstock.mqtt import (
@@ -47,6 +55,7 @@ from penstock.mqtt import (
     Packet,
     PeerLimits,
     Properties,
+    Publish,
     Reader,
     ReasonCode,
     Sender,
@@ -55,6 +64,12 @@ from penstock.mqtt.connection import TopicAliases
 
 _WRITES_LIMIT = 2_048
 _UNREAD_QUEUES = 2
+_QOS = 0x06
+_OWN_TICKS = 5
+_OWN_TICKS_LIMIT = 3_600
+_RETURN_SECONDS = 1.0
+_OVER = frozenset({Cause.TAKEOVER, Cause.REVOKED})
+"""Whoever ends so may publish nothing more, whatever it has handed over."""
 
 
 class Registry(Protocol):
@@ -86,6 +101,8 @@ class ClientConnection(ClientReplies):
         "_holds",
         "_idle",
         "_idle_limit",
+        "_own_ticks",
+        "_own_wait",
         "_stalled",
         "aliases",
         "arrival",
@@ -97,8 +114,11 @@ class ClientConnection(ClientReplies):
         "ended",
         "generation",
         "heard",
+        "lane",
+        "lane_mark",
         "open",
         "peer",
+        "pinned",
         "quota",
         "reader",
         "registry",
@@ -139,6 +159,13 @@ class ClientConnection(ClientReplies):
         self.unacked: set[int] = set()
         """The messages of this client that the broker has not finished with."""
         self.quota = 0
+        self.pinned: Lane | None = None
+        """The publish lane of this client; None: there is none."""
+        self.lane: Lane | None = None
+        """The lane that publications of QoS 0 take now; None: its own connection."""
+        self.lane_mark = 0
+        self._own_ticks = 0
+        self._own_wait = _OWN_TICKS
         self._budget = 0.0
         self._idle = 0
         self._idle_limit = context.limits.connect_ticks
@@ -181,6 +208,8 @@ class ClientConnection(ClientReplies):
         counters = self.context.counters
         counters.connections += 1
         self.renew()
+        self.pinned = self.context.lanes.of(self.session.client_id)
+        self._take_lane()
         self.send(data)
         counters.opened("accepted")
 
@@ -195,7 +224,9 @@ class ClientConnection(ClientReplies):
         self.forget_decisions()
 
     def remember_write(self, topic: str) -> None:
-        """Remember that every message to a topic may pass."""
+        """Remember that every message to a topic may pass, and that every broker takes it."""
+        if not is_ordinary(topic):
+            return
         if len(self.writes) >= _WRITES_LIMIT:
             self.writes.clear()
         self.writes.add(topic)
@@ -213,6 +244,63 @@ class ClientConnection(ClientReplies):
             return False
         self._budget = due
         return True
+
+    # --- publish lanes ---
+
+    def leave_lane(self) -> None:
+        """Publish on the client's own connection from now on, for a while."""
+        if self.lane is not None:
+            self.lane = None
+            self._own_ticks = self._own_wait
+            self._own_wait = min(2 * self._own_wait, _OWN_TICKS_LIMIT)
+
+    async def settle_lane(self) -> None:
+        """Wait until the broker has dealt with what this client published over its lane."""
+        mark = self.lane_mark
+        if mark and self.pinned is not None:
+            await self.pinned.settle(mark)
+            if self.lane_mark == mark:
+                self.lane_mark = 0
+
+    def pass_on(self, packet: Publish, properties: bytes) -> None:
+        """Pass a message on that was accepted, over the lane or the client's own connection."""
+        if self.lane is None or packet.first & _QOS:
+            self.broker().write([packet.to_v5(properties)])
+        else:
+            self.lane.write(self, [packet.to_v5(properties + self.origin(packet))])
+
+    def origin(self, packet: Publish) -> bytes:
+        """Return what tells whose message it is, where the broker keeps it for No Local."""
+        return self.context.rules.origin(self.session) if packet.retain else b""
+
+    def is_unsettled(self) -> bool:
+        """Say whether the broker may not have dealt with what this client published."""
+        return self.pinned is not None and self.lane_mark > self.pinned.confirmed
+
+    def _take_lane(self) -> None:
+        if self.pinned is not None and self.pinned.open and not self.session.is_no_local:
+            self.lane = self.pinned
+
+    def _consider_lane(self, upstream: BrokerConnection) -> None:
+        """Let a client publish over its lane again that has long done nothing else."""
+        if self.pinned is None or self.lane is not None:
+            return
+        self._own_ticks -= 1
+        if self._own_ticks > 0 or self.unacked or self.backlog.busy or not upstream.is_quiet:
+            return
+        if self.pinned.open and not self.session.is_no_local:
+            self.backlog.suspend(self._return_to_lane(upstream), iter(()))
+
+    async def _return_to_lane(self, upstream: BrokerConnection) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_RETURN_SECONDS):
+                await upstream.settle_writes()
+                self._take_lane()
+
+    def lose_broker(self) -> None:
+        """End the connection: its messages cannot be passed on."""
+        self.context.counters.broker_lost()
+        self.end(Cause.BROKER)
 
     # --- reading and writing ---
 
@@ -276,9 +364,11 @@ class ClientConnection(ClientReplies):
                 return
         else:
             self._stalled = 0
-        if self.open and upstream is not None and not upstream.tick(TICK_SECONDS):
-            self.context.counters.broker_lost()
-            self.end(Cause.BROKER)
+        if self.open and upstream is not None:
+            if upstream.tick(TICK_SECONDS):
+                self._consider_lane(upstream)
+            else:
+                self.lose_broker()
 
     # --- the end ---
 
@@ -303,6 +393,26 @@ class ClientConnection(ClientReplies):
         if self.open:
             self.context.counters.ended(cause)
             self.context.counters.connections -= 1
+        self._leave_lane_for_good(cause)
+        if self.pinned is not None and self.is_unsettled():
+            # A will must not overtake what was published before it.
+            self.pinned.leave(
+                self.session.client_id,
+                self.lane_mark,
+                partial(self._leave_broker, cause, farewell),
+            )
+        else:
+            self._leave_broker(cause, farewell)
+        self.registry.release(self)
+
+    def _leave_lane_for_good(self, cause: Cause) -> None:
+        if self.pinned is not None:
+            self.pinned.forget(self)
+            if cause in _OVER:
+                self.pinned.recall(self)
+
+    def _leave_broker(self, cause: Cause, farewell: Disconnect | None) -> None:
+        """End the connection to the broker, and deal with the will."""
         said = (farewell or Disconnect()) if cause is Cause.CLIENT else None
         instead = None
         if cause is Cause.REVOKED:
@@ -317,7 +427,6 @@ class ClientConnection(ClientReplies):
             self.context.wills.forget(self.session)
         if self.upstream is not None:
             self.upstream.close(instead or said)
-        self.registry.release(self)
 
     def forget(self) -> None:
         """Take note that the transport is gone; what was sent goes now, not when garbage does."""

@@ -14,13 +14,13 @@ import contextlib
 from collections.abc import Iterator
 
 from penstock.gateway.authorization.rules import Rules
+from penstock.gateway.background import SessionWriter
 from penstock.gateway.connection.authentication import RefusedError
 from penstock.gateway.connection.client_connection import ClientConnection
 from penstock.gateway.connection.disconnect import Cause
 from penstock.gateway.connection.intake import AWAITING_LEADER, STALE
 from penstock.gateway.counters import Counters
 from penstock.gateway.session import Session
-from penstock.gateway.session_writer import SessionWriter
 from penstock.mqtt import Disconnect, ReasonCode
 from penstock.store.sessions import Hold, Leave, SessionChange
 

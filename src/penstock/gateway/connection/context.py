@@ -16,6 +16,7 @@ from penstock.gateway.authorization.rules import Rules
 from penstock.gateway.connection.arrivals import Arrivals
 from penstock.gateway.counters import Counters
 from penstock.gateway.limits import Limits
+from penstock.gateway.publishing.lanes import Lanes
 from penstock.gateway.publishing.wills import Wills
 from penstock.gateway.recording.recorder import Recorder
 from penstock.gateway.translation import RESERVED
@@ -43,6 +44,7 @@ class ConnectionContext:
     denials: Denials
     recorder: Recorder
     wills: Wills
+    lanes: Lanes
     close_denied: bool = False
     """Whether a client of 3.1.1 whose message is denied is closed, instead of acknowledged."""
     topics: TopicNames = field(default_factory=TopicNames)

@@ -1,6 +1,6 @@
 """The client's side of a connection: what clients send, and the way of a publication.
 
-    client ──▶ data_received ──▶ forward ─┬─ known write ──▶ header and stamp ──▶ broker
+    client ──▶ data_received ──▶ forward ─┬─ known write ──▶ header and stamp ──▶ lane or broker
                                           ├─ new topic, command, purpose ──▶ `admission`
                                           ├─ acknowledgement ──▶ broker
                                           └─ anything else ──▶ `_handle` ──▶ handlers
@@ -11,6 +11,8 @@ Rules that hold here:
 - Reading the state of the rules and acting on it is one synchronous step.
 - A message goes to the broker only with the stamp of its publisher; a decision that was
   remembered is forgotten with every change of the rules (`generation`).
+- A message of QoS 0 that any broker takes goes over the client's lane, if it has one; whatever
+  else it publishes or asks for follows on its own connection when the broker has dealt with that.
 - While the definitions are stale no decision is remembered, so every message takes the
   way that denies it.
 """
@@ -19,9 +21,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterator
+from itertools import chain
 from typing import Any, NamedTuple, cast
 
 from penstock.clock import boot_clock
+from penstock.gateway.broker import is_ordinary
 from penstock.gateway.connection.admission import Admission
 from penstock.gateway.connection.arrivals import Arrival
 from penstock.gateway.connection.client_connection import ClientConnection, Registry
@@ -30,8 +34,9 @@ from penstock.gateway.connection.disconnect import Cause
 from penstock.gateway.connection.handshake import Handshake
 from penstock.gateway.connection.subscription_requests import SubscriptionRequests
 from penstock.gateway.connection.upstream import Upstream
+from penstock.gateway.publishing.lanes import Lane
 from penstock.gateway.recording.topic_mapping import MAX_VALUE
-from penstock.gateway.translation import strip
+from penstock.gateway.translation import HEADROOM, strip
 from penstock.mqtt import (
     NO_PROPERTIES,
     NO_PUBLISH_PROPERTIES,
@@ -63,6 +68,9 @@ _ACKS = (Puback, Pubrec, Pubcomp)
 _NOTHING_KNOWN: frozenset[str] = frozenset()
 _EARLY_BYTES = 65_536
 """After so much behind its CONNECT a client is not read any more until it is let in."""
+_LONG_PROPERTIES = 4_096
+_BESIDE = 4_096 + _LONG_PROPERTIES + HEADROOM
+"""What a message on a lane has at most beside its payload and its stamp."""
 _TOO_LONG = "the payload is too long for the event log"
 
 
@@ -156,6 +164,15 @@ class Downstream(ClientConnection, asyncio.Protocol):
         recorder = context.recorder
         fed = recorder.mappings.known
         unacked = self.unacked
+        lane = self.lane
+        if lane is None:
+            if self.lane_mark:
+                self.backlog.suspend(self.settle_lane(), packets)
+                return
+            room = 0
+        else:
+            room = lane.largest - _BESIDE - len(stamp)
+        laned: list[bytes] = []
         out: list[bytes] = []
         passed = 0
         try:
@@ -178,6 +195,24 @@ class Downstream(ClientConnection, asyncio.Protocol):
                         if self.ended or self.backlog.is_unheard(packets):
                             return
                         continue
+                    if (
+                        lane is not None
+                        and (
+                            packet.first & 6
+                            or packet.topic not in known
+                            or len(packet.payload) > room
+                            or properties is not NO_PUBLISH_PROPERTIES
+                            or packet.first & 1
+                        )
+                        and not self._fits(lane, packet, room)
+                    ):
+                        self.leave_lane()
+                        if laned or self.is_unsettled():
+                            rest = chain((packet,), packets)
+                            self.backlog.suspend(self.settle_lane(), rest)
+                            return
+                        self.lane_mark = 0
+                        lane = None
                     if packet.first & 6 and packet.packet_id not in unacked:
                         if len(unacked) >= self.quota or packet.packet_id in upstream.requests:
                             self._wait_for_quota(packet, packets)
@@ -194,7 +229,12 @@ class Downstream(ClientConnection, asyncio.Protocol):
                             self.backlog.suspend(outcome, packets)
                             return
                         listed = properties.kept + outcome
-                    out.append(packet.to_v5(listed))
+                    if lane is None:
+                        out.append(packet.to_v5(listed))
+                    elif packet.first & 1:
+                        laned.append(packet.to_v5(listed + self.origin(packet)))
+                    else:
+                        laned.append(packet.to_v5(listed))
                     passed += 1
                     if fed is not None and fed.get(packet.topic, True):
                         restricted = len(listed) > len(properties.kept) + len(stamp)
@@ -225,6 +265,9 @@ class Downstream(ClientConnection, asyncio.Protocol):
                     if self.backlog.is_unheard(packets):
                         return
                 else:
+                    if lane is not None and laned:
+                        lane.write(self, laned)
+                        laned = []
                     upstream.write(out)
                     out.clear()
                     waits = self._handle(packet)
@@ -236,7 +279,23 @@ class Downstream(ClientConnection, asyncio.Protocol):
         finally:
             # Whatever stopped the loop: what came before it goes to the broker first.
             context.counters.messages_in += passed
+            if laned and lane is not None and not self.ended:
+                lane.write(self, laned)
             upstream.write(out)
+
+    def _fits(self, lane: Lane, packet: Publish, room: int) -> bool:
+        """Say whether a message may go over a lane: no broker may end it over this message."""
+        properties = packet.properties
+        return (
+            not packet.first & 6
+            and (packet.topic in self.writes or is_ordinary(packet.topic))
+            and len(packet.payload) <= room
+            and (lane.retains or not packet.retain)
+            and properties.acceptable
+            and properties.response_topic is None
+            and len(properties.raw) <= _LONG_PROPERTIES
+            and (not properties.payload_format or _is_text(packet.payload))
+        )
 
     def _wait_for_quota(self, packet: Publish, rest: Iterator[Packet]) -> None:
         """Hold a message that the broker would not take now."""
@@ -296,13 +355,21 @@ class Downstream(ClientConnection, asyncio.Protocol):
                     self.broker().write([packet.encode(V5)])
             case Subscribe():
                 requests.check_count(self, len(packet.subscriptions))
-                return requests.subscribe(self, packet)
+                return self._ask(requests.subscribe(self, packet))
             case Unsubscribe():
                 requests.check_count(self, len(packet.filters))
-                return requests.unsubscribe(self, packet)
+                return self._ask(requests.unsubscribe(self, packet))
             case Disconnect():
                 self._leave(packet)
         return None
+
+    async def _ask(self, request: Coroutine[Any, Any, None]) -> None:
+        """Carry a request out when the broker has dealt with what was published before it."""
+        try:
+            await self.settle_lane()
+            await request
+        finally:
+            request.close()
 
     def _leave(self, packet: Disconnect) -> None:
         """Tell the broker in the client's words that it leaves."""
@@ -318,3 +385,11 @@ class Downstream(ClientConnection, asyncio.Protocol):
             packet.reason, Properties(session_expiry=expiry, user=strip(said.user))
         )
         self.end(Cause.CLIENT, farewell=farewell)
+
+
+def _is_text(payload: bytes) -> bool:
+    try:
+        payload.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -129,6 +129,7 @@ class Handshake:
             client.identify(session)
             if not relay:
                 self._registry.take_over(client)
+                await self._settle_earlier(session)
             upstream, answer = await self._connect_broker(client, offer, will)
             if turn is not None:
                 about_it = answer.reason < FAILURE or answer.reason in _ABOUT_THE_CLIENT
@@ -153,6 +154,12 @@ class Handshake:
         _begin(client, upstream, answer, told, offer)
         self._lifecycle.align(client)
         self._lifecycle.end_dormant(client)
+
+    async def _settle_earlier(self, session: Session) -> None:
+        """Let nothing pass later that an earlier connection of this identifier published."""
+        lane = self._context.lanes.of(session.client_id)
+        if lane is not None:
+            await lane.settle_earlier(session.client_id)
 
     def _turn(
         self, client: ClientConnection, principal: str, certificate: object

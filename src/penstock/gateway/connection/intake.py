@@ -28,7 +28,7 @@ from penstock.mqtt import (
     Reader,
     Sender,
 )
-from penstock.mqtt.control import PINGREQ
+from penstock.mqtt.connect import PINGREQ
 
 OPENING: Final = "opening"
 STALE: Final = "stale"

@@ -24,7 +24,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from penstock.gateway.connection.login_order import LoginOrder, Source
-from penstock.gateway.fair_places import FairPlaces, network_of
+from penstock.gateway.limits import FairPlaces, network_of
 
 REFUSAL_SECONDS: Final = 1.0
 WAIT_SECONDS: Final = 30.0

@@ -21,12 +21,10 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import replace
 
-from penstock.gateway.background import Background
-from penstock.gateway.connection.broker_connection import BrokerConnection
+from penstock.gateway.background import Background, SessionWriter
 from penstock.gateway.connection.client_connection import ClientConnection
 from penstock.gateway.connection.context import ConnectionContext
-from penstock.gateway.session import Session
-from penstock.gateway.session_writer import SessionWriter
+from penstock.gateway.session import NO_LOCAL, Session
 from penstock.model.topics import overlaps, parse_subscribed
 from penstock.mqtt import Properties, RequestedSubscription, Subscribe, Unsubscribe
 from penstock.mqtt.codes import FAILURE
@@ -215,10 +213,7 @@ class SubscriptionLifecycle:
         held = _held(client, subscription)
         if held is None or not subscription.active:
             return
-        principal = client.session.principal
-        reason = await ask_broker(
-            client.broker(), subscription, held.number, principal, self._handling
-        )
+        reason = await ask_broker(client, subscription, held.number, self._handling)
         if reason >= FAILURE:
             # It stays marked as paused: who takes the session up tries again.
             _log.warning("the broker refused to resume", code=f"0x{reason:02x}")
@@ -246,19 +241,24 @@ def _held(client: ClientConnection, subscription: Subscription) -> StoredSubscri
 
 
 async def ask_broker(
-    broker: BrokerConnection, subscription: Subscription, number: int, principal: str, handling: int
+    client: ClientConnection, subscription: Subscription, number: int, handling: int
 ) -> int:
     """Subscribe at the broker under the gateway's number; return its reason code."""
     options = subscription.options
+    principal = client.session.principal
+    if options & NO_LOCAL:
+        # The broker tells the client's messages from others by the connection they come on.
+        client.leave_lane()
+        await client.settle_lane()
     wanted = RequestedSubscription(
         broker_filter(subscription.text, subscription.ap, principal),
         options & 3,
-        bool(options & 4),
+        bool(options & NO_LOCAL),
         bool(options & 8),
         handling,
     )
     properties = Properties(subscription_identifiers=(number,))
-    answer = await broker.requests.subscribe(Subscribe(1, (wanted,), properties))
+    answer = await client.broker().requests.subscribe(Subscribe(1, (wanted,), properties))
     return answer.reasons[0]
 
 

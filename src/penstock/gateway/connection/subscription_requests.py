@@ -261,7 +261,7 @@ class _Request:
                 self.reasons[place] = grant.wanted.qos
         gone = [text for text, _ in self._ended if text not in self._granted]
         await self._lifecycle.keep(client.session, [grant.held for grant in granted], gone)
-        broker, principal = client.broker(), client.session.principal
+        broker = client.broker()
         for _, filter_ in self._ended:
             await broker.requests.unsubscribe(Unsubscribe(1, (filter_,)))
         lost: list[str] = []
@@ -269,13 +269,7 @@ class _Request:
             some = granted[start : start + _AT_ONCE]
             answers = await asyncio.gather(
                 *(
-                    ask_broker(
-                        broker,
-                        it.subscription,
-                        it.held.number,
-                        principal,
-                        it.wanted.retain_handling,
-                    )
+                    ask_broker(client, it.subscription, it.held.number, it.wanted.retain_handling)
                     for it in some
                 )
             )

@@ -31,7 +31,7 @@ from typing import Final, cast
 
 from penstock.clock import boot_clock
 from penstock.gateway.authorization.decision_cache import DecisionCache
-from penstock.gateway.authorization.delivery_check import NOT_ASKED, DeliveryDecision
+from penstock.gateway.authorization.delivery_check import UNASKED, DeliveryDecision
 from penstock.gateway.connection.broker_connection import QUEUES, WINDOW, BrokerConnection
 from penstock.gateway.connection.client_connection import ClientConnection
 from penstock.gateway.connection.disconnect import Cause
@@ -303,7 +303,7 @@ class Upstream(BrokerConnection):
         context = self._context
         refusal = decision.refusal
         context.counters.denied("delivery", refusal.why)
-        if refusal is not NOT_ASKED:
+        if refusal not in UNASKED:
             # Who subscribes to everything did not ask for answers: nothing was refused to them.
             context.denials.delivery(self.client.session, refusal.rule, refusal.reason)
         self._deny(packet, back)
@@ -363,6 +363,6 @@ class Upstream(BrokerConnection):
                 fits = len(packet.encode(V5)) <= self.packet_limit
                 client.end(cause, farewell=packet if fits else Disconnect(packet.reason))
             case Pingresp():
-                pass
+                self.take_pong()
             case _:
                 raise ProtocolError(f"{packet.packet_type.name} is not expected from the broker")

@@ -25,18 +25,16 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from penstock.cep.engine import Engine, PreparedStep
+from penstock.cep.event_binding import WatchedTopics
 from penstock.cep.program import Program
 from penstock.cep.steps import StepResult, TransitionCause, record_time
-from penstock.cep.topic_index import WatchedTopics
 from penstock.clock import boot_clock
 from penstock.errors import UnavailableError
-from penstock.gateway.clock import Clock
+from penstock.gateway.clock import Clock, EngineTimer
+from penstock.gateway.counters import IgnoredEvents
 from penstock.gateway.detection.engine_reload import EngineReload
-from penstock.gateway.detection.engine_timer import EngineTimer
-from penstock.gateway.detection.ignored_events import IgnoredEvents
-from penstock.gateway.detection.journal import Journal
+from penstock.gateway.detection.journal import Journal, Outbox
 from penstock.gateway.detection.leader_lease import LeaderLease
-from penstock.gateway.detection.outbox import Outbox
 from penstock.gateway.detection.persistence import DetectionState, JournalWriter
 from penstock.gateway.replication.deduplication import (
     AppliedSubmissions,
@@ -47,7 +45,7 @@ from penstock.gateway.replication.deduplication import (
 from penstock.gateway.replication.follower import ReplicationFollower
 from penstock.gateway.replication.leader import ReplicationLeader
 from penstock.gateway.replication.link import ReplicationTerms
-from penstock.gateway.replication.messages import SituationRow
+from penstock.gateway.replication.protocol import SituationRow
 from penstock.gateway.replication.submissions import PublicationDecider
 from penstock.policy.access.emergencies import SituationBoard
 from penstock.store.detection.journal import DetectedTransition, DetectionStore

@@ -28,9 +28,8 @@ from penstock.cep.program import Program
 from penstock.cep.steps import Publication
 from penstock.clock import boot_clock
 from penstock.errors import PenstockError, UnavailableError
-from penstock.gateway.detection.journal import Snapshot
+from penstock.gateway.detection.journal import Outbox, Snapshot
 from penstock.gateway.detection.leader_lease import LeaderLease
-from penstock.gateway.detection.outbox import Outbox
 from penstock.gateway.replication.deduplication import AppliedSubmissions, Qos2Duplicates
 from penstock.store.detection.journal import DetectionStore, JournalBatch, LeaseLostError
 from penstock.telemetry import get_logger

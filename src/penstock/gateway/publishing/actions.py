@@ -27,11 +27,11 @@ from typing import Final
 
 from penstock.cep.steps import Publication
 from penstock.gateway.authorization.publication_check import PublicationCheck
-from penstock.gateway.broker import are_acceptable
-from penstock.gateway.detection.outbox import Outbox
+from penstock.gateway.detection.journal import Outbox
 from penstock.gateway.limits import Limits
 from penstock.gateway.publishing.dispatch import OUTCOMES, Dispatch, encode_payload
 from penstock.gateway.publishing.publisher import Publisher
+from penstock.mqtt import are_acceptable
 from penstock.policy.purposes.notation import Notation
 from penstock.telemetry import get_logger
 

@@ -19,7 +19,7 @@ from typing import Final
 
 from penstock.cep.steps import Publication
 from penstock.gateway.detection.engine_host import EngineHost
-from penstock.gateway.detection.outbox import Outbox
+from penstock.gateway.detection.journal import Outbox
 from penstock.gateway.publishing.publisher import Publisher
 from penstock.gateway.translation import ACTIONS, EPOCH, FOR, PUBLISHER
 from penstock.mqtt import encode_user_properties

@@ -36,7 +36,7 @@ from penstock.mqtt import (
     Sender,
 )
 from penstock.mqtt.codes import FAILURE, PACKET_SIZE_LIMIT
-from penstock.mqtt.control import PINGREQ
+from penstock.mqtt.connect import PINGREQ
 from penstock.telemetry import get_logger, metrics
 
 WAITING_LIMIT: Final = 10_000

@@ -23,7 +23,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from penstock.eventlog.lines import MAX_KEY
+from penstock.eventlog.files import MAX_KEY
 from penstock.json_text import UNREAD, read_object
 from penstock.model.document import Document, Key
 from penstock.model.kinds import Stream

@@ -22,10 +22,10 @@ from typing import Final
 
 from penstock.clock import boot_clock
 from penstock.gateway.publish_result import PublishResult
-from penstock.gateway.replication.channel import ChannelError
 from penstock.gateway.replication.link import CHECKS_PER_LEASE, Link, ReplicationTerms
-from penstock.gateway.replication.messages import (
+from penstock.gateway.replication.protocol import (
     Ack,
+    ChannelError,
     Durable,
     Join,
     Leave,

@@ -33,11 +33,17 @@ from typing import Final, Protocol
 from penstock.clock import boot_clock
 from penstock.errors import PenstockError, UnavailableError
 from penstock.gateway.publish_result import PublishResult
-from penstock.gateway.replication.channel import ChannelError
 from penstock.gateway.replication.deduplication import SubmissionId
-from penstock.gateway.replication.link import CHECKS_PER_LEASE, Link, ReplicationTerms
-from penstock.gateway.replication.messages import (
+from penstock.gateway.replication.link import (
+    CHECKS_PER_LEASE,
+    IncomingLink,
+    Link,
+    ReplicationTerms,
+    Strangers,
+)
+from penstock.gateway.replication.protocol import (
     Ack,
+    ChannelError,
     Durable,
     Join,
     Leave,
@@ -51,7 +57,6 @@ from penstock.gateway.replication.messages import (
     Submit,
     check_version,
 )
-from penstock.gateway.replication.strangers import IncomingLink, Strangers
 from penstock.gateway.replication.submissions import PublicationDecider
 from penstock.telemetry import get_logger, metrics
 

@@ -24,7 +24,7 @@ from typing import Final, Protocol
 from penstock.clock import boot_clock
 from penstock.gateway.publish_result import NO_LEADER, PublishOutcome, PublishResult
 from penstock.gateway.replication.deduplication import SubmissionId
-from penstock.gateway.replication.messages import PublishRequest, PublishResponse, Submit
+from penstock.gateway.replication.protocol import PublishRequest, PublishResponse, Submit
 from penstock.telemetry import get_logger, metrics
 
 MAX_OPEN: Final = 100_000

@@ -39,7 +39,7 @@ from penstock.gateway.publishing.actions import Actions
 from penstock.gateway.publishing.publisher import Publisher
 from penstock.gateway.replication.deduplication import SubmissionId
 from penstock.gateway.replication.link import ReplicationTerms
-from penstock.gateway.replication.messages import PublishRequest
+from penstock.gateway.replication.protocol import PublishRequest
 from penstock.policy.purposes.notation import Notation
 from penstock.store.audit.entry import Entry, Outcome
 from penstock.store.audit.pseudonyms import Pseudonyms

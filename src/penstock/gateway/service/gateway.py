@@ -19,7 +19,7 @@ import contextlib
 from penstock.config.sections.gateway import EmergencySettings
 from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.authorization.rules import Rules
-from penstock.gateway.background import Background
+from penstock.gateway.background import Background, SessionWriter
 from penstock.gateway.broker import BrokerAddress
 from penstock.gateway.commands.purpose_commands import PurposeCommands
 from penstock.gateway.connection.admission import Admission
@@ -36,12 +36,12 @@ from penstock.gateway.connection.subscription_requests import SubscriptionReques
 from penstock.gateway.connection.subscription_state import SubscriptionState
 from penstock.gateway.counters import Counters
 from penstock.gateway.limits import TICK_SECONDS, Limits
+from penstock.gateway.publishing.lanes import Lanes
 from penstock.gateway.publishing.publisher import Publisher
 from penstock.gateway.publishing.wills import Wills
 from penstock.gateway.recording.recorder import Recorder
 from penstock.gateway.service.definition_feed import DefinitionFeed
 from penstock.gateway.service.emergencies import Emergencies, Sharing
-from penstock.gateway.session_writer import SessionWriter
 from penstock.policy.purposes.notation import Notation
 from penstock.store.definitions.checked import CheckedDefinitions
 from penstock.store.detection.journal import DetectionStore
@@ -77,6 +77,7 @@ class Gateway:
         recorder: Recorder,
         wills: WillStore,
         stands_at: str | None = None,
+        lanes: int = 0,
     ) -> None:
         self.rules = rules
         self.sessions = sessions
@@ -87,6 +88,7 @@ class Gateway:
         self.clients = ClientRegistry(rules, self.counters, self.session_writer)
         self.arrivals = Arrivals(limits, self.counters)
         self.publisher = Publisher(broker, recorder.note)
+        self.lanes = Lanes(broker, lanes)
         self.emergencies = Emergencies(
             emergencies or EmergencySettings(),
             situations,
@@ -122,6 +124,7 @@ class Gateway:
             denials=denials,
             recorder=recorder,
             wills=self.wills,
+            lanes=self.lanes,
             close_denied=close_denied,
         )
         lifecycle = SubscriptionLifecycle(
@@ -192,6 +195,7 @@ class Gateway:
         await self.definition_feed.start()
         await self.emergencies.start()
         await self.wills.start()
+        await self.lanes.start()
         self.background.start(self._keep_time())
         self.background.start(self.definition_feed.watch_lease())
         self.background.start(self.revocation.watch())
@@ -199,6 +203,9 @@ class Gateway:
     async def drain(self, seconds: float) -> None:
         """End all connections in order, and wait for what they still have to do."""
         await self.clients.drain(seconds)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.lanes.finish()
         self.wills.finish()
         await self.emergencies.finish(seconds)
         await self.recorder.finish(seconds)
@@ -211,6 +218,7 @@ class Gateway:
         """Give back threads and tasks."""
         await self.definition_feed.stop()
         await self.emergencies.stop()
+        self.lanes.stop()
         await self.background.cancel()
         self._publish_counts(ending=True)
         self._authenticator.close()
@@ -227,6 +235,7 @@ class Gateway:
         """Look after all connections, once a second."""
         self._ticks += 1
         self.clients.tick()
+        self.lanes.tick(TICK_SECONDS)
         self.recorder.tick()
         self._publish_counts()
         if not self._ticks % _SWEEP_TICKS:

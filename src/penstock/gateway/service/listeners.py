@@ -24,16 +24,17 @@ import socket
 import ssl
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from typing import Final
+from pathlib import Path
+from typing import Final, Protocol
 
+from penstock.config.secrets import SecretFile
 from penstock.config.sections.gateway import ListenerSettings
 from penstock.errors import UnavailableError, quote
-from penstock.gateway.connection.arrivals import Arrival, Arrivals
+from penstock.gateway.connection.arrivals import Arrival, ArrivalCounters, Arrivals
 from penstock.gateway.connection.disconnect import FAREWELL_SECONDS
 from penstock.gateway.connection.downstream import Downstream
 from penstock.gateway.connection.origins import OriginRule
 from penstock.gateway.connection.websocket import WebSocketServer
-from penstock.gateway.counters import Counters
 from penstock.gateway.limits import TICK_SECONDS, Limits
 
 BACKLOG: Final = 1024
@@ -53,7 +54,7 @@ class Listener:
         sockets: list[socket.socket],
         make: MakeClient,
         arrivals: Arrivals,
-        counters: Counters,
+        counters: ArrivalCounters,
         *,
         tls: ssl.SSLContext | None,
         handshake_seconds: float,
@@ -162,7 +163,7 @@ class _Opening:
 async def open_listener(
     make_client: Callable[[Arrival], Downstream],
     arrivals: Arrivals,
-    counters: Counters,
+    counters: ArrivalCounters,
     name: str,
     settings: ListenerSettings,
     limits: Limits,
@@ -179,14 +180,7 @@ async def open_listener(
 
         make = make_websocket
     tls = make_context(settings) if settings.encrypted else None
-    try:
-        sockets = await _listen(settings.host, settings.port, shared=shared)
-    except OSError as error:
-        raise UnavailableError(
-            f"the listener {quote(name)} cannot listen on {settings.host} port {settings.port}:"
-            f" {error.strerror or error}",
-            fix="choose a free port, or end the program that has it",
-        ) from None
+    sockets = await open_sockets(name, settings.host, settings.port, shared=shared)
     return Listener(
         name,
         sockets,
@@ -196,6 +190,18 @@ async def open_listener(
         tls=tls,
         handshake_seconds=float(limits.connect_ticks - 1) * TICK_SECONDS,
     )
+
+
+async def open_sockets(name: str, host: str, port: int, *, shared: bool) -> list[socket.socket]:
+    """Open the sockets of a listener, or say why they cannot be opened."""
+    try:
+        return await _listen(host, port, shared=shared)
+    except OSError as error:
+        raise UnavailableError(
+            f"the listener {quote(name)} cannot listen on {host} port {port}:"
+            f" {error.strerror or error}",
+            fix="choose a free port, or end the program that has it",
+        ) from None
 
 
 async def _listen(host: str, port: int, *, shared: bool) -> list[socket.socket]:
@@ -221,7 +227,23 @@ async def _listen(host: str, port: int, *, shared: bool) -> list[socket.socket]:
     return sockets
 
 
-def make_context(settings: ListenerSettings) -> ssl.SSLContext:
+class TlsFiles(Protocol):
+    """The files that a listener needs for TLS."""
+
+    @property
+    def certificate(self) -> Path | None:
+        """The certificate chain."""
+
+    @property
+    def key(self) -> SecretFile | None:
+        """The file of its key."""
+
+    @property
+    def client_ca(self) -> Path | None:
+        """The certificates that those of clients are checked against."""
+
+
+def make_context(settings: TlsFiles) -> ssl.SSLContext:
     """Make the TLS context of a listener."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2

@@ -1,4 +1,4 @@
-"""Builds a gateway from the settings, runs it, and ends it in order.
+"""Builds a gateway from the settings, runs it in one process or several, and ends it in order.
 
     open: store ─▶ audit ─▶ follower ─▶ rules ─▶ listeners ─▶ /metrics, /healthz, /readyz
     end (SIGTERM, SIGINT): listeners ─▶ clients (0x8B) ─▶ sessions ─▶ audit ─▶ store
@@ -8,6 +8,10 @@ Rules that hold here:
 - Ready means: the lease holds, the broker accepts connections, the audit log can be
   written, and events are detected where any are defined, here or by a gateway that tells
   us what it knows. Alive means: the loop turns.
+- Workers are the same program with a number; the system spreads clients over them, and
+  the store makes them one gateway.
+- They start and end together: where one ends unasked, all end, and who started the
+  gateway may start it again.
 """
 
 from __future__ import annotations
@@ -16,10 +20,12 @@ import asyncio
 import gc
 import resource
 import signal
+import subprocess
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from types import FrameType
 
 from penstock.config import Config
 from penstock.config.sections.gateway import LimitSettings
@@ -36,7 +42,7 @@ from penstock.gateway.detection.leader_lease import make_holder, make_place
 from penstock.gateway.limits import TICK_SECONDS, Limits
 from penstock.gateway.recording.log_writer import EventLogs
 from penstock.gateway.recording.recorder import Recorder
-from penstock.gateway.replication.channel import derive_secret
+from penstock.gateway.replication.protocol import derive_secret
 from penstock.gateway.service.emergencies import Sharing
 from penstock.gateway.service.gateway import Gateway
 from penstock.gateway.service.listeners import Listener, open_listener
@@ -51,7 +57,7 @@ from penstock.store.definitions.history import Definitions
 from penstock.store.detection.journal import DetectionStore
 from penstock.store.detection.situations import Situations
 from penstock.store.follower import Follower
-from penstock.store.session_quotas import SessionQuotas
+from penstock.store.session_tables import SessionQuotas
 from penstock.store.sessions import Sessions
 from penstock.store.wills import WillStore
 from penstock.telemetry import Endpoint, Health, get_logger
@@ -130,6 +136,8 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
             recorder=Recorder(config.recording, EventLogs(config).topic),
             wills=WillStore(database, holder, place),
             stands_at=settings.place,
+            # Where the broker knows clients, it has to hear each by itself.
+            lanes=0 if settings.authentication.relay else settings.lanes,
         )
         stack.push_async_callback(gateway.stop)
         await gateway.start()
@@ -291,3 +299,41 @@ def _close_audit(writer: AuditWriter, log: AuditLog) -> None:
     except UnavailableError as error:
         _log.exception("audit entries were given up", error=error)
     log.close()
+
+
+_LOOK_SECONDS = 0.1
+_STOP_SECONDS = DRAIN_SECONDS * 2 + 5
+
+
+def run_workers(commands: Sequence[Sequence[str]]) -> None:
+    """Run these commands until told to end, or until one of them ends."""
+    told: list[int] = []
+
+    def take_note(number: int, frame: FrameType | None) -> None:
+        del frame
+        told.append(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, take_note)
+    workers = [subprocess.Popen(command) for command in commands]
+    try:
+        while not told and all(worker.poll() is None for worker in workers):
+            time.sleep(_LOOK_SECONDS)
+        failed = not told
+    finally:
+        _end(workers)
+    if failed:
+        raise UnavailableError("a worker of the gateway has ended", fix="see its log")
+
+
+def _end(workers: Sequence[subprocess.Popen[bytes]]) -> None:
+    for worker in workers:
+        if worker.poll() is None:
+            worker.terminate()
+    deadline = time.monotonic() + _STOP_SECONDS
+    for worker in workers:
+        try:
+            worker.wait(max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            worker.kill()
+            worker.wait()

@@ -25,7 +25,7 @@ from penstock.lang import tree
 from penstock.lang.expression import Expression
 from penstock.lang.operations import SET_OPERATIONS, ZONED
 from penstock.lang.python import generate
-from penstock.lang.scalars import EPOCH, MICROSECOND, Regex, compile_regex
+from penstock.lang.scalars import EPOCH, MICROSECOND, Regex, compile_regex, read_date, read_moment
 from penstock.lang.spark.operations import (
     LOOSE,
     MEMBERS,
@@ -47,7 +47,6 @@ from penstock.lang.spark.values import (
     take_path,
 )
 from penstock.lang.types import DURATION, TIMESTAMP, ListOf, MapOf, RecordType, Scalar, Type
-from penstock.lang.zones import read_date, read_moment
 
 ArrowUdf: TypeAlias = Callable[[Column], Column]
 

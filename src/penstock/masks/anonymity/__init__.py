@@ -1,24 +1,18 @@
 """Anonymity of tables and of streams: groups in which nobody stands out.
 
-    domains               what values are, and what a generalization of them loses
-    rules, l_diversity, t_closeness   what a group has to fulfil
-    partitions            cutting tuples into groups
-    parameters, publication, state    k-anonymity of a stream, with bounded delay
-    stream; castle, neighbours        two algorithms for it; algorithms has them by name
-    microaggregation      means of groups instead of ranges
+    domains                  what values are, and what a generalization of them loses
+    rules                    what a group has to fulfil: k persons, l-diversity, t-closeness
+    partitions               cutting tuples into groups
+    parameters, publication  k-anonymity of a stream, with bounded delay
+    stream, castle           two algorithms for it; algorithms has them by name
+    microaggregation         means of groups instead of ranges
 
 Everything works on NumPy arrays of codes and keeps its state in plain sight, so that a Spark
 state function can hold it. Nothing here reads, writes or draws without a seed.
 """
 
-from penstock.masks.anonymity.algorithms import open_stream
 from penstock.masks.anonymity.castle import CastleAnonymizer
 from penstock.masks.anonymity.domains import CategoryDomain, Domain, NumberDomain, Space
-from penstock.masks.anonymity.l_diversity import (
-    DistinctDiversity,
-    EntropyDiversity,
-    RecursiveDiversity,
-)
 from penstock.masks.anonymity.microaggregation import (
     Microaggregate,
     TooFew,
@@ -28,9 +22,17 @@ from penstock.masks.anonymity.microaggregation import (
 from penstock.masks.anonymity.parameters import StreamParameters
 from penstock.masks.anonymity.partitions import partition
 from penstock.masks.anonymity.publication import NONE, Boxes, Release
-from penstock.masks.anonymity.rules import Census, Demands, GroupRule
-from penstock.masks.anonymity.stream import StreamAnonymizer
-from penstock.masks.anonymity.t_closeness import Closeness, Distance
+from penstock.masks.anonymity.rules import (
+    Census,
+    Closeness,
+    Demands,
+    Distance,
+    DistinctDiversity,
+    EntropyDiversity,
+    GroupRule,
+    RecursiveDiversity,
+)
+from penstock.masks.anonymity.stream import StreamAnonymizer, open_stream
 
 __all__ = [
     "NONE",

@@ -29,10 +29,9 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.masks.anonymity.domains import Floats, Integers
-from penstock.masks.anonymity.neighbours import split_by_neighbours
-from penstock.masks.anonymity.parameters import StreamParameters
+from penstock.masks.anonymity.parameters import StreamParameters, pack, unpack
+from penstock.masks.anonymity.partitions import split_by_neighbours
 from penstock.masks.anonymity.publication import NONE, Boxes, Published, Release
-from penstock.masks.anonymity.state import pack, unpack
 
 Generator = np.random.Generator
 

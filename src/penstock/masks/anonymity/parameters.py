@@ -1,4 +1,4 @@
-"""The parameters of k-anonymity of a stream, checked before anything runs.
+"""k-anonymity of a stream: its parameters, checked before anything runs, and its state as bytes.
 
 CASTLE's four are taken. What they mean here:
 - k: persons in a group; delta: positions a tuple may wait;
@@ -7,14 +7,22 @@ CASTLE's four are taken. What they mean here:
 - max_wait: how long a tuple may wait, in the unit of the clock that is passed in.
 - outliers: whether a tuple for which there is no group is suppressed, or may be published
   under the root, where everything is alike.
+
+Rules that hold here:
+- State that was cut short or changed is refused: each array carries a checksum.
 """
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from functools import cached_property
 from hashlib import sha256
-from typing import Final, Literal
+from typing import Any, Final, Literal
+from zipfile import BadZipFile
+
+import numpy as np
+import numpy.typing as npt
 
 from penstock.errors import InvalidError, Problem, UsageError, quote
 from penstock.masks.anonymity.domains import Domain, Floats, Integers, Space
@@ -138,3 +146,30 @@ class StreamParameters:
         if later != (None, "suppress", "partition"):
             parts.append(later)
         return sha256(repr(parts).encode()).digest()
+
+
+def pack(parameters: StreamParameters, arrays: dict[str, npt.NDArray[Any]]) -> bytes:
+    """Write arrays as bytes, together with what they depend on."""
+    target = io.BytesIO()
+    signature = np.frombuffer(parameters.signature, dtype=np.uint8)
+    np.savez(target, allow_pickle=False, signature=signature, **arrays)
+    return target.getvalue()
+
+
+def unpack(parameters: StreamParameters, state: bytes) -> dict[str, npt.NDArray[Any]]:
+    """Read what `pack` wrote with the same parameters."""
+    try:
+        with np.load(io.BytesIO(state), allow_pickle=False) as source:
+            parts = dict(source)
+        signature = parts.pop("signature").tobytes()
+    except (BadZipFile, ValueError, OSError, EOFError, KeyError, AttributeError) as error:
+        raise UsageError(
+            f"the state of {len(state)} bytes cannot be read",
+            fix="go back to an older checkpoint, or begin the view anew",
+        ) from error
+    if signature != parameters.signature:
+        raise UsageError(
+            "the state was written with other parameters",
+            fix="flush the stream before its parameters change, or begin the view anew",
+        )
+    return parts

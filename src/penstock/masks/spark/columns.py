@@ -1,4 +1,4 @@
-"""The columns of each mask, by name: a function here, or in a module of its own.
+"""The columns of each mask, by name: a function here, or in `numbers`.
 
 Rules that hold here:
 - Pseudonyms are native columns. FF1 and vaults run in Arrow batches: workers get parameters
@@ -18,16 +18,92 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
-from penstock.masks.blurring import SYMBOL, Blurring
-from penstock.masks.fields import FieldType
+from penstock.lang.spark import column
+from penstock.masks.conditions import ROOT
+from penstock.masks.fields import Field, FieldType, Schema
 from penstock.masks.generalization import Generalization
-from penstock.masks.mask import Mask, Stage, Target
-from penstock.masks.spark.bucketizing import bucketize
+from penstock.masks.mask import Mask, Stage, Target, fit
 from penstock.masks.spark.column_builder import ColumnBuilder, spark_type, write_text
-from penstock.masks.spark.noise import add_noise
-from penstock.masks.spark.substitution import substitute, substitute_where
-from penstock.masks.suppression import Suppression
+from penstock.masks.spark.numbers import add_noise, bucketize
+from penstock.masks.substitution import BITS, ConditionalSubstitution, Substitution
+from penstock.masks.suppression import BLUR_SYMBOL, Blurring, Suppression
 from penstock.masks.tokenization import TOKEN, Tokenization, make_token
+
+_DAY: Final = 86_400_000_000
+_ARROW: Final[Mapping[FieldType, Any]] = {
+    FieldType.STRING: pa.string(),
+    FieldType.INT: pa.int32(),
+    FieldType.LONG: pa.int64(),
+    FieldType.FLOAT: pa.float32(),
+    FieldType.DOUBLE: pa.float64(),
+    FieldType.BOOLEAN: pa.bool_(),
+    FieldType.DATE: pa.date32(),
+}
+
+
+def substitute(mask: Substitution, stage: Stage, builder: ColumnBuilder) -> dict[str, Column]:
+    """Return substitutes, chosen by value or by record."""
+    made = {}
+    for key in mask.keys:
+        found, value = stage.schema[key], builder.columns[key]
+        message = builder.identity if mask.random else write_text(found.type, value)
+        secret = mask.key(stage.target(key))
+        chosen = _choose(mask.substitution_list, mask.output(found), builder, secret, message)
+        made[key] = F.when(value.isNotNull(), chosen)
+    return made
+
+
+def _choose(
+    substitutes: tuple[Any, ...], found: Field, builder: ColumnBuilder, key: bytes, message: Column
+) -> Column:
+    values = builder.constant(fit(substitutes, found), _ARROW[found.type])
+    index = builder.draw(key, message, BITS) % len(substitutes)
+    return F.get(values, index.cast("int"))
+
+
+def substitute_where(
+    mask: ConditionalSubstitution, stage: Stage, builder: ColumnBuilder
+) -> dict[str, Column]:
+    """Return substitutes where the condition is met or has no answer, else the values."""
+    inputs = {ROOT: _read_fields(stage.schema, builder.columns)}
+    expressions = {key: mask.condition(key, stage.schema) for key in mask.keys}
+    texts = list(dict.fromkeys(made.text for made in expressions.values()))
+    by_text = {made.text: made for made in expressions.values()}
+    asked = builder.keep(
+        *(F.coalesce(column(by_text[text], inputs), F.lit(col=True)) for text in texts)
+    )
+    met = dict(zip(texts, asked, strict=True))
+    made = {}
+    for key in mask.keys:
+        found, value = stage.schema[key], builder.columns[key]
+        output = mask.output(found)
+        if mask.needs_keys:
+            message = F.coalesce(write_text(found.type, value), F.lit(""))
+            secret = mask.key(stage.target(key))
+            chosen = _choose(mask.substitution_list, output, builder, secret, message)
+        else:
+            values = builder.constant(fit(mask.substitution_list, output), _ARROW[output.type])
+            chosen = F.get(values, F.lit(0))
+        rest = write_text(found.type, value) if mask.as_ else value
+        made[key] = F.when(met[expressions[key].text], chosen).otherwise(rest)
+    return made
+
+
+def _read_fields(schema: Schema, columns: Mapping[str, Column]) -> dict[str, Column]:
+    """Return the columns in the types that expressions take."""
+    return {name: _read_field(columns[name], found.type) for name, found in schema.items()}
+
+
+def _read_field(value: Column, kind: FieldType) -> Column:
+    match kind:
+        case FieldType.INT:
+            return value.cast("bigint")
+        case FieldType.FLOAT:
+            return value.cast("double")
+        case FieldType.DATE:
+            return F.timestamp_micros(F.unix_date(value).cast("bigint") * F.lit(_DAY))
+        case _:
+            return value
 
 
 def generalize(mask: Generalization, stage: Stage, builder: ColumnBuilder) -> dict[str, Column]:
@@ -52,9 +128,6 @@ def _look_up(table: dict[str, str], text: Column, builder: ColumnBuilder) -> Col
     array = builder.constant(slots, pa.map_(pa.string(), pa.string()))
     slot = F.get(array, (F.crc32(text.cast("binary")) % count).cast("int"))
     return F.try_element_at(slot, text)
-
-
-_ARROW = {FieldType.STRING: pa.string(), FieldType.INT: pa.int32(), FieldType.LONG: pa.int64()}
 
 
 def tokenize(mask: Tokenization, stage: Stage, builder: ColumnBuilder) -> dict[str, Column]:
@@ -129,7 +202,7 @@ def blur(mask: Blurring, stage: Stage, builder: ColumnBuilder) -> dict[str, Colu
         length = F.length(text)
         count = length if mask.n_fields is None else F.least(length, F.lit(mask.n_fields))
         rest = length - count
-        hidden = F.repeat(F.lit(SYMBOL), count) if mask.keep_length else F.lit(SYMBOL)
+        hidden = F.repeat(F.lit(BLUR_SYMBOL), count) if mask.keep_length else F.lit(BLUR_SYMBOL)
         if mask.from_ == "start":
             parts = (hidden, F.substring(text, count + 1, rest))
         else:

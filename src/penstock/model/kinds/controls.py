@@ -17,8 +17,7 @@ from pydantic_core import PydanticCustomError
 
 from penstock.errors import quote
 from penstock.model.definition import Concern, Definition, PlainName, Reference, register
-from penstock.model.kinds.durations import Milliseconds
-from penstock.model.kinds.fields import PurposePath, Subject
+from penstock.model.kinds.fields import Milliseconds, PurposePath, Subject
 
 LIST_LIMIT: Final = 1_000
 DAY: Final = 86_400_000
@@ -66,6 +65,11 @@ class Control(Definition):
         strict=False,
         description="Purposes that are prohibited for a person who opts out; stateful only.",
     )
+    global_privacy_control: bool = Field(
+        default=False,
+        description="Whether the signal of a browser (`Sec-GPC: 1`) opts a person out; stateful "
+        "only.",
+    )
     operation: Literal["delete", "export", "other"] = Field(
         default="other", description="What is asked for; stateless only."
     )
@@ -91,6 +95,8 @@ class Control(Definition):
             raise ValueError("operation is for single requests → leave it out, or stateful: false")
         if not self.stateful and (self.purposes or self.default != "opt-in"):
             raise ValueError("purposes and default are for choices → leave them out")
+        if not self.stateful and self.global_privacy_control:
+            raise ValueError("global_privacy_control is for choices → leave it out")
         return self
 
 
@@ -103,6 +109,12 @@ class ControlPublisher(Definition):
 
     subjects: tuple[Subject, ...] = Field(
         min_length=1, max_length=LIST_LIMIT, strict=False, description="Who may act as it."
+    )
+    retries: Annotated[int, Field(ge=0, le=MOST_RETRIES)] = Field(
+        default=5, description="How often its client tries again where Penstock is out of reach."
+    )
+    retry_gap: Span = Field(
+        default=1_000, description="The first wait of its client before it tries again."
     )
     controls: tuple[Annotated[PlainName, Reference("control")], ...] = Field(
         min_length=1,

@@ -24,8 +24,7 @@ from penstock.model.definition import (
     Reference,
     register,
 )
-from penstock.model.kinds.durations import AHEAD, Milliseconds
-from penstock.model.kinds.fields import TopicFilter, as_value_error
+from penstock.model.kinds.fields import AHEAD, Milliseconds, TopicFilter, as_value_error
 from penstock.model.topics import check_topic
 
 EXPRESSION_LIMIT: Final = 8192

@@ -1,4 +1,4 @@
-"""Texts that several kinds share, each with its check.
+"""Texts that several kinds share, each with its check: durations, topic patterns, subjects, zones.
 
 A topic pattern is a topic filter in which `+` may carry a name, such as
 `home/+patientId/+/pulse`. No two levels of a pattern have one name; a lone `+` has none.
@@ -8,15 +8,48 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from penstock.errors import PenstockError, quote
 from penstock.model.definition import NAME_LIMIT, Reference
 from penstock.model.purposes import check_purpose
 from penstock.model.time_zones import is_zone
 from penstock.model.topics import SHARE_PREFIX, check_filter
+
+LONGEST: Final = 366 * 24 * 3600 * 1000
+"""Milliseconds of the longest duration: records wait in memory until their window is over."""
+
+_UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION: Final = re.compile(rf"([0-9]{{1,12}})\s?({'|'.join(_UNITS)})?", re.ASCII)
+
+AHEAD: Final = _UNITS["d"]
+"""How far a clock of somebody else may be ahead where nothing is said: within it lie all the
+time zones that a device can be set to by mistake."""
+
+
+def read_milliseconds(value: Any) -> Any:
+    """Return the milliseconds of a duration such as `10s`; a plain number has them already."""
+    if not isinstance(value, str):
+        return value
+    found = _DURATION.fullmatch(value.strip())
+    if found is None:
+        raise ValueError(
+            f"{quote(value)} is not a duration → "
+            f"write milliseconds, or a number with a unit ({', '.join(_UNITS)}), such as 10s"
+        )
+    return int(found[1]) * _UNITS[found[2] or "ms"]
+
+
+def write_duration(milliseconds: int) -> str:
+    """Write a duration with the largest unit that it is a whole number of."""
+    unit = next(name for name in reversed(_UNITS) if not milliseconds % _UNITS[name])
+    return f"{milliseconds // _UNITS[unit]}{unit}"
+
+
+Milliseconds = Annotated[int, Field(le=LONGEST), BeforeValidator(read_milliseconds)]
+
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -128,13 +161,3 @@ def _check_zone(name: str) -> str:
 
 TimeZone = Annotated[str, Field(max_length=64), AfterValidator(_check_zone)]
 """A time zone of the IANA database."""
-
-_UNITS: Final = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000))
-
-
-def write_span(milliseconds: int) -> str:
-    """Write milliseconds as people do: 14d, 90m, 1500ms."""
-    for unit, size in _UNITS:
-        if milliseconds and not milliseconds % size:
-            return f"{milliseconds // size}{unit}"
-    return f"{milliseconds}ms"

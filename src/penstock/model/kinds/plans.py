@@ -18,7 +18,7 @@ from penstock.model.definition import (
     register,
 )
 from penstock.model.kinds.events import EXPRESSION_LIMIT, Span, Word
-from penstock.model.kinds.fields import TimeZone, write_span
+from penstock.model.kinds.fields import TimeZone, write_duration
 
 SITUATION_LIMIT: Final = 1000
 EVOLUTION_LIMIT: Final = 10_000
@@ -65,7 +65,7 @@ class Evolution(Part):
     @property
     def cause(self) -> str:
         """What brings it about, in words."""
-        return self.event or f"after {write_span(self.after or 0)}"
+        return self.event or f"after {write_duration(self.after or 0)}"
 
     @model_validator(mode="after")
     def _check_cause(self) -> Self:

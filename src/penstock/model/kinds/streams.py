@@ -15,8 +15,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from penstock.errors import quote
 from penstock.model.definition import NAME_LIMIT, Concern, Definition, Part, register
-from penstock.model.kinds.durations import AHEAD, Milliseconds
-from penstock.model.kinds.fields import TopicPattern, named_levels
+from penstock.model.kinds.fields import AHEAD, Milliseconds, TopicPattern, named_levels
 
 RESERVED: Final = "penstock:"
 """How the names of columns begin that the pipeline adds on the way."""

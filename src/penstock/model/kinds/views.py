@@ -9,8 +9,7 @@ from pydantic import Field, JsonValue, model_validator
 
 from penstock.errors import quote
 from penstock.model.definition import Concern, Definition, Part, PlainName, Reference, register
-from penstock.model.kinds.durations import Milliseconds
-from penstock.model.kinds.fields import PurposePath
+from penstock.model.kinds.fields import Milliseconds, PurposePath
 from penstock.model.kinds.streams import TopicName
 from penstock.model.purposes import SET_LIMIT
 
@@ -22,6 +21,7 @@ OVERLAP: Final = 1000
 VALUE_LIMIT: Final = 100_000
 DEPTH_LIMIT: Final = 32
 TEXT_LIMIT: Final = 4096
+SHARD_LIMIT: Final = 1024
 
 
 class Window(Part):
@@ -78,6 +78,11 @@ class View(Definition):
         description="Where the view's records go. parquet, json, csv, avro: files in the view's "
         "folder. delta: a Delta table there. console: Parquet files, and each batch shown where "
         "views run. topic: the topic STREAM-VIEW of the event log, as JSON.",
+    )
+    shards: Annotated[int, Field(ge=1, le=SHARD_LIMIT)] | None = Field(
+        default=None,
+        description="Into how many groups people are divided, which are worked on side by side, "
+        "in a view that holds records back. Left out: as many as the cluster has cores.",
     )
     roles: tuple[PlainName, ...] = Field(
         default=(), max_length=ROLE_LIMIT, strict=False, description="Who may read the view."

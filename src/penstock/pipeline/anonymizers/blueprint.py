@@ -16,6 +16,7 @@ from typing import Any, Self
 from penstock.definitions import DefinitionSet
 from penstock.definitions.anonymizers.differential_privacy import DifferentialPrivacy
 from penstock.definitions.anonymizers.k_anonymity import KAnonymization
+from penstock.definitions.anonymizers.stateful import Aggregation
 from penstock.definitions.views import ViewPlan, hierarchies_of, plan_view
 from penstock.errors import UsageError, quote
 from penstock.masks import Chain, Hierarchy, Keys, Vault
@@ -24,6 +25,8 @@ from penstock.model.kinds import KINDS, Stream, View
 from penstock.model.kinds import Hierarchy as HierarchyKind
 from penstock.pipeline.anonymizers.differential_privacy import DifferentialPrivacyStep
 from penstock.pipeline.anonymizers.k_anonymity import KAnonymityStep
+from penstock.pipeline.anonymizers.noisy_figures import NoisyFigures
+from penstock.pipeline.anonymizers.partial_aggregates import can_combine
 from penstock.pipeline.anonymizers.stateful import StatefulStep
 from penstock.pipeline.anonymizers.windows import WindowStep
 
@@ -99,6 +102,7 @@ class Blueprint:
         saved: bytes | None = None,
         earlier: StatefulStep | None = None,
         shards: int = 1,
+        shard: int = 0,
     ) -> StatefulStep | None:
         """Return the stateful step, or that of one of its shards, where there is one.
 
@@ -107,8 +111,10 @@ class Blueprint:
         together = self.plan.stateful
         if not together:
             return None
-        # Whatever changes the view changes its draws: two versions of it have none in common.
-        key = Keys(secret, self.view.name).derive(together[0].name, "", self.signature)
+        # Whatever changes the view changes its draws: two versions of it have none in common, and
+        # neither have two shards.
+        version = self.signature if shards == 1 else f"{self.signature}/{shards}/{shard}"
+        key = Keys(secret, self.view.name).derive(together[0].name, "", version)
         if isinstance(together[0], KAnonymization):
             seed = int.from_bytes(key[:8])
             # What waits is bounded for the view as a whole.
@@ -125,6 +131,7 @@ class Blueprint:
                 self.plan.middle,
                 by_arrival=by_arrival,
                 saved=saved,
+                shards=shards,
             )
             if isinstance(earlier, DifferentialPrivacyStep):
                 step.inherit(earlier.save())
@@ -136,7 +143,39 @@ class Blueprint:
             by_arrival=by_arrival,
             secret=key,
             saved=saved,
+            shards=shards,
         )
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The fields that the stateful step must be given."""
+        middle, together = self.plan.middle, self.plan.stateful
+        return together[0].needs(middle) if len(together) == 1 else tuple(middle)
+
+    @property
+    def divides(self) -> bool:
+        """Whether the stateful step can be divided into shards."""
+        together = self.plan.stateful
+        return bool(together) and (not self.is_windowed or can_combine(together))
+
+    @property
+    def is_windowed(self) -> bool:
+        """Whether records are put together by time."""
+        return any(step.windowed for step in self.plan.stateful)
+
+    @property
+    def combines(self) -> bool:
+        """Whether what is published of a window is made of all its records, in all shards."""
+        made_of_all = (Aggregation, DifferentialPrivacy)
+        return any(isinstance(step, made_of_all) for step in self.plan.stateful)
+
+    @property
+    def figures(self) -> NoisyFigures | None:
+        """What adds noise to the figures of all shards, in views with differential privacy."""
+        first = self.plan.stateful[0] if self.plan.stateful else None
+        if not isinstance(first, DifferentialPrivacy) or self.view.window is None:
+            return None
+        return NoisyFigures(first, self.view.window.size, self.plan.middle)
 
 
 def _named_hierarchies(value: Any) -> Iterator[str]:

@@ -28,17 +28,18 @@ from penstock.definitions.anonymizers.k_anonymity import (
 )
 from penstock.errors import quote
 from penstock.masks import Hierarchy
-from penstock.masks.anonymity.algorithms import open_stream
 from penstock.masks.anonymity.domains import CategoryDomain, Domain, NumberDomain
-from penstock.masks.anonymity.l_diversity import (
-    DistinctDiversity,
-    EntropyDiversity,
-    RecursiveDiversity,
-)
 from penstock.masks.anonymity.parameters import StreamParameters
 from penstock.masks.anonymity.publication import Release
-from penstock.masks.anonymity.rules import GroupRule
-from penstock.masks.anonymity.t_closeness import Closeness, Distance
+from penstock.masks.anonymity.rules import (
+    Closeness,
+    Distance,
+    DistinctDiversity,
+    EntropyDiversity,
+    GroupRule,
+    RecursiveDiversity,
+)
+from penstock.masks.anonymity.stream import open_stream
 from penstock.masks.fields import Schema
 from penstock.masks.suppression import SYMBOL
 from penstock.pipeline.anonymizers.stateful import (
@@ -51,6 +52,7 @@ from penstock.pipeline.anonymizers.stateful import (
     write_table,
 )
 from penstock.pipeline.records.columns import (
+    NO_TIME,
     OFFSET,
     PERSON,
     SUBJECT,
@@ -84,7 +86,9 @@ class KAnonymityStep:
         self._domains = [make_domain(quasi, hierarchies) for quasi in parameters.quasi_identifiers]
         mixed = parameters.sensitive if isinstance(parameters, Diverse) else ()
         self._mixed = [make_domain(field, hierarchies) for field in mixed]
-        self._input = arrow_schema(schema, OFFSET, PERSON, TIME, SUBJECT)
+        # Identifiers are never published: they are not even held.
+        held = {name: schema[name] for name in parameters.needs(schema)}
+        self._input = arrow_schema(held, OFFSET, PERSON, TIME, SUBJECT)
         self._output = arrow_schema(parameters.output(schema), OFFSET, WINDOW)
         steering = StreamParameters(
             self._domains,
@@ -128,12 +132,12 @@ class KAnonymityStep:
         """When the first row that waits has waited for long enough, if there is a limit."""
         return self._stream.due
 
-    def feed(self, rows: pa.Table, now: int) -> StepOutcome:
+    def feed(self, rows: pa.Table, now: int, newest: int = NO_TIME) -> StepOutcome:  # noqa: ARG002
         """Take rows in; those outside a domain become dead letters at once.
 
         Here `now` is what the clock says, whatever was read by then.
         """
-        rows = rows.cast(self._input)
+        rows = rows.select(self._input.names).cast(self._input)
         domains = [*self._domains, *self._mixed]
         codes = np.stack([domain.encode(_values(rows[domain.name], domain)) for domain in domains])
         dead = _refuse(rows, codes, domains)

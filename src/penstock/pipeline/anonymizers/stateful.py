@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
-from penstock.pipeline.records.columns import OFFSET, SUBJECT, Booleans, Integers
+from penstock.pipeline.records.columns import NO_TIME, OFFSET, SUBJECT, Booleans, Integers
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,8 @@ class StepOutcome:
     loss: float = 0.0
     groups: pa.Table | None = None
     """How many persons are behind each group, where the step counts them; see `risk_persons`."""
+    parts: pa.Table | None = None
+    """Of a step that is one of several shards: its part of what is made of all of them."""
 
 
 class StatefulStep(Protocol):
@@ -49,11 +51,12 @@ class StatefulStep(Protocol):
     def held(self) -> int:
         """How many rows are held back."""
 
-    def feed(self, rows: pa.Table, now: int) -> StepOutcome:
+    def feed(self, rows: pa.Table, now: int, newest: int = NO_TIME) -> StepOutcome:
         """Take rows in, and return what leaves.
 
         For windows, all rows that arrived before `now` are here: NO_TIME, where that is not
-        known. For others it is what the clock says.
+        known. For others it is what the clock says. `newest` is the newest time of the rows
+        that all shards get together: by it, a window is over in all of them at once.
         """
 
     def flush(self) -> StepOutcome:

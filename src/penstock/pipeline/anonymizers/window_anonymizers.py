@@ -4,6 +4,7 @@ Rules that hold here:
 - Rows come ordered by window; a window is a run of rows with one start.
 - Null is no value: it counts in no aggregate and stays null in microaggregation.
 - A window in which an anonymizer cannot hide its values never passes them as they are.
+- In one of several shards, aggregates are left open: `partial_aggregates` fills them in.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from penstock.definitions.anonymizers.stateful import (
     StatefulAnonymizer,
 )
 from penstock.masks.anonymity.microaggregation import TooFew, aggregate_tuples, aggregate_values
-from penstock.masks.fields import Field, FieldType, Schema
+from penstock.masks.fields import Field, Schema
+from penstock.pipeline.anonymizers.partial_aggregates import COMBINED, finish, make_part
 from penstock.pipeline.anonymizers.stateful import DeadLetter
 from penstock.pipeline.records.columns import ARROW_TYPES, OFFSET, WINDOW, Booleans, Integers
 
@@ -40,19 +42,25 @@ def apply_to_groups(
     anonymizers: Sequence[StatefulAnonymizer],
     schema: Schema,
     secret: bytes,
+    parts: list[pa.Table] | None = None,
 ) -> tuple[pa.Table, list[DeadLetter]]:
-    """Return rows with the anonymizers applied in order, and those that were refused."""
+    """Return rows with the anonymizers applied in order, and those that were refused.
+
+    Where rows are those of one shard, what its aggregates need of them is added to `parts`.
+    """
     dead: list[DeadLetter] = []
     columns = {name: rows[name].combine_chunks() for name in (*schema, OFFSET, WINDOW)}
     for place, anonymizer in enumerate(anonymizers):
         bounds = _bounds(windows)
         kept = np.ones(windows.size, dtype=np.bool_)
         if isinstance(anonymizer, Aggregation):
-            after = anonymizer.output(schema)
+            after, mode = anonymizer.output(schema), anonymizer.aggregation_mode
             for key in anonymizer.keys:
-                columns[key] = _aggregate(
-                    columns[key], bounds, anonymizer.aggregation_mode, after[key]
-                )
+                if parts is None:
+                    columns[key] = _aggregate(columns[key], bounds, mode, after[key])
+                else:
+                    parts.append(make_part(columns[key], bounds, windows[bounds[:-1]], mode))
+                    columns[key] = pa.nulls(windows.size, ARROW_TYPES[after[key].type])
         elif isinstance(anonymizer, Shuffling):
             _shuffle(columns, bounds, windows, anonymizer, secret + place.to_bytes(4))
         elif isinstance(anonymizer, Microaggregation):
@@ -83,34 +91,28 @@ def _aggregate(column: pa.Array, bounds: Integers, mode: str, output: Field) -> 
     if not lengths.size:
         return pa.array([], kind)
     groups = np.repeat(np.arange(lengths.size), lengths)
+    if mode in COMBINED:
+        results = finish(make_part(column, bounds, bounds[:-1], mode), mode, output)
+        return pc.cast(results, kind).take(pa.array(groups))
     valid = np.asarray(column.is_valid())
     counts = np.bincount(groups[valid], minlength=lengths.size)
-    if mode == "count":
-        results: Any = pa.array(counts.astype(np.int64), kind)
+    values = column.drop_null()
+    if not len(values):
+        return pa.nulls(groups.size, kind)
+    if mode == "median":
+        results = _find_median(values, groups[valid], counts)
     else:
-        values = column.drop_null()
-        places = _choose(values, groups[valid], counts, mode)
-        if places is None:
-            results = _compute(values, groups[valid], counts, mode, output)
-        else:
-            # The aggregate is one of the values: found by its place, whatever its type.
-            taken = values.take(pa.array(np.where(counts, places, 0))) if len(values) else None
-            none = pa.nulls(counts.size, column.type)
-            results = none if taken is None else pc.if_else(pa.array(counts > 0), taken, none)
+        # The aggregate is one of the values: found by its place, whatever its type.
+        places = _find_mode(values, groups[valid], counts)
+        taken = values.take(pa.array(places))
+        results = pc.if_else(pa.array(counts > 0), taken, pa.nulls(counts.size, column.type))
     return pc.cast(results, kind).take(pa.array(groups))
 
 
-def _choose(values: pa.Array, groups: Integers, counts: Integers, mode: str) -> Integers | None:
-    """Return the place of each group's result, where it is one of the values."""
-    if mode not in {"min", "max", "mode"}:
-        return None
+def _find_mode(values: pa.Array, groups: Integers, counts: Integers) -> Integers:
+    """Return the place of each group's most frequent value; of equals, of the least value."""
     _, ranks = np.unique(_sortable(values), return_inverse=True)
     order = np.lexsort((ranks, groups))
-    first = np.concatenate([[0], np.cumsum(counts)[:-1]])
-    if mode in {"min", "max"}:
-        at = first if mode == "min" else first + counts - 1
-        return order[np.minimum(at, max(len(order) - 1, 0))] if len(order) else first
-    # Runs of one value within a group; the longest wins, of equals the least value.
     sorted_groups, sorted_ranks = groups[order], ranks[order]
     new = np.ones(order.size, dtype=np.bool_)
     new[1:] = (np.diff(sorted_groups) != 0) | (np.diff(sorted_ranks) != 0)
@@ -133,29 +135,14 @@ def _sortable(values: pa.Array) -> npt.NDArray[Any]:
     return np.asarray(values)
 
 
-def _compute(
-    values: pa.Array, groups: Integers, counts: Integers, mode: str, output: Field
-) -> pa.Array:
+def _find_median(values: pa.Array, groups: Integers, counts: Integers) -> pa.Array:
     numbers = np.asarray(pc.cast(values, pa.float64()))
-    sums = np.bincount(groups, numbers, minlength=counts.size)
-    some = counts > 0
-    if mode == "sum" and output.type is FieldType.LONG:
-        whole = np.zeros(counts.size, dtype=np.int64)
-        np.add.at(whole, groups, np.asarray(values).astype(np.int64))
-        # What does not fit is no sum: null, never a wrapped number.
-        return pa.array(whole, mask=~some | (np.abs(sums) >= 2.0**62))
-    if mode == "sum":
-        return pa.array(sums, mask=~some)
-    if mode == "average":
-        return pa.array(sums / np.maximum(counts, 1), mask=~some)
     ordered = numbers[np.lexsort((numbers, groups))]
-    if not ordered.size:
-        return pa.nulls(counts.size, pa.float64())
     first = np.concatenate([[0], np.cumsum(counts)[:-1]])
     last = ordered.size - 1
     low = ordered[np.minimum(first + np.maximum(counts - 1, 0) // 2, last)]
     high = ordered[np.minimum(first + counts // 2, last)]
-    return pa.array((low + high) / 2, mask=~some)
+    return pa.array((low + high) / 2, mask=counts == 0)
 
 
 def _shuffle(

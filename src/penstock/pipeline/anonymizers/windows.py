@@ -14,10 +14,12 @@ Rules that hold here:
   rows, where the anonymizer wants them held, join the next window that has rows; there each
   row counts once, wherever it came from.
 - At the end of the stream nothing is held on: rows that still wait are refused.
+- Of several shards, all know the newest time of all rows: a window is over in all at once.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -32,6 +34,7 @@ from penstock.definitions.anonymizers.stateful import (
 )
 from penstock.masks.fields import Schema
 from penstock.model.kinds.views import Window
+from penstock.pipeline.anonymizers.partial_aggregates import number_parts
 from penstock.pipeline.anonymizers.stateful import (
     DeadLetter,
     StepOutcome,
@@ -42,6 +45,7 @@ from penstock.pipeline.anonymizers.stateful import (
 )
 from penstock.pipeline.anonymizers.window_anonymizers import apply_to_groups
 from penstock.pipeline.records.columns import (
+    NO_TIME,
     OFFSET,
     PERSON,
     SUBJECT,
@@ -57,6 +61,8 @@ TIMELESS: Final = "the record does not say when it happened"
 # Times beyond these have no window; they are some ten thousand years away.
 EARLIEST: Final = -(2**48)
 LATEST: Final = 2**48
+HEAD: Final = struct.Struct(">qqq")
+"""Begins what is saved: the watermark, the newest time, the length of the rows that wait."""
 
 
 class WindowStep:
@@ -71,7 +77,9 @@ class WindowStep:
         by_arrival: bool,
         secret: bytes,
         saved: bytes | None = None,
+        shards: int = 1,
     ) -> None:
+        self._divided = shards > 1
         self._size = window.size
         self._advance = window.advance or window.size
         self._grace = window.grace
@@ -82,13 +90,13 @@ class WindowStep:
         self._input = arrow_schema(schema, OFFSET, PERSON, TIME, SUBJECT)
         if saved is None:
             self._watermark = EARLIEST - self._grace
+            self._newest = EARLIEST
             self._rows = self._input.empty_table()
             self._carried = self._rows
         else:
-            self._watermark = int.from_bytes(saved[:8], signed=True)
-            size = int.from_bytes(saved[8:16])
-            self._rows = read_table(saved[16 : 16 + size])
-            self._carried = read_table(saved[16 + size :])
+            self._watermark, self._newest, size = HEAD.unpack_from(saved)
+            self._rows = read_table(saved[HEAD.size : HEAD.size + size])
+            self._carried = read_table(saved[HEAD.size + size :])
 
     @property
     def held(self) -> int:
@@ -100,12 +108,12 @@ class WindowStep:
     def save(self) -> bytes:
         """Return the watermark and the rows that wait."""
         rows = write_table(self._rows)
-        watermark = self._watermark.to_bytes(8, signed=True)
-        return watermark + len(rows).to_bytes(8) + rows + write_table(self._carried)
+        head = HEAD.pack(self._watermark, self._newest, len(rows))
+        return head + rows + write_table(self._carried)
 
-    def feed(self, rows: pa.Table, now: int) -> StepOutcome:
+    def feed(self, rows: pa.Table, now: int, newest: int = NO_TIME) -> StepOutcome:
         """Take rows in, and let the windows go that are over."""
-        rows = rows.cast(self._input)
+        rows = rows.select(self._input.names).cast(self._input)
         within = pc.and_(pc.greater_equal(rows[TIME], EARLIEST), pc.less_equal(rows[TIME], LATEST))
         timed = pc.fill_null(within, fill_value=False)
         dead = [
@@ -115,10 +123,10 @@ class WindowStep:
         late = self._starts_from(rows) + self._size <= self._watermark
         dead += [DeadLetter(offset, LATE) for offset in offsets_of(rows.filter(pa.array(late)))]
         self._rows = pa.concat_tables([self._rows, rows.filter(pa.array(~late))])
-        newest = int(rows[TIME].to_numpy().max()) if rows.num_rows else EARLIEST
-        if self._by_arrival:
-            newest = max(newest, now)
-        return self._let_go(max(self._watermark, newest - self._grace), dead)
+        own = int(rows[TIME].to_numpy().max()) if rows.num_rows else EARLIEST
+        self._newest = max(self._newest, own, newest)
+        reached = max(self._newest, now) if self._by_arrival else self._newest
+        return self._let_go(max(self._watermark, reached - self._grace), dead)
 
     def forget(self, subjects: Integers, reason: str) -> list[DeadLetter]:
         """Let the rows of some people go unpublished; one may wait in both places."""
@@ -135,9 +143,8 @@ class WindowStep:
         return int(ends.min()) + self._grace if ends.size else None
 
     def flush(self) -> StepOutcome:
-        """End all windows that have rows; later ones may still come."""
-        latest = self._starts_from(self._rows)
-        last = int(latest.max()) + self._size if latest.size else self._watermark
+        """End all windows up to those of the newest time; later ones may still come."""
+        last = self._newest // self._advance * self._advance + self._size
         return self._let_go(max(self._watermark, last), [], ending=True)
 
     def _starts_from(self, rows: pa.Table) -> Integers:
@@ -158,10 +165,12 @@ class WindowStep:
         rows = rows.append_column(WINDOW, pa.array(starts))
         self._rows = self._rows.filter(pa.array(latest + self._size > watermark)).combine_chunks()
         self._watermark = watermark
+        parts: list[pa.Table] | None = [] if self._divided else None
         table, refused = apply_to_groups(
-            rows, starts, self._anonymizers, self._schema, self._secret
+            rows, starts, self._anonymizers, self._schema, self._secret, parts
         )
-        return StepOutcome(table, dead + refused)
+        made = number_parts(parts) if parts else None
+        return StepOutcome(table, dead + refused, parts=made)
 
     def _find_over(self, watermark: int) -> tuple[Integers, Integers]:
         """Return rows and windows that go now, ordered by window and then by offset."""

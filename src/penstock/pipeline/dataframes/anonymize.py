@@ -1,15 +1,9 @@
 """`anonymize`: the records of a stream as a DataFrame in, the records of a view out.
 
-    frame ─▶ masks ─▶ rejected │ stateful step: pack ─▶ shards ─▶ unpack │ ─▶ masks ─▶ the view
-            (columns)          └──────── only where the view has one ────┘
-
 Rules that hold here:
 - What comes out has the fields of the view and no others: nothing of the frame passes that the
   definitions do not let pass.
-- Row-wise masks are native columns. A stateful step is an operator of Spark: grouped in a
-  batch, `transformWithState` in a stream.
-- A batch ends the stream: whatever a step still holds leaves, or is rejected. A stream goes on:
-  what is held waits in Spark's state for records to hide among.
+- What cannot work, or would silently work otherwise than defined, is refused before Spark runs.
 - Records that do not get into the view are dropped, or come with the reason and without fields.
 """
 
@@ -19,34 +13,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, SparkSession, types
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
 from penstock.config.secrets import SecretFile
 from penstock.definitions import DefinitionSet, read_paths
-from penstock.definitions.anonymizers.k_anonymity import KAnonymization
 from penstock.definitions.views import schema_of
 from penstock.errors import UsageError, quote
-from penstock.masks import Chain
-from penstock.masks.spark import mask_frame, spark_type
 from penstock.model.kinds import Stream
 from penstock.pipeline.anonymizers.blueprint import Blueprint
-from penstock.pipeline.dataframes.operator import (
-    CARRIED,
-    ORDER,
-    REASON,
-    ShardOperator,
-    run_grouped,
-    run_streaming,
-)
-from penstock.pipeline.dataframes.shards import SHARD, choose_keys, pack, place, unpack
-from penstock.pipeline.records.columns import OFFSET, PERSON, PROBLEM, SUBJECT, TIME, WINDOW
+from penstock.pipeline.dataframes.shard_step import ORDER
+from penstock.pipeline.dataframes.shards import REASON
+from penstock.pipeline.dataframes.view import PROVIDER, ROCKSDB, count_shards, make_view, named
+from penstock.pipeline.records.columns import OFFSET, PERSON, PROBLEM, SUBJECT, TIME
 from penstock.pipeline.records.opt_outs import OptedOut, mark_refused
 from penstock.pipeline.records.times import place_in_time, refuse_time, tell_time
 
-ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-_PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
-_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _ZONE: Final = "spark.sql.session.timeZone"
 
 
@@ -83,16 +65,9 @@ def anonymize(
     secret = key if isinstance(key, bytes) else SecretFile(Path(key)).read()
     _check(frame, blueprint, position, arrival, rejected)
     records = _mark(frame, blueprint, position, arrival, opted_out)
-    before, after = blueprint.chains(secret)
-    if blueprint.plan.stateful:
-        number = _count_shards(frame, blueprint, shards)
-        records = _run_step(records, before, blueprint, secret, number, located=bool(position))
-    else:
-        records = _mask(records, before, blueprint, position, carry=(OFFSET,))
-    if after is not None:
-        identity = F.concat_ws("/", F.lit(blueprint.stream.topic), _named(OFFSET), _named(WINDOW))
-        records = _lay(records, after, identity, carry=(OFFSET,))
-    return _finish(records, blueprint, position, rejected)
+    number = count_shards(frame.sparkSession, blueprint, shards)
+    made = make_view(records, blueprint, secret, shards=number, located=bool(position))
+    return _finish(made, blueprint, position, rejected)
 
 
 def _read_definitions(
@@ -142,10 +117,10 @@ def _check(
             f"the stream {quote(blueprint.stream.name)} does not say which field is its time",
             fix="add time: FIELD to the stream",
         )
-    if session.conf.get(_PROVIDER, "") != ROCKSDB:
+    if session.conf.get(PROVIDER, "") != ROCKSDB:
         raise UsageError(
             "Spark keeps state of this kind in RocksDB only, and the session has another store",
-            fix=f'spark.conf.set("{_PROVIDER}", "{ROCKSDB}")',
+            fix=f'spark.conf.set("{PROVIDER}", "{ROCKSDB}")',
         )
 
 
@@ -158,10 +133,10 @@ def _mark(
 ) -> DataFrame:
     """Add what the rest needs to know of a record, before masks change its fields."""
     stream = blueprint.stream
-    fields = [_named(name) for name in schema_of(stream)]
-    order = _named(position) if position else F.xxhash64(*fields)
+    fields = [named(name) for name in schema_of(stream)]
+    order = named(position) if position else F.xxhash64(*fields)
     offset = order if position else F.lit(None).cast("bigint")
-    subject = _named(stream.subject) if stream.subject else None
+    subject = named(stream.subject) if stream.subject else None
     person = offset if subject is None else F.when(subject.isNotNull(), F.xxhash64(subject))
     happened, problem = _time(stream, arrival)
     marked = frame.select(
@@ -180,108 +155,21 @@ def _time(stream: Stream, arrival: str | None) -> tuple[Column, Column]:
     """Return when a record happened, and why that is not believed."""
     if stream.time is None:
         return F.lit(None).cast("bigint"), F.lit(None).cast("string")
-    told = tell_time(_named(stream.time), schema_of(stream)[stream.time].type)
+    told = tell_time(named(stream.time), schema_of(stream)[stream.time].type)
     # Of a stream, Spark takes the moment at which a micro-batch was planned, also after a kill.
-    arrived = F.unix_millis(F.current_timestamp() if arrival is None else _named(arrival))
+    arrived = F.unix_millis(F.current_timestamp() if arrival is None else named(arrival))
     # What is read today may have arrived long ago.
     behind = None if arrival is None else stream.behind
     return place_in_time(told, arrived), refuse_time(told, arrived, stream.ahead, behind)
 
 
-def _mask(
-    records: DataFrame,
-    chain: Chain,
-    blueprint: Blueprint,
-    position: str | None,
-    carry: Sequence[str],
-) -> DataFrame:
-    """Lay the masks that come first over records; who has a problem is rejected."""
-    identity = None
-    if position is not None:
-        topic = F.lit(f"{blueprint.stream.topic}/")
-        identity = F.concat(topic, _named(OFFSET).cast("string"))
-    elif chain.needs_identity:
-        raise UsageError(
-            f"masks of the view {quote(blueprint.view.name)} draw chance for each record",
-            fix="pass position=, a column that names a record for good",
-        )
-    renamed = records.withColumnRenamed(PROBLEM, REASON)
-    return _lay(renamed, chain, identity, carry)
-
-
-def _lay(
-    records: DataFrame, chain: Chain, identity: Column | None, carry: Sequence[str]
-) -> DataFrame:
-    """Lay masks over records; those that were rejected before keep their reason."""
-    later = f"{REASON}:later"
-    made = mask_frame(records, chain, identity=identity, carry=(*carry, REASON), rejection=later)
-    reason = F.coalesce(_named(REASON), _named(later))
-    fields = [F.when(reason.isNull(), _named(name)).alias(name) for name in chain.output]
-    return made.select(*fields, *map(_named, carry), reason.alias(REASON))
-
-
-def _run_step(
-    records: DataFrame,
-    before: Chain,
-    blueprint: Blueprint,
-    secret: bytes,
-    shards: int,
-    *,
-    located: bool,
-) -> DataFrame:
-    session = records.sparkSession
-    keys = choose_keys(session, shards, int(session.conf.get(_PARTITIONS) or shards))
-    # Persons stay together; records about nobody in particular go anywhere.
-    who = PERSON if blueprint.stream.subject else ORDER
-    spread = records.withColumn(SHARD, place(_named(who), keys))
-    position = OFFSET if located else None
-    carry = (*CARRIED, ORDER, SHARD)
-    masked = _mask(spread, before, blueprint, position, carry)
-    fields = [*before.output, *CARRIED, ORDER, REASON, SHARD]
-    packed = pack(masked.select(*map(_named, fields)))
-    operator = ShardOperator(blueprint, secret, shards, located=located)
-    run = run_streaming if records.isStreaming else run_grouped
-    made = [
-        *(
-            types.StructField(name, spark_type(it.type))
-            for name, it in blueprint.plan.gathered.items()
-        ),
-        types.StructField(OFFSET, types.LongType()),
-        types.StructField(WINDOW, types.LongType()),
-        types.StructField(REASON, types.StringType()),
-    ]
-    return unpack(run(packed, operator), types.StructType(made))
-
-
-def _count_shards(frame: DataFrame, blueprint: Blueprint, asked: int | None) -> int:
-    """Return the number of shards; a step whose groups cannot be formed in parts has one."""
-    if not isinstance(blueprint.plan.stateful[0], KAnonymization):
-        return 1
-    if asked is None:
-        asked = _count_cores(frame.sparkSession)
-    if asked < 1:
-        raise UsageError(f"{asked} is no number of shards", fix="give 1 or more")
-    return asked
-
-
-def _count_cores(session: SparkSession) -> int:
-    partitions = int(session.conf.get(_PARTITIONS) or 1)
-    if not hasattr(session, "sparkContext"):
-        return partitions  # a session of Spark Connect does not tell
-    return min(partitions, session.sparkContext.defaultParallelism)
-
-
 def _finish(
     records: DataFrame, blueprint: Blueprint, position: str | None, rejected: str | None
 ) -> DataFrame:
-    fields = [_named(name) for name in blueprint.plan.output]
-    reason = _named(REASON)
+    fields = [named(name) for name in blueprint.plan.output]
+    reason = named(REASON)
     if rejected is None:
         return records.where(reason.isNull()).select(*fields)
     # Where a published record stood would tell which one it was.
-    where = [F.when(reason.isNotNull(), _named(OFFSET)).alias(position)] if position else []
+    where = [F.when(reason.isNotNull(), named(OFFSET)).alias(position)] if position else []
     return records.select(*fields, *where, reason.alias(rejected))
-
-
-def _named(name: str) -> Column:
-    return F.col(f"`{name}`")

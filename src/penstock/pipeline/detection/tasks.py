@@ -28,8 +28,7 @@ from typing import Any, Final
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet  # type: ignore[import-untyped]
 
-from penstock.cep.algebra import RequestEvents
-from penstock.cep.program import Program
+from penstock.cep.program import Program, RequestEvents
 from penstock.cep.spark import (
     PartitionedProgram,
     PartitionEngine,

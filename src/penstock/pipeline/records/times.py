@@ -21,7 +21,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
 from penstock.masks.fields import FieldType
-from penstock.model.kinds.durations import write_duration
+from penstock.model.kinds.fields import write_duration
 
 FAR_AHEAD: Final = "the record tells a time more than {} after its arrival"
 FAR_BACK: Final = "the record tells a time more than {} before its arrival"

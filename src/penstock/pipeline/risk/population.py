@@ -24,7 +24,7 @@ from penstock.eventlog import Topic
 from penstock.json_text import read_object
 from penstock.masks import Chain, Keys, Rejected, Supplies
 from penstock.masks.anonymity.domains import Domain
-from penstock.masks.conditional_substitution import ConditionalSubstitution
+from penstock.masks.substitution import ConditionalSubstitution
 from penstock.pipeline.anonymizers.blueprint import Blueprint
 from penstock.pipeline.anonymizers.k_anonymity import HIGH, LOW, make_domain
 from penstock.pipeline.records.columns import Integers

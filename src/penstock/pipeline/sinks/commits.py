@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import IO, Any, Final, Protocol, Self
 
 from penstock.errors import UnavailableError
-from penstock.eventlog.lines import find_end
+from penstock.eventlog.files import find_end
 
 COMMITS: Final = "commits.jsonl"
 DIGITS: Final = 12

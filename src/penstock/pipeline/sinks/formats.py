@@ -20,7 +20,7 @@ from typing_extensions import override
 from penstock.config.sections.brokers import KafkaSettings
 from penstock.errors import UsageError, quote
 from penstock.eventlog import Topic
-from penstock.eventlog.lines import MAX_LINE
+from penstock.eventlog.files import MAX_LINE
 from penstock.pipeline.sinks.commits import Commit
 from penstock.pipeline.sinks.delta import DeltaSink
 from penstock.pipeline.sinks.files import (

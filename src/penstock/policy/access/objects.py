@@ -1,6 +1,13 @@
-"""What a message is about: the attributes of `o`, found in its topic and its payload.
+"""What conditions see of a message: what it is about (`o`), and its user properties.
+
+MQTT 5 lets the name of a property repeat (MQTT5 3.3.2.3.7), and subscribers see every value of it.
+A condition sees one value or none: which of several counts is not for the machine to guess.
 
 Rules that hold here:
+- A property whose name repeats has no value: None in what gateways tell each other.
+- A condition that asks for such a name, or for the properties as a whole, is not answered, not
+  even with "it is missing": `!has(t.properties.x)` must not hold for a message that carries `x`.
+  Who decides denies what raises.
 - A payload is a JSON object as `json_text` reads it; anything else has no attributes. Two
   readers of one payload must see the same.
 - An attribute that two definitions find with different values is missing.
@@ -9,13 +16,57 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Never
 
+from penstock.errors import PenstockError
 from penstock.json_text import read_object
 from penstock.model.kinds import ObjectShape
-from penstock.policy.access.user_properties import guard
+
+
+class RepeatedPropertyError(PenstockError):
+    """A condition asked for a user property that a message carries more than once."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a user property that a condition asks for stands in the message more than once",
+            fix="publish it once",
+        )
+
+
+def collect(pairs: Iterable[tuple[str, str]]) -> dict[str, str | None]:
+    """Return user properties by name; a name that repeats has no value."""
+    found: dict[str, str | None] = {}
+    for name, value in pairs:
+        found[name] = None if name in found else value
+    return found
+
+
+def guard(found: Mapping[str, str | None]) -> Mapping[str, Any]:
+    """Return what conditions may look at."""
+    return _Guarded(found) if None in found.values() else found
+
+
+class _Guarded(Mapping[str, Any]):
+    """User properties of which some repeat."""
+
+    __slots__ = ("_found",)
+
+    def __init__(self, found: Mapping[str, str | None]) -> None:
+        self._found = found
+
+    def __getitem__(self, name: str) -> str:
+        value = self._found[name]
+        if value is None:
+            raise RepeatedPropertyError
+        return value
+
+    def __iter__(self) -> Iterator[Never]:
+        raise RepeatedPropertyError
+
+    def __len__(self) -> Never:
+        raise RepeatedPropertyError
 
 
 class Message:

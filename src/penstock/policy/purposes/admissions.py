@@ -1,6 +1,23 @@
-"""Decides on subscriptions as wholes: when they are made, and whenever reservations change.
+"""Decides on subscriptions as wholes, by how reservations cover their filters.
+
+A reservation that covers the filter applies to all its topics; one that merely overlaps it
+applies to some. From their effects on an access purpose three answers follow:
+
+- `whole`: no topic of the filter is forbidden. Filtering on subscribe asks for it. The
+  union of the covering reservations must allow the purpose (without any: the default
+  holds), and so must each partial one, taken at its word. A partial one with prohibitions
+  only adds these to what the covering ones allow; without covering ones it allows nobody.
+- `combined`: the union of the covering reservations allows the purpose; without any the default
+  holds. The hybrid mode asks for it, as the paper does: what only a part of the filter allows
+  is not what the filter allows.
+- `hopeless`: every topic of the filter is forbidden. With `hybrid_partial` the hybrid mode refuses
+  nothing else.
 
 Rules that hold here:
+- `whole` and `hopeless` err on the safe side: `whole` never holds where a topic is forbidden,
+  `hopeless` never where one is allowed.
+- Reservations are counted by distinct set, and per access purpose by effect, so that a
+  change is incremental: it looks at no other reservation.
 - Filtering on subscribe admits a subscription when no topic of its filter is forbidden to
   it, the hybrid mode when the combined purposes of its filter allow it (with `hybrid_partial`:
   when not all topics are forbidden), filtering on publish always.
@@ -11,18 +28,154 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 
+from penstock.model.purposes import ALLOWS, PROHIBITS
 from penstock.model.topics import covers
 from penstock.policy.decision import Explanation
 from penstock.policy.filters.store import FilterStore, FlatFilters
 from penstock.policy.filters.tree import FilterTree
 from penstock.policy.purposes.explanations import explain_filter
-from penstock.policy.purposes.filter_coverage import EffectCounts, FilterCoverage
-from penstock.policy.purposes.purpose_effects import PurposeEffects
-from penstock.policy.purposes.reservations import Reservations
+from penstock.policy.purposes.reservations import PurposeEffects, Reservations
 from penstock.policy.purposes.settings import Mode, PurposeSettings
 from penstock.policy.purposes.subscriptions import Subscription
+
+
+class EffectCounts:
+    """The effects of the reservations on one access purpose, counted."""
+
+    __slots__ = ("_ap", "adding", "allowing", "covered", "forbidding", "hindering", "offering")
+
+    def __init__(self, ap: str | None) -> None:
+        self._ap = ap
+        self.covered = 0  # covering reservations
+        self.allowing = 0  # of these, those that allow
+        self.forbidding = 0  # of these, those that prohibit
+        self.offering = 0  # partial reservations that allow
+        self.hindering = 0  # partial ones that do not
+        self.adding = 0  # of these, those with prohibitions only, which do not prohibit it
+
+    def count(self, effects: PurposeEffects, number: int, *, covers: bool) -> None:
+        """Count reservations with this set; a negative number takes them out."""
+        effect = effects[self._ap]
+        if covers:
+            self.covered += number
+            self.allowing += number * (effect == ALLOWS)
+            self.forbidding += number * (effect == PROHIBITS)
+        else:
+            self.offering += number * (effect == ALLOWS)
+            self.hindering += number * (effect != ALLOWS)
+            self.adding += number * (effect == 0 and effects.prohibits_only)
+
+    def whole(self, *, allow_unreserved: bool) -> bool:
+        """Tell that no topic of the filter is forbidden."""
+        if not self.covered:
+            return allow_unreserved and not self.hindering
+        return self.allowing > 0 and not self.forbidding and self.hindering == self.adding
+
+    def combined(self, *, allow_unreserved: bool) -> bool:
+        """Tell that what applies to all topics of the filter allows the purpose."""
+        if not self.covered:
+            return allow_unreserved
+        return self.allowing > 0 and not self.forbidding
+
+    def hopeless(self, *, allow_unreserved: bool) -> bool:
+        """Tell that every topic of the filter is forbidden."""
+        if self.forbidding:
+            return True
+        if self.allowing or self.offering:
+            return False
+        return bool(self.covered) or not allow_unreserved
+
+
+class FilterCoverage:
+    """The reservations that cover or overlap one filter, and the subscriptions to it."""
+
+    __slots__ = ("_by_purpose", "_covering", "_partial", "filter", "members")
+
+    def __init__(self, filter_: str) -> None:
+        self.filter = filter_
+        self.members: dict[str | None, dict[Subscription, None]] = {}
+        self._covering: Counter[PurposeEffects] = Counter()
+        self._partial: Counter[PurposeEffects] = Counter()
+        self._by_purpose: dict[str | None, EffectCounts] = {}
+
+    @classmethod
+    def collect(cls, filter_: str, reservations: Reservations) -> FilterCoverage:
+        """Look at all reservations that share a topic with a filter."""
+        made = cls(filter_)
+        made._covering.update(reservations.covering(filter_))
+        made._partial.update(reservations.overlapping(filter_))
+        made._partial -= made._covering  # covering ones overlap, too
+        return made
+
+    @classmethod
+    def collect_unless(
+        cls,
+        filter_: str,
+        reservations: Reservations,
+        ap: str | None,
+        refuses: Callable[[EffectCounts], bool],
+    ) -> FilterCoverage | None:
+        """Look at the reservations of a filter until their effects are refused.
+
+        Effects that are not `whole` never become so with more partial reservations. That
+        keeps the refusal of a wide filter from looking at a million of them.
+        """
+        made = cls(filter_)
+        made._covering.update(reservations.covering(filter_))
+        found = made.effects_on(ap)
+        if refuses(found):
+            return None
+        counts: Counter[PurposeEffects] = Counter()
+        counts.subtract(made._covering)
+        for effects in reservations.overlapping(filter_):
+            counts[effects] += 1
+            if counts[effects] == 1:
+                found.count(effects, 1, covers=False)
+                if refuses(found):
+                    return None
+        made._partial = +counts
+        return made
+
+    def effects_on(self, ap: str | None) -> EffectCounts:
+        """Return the effects on an access purpose."""
+        found = self._by_purpose.get(ap)
+        if found is None:
+            found = EffectCounts(ap)
+            for covers, counts in ((True, self._covering), (False, self._partial)):
+                for effects, number in counts.items():
+                    found.count(effects, number, covers=covers)
+        return found
+
+    def change(
+        self, old: PurposeEffects | None, new: PurposeEffects | None, *, covers: bool
+    ) -> None:
+        """Work in that one reservation of the filter changed."""
+        counts = self._covering if covers else self._partial
+        for effects, number in ((old, -1), (new, 1)):
+            if effects is None:
+                continue
+            counts[effects] += number
+            if not counts[effects]:
+                del counts[effects]
+            for found in self._by_purpose.values():
+                found.count(effects, number, covers=covers)
+
+    def join(self, subscription: Subscription) -> None:
+        """Add a subscription to this filter; its purpose is counted from now on."""
+        ap = subscription.ap
+        self._by_purpose[ap] = self.effects_on(ap)
+        self.members.setdefault(ap, {})[subscription] = None
+
+    def leave(self, subscription: Subscription) -> None:
+        """Take a subscription out, and the counts that only it asked for."""
+        ap = subscription.ap
+        del self.members[ap][subscription]
+        if not self.members[ap]:
+            del self.members[ap]
+            del self._by_purpose[ap]
 
 
 class Admissions:

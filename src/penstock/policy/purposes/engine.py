@@ -28,16 +28,14 @@ from penstock.model.topics import (
 )
 from penstock.policy.decision import Explanation
 from penstock.policy.filters.store import check_depth
-from penstock.policy.purposes.admissions import Admissions
+from penstock.policy.purposes.admissions import Admissions, FilterCoverage
 from penstock.policy.purposes.explanations import (
     draw_reservations,
     explain_group,
 )
-from penstock.policy.purposes.filter_coverage import FilterCoverage
-from penstock.policy.purposes.presubscriptions import Presubscriptions
 from penstock.policy.purposes.reservations import CACHE_LIMIT, Reservations
 from penstock.policy.purposes.settings import PurposeSettings
-from penstock.policy.purposes.subscriptions import Subscription, Subscriptions
+from penstock.policy.purposes.subscriptions import Presubscriptions, Subscription, Subscriptions
 
 TREE_LIMIT = 1_000
 

@@ -11,8 +11,10 @@ with closing(AuditWriter(log)) as writer:
 
 from penstock.store.audit.entry import Detail, Entry, Outcome, allow_detail
 from penstock.store.audit.errors import (
+    AuditFinding,
     AuditFullError,
     AuditStoppedError,
+    AuditVerdict,
     TamperedError,
     UncertainAppendError,
 )
@@ -22,7 +24,6 @@ from penstock.store.audit.pruning import PruningPlan, Retention, prune
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.audit.reader import Filter, Recorded, newest_head, read_after, read_last
 from penstock.store.audit.signatures import Head, PublicKeys, Signer
-from penstock.store.audit.verdict import AuditFinding, AuditVerdict
 from penstock.store.audit.verification import verify
 from penstock.store.audit.writer import AuditWriter
 

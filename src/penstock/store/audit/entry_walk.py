@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from penstock.store.audit.errors import FINDINGS_LIMIT, AuditVerdict
 from penstock.store.audit.merkle import HASH_SIZE, Frontier
 from penstock.store.audit.pruned_prefix import PRUNED
 from penstock.store.audit.reader import Recorded
 from penstock.store.audit.signatures import Head
-from penstock.store.audit.verdict import FINDINGS_LIMIT, AuditVerdict
 
 
 class EntryWalk:

@@ -28,7 +28,7 @@ from penstock.errors import UnavailableError
 from penstock.store.audit import merkle
 from penstock.store.audit.entry import Entry
 from penstock.store.audit.entry_walk import EntryWalk
-from penstock.store.audit.errors import TamperedError
+from penstock.store.audit.errors import AuditVerdict, TamperedError
 from penstock.store.audit.pruned_prefix import PrunedPrefix, describe_cut, read_prefix
 from penstock.store.audit.reader import (
     PAGE,
@@ -44,7 +44,6 @@ from penstock.store.audit.reader import (
 )
 from penstock.store.audit.signatures import Head, PublicKeys
 from penstock.store.audit.tables import entries
-from penstock.store.audit.verdict import AuditVerdict
 from penstock.store.database import Database
 
 _ATTEMPTS = 5  # where the log is pruned meanwhile

@@ -30,7 +30,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy import Connection, Table
 
-from penstock.cep.scenarios.instances import check_hold
+from penstock.cep.scenario_instances import check_hold
 from penstock.clock import utc_now
 from penstock.errors import DeniedError, UsageError, quote
 from penstock.policy.access.emergencies import SituationsUnknownError

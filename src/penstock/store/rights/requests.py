@@ -47,6 +47,10 @@ SEND: Final = "send"
 CHECK: Final = "check"
 
 
+class KeyReusedError(UsageError):
+    """A key names another request already."""
+
+
 @dataclass(frozen=True, slots=True)
 class NewRequest:
     """What a publisher hands in, resolved against the definitions."""
@@ -173,7 +177,7 @@ class RequestBook:
             return None
         given = (request.control, request.action, json.dumps(request.categories), subject)
         if given != (row.control, row.action, row.categories, row.subject):
-            raise UsageError(
+            raise KeyReusedError(
                 f"the key {quote(request.key)} was used for another request",
                 fix="use a new key for each request, and the same one to repeat it",
             )
@@ -280,9 +284,17 @@ class RequestBook:
         return None if sealed is None else self._sealer.open(sealed, request)
 
     def newest(
-        self, *, status: RequestStatus | None = None, limit: int = 100
+        self,
+        *,
+        status: RequestStatus | None = None,
+        limit: int = 100,
+        publisher: str | None = None,
+        after: str | None = None,
     ) -> Sequence[tuple[Any, int, int]]:
-        """Return requests, newest first, with their number of services and how many are done."""
+        """Return requests, newest first, with their number of services and how many are done.
+
+        `after` names the last one that was seen of the same list.
+        """
         rows, own = progress_table.c, requests_table.c
         done = sa.func.count(sa.case((rows.status == ProgressStatus.COMPLETED.value, 1)))
         wanted = (
@@ -294,8 +306,22 @@ class RequestBook:
         )
         if status is not None:
             wanted = wanted.where(own.status == status.value)
+        if publisher is not None:
+            wanted = wanted.where(own.publisher == publisher)
+        if after is not None:
+            seen = requests_table.alias("seen")
+            at = sa.select(seen.c.at).where(seen.c.id == after, seen.c.publisher == own.publisher)
+            last = at.correlate(requests_table).scalar_subquery()
+            wanted = wanted.where(sa.or_(own.at < last, sa.and_(own.at == last, own.id > after)))
         with self._database.read() as connection:
             return [(row, row[-2], row[-1]) for row in connection.execute(wanted)]
+
+    def find_by_key(self, publisher: str, key: str) -> str | None:
+        """Return the request that a publisher named by a key."""
+        own = requests_table.c
+        wanted = sa.select(own.id).where(own.publisher == publisher, own.idempotency_key == key)
+        with self._database.read() as connection:
+            return connection.scalar(wanted)
 
     def lost(self, request: str | None = None) -> Sequence[tuple[str, str]]:
         """Return which services failed which requests."""

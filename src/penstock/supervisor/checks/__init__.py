@@ -9,9 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from penstock.config import Config
-from penstock.supervisor.checks.data import check_folders, check_secrets, check_store
 from penstock.supervisor.checks.finding import Finding, Verdict
-from penstock.supervisor.checks.machine import check_clock, check_programs
+from penstock.supervisor.checks.installation import (
+    check_clock,
+    check_folders,
+    check_programs,
+    check_secrets,
+    check_store,
+)
 from penstock.supervisor.checks.network import check_access, check_ports
 from penstock.supervisor.part import Part
 

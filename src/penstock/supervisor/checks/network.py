@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import ipaddress
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,8 +11,9 @@ from pathlib import Path
 
 import psutil
 
-from penstock.components.unix_socket import find_listener, make_private_folder
+from penstock.components.mosquitto import find_listener, make_private_folder
 from penstock.config import Config
+from penstock.config.sections.server import is_loopback
 from penstock.errors import UnavailableError
 from penstock.supervisor.checks.finding import Finding, Verdict
 from penstock.supervisor.part import Part
@@ -58,6 +58,13 @@ def _wanted_addresses(config: Config) -> Iterator[WantedAddress]:
         yield WantedAddress(
             "kafka.monitor_port", "rbac", config.monitor.host, config.kafka.monitor_port
         )
+    if "server" in config.parts:
+        yield WantedAddress(
+            "server.monitor_port", "server", config.monitor.host, config.server.monitor_port
+        )
+        for name, server in config.server.listeners.items():
+            setting = f"server.listeners.{name}"
+            yield WantedAddress(setting, "server", server.host, server.port, server.encrypted)
     for name, listener in config.gateway.listeners.items():
         yield WantedAddress(
             f"gateway.listeners.{name}", "gateway", listener.host, listener.port, listener.encrypted
@@ -113,7 +120,7 @@ def _try(wanted: WantedAddress, own: set[int]) -> Finding:
         port = wanted.setting if wanted.setting.endswith("port") else f"{wanted.setting}.port"
         fix = f"stop it, or set {port} to another"
         return Finding("ports", wanted.setting, Verdict.WRONG, f"{shown} is in use by {by}", fix)
-    if not wanted.encrypted and not _is_loopback(wanted.host):
+    if not wanted.encrypted and not is_loopback(wanted.host):
         return Finding(
             "ports",
             wanted.setting,
@@ -145,13 +152,6 @@ def _who(port: int) -> tuple[int | None, str]:
     except psutil.Error:
         pass
     return None, ""
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def check_access(config: Config, parts: list[Part]) -> Iterator[Finding]:

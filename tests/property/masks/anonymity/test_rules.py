@@ -7,9 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.masks.anonymity.domains import CategoryDomain
-from penstock.masks.anonymity.l_diversity import DistinctDiversity
-from penstock.masks.anonymity.rules import Census
-from penstock.masks.anonymity.t_closeness import Distance, move_earth
+from penstock.masks.anonymity.rules import Census, Distance, DistinctDiversity, move_earth
 from tests.support.scale import scaled
 
 PATHS = {

@@ -12,17 +12,18 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.masks.anonymity.algorithms import open_stream
 from penstock.masks.anonymity.domains import CategoryDomain, Floats, Integers, NumberDomain
-from penstock.masks.anonymity.l_diversity import (
-    DistinctDiversity,
-    EntropyDiversity,
-    RecursiveDiversity,
-)
 from penstock.masks.anonymity.parameters import StreamParameters
 from penstock.masks.anonymity.publication import Release
-from penstock.masks.anonymity.rules import GroupRule
-from penstock.masks.anonymity.t_closeness import Closeness, Distance
+from penstock.masks.anonymity.rules import (
+    Closeness,
+    Distance,
+    DistinctDiversity,
+    EntropyDiversity,
+    GroupRule,
+    RecursiveDiversity,
+)
+from penstock.masks.anonymity.stream import open_stream
 from tests.support.scale import scaled
 
 PATHS = {

@@ -13,11 +13,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.masks.anonymity.algorithms import TupleAnonymizer, open_stream
 from penstock.masks.anonymity.domains import CategoryDomain, NumberDomain
-from penstock.masks.anonymity.l_diversity import DistinctDiversity, EntropyDiversity
 from penstock.masks.anonymity.parameters import StreamParameters
 from penstock.masks.anonymity.publication import NONE, Release
+from penstock.masks.anonymity.rules import DistinctDiversity, EntropyDiversity
+from penstock.masks.anonymity.stream import TupleAnonymizer, open_stream
 
 ILLNESS = CategoryDomain.flat("illness", ["asthma", "covid", "flu"])
 VARIANTS: list[dict[str, Any]] = [

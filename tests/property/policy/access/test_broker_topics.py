@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.model.topics import matches
-from penstock.policy.access.broker_topics import BrokerTopics, MonitorGrant
+from penstock.policy.access.rules import BrokerTopics, MonitorGrant
 
 SUBJECTS = st.sampled_from(["user:ann", "user:bob", "group:ops", "anyone"])
 LEVELS = st.lists(st.sampled_from(["a", "b"]), max_size=2)

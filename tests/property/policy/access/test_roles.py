@@ -11,7 +11,7 @@ from penstock.definitions import DefinitionSet
 from penstock.errors import InvalidError, Problem
 from penstock.model.document import Document
 from penstock.model.kinds import Role
-from penstock.policy.access.roles import RoleGraph
+from penstock.policy.access.principals import RoleGraph
 
 NAMES = "abcdef"
 names = st.lists(st.sampled_from(NAMES), max_size=3, unique=True)

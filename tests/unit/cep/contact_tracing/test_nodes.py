@@ -6,10 +6,9 @@ import random
 
 import pytest
 
-from penstock.cep.algebra import Aggregate
 from penstock.cep.contact_tracing.nodes import find_daily_sums
 from penstock.cep.engine import Engine
-from penstock.cep.program import Program
+from penstock.cep.program import Aggregate, Program
 from penstock.cep.steps import StepResult
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.events.program import compile_program

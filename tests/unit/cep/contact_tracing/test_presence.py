@@ -7,7 +7,7 @@ import random
 import pytest
 
 from penstock.cep.contact_tracing.presence import Presence, Visit
-from penstock.cep.days import DAY
+from penstock.lang.scalars import DAY
 
 START = 20_000 * DAY
 TICK = START // 1000

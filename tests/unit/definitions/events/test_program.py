@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.cep.algebra import Aggregate, Refine
+from penstock.cep.program import Aggregate, Refine
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.events.program import compile_program
 from penstock.errors import InvalidError

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from penstock.gateway.authorization.rules import Rules
-from penstock.gateway.commands.command_context import Wanted
 from penstock.gateway.commands.purpose_commands import STATE_COMMANDS_PER_MINUTE
 from penstock.gateway.commands.state_commands import (
     WAITING_LIMIT,
     CommandBudget,
     StateCommands,
     TooManyError,
+    Wanted,
 )
 from penstock.model.document import Document, Key
 from penstock.model.purposes import PurposeSet

@@ -8,7 +8,7 @@ from penstock.cep.engine import Engine
 from penstock.cep.program import Program
 from penstock.cep.steps import Publication
 from penstock.errors import PenstockError, UnavailableError
-from penstock.gateway.detection.outbox import Outbox
+from penstock.gateway.detection.journal import Outbox
 from penstock.gateway.detection.persistence import DetectionState, fork_snapshot, unpack_state
 from penstock.gateway.replication.deduplication import AppliedSubmissions, Qos2Duplicates
 

@@ -13,7 +13,7 @@ from penstock.clock import boot_clock
 from penstock.gateway.replication.follower import ReplicationFollower
 from penstock.gateway.replication.leader import ReplicationLeader
 from penstock.gateway.replication.link import ReplicationTerms
-from penstock.gateway.replication.messages import Message, StateUpdate
+from penstock.gateway.replication.protocol import Message, StateUpdate
 from penstock.policy.access.emergencies import SituationBoard, SituationsUnknownError
 from tests.support.gateway.replication import (
     LONG,

@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 
 from penstock.gateway.replication import link as module
-from penstock.gateway.replication.channel import ChannelError, derive_secret
 from penstock.gateway.replication.link import Link, ReplicationTerms
-from penstock.gateway.replication.messages import Leave, Message, Ping
+from penstock.gateway.replication.protocol import ChannelError, Leave, Message, Ping, derive_secret
 from tests.support.gateway.memory_network import MemoryTransport
 from tests.support.gateway.replication import TERMS
 

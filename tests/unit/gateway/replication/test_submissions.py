@@ -8,7 +8,7 @@ import pytest
 from penstock.gateway.publish_result import PublishOutcome, PublishResult
 from penstock.gateway.replication import submissions as module
 from penstock.gateway.replication.deduplication import SubmissionId
-from penstock.gateway.replication.messages import PublishRequest, PublishResponse, Submit
+from penstock.gateway.replication.protocol import PublishRequest, PublishResponse, Submit
 from penstock.gateway.replication.submissions import Submissions
 
 PATIENCE = 60.0

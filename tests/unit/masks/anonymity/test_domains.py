@@ -3,7 +3,7 @@ import pytest
 
 from penstock.errors import InvalidError, UsageError
 from penstock.masks.anonymity import CategoryDomain, NumberDomain, Space
-from penstock.masks.hierarchy import Hierarchy
+from penstock.masks.supplies import Hierarchy
 
 # The tree of an example everybody knows: nine places, three of them in Germany.
 PLACES = {

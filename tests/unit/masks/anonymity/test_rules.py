@@ -16,7 +16,7 @@ from penstock.masks.anonymity import (
     NumberDomain,
     RecursiveDiversity,
 )
-from penstock.masks.anonymity.t_closeness import move_earth
+from penstock.masks.anonymity.rules import move_earth
 
 ILLNESS = CategoryDomain.flat("illness", ["asthma", "covid", "flu", "none"])
 NOTHING = np.zeros(4)

@@ -14,8 +14,9 @@ from penstock.definitions.anonymizers.differential_privacy import (
 )
 from penstock.masks.fields import Field
 from penstock.model.kinds.views import Window
-from penstock.pipeline.anonymizers import differential_privacy
-from penstock.pipeline.anonymizers.differential_privacy import SPENT, DifferentialPrivacyStep, Scale
+from penstock.pipeline.anonymizers import noisy_figures
+from penstock.pipeline.anonymizers.differential_privacy import SPENT, DifferentialPrivacyStep
+from penstock.pipeline.anonymizers.noisy_figures import Scale
 from penstock.pipeline.anonymizers.stateful import StepOutcome
 from penstock.pipeline.anonymizers.windows import TIMELESS
 from penstock.pipeline.records.columns import OFFSET, PERSON, SUBJECT, TIME, arrow_schema
@@ -87,7 +88,7 @@ def test_times_of_events_wait_for_events() -> None:
 
 
 def test_a_long_silence_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(differential_privacy, "MOST_CELLS", 5)
+    monkeypatch.setattr(noisy_figures, "MOST_CELLS", 5)
     step = _step()
     assert _counts(step.feed(_rows((1, 1), (51, 2)), 0)) == dict.fromkeys((10, 20, 30, 40), 0) | {
         0: 1

@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from penstock.errors import UnavailableError
 from penstock.eventlog import Record, Topic
-from penstock.eventlog.lines import format_line
+from penstock.eventlog.files import format_line
 from penstock.pipeline.records.columns import MILLISECONDS, OFFSET, VALUE
 from penstock.pipeline.sources.event_log import (
     LogReader,

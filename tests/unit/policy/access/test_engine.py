@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from penstock.definitions.checks.vocabularies import WrongValueError, read_value
 from penstock.lang import BOOL, STRING, build_scope, compile_expression
-from penstock.policy.access.attribute_values import WrongValueError, read_value
 from penstock.policy.access.emergencies import (
     NO_SITUATIONS,
     Emergency,

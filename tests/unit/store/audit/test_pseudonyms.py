@@ -8,9 +8,9 @@ from penstock.config.secrets import SecretFile, SecretVariable
 from penstock.errors import UnavailableError
 from penstock.policy.access.plans import DEFAULT
 from penstock.policy.authorizer import UNSTAMPED
-from penstock.policy.purposes.claims import RULE as UNCLAIMED
-from penstock.policy.purposes.declared_purposes import RULE as UNDECLARED
 from penstock.policy.purposes.explanations import DEFAULT_RULE
+from penstock.policy.purposes.rights import UNDECLARED
+from penstock.policy.purposes.rights import UNDECLARED as UNCLAIMED
 from penstock.store.audit.entry import PSEUDONYM, Entry, Outcome
 from penstock.store.audit.pseudonyms import Pseudonyms
 

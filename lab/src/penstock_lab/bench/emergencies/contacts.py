@@ -28,10 +28,9 @@ from typing import Any, Final
 
 from penstock.cep.contact_tracing.presence import Presence
 from penstock.cep.context import EngineLimits
-from penstock.cep.days import DAY
 from penstock.cep.engine import Engine
 from penstock.cep.event_binding import Packet
-from penstock.lang.scalars import EPOCH
+from penstock.lang.scalars import DAY, EPOCH
 from penstock_lab.bench.emergencies.collector import settled_collector
 from penstock_lab.bench.emergencies.engine import load_program
 from penstock_lab.bench.emergencies.goals import at_most

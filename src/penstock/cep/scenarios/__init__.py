@@ -1,1 +1,0 @@
-"""Scenarios: state machines per subject, their transitions, and their actions."""

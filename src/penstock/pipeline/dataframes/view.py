@@ -1,0 +1,211 @@
+"""The records of a view: what `anonymize` returns, and what each query of a view runs on.
+
+    records ─▶ masks ─▶ rejected │ stateful step: pack ─▶ shards ─▶ unpack │ ─▶ masks ─▶ the view
+              (columns)          └──────── only where the view has one ────┘
+
+Rules that hold here:
+- Row-wise masks are native columns. A stateful step is an operator of Spark: grouped in a
+  batch, `transformWithState` in a stream.
+- Columns that the step does not need do not go to it.
+- A batch ends the stream: whatever a step still holds leaves, or is rejected. A stream goes on:
+  what is held waits in Spark's state for records to hide among.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, SparkSession, types
+from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
+
+from penstock.definitions.anonymizers.differential_privacy import DifferentialPrivacy
+from penstock.definitions.anonymizers.k_anonymity import KAnonymization
+from penstock.errors import UsageError, quote
+from penstock.masks import Chain, Vault
+from penstock.masks.spark import mask_frame, spark_type
+from penstock.model.kinds.views import SHARD_LIMIT
+from penstock.pipeline.anonymizers.blueprint import Blueprint
+from penstock.pipeline.dataframes.operator import run_grouped, run_streaming
+from penstock.pipeline.dataframes.shard_step import CARRIED, ORDER, REPORT, ShardStep
+from penstock.pipeline.dataframes.shards import (
+    REASON,
+    SHARD,
+    choose_keys,
+    pack,
+    pack_signals,
+    place,
+    unpack,
+    unpack_combined,
+)
+from penstock.pipeline.records.columns import OFFSET, PERSON, PROBLEM, SUBJECT, WINDOW
+
+PARTITIONS: Final = "spark.sql.shuffle.partitions"
+PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
+ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+SETTINGS: Final = {
+    PROVIDER: ROCKSDB,
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    # States of the past hold values that were let go since: the fewest that Spark can do with.
+    "spark.sql.streaming.minBatchesToRetain": "2",
+    # The clock comes as a signal: a view that is silent costs nothing.
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+}
+"""What the session of a query with signals is set to."""
+_REPORTED: Final = types.StructType(
+    [
+        types.StructField("shard", types.IntegerType()),
+        types.StructField("read", types.LongType()),
+        types.StructField("held", types.LongType()),
+        types.StructField("due", types.LongType()),
+        types.StructField("loss", types.DoubleType()),
+        types.StructField("groups", types.BinaryType()),
+    ]
+)
+
+
+def make_view(
+    records: DataFrame,
+    blueprint: Blueprint,
+    secret: bytes,
+    *,
+    shards: int = 1,
+    signals: DataFrame | None = None,
+    vault: Vault | None = None,
+    located: bool = True,
+) -> DataFrame:
+    """Return the fields of a view's records, and beside them OFFSET, WINDOW, REASON and REPORT.
+
+    records: the fields of the stream, OFFSET, PERSON, TIME and PROBLEM; SUBJECT, where people
+        who opt out later are to be found; ORDER, where OFFSET does not tell it.
+    signals: what the shards of a stateful view are told while it runs, of schema SIGNALS.
+    located: whether OFFSET names a record for good; else it is null.
+
+    A row with a REASON is a record that was rejected, and has no fields. With signals, REPORT is
+    null but in one row of each shard that took part in the micro-batch.
+    """
+    before, after = blueprint.chains(secret, vault)
+    if blueprint.plan.stateful:
+        made = _run_step(records, before, blueprint, secret, shards, signals, located=located)
+    else:
+        made = _mask(records, before, blueprint, carry=(OFFSET,), located=located)
+        made = made.withColumn(WINDOW, F.lit(None).cast("bigint"))
+        made = made.withColumn(REPORT, F.lit(None).cast(_REPORTED))
+    if after is not None:
+        topic = F.lit(blueprint.stream.topic)
+        parts = (topic, *(named(it).cast("string") for it in (OFFSET, WINDOW)))
+        made = _lay(made, after, F.concat_ws("/", *parts), carry=(OFFSET, WINDOW, REPORT))
+    return made.select(*map(named, (*blueprint.plan.output, OFFSET, WINDOW, REASON, REPORT)))
+
+
+def count_shards(session: SparkSession, blueprint: Blueprint, asked: int | None = None) -> int:
+    """Return the number of shards: what is asked for, what the view says, or the cores.
+
+    A step that cannot be divided has one. Differential privacy has as many as there are partitions,
+    which a checkpoint keeps for good: so does the ledger, and figures are the same with any number.
+    """
+    if asked is not None and asked < 1:
+        raise UsageError(f"{asked} is no number of shards", fix="give 1 or more")
+    if not blueprint.divides:
+        return 1
+    partitions = int(session.conf.get(PARTITIONS) or 1)
+    if isinstance(blueprint.plan.stateful[0], DifferentialPrivacy):
+        return partitions
+    first = blueprint.plan.stateful[0]
+    most = first.most_shards if isinstance(first, KAnonymization) else SHARD_LIMIT
+    wanted = asked or blueprint.view.shards
+    if wanted is not None and wanted > most:
+        raise UsageError(
+            f"{wanted} shards are too many for the view {quote(blueprint.view.name)}",
+            fix=f"give at most {most}, or make delta larger: the shards share it",
+        )
+    return wanted or min(most, _count_cores(session, partitions))
+
+
+def _count_cores(session: SparkSession, partitions: int) -> int:
+    # A session of Spark Connect does not tell.
+    context = getattr(session, "sparkContext", None)
+    return partitions if context is None else min(partitions, context.defaultParallelism)
+
+
+def _mask(
+    records: DataFrame,
+    chain: Chain,
+    blueprint: Blueprint,
+    carry: Sequence[str],
+    *,
+    located: bool,
+) -> DataFrame:
+    """Lay the masks that come first over records; who has a problem is rejected."""
+    identity = None
+    if located:
+        topic = F.lit(f"{blueprint.stream.topic}/")
+        identity = F.concat(topic, named(OFFSET).cast("string"))
+    elif chain.needs_identity:
+        raise UsageError(
+            f"masks of the view {quote(blueprint.view.name)} draw chance for each record",
+            fix="pass position=, a column that names a record for good",
+        )
+    return _lay(records.withColumnRenamed(PROBLEM, REASON), chain, identity, carry)
+
+
+def _lay(
+    records: DataFrame, chain: Chain, identity: Column | None, carry: Sequence[str]
+) -> DataFrame:
+    """Lay masks over records; those that were rejected before keep their reason."""
+    later = f"{REASON}:later"
+    made = mask_frame(records, chain, identity=identity, carry=(*carry, REASON), rejection=later)
+    reason = F.coalesce(named(REASON), named(later))
+    if REPORT in carry:
+        reason = F.when(named(REPORT).isNull(), reason)
+    fields = [F.when(reason.isNull(), named(name)).alias(name) for name in chain.output]
+    return made.select(*fields, *map(named, carry), reason.alias(REASON))
+
+
+def _run_step(
+    records: DataFrame,
+    before: Chain,
+    blueprint: Blueprint,
+    secret: bytes,
+    shards: int,
+    signals: DataFrame | None,
+    *,
+    located: bool,
+) -> DataFrame:
+    session = records.sparkSession
+    keys = choose_keys(session, shards, int(session.conf.get(PARTITIONS) or shards))
+    if ORDER not in records.columns:
+        records = records.withColumn(ORDER, named(OFFSET))
+    if SUBJECT not in records.columns:
+        records = records.withColumn(SUBJECT, F.lit(None).cast("bigint"))
+    # Persons stay together; records about nobody in particular go anywhere.
+    who = PERSON if blueprint.stream.subject else ORDER
+    spread = records.withColumn(SHARD, place(named(who), keys))
+    masked = _mask(spread, before, blueprint, (*CARRIED, ORDER, SHARD), located=located)
+    columns = [*blueprint.needs, *CARRIED, ORDER, REASON, SHARD]
+    packed = pack(masked.select(*map(named, columns)), keys, timed=blueprint.is_windowed)
+    reports = signals is not None
+    step = ShardStep(blueprint, secret, keys, located=located, reports=reports)
+    if signals is not None:
+        packed = packed.unionByName(pack_signals(signals, keys))
+    if records.isStreaming:
+        run = run_streaming(packed, step, signalled=reports)
+    else:
+        run = run_grouped(packed, step)
+    schema = _made_by(blueprint, reports=reports)
+    made = unpack_combined(run, schema, step.combine) if step.combines else unpack(run, schema)
+    return made if reports else made.withColumn(REPORT, F.lit(None).cast(_REPORTED))
+
+
+def _made_by(blueprint: Blueprint, *, reports: bool) -> types.StructType:
+    """Return the columns of what leaves a step, as `shard_step.output_schema` does."""
+    gathered = blueprint.plan.gathered.items()
+    made = [types.StructField(name, spark_type(it.type)) for name, it in gathered]
+    made += [types.StructField(name, types.LongType()) for name in (OFFSET, WINDOW)]
+    made.append(types.StructField(REASON, types.StringType()))
+    return types.StructType(made + [types.StructField(REPORT, _REPORTED)] * reports)
+
+
+def named(name: str) -> Column:
+    """Return a column by its name, whatever letters that has."""
+    return F.col(f"`{name}`")

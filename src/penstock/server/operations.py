@@ -1,0 +1,251 @@
+"""The operations of the server, whatever protocol a caller speaks.
+
+    call ─▶ limits of the user ─▶ a thread: broker of the current epoch ─▶ answer
+
+Rules that hold here:
+- Whoever calls is known by now, and what may be asked of the broker is the broker's to decide.
+- Store and audit log are asked in threads, so that the loop goes on. The caller's going away ends
+  no transaction.
+- The answer to a choice comes after its commit, with the state that is persisted then.
+- The broker has the definitions of the change feed. Where these may be stale nothing is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from typing import Final, NamedTuple, TypeVar
+
+from penstock.errors import PenstockError
+from penstock.model.kinds import Control, ControlPublisher
+from penstock.rights.broker import PrivacyBroker, Submission
+from penstock.rights.inquiries import (
+    Inquiries,
+    RequestReport,
+    ServiceProgress,
+    StateReport,
+    expected_completion,
+)
+from penstock.server.problems import describe
+from penstock.server.rate_limits import CallLimits
+from penstock.store.access_tokens import TokenBook
+from penstock.store.audit.log import AuditLog
+from penstock.store.audit.pseudonyms import Pseudonyms
+from penstock.store.definitions.checked import CheckedDefinitions
+from penstock.store.follower import Follower
+from penstock.store.rights.progress import ProgressStatus, RequestStatus
+from penstock.store.rights.requests import Accepted, RequestBook
+from penstock.telemetry import counter, histogram
+
+OPERATIONS: Final = (
+    "submit", "batch", "signal", "status", "list", "acknowledge", "complete", "states",
+    "publisher", "find",
+)  # fmt: skip
+CALLS: Final = counter(
+    "penstock_server_calls",
+    "Calls of known users, by operation and outcome.",
+    operation=OPERATIONS,
+    outcome=("done", "unknown", "invalid", "key-reused", "too-many", "stale", "unavailable"),
+)
+SECONDS: Final = histogram(
+    "penstock_server_seconds", "How long operations took, waiting included.", operation=OPERATIONS
+)
+
+T = TypeVar("T")
+
+
+class Submitted(NamedTuple):
+    """What became of a submission."""
+
+    accepted: Accepted
+    stateful: bool
+    states: list[StateReport]
+
+
+class Desk(NamedTuple):
+    """What a call is answered with: the broker of one epoch, and what may be looked at."""
+
+    broker: PrivacyBroker
+    inquiries: Inquiries
+
+
+class Brokerage:
+    """The broker of the definitions that are current."""
+
+    def __init__(
+        self,
+        follower: Follower,
+        definitions: CheckedDefinitions,
+        book: RequestBook,
+        log: AuditLog,
+        people: Pseudonyms,
+    ) -> None:
+        self._follower = follower
+        self._definitions = definitions
+        self._book = book
+        self._log = log
+        self._people = people
+        self._lock = threading.Lock()
+        self._held: tuple[str, Desk] | None = None
+
+    def open(self) -> Desk:
+        """Return the desk of now; raise `StaleError` where the definitions may be others."""
+        snapshot = self._follower.current()
+        with self._lock:
+            if self._held is None or self._held[0] != snapshot.mark:
+                known = self._definitions.meaning(snapshot)
+                broker = PrivacyBroker(self._book, self._log, self._people, known, snapshot.epoch)
+                self._held = (snapshot.mark, Desk(broker, Inquiries(broker)))
+            return self._held[1]
+
+
+class PrivacyOperations:
+    """What callers can ask for."""
+
+    def __init__(
+        self, brokerage: Brokerage, tokens: TokenBook, limits: CallLimits, threads: int
+    ) -> None:
+        self._brokerage = brokerage
+        self._tokens = tokens
+        self._limits = limits
+        self._threads = ThreadPoolExecutor(threads, "penstock-server")
+
+    def close(self) -> None:
+        """Wait for what is under way, and end the threads."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+    async def find_user(self, token: str) -> str | None:
+        """Ask the store whom a token proves."""
+        return await self._in_thread(lambda: self._tokens.find_user(token))
+
+    # --- publishers ---
+
+    async def submit(
+        self, user: str, submissions: Sequence[Submission], *, batch: bool = False
+    ) -> list[Submitted]:
+        """Hand requests in, all or none of them."""
+
+        def work(desk: Desk) -> list[Submitted]:
+            made = desk.broker.submit(user, submissions)
+            return _answers(desk, submissions, made)
+
+        operation = "batch" if batch else "submit"
+        return await self._run(operation, user, work, cost=max(1, len(submissions)))
+
+    async def signal(self, user: str, publisher: str, subject: str, key: str) -> list[Submitted]:
+        """Take the opt-out signal of a browser in."""
+
+        def work(desk: Desk) -> list[Submitted]:
+            wanted, made = desk.inquiries.signal(user, publisher, subject, key)
+            return _answers(desk, wanted, made)
+
+        return await self._run("signal", user, work)
+
+    async def status(self, user: str, request: str) -> tuple[RequestReport, list[ServiceProgress]]:
+        """Say how far a request is."""
+        return await self._run("status", user, lambda desk: desk.inquiries.status(user, request))
+
+    async def find(self, user: str, publisher: str, key: str) -> tuple[RequestReport, datetime]:
+        """Return the request that was handed in under a key, and by when it is to be done."""
+
+        def work(desk: Desk) -> tuple[RequestReport, datetime]:
+            found = desk.inquiries.find(user, publisher, key)
+            report, _ = desk.inquiries.status(user, found)
+            return report, expected_completion(desk.broker, report)
+
+        return await self._run("find", user, work)
+
+    async def list_own(
+        self,
+        user: str,
+        publisher: str,
+        status: RequestStatus | None,
+        limit: int,
+        after: str | None,
+    ) -> list[RequestReport]:
+        """Return requests of a publisher, newest first."""
+        return await self._run(
+            "list",
+            user,
+            lambda desk: desk.inquiries.list_own(
+                user, publisher, status=status, limit=limit, after=after
+            ),
+        )
+
+    async def publisher(self, user: str, publisher: str) -> tuple[ControlPublisher, list[Control]]:
+        """Return the definition of a publisher, and the controls that it offers."""
+
+        def work(desk: Desk) -> tuple[ControlPublisher, list[Control]]:
+            found = desk.broker.require_publisher(user, publisher)
+            known = desk.broker.definitions.of(Control)
+            return found, [known[name] for name in found.controls if name in known]
+
+        return await self._run("publisher", user, work)
+
+    # --- services ---
+
+    async def acknowledge(self, user: str, request: str, subscriber: str) -> ProgressStatus:
+        """Note that a service knows of a request."""
+        return await self._run(
+            "acknowledge",
+            user,
+            lambda desk: desk.broker.acknowledge(user, request, subscriber),
+        )
+
+    async def complete(self, user: str, request: str, subscriber: str) -> ProgressStatus:
+        """Note that a service has done its part."""
+        return await self._run(
+            "complete", user, lambda desk: desk.broker.complete(user, request, subscriber)
+        )
+
+    async def states(
+        self,
+        user: str,
+        subject: str,
+        *,
+        publisher: str | None = None,
+        subscriber: str | None = None,
+    ) -> list[StateReport]:
+        """Return what holds for a person, for a publisher or for a service."""
+
+        def work(desk: Desk) -> list[StateReport]:
+            if subscriber is not None:
+                return desk.inquiries.states_for_subscriber(user, subscriber, subject)
+            return desk.inquiries.states_for_publisher(user, publisher or "", subject)
+
+        return await self._run("states", user, work)
+
+    async def _run(
+        self, operation: str, user: str, work: Callable[[Desk], T], *, cost: float = 1.0
+    ) -> T:
+        began = time.monotonic()
+        try:
+            with self._limits.admit(user, cost):
+                made = await self._in_thread(lambda: work(self._brokerage.open()))
+        except PenstockError as error:
+            CALLS[operation, describe(error).code].inc()
+            raise
+        finally:
+            SECONDS[operation].observe(time.monotonic() - began)
+        CALLS[operation, "done"].inc()
+        return made
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+
+def _answers(
+    desk: Desk, submissions: Sequence[Submission], made: Sequence[Accepted]
+) -> list[Submitted]:
+    """Read what is persisted now: a later choice may have come meanwhile, and is what holds."""
+    answers = []
+    for submission, accepted in zip(submissions, made, strict=True):
+        control = desk.broker.definitions.get(Control, submission.control)
+        stateful = control is not None and control.stateful
+        states = desk.inquiries.state_of(submission) if stateful else []
+        answers.append(Submitted(accepted, stateful, states))
+    return answers

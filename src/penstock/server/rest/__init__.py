@@ -1,0 +1,1 @@
+"""REST: the operations as resources, described by OpenAPI at /openapi.json."""

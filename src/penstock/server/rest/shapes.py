@@ -1,0 +1,261 @@
+"""What callers send and get by REST: the shapes that OpenAPI describes.
+
+Rules that hold here:
+- Every text has a largest length, every list a largest number; unknown fields are refused.
+- An answer says nothing about whom a request concerns.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from penstock.model.kinds import Control, ControlPublisher
+from penstock.rights.inquiries import RequestReport, ServiceProgress, StateReport
+from penstock.server.operations import Submitted
+from penstock.store.rights.progress import ProgressStatus, RequestStatus
+
+MOST_IN_A_BATCH: Final = 500
+MOST_CATEGORIES: Final = 100
+
+Name = Annotated[str, Field(min_length=1, max_length=256, examples=["portal"])]
+Key = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=64,
+        pattern=r"^[\x21-\x7e]+$",
+        description="Names the request for good: the same key again is the same request.",
+        examples=["5f8e1c9a7d3b4f60a1c2e3d4b5a69788"],
+    ),
+]
+Person = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=250,
+        description="Whom it is about, as records name the person. Only ever in a body.",
+        examples=["4711"],
+    ),
+]
+Choice = Literal["opt-in", "opt-out"]
+Action = Literal["opt-in", "opt-out", "delete", "export", "other"]
+
+
+class Shape(BaseModel):
+    """What all shapes share."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SubmissionShape(Shape):
+    """What a person chose or asked for."""
+
+    publisher: Name
+    key: Key
+    control: Name
+    action: Action
+    subject: Person
+    categories: Annotated[list[Name], Field(max_length=MOST_CATEGORIES)] = Field(
+        default=[], description="Only these categories of the control; none: the whole of it."
+    )
+
+
+class BatchShape(Shape):
+    """Several submissions, accepted all or none."""
+
+    requests: Annotated[list[SubmissionShape], Field(min_length=1, max_length=MOST_IN_A_BATCH)]
+
+
+class SignalShape(Shape):
+    """A person whose browser signals Global Privacy Control."""
+
+    publisher: Name
+    key: Annotated[Key, Field(max_length=32)]
+    subject: Person
+
+
+class ServiceShape(Shape):
+    """The service that answers."""
+
+    subscriber: Name
+
+
+class StatesQuery(Shape):
+    """Whose states a service or a publisher asks for."""
+
+    subject: Person
+
+
+class StateShape(Shape):
+    """What holds for a person."""
+
+    control: str
+    category: str = Field(description="Empty for the control as a whole.")
+    state: Choice
+    version: int = Field(description="Grows with every choice; 0: the default holds.")
+
+    @classmethod
+    def of(cls, state: StateReport) -> Self:
+        """Write a state down."""
+        choice: Choice = "opt-out" if state.state == "opt-out" else "opt-in"
+        return cls(
+            control=state.control, category=state.category, state=choice, version=state.version
+        )
+
+
+class StatesShape(Shape):
+    """What holds for a person, control by control."""
+
+    states: list[StateShape]
+
+
+class AcceptedShape(Shape):
+    """A request that is durable, and what holds since."""
+
+    request: str
+    status: RequestStatus
+    repeated: bool = Field(description="Whether it was accepted before, under the same key.")
+    states: list[StateShape] = Field(
+        description="What is persisted now, of a choice; empty for a single request."
+    )
+
+    @classmethod
+    def of(cls, made: Submitted) -> Self:
+        """Write an answer down."""
+        return cls(
+            request=made.accepted.id,
+            status=made.accepted.status,
+            repeated=made.accepted.repeated,
+            states=[StateShape.of(it) for it in made.states],
+        )
+
+
+class AcceptedBatchShape(Shape):
+    """Requests that are durable, in the order they were handed in."""
+
+    requests: list[AcceptedShape]
+
+
+class ProgressShape(Shape):
+    """How far a service is."""
+
+    subscriber: str
+    status: ProgressStatus
+    deadline: datetime | None = None
+
+
+class RequestShape(Shape):
+    """A request as its publisher sees it."""
+
+    request: str
+    publisher: str
+    control: str
+    action: str
+    categories: list[str]
+    status: RequestStatus
+    at: datetime
+    finished: datetime | None
+    services: int
+    done: int
+
+    @classmethod
+    def of(cls, report: RequestReport) -> Self:
+        """Write a request down."""
+        return cls(
+            request=report.id,
+            publisher=report.publisher,
+            control=report.control,
+            action=report.action,
+            categories=list(report.categories),
+            status=report.status,
+            at=report.at,
+            finished=report.finished,
+            services=report.services,
+            done=report.done,
+        )
+
+
+class RequestStatusShape(RequestShape):
+    """A request with the progress of each service."""
+
+    progress: list[ProgressShape]
+
+    @classmethod
+    def with_progress(cls, report: RequestReport, progress: list[ServiceProgress]) -> Self:
+        """Write a request and its progress down."""
+        return cls(
+            **RequestShape.of(report).model_dump(),
+            progress=[
+                ProgressShape(subscriber=it.subscriber, status=it.status, deadline=it.deadline)
+                for it in progress
+            ],
+        )
+
+
+class RequestsShape(Shape):
+    """Requests of a publisher, newest first."""
+
+    requests: list[RequestShape]
+
+
+class AnsweredShape(Shape):
+    """How far a service is, after what it said."""
+
+    request: str
+    subscriber: str
+    status: ProgressStatus
+
+
+class ControlShape(Shape):
+    """A control that a publisher offers."""
+
+    name: str
+    stateful: bool
+    default: Choice
+    categories: list[str]
+    regions: list[str]
+    global_privacy_control: bool
+
+    @classmethod
+    def of(cls, control: Control) -> Self:
+        """Write a control down."""
+        return cls(
+            name=control.name,
+            stateful=control.stateful,
+            default=control.default,
+            categories=list(control.categories),
+            regions=list(control.regions),
+            global_privacy_control=control.global_privacy_control,
+        )
+
+
+class PublisherShape(Shape):
+    """What a publisher offers, and how its client tries again."""
+
+    publisher: str
+    controls: list[ControlShape]
+    retries: int
+    retry_gap: float = Field(description="Seconds before the first retry; waits double.")
+
+    @classmethod
+    def of(cls, publisher: ControlPublisher, controls: list[Control]) -> Self:
+        """Write a publisher down."""
+        return cls(
+            publisher=publisher.name,
+            controls=[ControlShape.of(it) for it in controls],
+            retries=publisher.retries,
+            retry_gap=publisher.retry_gap / 1000,
+        )
+
+
+class ProblemShape(BaseModel):
+    """What went wrong, and the next step."""
+
+    status: int
+    code: str
+    message: str
+    fix: str
+    places: list[str] = Field(default=[], description="Where a body is wrong.")
