@@ -307,8 +307,8 @@ def _choose(definitions: DefinitionSet, names: Iterable[str]) -> list[str]:
 
 
 def _describe() -> list[dict[str, Any]]:
-    from penstock.model.kinds import Stream, View
     from penstock.eventlog import EventLog
+    from penstock.model.kinds import Stream, View
     from penstock.pipeline.service.control import (
         Control,
         describe,

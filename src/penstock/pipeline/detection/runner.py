@@ -55,7 +55,7 @@ from penstock.pipeline.records.avro import FindSchema, RegistrySchemas
 from penstock.pipeline.records.columns import OFFSET, PROBLEM, TIME
 from penstock.pipeline.records.parser import parse_records
 from penstock.pipeline.sinks.commits import Batch, Commit, Totals, ViewWriter
-from penstock.pipeline.sources.event_log import SCHEMA
+from penstock.pipeline.sources.event_log import SCHEMA, Position
 from penstock.pipeline.sources.source import Source, open_source
 from penstock.pipeline.views.checkpoints import Checkpoint, Owner
 from penstock.telemetry import get_logger
@@ -165,7 +165,7 @@ class DetectionRunner:
         """Take in all records that there are; return how many."""
         begin = self._totals.read
         self._open_checkpoint()
-        if self._source.count_behind(self._batch.place, self._checkpoint.folder):
+        if self._source.count_behind(Position(self._checkpoint.folder, self._batch.place)):
             self._trouble = None
             query = (
                 self._source.read_stream(self._spark, self._rows)
@@ -177,7 +177,7 @@ class DetectionRunner:
             )
             try:
                 query.awaitTermination()
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - it is raised
                 # Spark passes on no more than that something went wrong.
                 raise self._trouble or error from None
         return self._totals.read - begin

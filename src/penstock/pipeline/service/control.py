@@ -26,8 +26,8 @@ from typing import Any, Final
 
 from penstock.definitions.anonymizers.differential_privacy import DifferentialPrivacy, coarsen
 from penstock.errors import UsageError, quote
-from penstock.masks import split_anonymizer
 from penstock.eventlog import EventLog, Topic
+from penstock.masks import split_anonymizer
 from penstock.model.kinds import Stream, View
 from penstock.pipeline.sinks.commits import Commit, ViewFolder
 from penstock.pipeline.sources.event_log import count_behind

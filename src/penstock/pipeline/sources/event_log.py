@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
@@ -54,6 +54,14 @@ _COLUMNS: Final = {
     "key": pa.binary(),
     VALUE: pa.binary(),
 }
+
+
+class Position(NamedTuple):
+    """Where a query stands in its source, as Spark's checkpoint says."""
+
+    checkpoint: Path
+    offsets: str
+    """Spark's words for it; empty at the beginning."""
 
 
 class Piece(InputPartition):
@@ -210,9 +218,9 @@ class TopicSource:
         spark.dataSource.register(LogSource)
         return spark.read.format(FORMAT).option("folder", str(self._topic.folder)).load()
 
-    def count_behind(self, offsets: str, checkpoint: Path) -> int:
+    def count_behind(self, position: Position) -> int:
         """Return how many records there are behind a place."""
-        return count_behind(self._topic, offsets)
+        return count_behind(self._topic, position.offsets)
 
     def locate(self, offset: int) -> dict[str, Any]:
         """Return where a record stands."""

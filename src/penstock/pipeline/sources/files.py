@@ -37,6 +37,7 @@ from penstock.model.kinds.streams import StreamField
 from penstock.pipeline.records.columns import MILLISECONDS, OFFSET, PROBLEM, VALUE
 from penstock.pipeline.session import freeze_loaded
 from penstock.pipeline.sources.blocks import ENDINGS, Block, read_block, survey
+from penstock.pipeline.sources.event_log import Position
 from penstock.pipeline.sources.values import Values, wrong
 
 FORMAT: Final = "binaryFile"
@@ -44,7 +45,8 @@ ROW_BYTES: Final = 512
 """What a row is taken to have, where a number of rows is wanted and bytes can be asked for."""
 _ROWS: Final = f"`{OFFSET}` bigint, `{VALUE}` binary, `{PROBLEM}` string"
 _BLOCKS: Final = (
-    "path string, header string, start bigint, end bigint, rows bigint, first bigint, problem string"
+    "path string, header string, start bigint, end bigint, rows bigint, first bigint, "
+    "problem string"
 )
 _NUMBER: Final = (1 << 62) - 1
 
@@ -79,15 +81,9 @@ class FilesSource:
         """Return all records that there are now."""
         return self._read_files(spark.read.format(FORMAT).load(self._pattern()))
 
-    def count_behind(self, offsets: str, checkpoint: Path) -> int:
+    def count_behind(self, position: Position) -> int:
         """Return how many files there are that were not given out yet."""
-        noted = checkpoint / "sources" / "0"
-        known: set[str] = set()
-        for path in noted.iterdir() if noted.is_dir() else ():
-            if path.name.removesuffix(".compact").isdigit():
-                lines = path.read_text(encoding="utf-8").splitlines()[1:]
-                # In the checkpoint paths are written as URLs.
-                known.update(_local(unquote(json.loads(line)["path"])).name for line in lines)
+        known = {path.name for path, _ in seen_files(position.checkpoint)}
         return len(set(self._list()) - known)
 
     def locate(self, offset: int) -> dict[str, Any]:
@@ -115,7 +111,9 @@ class FilesSource:
     def _pattern(self) -> str:
         """Return what Hadoop finds the files by; letters of the folder's name are no patterns."""
         folder = re.sub(r"([\[\]{}*?\\,])", r"\\\1", str(self._folder.absolute()))
-        endings = ",".join(it.removeprefix(".") for it, form in ENDINGS.items() if form == self._form)
+        endings = ",".join(
+            it.removeprefix(".") for it, form in ENDINGS.items() if form == self._form
+        )
         return f"{folder}/*.{{{endings}}}"
 
     def _read_files(self, files: DataFrame) -> DataFrame:
@@ -137,9 +135,18 @@ class FilesSource:
         tasks = max(2, files.sparkSession.sparkContext.defaultParallelism)
         rows = blocks.repartition(tasks).mapInArrow(read, _ROWS)
         arrived = F.unix_millis(F.current_timestamp())
-        return rows.select(
-            f"`{OFFSET}`", arrived.alias(MILLISECONDS), f"`{VALUE}`", f"`{PROBLEM}`"
-        )
+        return rows.select(f"`{OFFSET}`", arrived.alias(MILLISECONDS), f"`{VALUE}`", f"`{PROBLEM}`")
+
+
+def seen_files(checkpoint: Path) -> Iterator[tuple[Path, int]]:
+    """Yield the files that Spark's file source has given out, each with the number of its note."""
+    noted = checkpoint / "sources" / "0"
+    for path in noted.iterdir() if noted.is_dir() else ():
+        if path.name.removesuffix(".compact").isdigit():
+            for line in path.read_text(encoding="utf-8").splitlines()[1:]:
+                entry: dict[str, Any] = json.loads(line)
+                # Paths are written as URLs there.
+                yield _local(unquote(entry["path"])), entry["batchId"]
 
 
 def number_of(name: str) -> int:

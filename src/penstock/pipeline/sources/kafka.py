@@ -14,7 +14,6 @@ Rules that hold here:
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -26,6 +25,7 @@ from penstock.errors import UnavailableError, UsageError
 from penstock.eventlog.connection import owned_name, require_bootstrap
 from penstock.eventlog.kafka import KafkaLog
 from penstock.pipeline.records.columns import MILLISECONDS, OFFSET, VALUE
+from penstock.pipeline.sources.event_log import Position
 
 CONNECTOR: Final = "spark-kafka"
 PARTITION_SHIFT: Final = 48
@@ -63,9 +63,10 @@ class KafkaSource:
         """Return all records that there are now."""
         return _select(spark.read.format("kafka").options(**self._options(spark)).load())
 
-    def count_behind(self, offsets: str, checkpoint: Path) -> int:
+    def count_behind(self, position: Position) -> int:
         """Return how many records there are behind a place, as the brokers say."""
-        reached = json.loads(offsets).get(self._topic.name, {}) if offsets else {}
+        told = json.loads(position.offsets) if position.offsets else {}
+        reached = told.get(self._topic.name, {})
         ends = self._topic.ends().items()
         return sum(max(0, end - int(reached.get(str(it), first))) for it, (first, end) in ends)
 

@@ -21,7 +21,7 @@ from penstock.config.sections.brokers import KafkaSettings
 from penstock.config.sections.processes import PipelineSettings
 from penstock.eventlog import EventLog
 from penstock.model.kinds import Stream
-from penstock.pipeline.sources.event_log import TopicSource
+from penstock.pipeline.sources.event_log import Position, TopicSource
 from penstock.pipeline.sources.files import FilesSource
 
 
@@ -44,11 +44,8 @@ class Source(Protocol):
     def read(self, spark: SparkSession) -> DataFrame:
         """Return all records that there are now."""
 
-    def count_behind(self, offsets: str, checkpoint: Path) -> int:
-        """Return how much there is behind a place, which Spark's checkpoint tells.
-
-        The unit is that of the place: records, or files.
-        """
+    def count_behind(self, position: Position) -> int:
+        """Return how much there is behind a place: records, or files where these are read."""
 
     def locate(self, offset: int) -> dict[str, Any]:
         """Return where a record stands, in the words of the store."""

@@ -24,10 +24,11 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from penstock.errors import UnavailableError, UsageError, quote
 from penstock.pipeline.sinks.commits import Batch, ViewFolder
+from penstock.pipeline.sources.files import seen_files
 
 PLACE: Final = "place.json"
 OWNER: Final = "penstock.json"
@@ -160,18 +161,8 @@ class Checkpoint:
         last = json.loads(found).get("logOffset")
         if last is None:
             return found
-        names = sorted(path for path, number in self.files() if number <= last)
+        names = sorted(str(path) for path, number in seen_files(self.folder) if number <= last)
         return hashlib.sha256("\n".join(names).encode()).hexdigest()
-
-    def files(self) -> Iterator[tuple[str, int]]:
-        """Yield the files that Spark's file source has seen, and the numbers it noted them under."""
-        noted = self.folder / "sources" / "0"
-        for path in noted.iterdir() if noted.is_dir() else ():
-            if path.name.removesuffix(".compact").isdigit():
-                for line in path.read_text(encoding="utf-8").splitlines()[1:]:
-                    entry: dict[str, Any] = json.loads(line)
-                    if "path" in entry:
-                        yield entry["path"], entry["batchId"]
 
     def fork(self, batch: int) -> Checkpoint:
         """Return a copy that ends with a batch; another query may go on from there."""
@@ -197,10 +188,9 @@ class Checkpoint:
 
     def _numbers(self, kind: str) -> list[int]:
         try:
-            names = os.listdir(self.folder / kind)
+            return [int(it.name) for it in (self.folder / kind).iterdir() if it.name.isdigit()]
         except FileNotFoundError:
             return []
-        return [int(name) for name in names if name.isdigit()]
 
     def _damaged(self, what: str) -> UnavailableError:
         return UnavailableError(

@@ -28,6 +28,7 @@ from penstock.eventlog.connection import BrokerError
 from penstock.model.kinds import Stream
 from penstock.pipeline.anonymizers.blueprint import Blueprint
 from penstock.pipeline.records.avro import NO_ANSWER, RegistrySchemas
+from penstock.pipeline.sources.event_log import Position
 from penstock.pipeline.sources.source import Source
 from penstock.pipeline.views.checkpoints import (
     Checkpoint,
@@ -224,9 +225,8 @@ class StreamRunner:
         if place is None:
             return False
         try:
-            behind = self.source.count_behind(
-                view.batch.place, self._checkpoints / place.checkpoint
-            )
+            position = Position(self._checkpoints / place.checkpoint, view.batch.place)
+            behind = self.source.count_behind(position)
         except PenstockError:
             return False  # the query tells it, and windows wait that long
         return not behind
@@ -415,9 +415,7 @@ def stand(checkpoint: Checkpoint, views: Sequence[ViewRunner]) -> str:
 
 def is_replaced(before: Owner, now: Owner) -> bool:
     """Whether the topic of a checkpoint was deleted and made again."""
-    (name, _, first), (again, _, second) = (
-        it.source.rpartition(":") for it in (before, now)
-    )
+    (name, _, first), (again, _, second) = (it.source.rpartition(":") for it in (before, now))
     return name.startswith("kafka:") and name == again and first != second
 
 

@@ -347,9 +347,7 @@ class ViewRunner:
         # The format of the commit: the view may have been changed since.
         self._sinks.find(commit.format).deliver(commit, files, again=again)
 
-    def _commit(
-        self, staged: Path, batch: Batch, dead: list[DeadLetter], totals: Totals
-    ) -> Commit:
+    def _commit(self, staged: Path, batch: Batch, dead: list[DeadLetter], totals: Totals) -> Commit:
         if dead:
             ordered = sorted(dead, key=lambda letter: letter.offset)
             with (staged / "dead" / "letters.jsonl").open("w", encoding="utf-8") as file:

@@ -66,7 +66,7 @@ def test_what_the_log_has_forgotten_is_told(tmp_path: Path) -> None:
     topic = Topic(tmp_path / "t", segment=1)
     for number in range(4):
         topic.append([b"%d" % number])
-    sorted(topic.folder.glob("*.log"))[0].unlink()
+    min(topic.folder.glob("*.log")).unlink()
     reader = LogStreamReader({"folder": str(topic.folder), "rows": "9"})
     assert reader.initialOffset() == {"offset": topic.first_offset}
     with pytest.raises(UnavailableError, match="has forgotten the records 0 to 0 of 't'"):

@@ -19,6 +19,7 @@ from penstock.model.document import Document
 from penstock.model.kinds import Stream
 from penstock.pipeline.records.columns import OFFSET, PROBLEM, VALUE
 from penstock.pipeline.sources import blocks
+from penstock.pipeline.sources.event_log import Position
 from penstock.pipeline.sources.files import FilesSource, number_of, read_rows, survey_file
 from tests.support.scale import scaled
 
@@ -34,9 +35,7 @@ def _read(source: Path, form: str) -> list[Any]:
     for path in sorted(source.iterdir()):
         entries = survey_file(path, form).to_pylist()
         rows = [
-            row
-            for entry in entries
-            for row in read_rows(entry, form, STREAM.fields).to_pylist()
+            row for entry in entries for row in read_rows(entry, form, STREAM.fields).to_pylist()
         ]
         first = number_of(path.name)
         assert [row[OFFSET] for row in rows] == list(range(first, first + len(rows)))
@@ -218,14 +217,14 @@ def test_files_that_were_not_given_out_yet_are_counted(tmp_path: Path) -> None:
         (source / name).write_text('{"n": -1}\n')
     (source / "folder.json").mkdir()
     files = FilesSource(source, "json", STREAM.fields)
-    assert files.count_behind("", tmp_path / "c") == 3
+    assert files.count_behind(Position(tmp_path / "c", "")) == 3
     noted = tmp_path / "c" / "sources" / "0"
     noted.mkdir(parents=True)
     # As Spark writes it: paths as URLs.
     for number, name in enumerate(("a.json", "b%20c%2541.jsonl")):
         entry = {"path": f"file://{source}/{name}", "timestamp": 1, "batchId": number}
         (noted / str(number)).write_text(f"v1\n{json.dumps(entry)}")
-    assert files.count_behind('{"logOffset": 1}', tmp_path / "c") == 1
+    assert files.count_behind(Position(tmp_path / "c", '{"logOffset": 1}')) == 1
 
 
 def test_a_missing_folder_is_told(tmp_path: Path) -> None:
