@@ -54,6 +54,7 @@ JOIN_SECONDS: Final = 5.0
 SETTLING: Final = 1000
 
 _STORE_AWAY: Final = "tasks could not reach the store of tokens → check that it runs"
+_SLOW_START: Final = "a Python process of Spark was slow to start → is the machine busy?"
 # What Spark's own words tell of those that tasks talk to, and what is said of it.
 _ABROAD: Final = {
     NO_ANSWER: f"{NO_ANSWER} → check `registry` of the stream's source",
@@ -61,7 +62,8 @@ _ABROAD: Final = {
     "penstock.store.sqlite_file.FileReplacedError": _STORE_AWAY,
     "org.apache.kafka": "Kafka did not give records → check that its brokers run",
     "org.apache.spark.sql.kafka010": "Kafka did not give records → check that its brokers run",
-    "Python worker to connect back": "Spark's Python process was slow to start: a busy machine?",
+    "connect back": _SLOW_START,
+    "INITIALIZATION_FAILURE": _SLOW_START,
 }
 TRIES: Final = 3
 _LOST: Final = "failOnDataLoss"
