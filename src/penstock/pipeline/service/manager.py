@@ -233,12 +233,7 @@ class Manager:
         last = self.control.view(blueprint.view.name).last()
         if last is None or not last.held:
             return
-        view = self._make(blueprint)
-        view.open()
-        try:
-            view.flush()
-        finally:
-            view.close()
+        self._stream(blueprint.stream).flush(self._make(blueprint))
 
     def _make(self, blueprint: Blueprint) -> ViewRunner:
         folder = self._settings.folder / blueprint.view.name

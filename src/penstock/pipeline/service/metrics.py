@@ -81,8 +81,15 @@ class TimedView(ViewRunner):
 
     @override
     def process(self, *args: Any, **options: Any) -> Commit:
+        return self._time(super().process, *args, **options)
+
+    @override
+    def publish(self, *args: Any, **options: Any) -> Commit:
+        return self._time(super().publish, *args, **options)
+
+    def _time(self, action: Callable[..., Commit], *args: Any, **options: Any) -> Commit:
         began = time.perf_counter()
-        made = super().process(*args, **options)
+        made = action(*args, **options)
         seconds = time.perf_counter() - began
         BATCH.observe(seconds)
         _log.debug("batch", view=self.name, duration_ms=round(seconds * 1000))

@@ -12,9 +12,8 @@ Rules that hold here:
 - What counts is then delivered, where the view's records are read elsewhere than here; the
   newest batch once more on opening, since a crash may have come between.
 - One process at a time writes a view; a second one is refused.
-- A batch of Spark's is in one commit; Spark's number in it makes a repeat known. What else a
-  view publishes (windows that the clock ends) has commits of its own, with the same number.
-- What a stateful step holds back is kept by Spark beside this; see `views.operator`.
+- A batch of Spark's is in one commit; Spark's number in it makes a repeat known.
+- What a view holds back is in Spark's state store, under the checkpoint of its query.
 - What is not for readers (commits, dead letters) only its owner can read, wherever
   the folder is copied to.
 """
@@ -25,10 +24,10 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any, Final, Protocol, Self
+from typing import IO, Any, Final, Protocol, Self, TypeAlias
 
 from penstock.errors import UnavailableError
 from penstock.eventlog.files import find_end
@@ -68,6 +67,10 @@ class Batch:
     """Where it ends in the source, in Spark's words; for those who want to know."""
 
 
+ShardCount: TypeAlias = tuple[int, int | None]
+"""How many records a shard holds back, and when the clock lets some of them go, if it does."""
+
+
 @dataclass(frozen=True, slots=True)
 class Commit:
     """One batch that counts."""
@@ -80,9 +83,11 @@ class Commit:
     files: tuple[str, ...] = ()
     dead: tuple[str, ...] = ()
     held: int = 0
-    """How many records the stateful step holds back."""
+    """How many records the view holds back."""
     due: int | None = None
     """When the clock lets some of them go, if it does."""
+    shards: Mapping[str, ShardCount] = field(default_factory=dict)
+    """The same for each shard of a stateful view, as it said last."""
     at: int = 0
     totals: Totals = Totals()
     format: str = "parquet"
@@ -102,6 +107,7 @@ class Commit:
         data: dict[str, Any] = json.loads(line)
         data["totals"], data["batch"] = Totals(**data["totals"]), Batch(**data["batch"])
         data["files"], data["dead"] = tuple(data["files"]), tuple(data["dead"])
+        data["shards"] = {key: (held, due) for key, (held, due) in data["shards"].items()}
         return cls(**data)
 
 

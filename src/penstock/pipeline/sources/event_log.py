@@ -73,7 +73,7 @@ class Piece(InputPartition):
 
 
 class LogSource(DataSource):
-    """`spark.readStream.format("penstock_event_log")`; options: folder, rows."""
+    """`spark.readStream.format("penstock_event_log")`; options: folder, rows, start."""
 
     @classmethod
     @override
@@ -115,6 +115,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Any) -> None:
         self._folder = options["folder"]
         self._rows = int(options["rows"])
+        self._start = str(options.get("start", ""))
         self._goal: int | None = None
 
     @property
@@ -123,11 +124,13 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @override
     def initialOffset(self) -> dict[str, int]:
+        if self._start:
+            return {"offset": int(json.loads(self._start)["offset"])}
         return {"offset": self._topic.first_offset}
 
     @override
     def getDefaultReadLimit(self) -> ReadLimit:
-        return ReadMaxRows(self._rows)
+        return ReadMaxRows(max(1, self._rows))
 
     @override
     def prepareForTriggerAvailableNow(self) -> None:
@@ -135,6 +138,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @override
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        if not self._rows:
+            return start
         end = self._topic.next_offset if self._goal is None else self._goal
         if not isinstance(limit, ReadAllAvailable):
             end = min(end, start["offset"] + self._rows)
@@ -207,11 +212,11 @@ class TopicSource:
         """Return what names this source for good."""
         return f"eventlog:{self._topic.folder.name}"
 
-    def read_stream(self, spark: SparkSession, rows: int) -> DataFrame:
+    def read_stream(self, spark: SparkSession, rows: int, start: str = "") -> DataFrame:
         """Return the records as a stream."""
         spark.dataSource.register(LogSource)
         reader = spark.readStream.format(FORMAT).option("folder", str(self._topic.folder))
-        return reader.option("rows", rows).load()
+        return reader.option("rows", rows).option("start", start).load()
 
     def read(self, spark: SparkSession) -> DataFrame:
         """Return all records that there are now."""

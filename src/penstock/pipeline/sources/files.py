@@ -32,7 +32,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
-from penstock.errors import UnavailableError, quote
+from penstock.errors import UnavailableError, UsageError, quote
 from penstock.model.kinds.streams import StreamField
 from penstock.pipeline.records.columns import MILLISECONDS, OFFSET, PROBLEM, VALUE
 from penstock.pipeline.session import freeze_loaded
@@ -43,11 +43,14 @@ from penstock.pipeline.sources.values import Values, wrong
 FORMAT: Final = "binaryFile"
 ROW_BYTES: Final = 512
 """What a row is taken to have, where a number of rows is wanted and bytes can be asked for."""
+_FILES: Final = "path string, modificationTime timestamp, length bigint, content binary"
+"""What Spark's source tells of files; of these, only paths are asked for."""
 _ROWS: Final = f"`{OFFSET}` bigint, `{VALUE}` binary, `{PROBLEM}` string"
 _BLOCKS: Final = (
     "path string, header string, start bigint, end bigint, rows bigint, first bigint, "
     "problem string"
 )
+_NONE: Final = "/dev/null/*"
 _NUMBER: Final = (1 << 62) - 1
 
 
@@ -72,10 +75,17 @@ class FilesSource:
             )
         return f"files:{self._form}:{self._folder}"
 
-    def read_stream(self, spark: SparkSession, rows: int) -> DataFrame:
+    def read_stream(self, spark: SparkSession, rows: int, start: str = "") -> DataFrame:
         """Return the records as a stream."""
-        reader = spark.readStream.format(FORMAT).option("maxBytesPerTrigger", rows * ROW_BYTES)
-        return self._read_files(reader.load(self._pattern()))
+        if start:
+            raise UsageError(
+                f"Spark's file source in {quote(self._folder)} cannot begin in the middle",
+                fix="give the view another name, so that it begins with all files",
+            )
+        reader = spark.readStream.format(FORMAT).schema(_FILES)
+        reader = reader.option("maxBytesPerTrigger", max(1, rows) * ROW_BYTES)
+        # Spark knows what it has given out, whatever the pattern finds now.
+        return self._read_files(reader.load(self._pattern() if rows else _NONE))
 
     def read(self, spark: SparkSession) -> DataFrame:
         """Return all records that there are now."""

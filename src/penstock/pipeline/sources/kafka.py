@@ -32,6 +32,8 @@ PARTITION_SHIFT: Final = 48
 """A number of ours is the partition, so many bits up, and the offset there."""
 # What Spark's connector calls a time that the brokers set.
 LOG_APPEND_TIME: Final = 1
+# What Spark's connector calls the beginning of a partition.
+_EARLIEST: Final = -2
 _MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 
@@ -54,10 +56,18 @@ class KafkaSource:
         """Return what names the topic for good."""
         return f"kafka:{self._topic.name}:{self._topic.describe().identity}"
 
-    def read_stream(self, spark: SparkSession, rows: int) -> DataFrame:
+    def read_stream(self, spark: SparkSession, rows: int, start: str = "") -> DataFrame:
         """Return the records as a stream."""
         reader = spark.readStream.format("kafka").options(**self._options(spark))
+        if start:
+            reader = reader.option("startingOffsets", self._begin_at(start))
         return _select(reader.option("maxOffsetsPerTrigger", rows).load())
+
+    def _begin_at(self, start: str) -> str:
+        """Return a place with all partitions; those that came later begin at their beginning."""
+        known = json.loads(start).get(self._topic.name, {})
+        places = {it: known.get(str(it), _EARLIEST) for it in self._topic.describe().partitions}
+        return json.dumps({self._topic.name: places})
 
     def read(self, spark: SparkSession) -> DataFrame:
         """Return all records that there are now."""

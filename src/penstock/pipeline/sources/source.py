@@ -38,8 +38,11 @@ class Source(Protocol):
     def identify(self) -> str:
         """Return what names this source for good; raises where it cannot be reached."""
 
-    def read_stream(self, spark: SparkSession, rows: int) -> DataFrame:
-        """Return the records as a stream, about `rows` at a time."""
+    def read_stream(self, spark: SparkSession, rows: int, start: str = "") -> DataFrame:
+        """Return the records as a stream, about `rows` at a time; with 0, no new ones come.
+
+        A new query begins at `start`, in Spark's words for a place, or at the beginning.
+        """
 
     def read(self, spark: SparkSession) -> DataFrame:
         """Return all records that there are now."""

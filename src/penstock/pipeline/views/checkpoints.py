@@ -10,7 +10,8 @@ Rules that hold here:
 - Views share a checkpoint as long as they have the same batches. One that misses a batch goes
   on with a copy that ends where it ended; views whose copies end at the same place may share
   one again.
-- A checkpoint that is damaged, or of another stream or source, is refused with the reason.
+- A stateful view has a checkpoint of its own, with its state.
+- A checkpoint that is damaged, or of another view, stream or source, is refused with the reason.
 """
 
 from __future__ import annotations
@@ -81,6 +82,10 @@ class Owner:
     """Names the source for good: another topic or folder has another."""
     view: str | None = None
     """The one view that it belongs to, where it holds state."""
+    partitions: int = 0
+    """How many partitions that state has, for good."""
+    start: str = ""
+    """Where it begins in the source, in Spark's words; empty: at the beginning."""
 
 
 class Checkpoint:
@@ -163,6 +168,11 @@ class Checkpoint:
             return found
         names = sorted(str(path) for path, number in seen_files(self.folder) if number <= last)
         return hashlib.sha256("\n".join(names).encode()).hexdigest()
+
+    def forget_planned(self) -> None:
+        """Let the batch that a kill ended be planned anew; only where nobody has it."""
+        if self.planned > self.committed:
+            (self.folder / "offsets" / str(self.planned)).unlink()
 
     def fork(self, batch: int) -> Checkpoint:
         """Return a copy that ends with a batch; another query may go on from there."""

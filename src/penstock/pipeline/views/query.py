@@ -83,7 +83,7 @@ class ViewQuery:
         """Let Spark offer batches; where it refuses, the query has ended."""
         try:
             self._query = (
-                self._source.read_stream(self._spark, rows)
+                self._read(rows)
                 .writeStream.foreachBatch(self._take)
                 .option("checkpointLocation", str(self.checkpoint.folder))
                 .queryName(f"penstock {self._stream.name} {self.checkpoint.name}")
@@ -92,6 +92,10 @@ class ViewQuery:
             )
         except Exception as error:  # noqa: BLE001 - whatever it is, other queries go on
             self._trouble = error
+
+    def _read(self, rows: int) -> DataFrame:
+        """Return what each batch is made of."""
+        return self._source.read_stream(self._spark, rows, self.checkpoint.owner.start)
 
     def wait(self) -> None:
         """Wait for the end of the query; `failure` tells how it ended."""

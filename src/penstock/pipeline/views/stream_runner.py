@@ -16,9 +16,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from pyspark.sql import SparkSession
 
@@ -28,7 +28,6 @@ from penstock.eventlog.connection import BrokerError
 from penstock.model.kinds import Stream
 from penstock.pipeline.anonymizers.blueprint import Blueprint
 from penstock.pipeline.records.avro import NO_ANSWER, RegistrySchemas
-from penstock.pipeline.sources.event_log import Position
 from penstock.pipeline.sources.source import Source
 from penstock.pipeline.views.checkpoints import (
     Checkpoint,
@@ -41,8 +40,13 @@ from penstock.pipeline.views.checkpoints import (
     remove_unused,
     write_place,
 )
-from penstock.pipeline.views.operator.query import StepEndedError
 from penstock.pipeline.views.query import QueryEndedError, ReplacedSourceError, ViewQuery
+from penstock.pipeline.views.stateful_query import (
+    OperatorEndedError,
+    StatefulQuery,
+    choose_partitions,
+    explain,
+)
 from penstock.pipeline.views.view_runner import ViewRunner
 from penstock.store.consent import ConsentUnknownError
 
@@ -50,9 +54,6 @@ LEAST_WAIT: Final = 0.5
 MOST_WAIT: Final = 30.0
 JOIN_SECONDS: Final = 5.0
 """So often it is looked whether queries can be put together."""
-# Milliseconds that a record may take from its time of arrival to where a source shows it.
-SETTLING: Final = 1000
-
 _STORE_AWAY: Final = "tasks could not reach the store of tokens → check that it runs"
 _SLOW_START: Final = "a Python process of Spark was slow to start → is the machine busy?"
 # What Spark's own words tell of those that tasks talk to, and what is said of it.
@@ -66,6 +67,7 @@ _ABROAD: Final = {
     "INITIALIZATION_FAILURE": _SLOW_START,
 }
 TRIES: Final = 3
+Query = TypeVar("Query", bound=ViewQuery)
 _LOST: Final = "failOnDataLoss"
 """Stands in what Spark says where Kafka does not have records any more."""
 
@@ -153,7 +155,16 @@ class StreamRunner:
                     self._queries.remove(query)
             try:
                 if flush:
-                    view.flush()
+                    self._drain(view)
+            finally:
+                view.close()
+
+    def flush(self, view: ViewRunner) -> None:
+        """Publish what a view holds back that does not take part."""
+        with self._lock:
+            view.open()
+            try:
+                self._drain(view)
             finally:
                 view.close()
 
@@ -196,42 +207,37 @@ class StreamRunner:
         return self._note_behind(query) if query is not None else None
 
     def tick(self) -> None:
-        """Let windows end by the clock, of views that have read all that arrived before.
+        """Let leave what the clock lets leave, of views whose queries do not run.
 
-        Of other views, what has waited for long enough leaves, whatever the source says.
+        Those that run are told by signals; see `stateful_query`.
         """
-        # The clock is read before the source is asked: what comes later is newer.
-        clock = time.time_ns() // 1_000_000
+        now = time.time_ns() // 1_000_000
         with self._lock:
-            for view in list(self._all().values()):
-                now = clock - SETTLING if view.waits_for_reading else clock
-                if view.is_due(now):
-                    self._tick_view(view, now)
+            for view in [it for it in self._waiting.values() if it.stateful and it.is_due(now)]:
+                self._run_without_records(view, StatefulQuery.run_without_records)
 
-    def _tick_view(self, view: ViewRunner, now: int) -> None:
-        query = next((it for it in self._queries if view.name in it.views), None)
-        # No batch comes between what is asked and what is done.
-        with query.lock if query is not None else self._lock:
-            if view.waits_for_reading and not self._has_read_all(view):
+    def _drain(self, view: ViewRunner) -> None:
+        """Let everything leave that a view holds back; raises where that fails."""
+        if view.held:
+            earlier = view.before_change()
+            self._run_without_records(earlier or view, StatefulQuery.drain, raising=True)
+
+    def _run_without_records(
+        self, view: ViewRunner, run: Callable[[StatefulQuery], None], *, raising: bool = False
+    ) -> None:
+        checkpoint = self._find_checkpoint(view, self.source.identify())
+        for _ in range(TRIES):
+            query = self._new_query(StatefulQuery, checkpoint)
+            query.views[view.name] = view
+            run(query)
+            error = query.failure
+            if error is None or isinstance(error, QueryEndedError):
                 return
-            current, error = self._is_current(view.blueprint), None
-            if current:
-                error = _catch(partial(view.tick, now))
-        if error is not None:
-            self._fail(view, error)
-        elif not current:
-            self.remove(view.name)
-
-    def _has_read_all(self, view: ViewRunner) -> bool:
-        place = read_place(view.folder)
-        if place is None:
-            return False
-        try:
-            position = Position(self._checkpoints / place.checkpoint, view.batch.place)
-            behind = self.source.count_behind(position)
-        except PenstockError:
-            return False  # the query tells it, and windows wait that long
-        return not behind
+            if not is_slow_start(error):
+                break
+        if raising:
+            raise error if isinstance(error, PenstockError) else explain(error)
+        self._fail(view, error)
 
     # --- which query a view takes part in ---
 
@@ -255,6 +261,8 @@ class StreamRunner:
         groups: dict[str, list[ViewRunner]] = {}
         for view in list(self._waiting.values()):
             try:
+                if view.before_change() is not None:
+                    self._drain(view)
                 checkpoint = self._find_checkpoint(view, identity)
             except PenstockError as error:
                 self._fail(view, error)
@@ -267,7 +275,10 @@ class StreamRunner:
     def _find_checkpoint(self, view: ViewRunner, identity: str) -> Checkpoint:
         """Return the checkpoint that a view goes by: its own, one to share, or a new one."""
         place = read_place(view.folder)
-        owner = Owner(self.stream.name, identity, view.name if view.stateful else None)
+        owner = Owner(self.stream.name, identity)
+        if view.stateful:
+            partitions = choose_partitions(self._spark, view.blueprint)
+            owner = replace(owner, view=view.name, partitions=partitions)
         if place is None:
             if view.batch.number >= 0:
                 raise UnavailableError(
@@ -279,12 +290,35 @@ class StreamRunner:
         if is_replaced(checkpoint.owner, owner):
             self._check_read(view, checkpoint)
             return self._begin(view, owner)
-        checkpoint.check(owner)
+        before = checkpoint.owner
+        if not view.held and self._needs_another(view, before, owner):
+            return self._begin(view, replace(owner, start=view.batch.place))
+        checkpoint.check(replace(owner, view=before.view or owner.view))
+        if before.view is not None:
+            self._check_state(view, checkpoint)
         if find_batch(view.folder, checkpoint.name) < checkpoint.committed:
             # It missed a batch, and a kill came before it got a copy.
             give_copy(checkpoint, view.folder)
             return self._find_checkpoint(view, identity)
         return checkpoint
+
+    def _needs_another(self, view: ViewRunner, before: Owner, now: Owner) -> bool:
+        """Whether a view that holds nothing back goes on better with a new checkpoint."""
+        if (before.stream, before.source) != (now.stream, now.source) or view.batch.number < 0:
+            return False
+        if (before.view is None) != (now.view is None):
+            return True
+        # Budgets stay where they are: figures are the same with any number of partitions.
+        return before.partitions != now.partitions and view.blueprint.figures is None
+
+    def _check_state(self, view: ViewRunner, checkpoint: Checkpoint) -> None:
+        if view.held and not (checkpoint.folder / "state").exists():
+            raise UnavailableError(
+                f"the view {quote(view.name)} held {view.held} records back, and they are gone",
+                fix=f"bring {checkpoint.folder / 'state'} back, or begin the view anew",
+            )
+        if find_batch(view.folder, checkpoint.name) < checkpoint.planned:
+            checkpoint.forget_planned()
 
     def _begin(self, view: ViewRunner, owner: Owner) -> Checkpoint:
         """Return a checkpoint at the beginning of the source, shared by those who begin now."""
@@ -323,9 +357,8 @@ class StreamRunner:
             found.setdefault(into, []).extend(views)
         return found
 
-    def _make_query(self, name: str, views: Sequence[ViewRunner]) -> ViewQuery:
-        checkpoint = Checkpoint(self._checkpoints / name)
-        query = ViewQuery(
+    def _new_query(self, kind: type[Query], checkpoint: Checkpoint) -> Query:
+        return kind(
             self._spark,
             self.stream,
             self.source,
@@ -334,6 +367,10 @@ class StreamRunner:
             find_schema=self._find_schema,
             leave=self._let_go,
         )
+
+    def _make_query(self, name: str, views: Sequence[ViewRunner]) -> ViewQuery:
+        checkpoint = Checkpoint(self._checkpoints / name)
+        query = self._new_query(StatefulQuery if views[0].stateful else ViewQuery, checkpoint)
         for view in views:
             query.views[view.name] = self._waiting.pop(view.name)
         # Views that go by the checkpoint, and do not run now, get copies of their own.
@@ -355,6 +392,7 @@ class StreamRunner:
         """Take the views of queries that ended back, and note what ended them."""
         for query in [it for it in self._queries if it.has_ended]:
             self._note_behind(query)
+            query.stop()
             self._queries.remove(query)
             self._waiting |= query.views
             error = query.failure
@@ -362,6 +400,8 @@ class StreamRunner:
                 self._wait = LEAST_WAIT
             if error is None or isinstance(error, QueryEndedError):
                 continue
+            if isinstance(query, StatefulQuery) and not isinstance(error, PenstockError):
+                error = error if is_passing(error) else explain(error)
             if is_passing(error) or isinstance(error, ReplacedSourceError):
                 self._rest(error)
             else:
@@ -424,9 +464,14 @@ def is_replaced(before: Owner, now: Owner) -> bool:
 def is_passing(error: BaseException) -> bool:
     """Whether what failed a view is worth another try: others were out of reach."""
     if isinstance(error, PenstockError):
-        return isinstance(error, BrokerError | ConsentUnknownError | StepEndedError)
+        return isinstance(error, BrokerError | ConsentUnknownError | OperatorEndedError)
     text = str(error)
     return _LOST not in text and any(word in text for word in _ABROAD)
+
+
+def is_slow_start(error: BaseException) -> bool:
+    """Whether a Python process of Spark's did not start in time: the machine is busy."""
+    return any(word in str(error) for word, said in _ABROAD.items() if said == _SLOW_START)
 
 
 def describe(error: BaseException) -> str:
@@ -439,11 +484,3 @@ def describe(error: BaseException) -> str:
     if is_passing(error):
         return next(said for word, said in _ABROAD.items() if word in text)
     return type(error).__name__
-
-
-def _catch(action: Callable[[], object]) -> BaseException | None:
-    try:
-        action()
-    except Exception as error:  # noqa: BLE001 - it must not stop the others
-        return error
-    return None
