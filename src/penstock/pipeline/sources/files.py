@@ -173,7 +173,7 @@ def survey_file(path: Path, form: str) -> pa.RecordBatch:
             f"the file {quote(path)} cannot be read: {error.strerror}",
             fix="put it back as it was, and let the pipeline read it",
         ) from None
-    entries = []
+    entries: list[tuple[str | int | None, ...]] = []
     row = 0
     header = json.dumps(found.header)
     for block in found.blocks:

@@ -83,6 +83,7 @@ class SignalServer:
             except OSError:
                 return  # closed
             with asked, asked.makefile("rwb") as stream:
+                made: dict[str, Any]
                 try:
                     made = {"offset": self._answer(json.loads(stream.readline(MOST_BYTES)))}
                 except Exception as error:  # noqa: BLE001 - the query ends by it, and tells why

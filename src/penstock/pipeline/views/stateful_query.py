@@ -50,6 +50,7 @@ class StatefulQuery(ViewQuery):
     """A stateful view, and the query that is it."""
 
     _server: SignalServer | None = None
+    _draining = False
     _flush = False
 
     @property
@@ -81,11 +82,15 @@ class StatefulQuery(ViewQuery):
 
     def drain(self) -> None:
         """Let everything leave that the view holds back, and read nothing."""
-        self._flush = True
-        self.run_without_records()
+        self._draining = self._flush = True
+        self._run_without_records()
 
-    def run_without_records(self) -> None:
-        """Let leave what the clock lets leave, or a flush; returns when it is done."""
+    def tick(self) -> None:
+        """Let leave what the clock lets leave, and read nothing."""
+        if self.find_clock(self._view):
+            self._run_without_records()
+
+    def _run_without_records(self) -> None:
         self.start(0, availableNow=True)
         self.wait()
         self.stop()
@@ -103,24 +108,29 @@ class StatefulQuery(ViewQuery):
             if self._closing:
                 raise QueryEndedError("the query was told to end")
             view = self._view
-            if not self._is_current(view.blueprint) and not self._flush:
-                self._end_with(view, None)
             try:
                 self._check_source()
+            except PenstockError as error:
+                self._trouble = error
+                raise
+            # What is drained leaves under definitions that do not hold any more.
+            if not self._draining and not self._is_current(view.blueprint):
+                self._end_with(view, None)
+            try:
                 view.ask()
             except Exception as error:
                 self._end_with(view, error)
                 raise
             numbers = np.array(sorted({number_of(it) for it in view.refusing}), dtype=np.int64)
             opted_out = save_numbers(self.checkpoint.folder / FOLDER, numbers)
-            clock, flush = self._find_clock(view), self._flush and view.held > 0
+            clock, flush = self.find_clock(view), self._flush and view.held > 0
             self._flush = False
             if opted_out == before["opted_out"] and not clock and not flush:
                 return before
             order = before["order"] + 1
             return {"order": order, "opted_out": opted_out, "clock": clock, "flush": flush}
 
-    def _find_clock(self, view: ViewRunner) -> int:
+    def find_clock(self, view: ViewRunner) -> int:
         """Return what the clock says, if that lets something leave; 0 where it does not.
 
         Windows end by it only once all that arrived before has been read.
@@ -142,8 +152,9 @@ class StatefulQuery(ViewQuery):
         """End the query: the view leaves it, with the reason or as it is defined otherwise."""
         self._closing = True
         self._lose(view, error)
+        self._trouble = QueryEndedError("the view is defined otherwise by now")
         if error is None:
-            raise QueryEndedError("the view is defined otherwise by now")
+            raise self._trouble
 
     @override
     def _take_batch(self, frame: DataFrame, batch: Batch) -> None:

@@ -214,7 +214,7 @@ class StreamRunner:
         now = time.time_ns() // 1_000_000
         with self._lock:
             for view in [it for it in self._waiting.values() if it.stateful and it.is_due(now)]:
-                self._run_without_records(view, StatefulQuery.run_without_records)
+                self._run_without_records(view, StatefulQuery.tick)
 
     def _drain(self, view: ViewRunner) -> None:
         """Let everything leave that a view holds back; raises where that fails."""
@@ -226,18 +226,20 @@ class StreamRunner:
         self, view: ViewRunner, run: Callable[[StatefulQuery], None], *, raising: bool = False
     ) -> None:
         checkpoint = self._find_checkpoint(view, self.source.identify())
+        error: BaseException | None = None
         for _ in range(TRIES):
             query = self._new_query(StatefulQuery, checkpoint)
             query.views[view.name] = view
             run(query)
-            error = query.failure
+            error = query.lost or query.failure
             if error is None or isinstance(error, QueryEndedError):
                 return
             if not is_slow_start(error):
                 break
-        if raising:
+        if error is not None and raising:
             raise error if isinstance(error, PenstockError) else explain(error)
-        self._fail(view, error)
+        if error is not None:
+            self._fail(view, error)
 
     # --- which query a view takes part in ---
 

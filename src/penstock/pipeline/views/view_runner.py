@@ -29,18 +29,13 @@ from penstock.pipeline.anonymizers.k_anonymity import PERSONS, RECORDS
 from penstock.pipeline.anonymizers.stateful import DeadLetter, read_table
 from penstock.pipeline.dataframes.shards import REASON
 from penstock.pipeline.records.columns import OFFSET, PROBLEM
-from penstock.pipeline.records.opt_outs import (
-    Consent,
-    OptedOut,
-    SubjectMarks,
-    mark_refused,
-    nobody_opted_out,
-)
+from penstock.pipeline.records.opt_outs import Consent, OptedOut, mark_refused, nobody_opted_out
 from penstock.pipeline.sinks.commits import Batch, Commit, ShardCount, Totals, ViewWriter
 from penstock.pipeline.sinks.files import ParquetSink
 from penstock.pipeline.sinks.formats import Sinks
 from penstock.pipeline.sinks.published import write_persons
 from penstock.pipeline.views.single_pass import Branch, Made, Written, write_made, write_together
+from penstock.store.opt_outs import SubjectMarks
 
 
 class ViewRunner:
