@@ -171,8 +171,11 @@ class Checkpoint:
 
     def forget_planned(self) -> None:
         """Let the batch that a kill ended be planned anew; only where nobody has it."""
-        if self.planned > self.committed:
-            (self.folder / "offsets" / str(self.planned)).unlink()
+        number = self.planned
+        if number > self.committed:
+            # Hadoop keeps a checksum beside the file, and writes none over another.
+            for name in (f".{number}.crc", str(number)):
+                (self.folder / "offsets" / name).unlink(missing_ok=True)
 
     def fork(self, batch: int) -> Checkpoint:
         """Return a copy that ends with a batch; another query may go on from there."""
