@@ -179,7 +179,8 @@ class DetectionRunner:
                 query.awaitTermination()
             except Exception as error:  # noqa: BLE001 - it is raised
                 # Spark passes on no more than that something went wrong.
-                raise self._trouble or error from None
+                told: BaseException | None = self._trouble
+                raise error if told is None else told from None
         return self._totals.read - begin
 
     def _open_checkpoint(self) -> None:

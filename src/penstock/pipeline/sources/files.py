@@ -43,6 +43,8 @@ from penstock.pipeline.sources.values import Values, wrong
 FORMAT: Final = "binaryFile"
 ROW_BYTES: Final = 512
 """What a row is taken to have, where a number of rows is wanted and bytes can be asked for."""
+_FILES: Final = "path string, modificationTime timestamp, length bigint, content binary"
+"""What Spark's source tells of files; of these, only paths are asked for."""
 _ROWS: Final = f"`{OFFSET}` bigint, `{VALUE}` binary, `{PROBLEM}` string"
 _BLOCKS: Final = (
     "path string, header string, start bigint, end bigint, rows bigint, first bigint, "
@@ -74,7 +76,11 @@ class FilesSource:
 
     def read_stream(self, spark: SparkSession, rows: int) -> DataFrame:
         """Return the records as a stream."""
-        reader = spark.readStream.format(FORMAT).option("maxBytesPerTrigger", rows * ROW_BYTES)
+        reader = (
+            spark.readStream.format(FORMAT)
+            .schema(_FILES)
+            .option("maxBytesPerTrigger", rows * ROW_BYTES)
+        )
         return self._read_files(reader.load(self._pattern()))
 
     def read(self, spark: SparkSession) -> DataFrame:
@@ -163,7 +169,7 @@ def survey_file(path: Path, form: str) -> pa.RecordBatch:
             f"the file {quote(path)} cannot be read: {error.strerror}",
             fix="put it back as it was, and let the pipeline read it",
         ) from None
-    entries = []
+    entries: list[tuple[str | int | None, ...]] = []
     row = 0
     header = json.dumps(found.header)
     for block in found.blocks:

@@ -13,8 +13,9 @@ Rules that hold here:
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Protocol
@@ -114,7 +115,7 @@ class ViewQuery:
     def count_behind(self) -> int | None:
         """Return how many records Spark has seen in the source and not read, as it last said."""
         progress = self._query.lastProgress if self._query is not None else None
-        return _count_behind(progress)
+        return count_behind(progress)
 
     def stop(self) -> None:
         """Finish the batch at hand, and end the query."""
@@ -149,7 +150,8 @@ class ViewQuery:
                 raise
             if not self.views:
                 self._closing = True
-                raise QueryEndedError("the query has no view left")
+                self._trouble = QueryEndedError("the query has no view left")
+                raise self._trouble
             self.advanced = True
 
     def _check_source(self) -> None:
@@ -214,15 +216,24 @@ def _kept(parsed: DataFrame, passes: int) -> Iterator[None]:
             parsed.unpersist()
 
 
-def _count_behind(progress: Any) -> int | None:
+def count_behind(progress: Mapping[str, Any] | None) -> int | None:
     """Return what Spark says of Kafka's partitions: how far they reach beyond what was read."""
     sources = progress["sources"] if progress else []
-    found = [it["latestOffset"] for it in sources if isinstance(it["latestOffset"], dict)]
-    if not found:
+    if not sources:
         return None
-    (latest,), (read,) = found[:1], [it["endOffset"] for it in sources][:1]
+    latest, read = (_read_offset(sources[0][it]) for it in ("latestOffset", "endOffset"))
+    if not all(isinstance(it, dict) for it in latest.values()) or not latest:
+        return None
     return sum(
-        max(0, end - (read or {}).get(topic, {}).get(partition, 0))
+        max(0, int(end) - int(read.get(topic, {}).get(partition, 0)))
         for topic, partitions in latest.items()
         for partition, end in partitions.items()
     )
+
+
+def _read_offset(text: str | None) -> dict[str, Any]:
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
