@@ -20,7 +20,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -43,6 +42,7 @@ from penstock.pipeline.sources.values import Values, wrong
 FORMAT: Final = "binaryFile"
 ROW_BYTES: Final = 512
 """What a row is taken to have, where a number of rows is wanted and bytes can be asked for."""
+_FILTER: Final = "pathGlobFilter"
 _FILES: Final = "path string, modificationTime timestamp, length bigint, content binary"
 """What Spark's source tells of files; of these, only paths are asked for."""
 _ROWS: Final = f"`{OFFSET}` bigint, `{VALUE}` binary, `{PROBLEM}` string"
@@ -50,7 +50,7 @@ _BLOCKS: Final = (
     "path string, header string, start bigint, end bigint, rows bigint, first bigint, "
     "problem string"
 )
-_NONE: Final = "/dev/null/*"
+_NONE: Final = "*.none-of-these"
 _NUMBER: Final = (1 << 62) - 1
 
 
@@ -84,12 +84,14 @@ class FilesSource:
             )
         reader = spark.readStream.format(FORMAT).schema(_FILES)
         reader = reader.option("maxBytesPerTrigger", max(1, rows) * ROW_BYTES)
-        # Spark knows what it has given out, whatever the pattern finds now.
-        return self._read_files(reader.load(self._pattern() if rows else _NONE))
+        # Spark knows what it has given out, whatever the names say now.
+        reader = reader.option(_FILTER, self._pattern() if rows else _NONE)
+        return self._read_files(reader.load(str(self._folder)))
 
     def read(self, spark: SparkSession) -> DataFrame:
         """Return all records that there are now."""
-        return self._read_files(spark.read.format(FORMAT).load(self._pattern()))
+        reader = spark.read.format(FORMAT).option(_FILTER, self._pattern())
+        return self._read_files(reader.load(str(self._folder)))
 
     def count_behind(self, position: Position) -> int:
         """Return how many files there are that were not given out yet."""
@@ -119,12 +121,9 @@ class FilesSource:
             ]
 
     def _pattern(self) -> str:
-        """Return what Hadoop finds the files by; letters of the folder's name are no patterns."""
-        folder = re.sub(r"([\[\]{}*?\\,])", r"\\\1", str(self._folder.absolute()))
-        endings = ",".join(
-            it.removeprefix(".") for it, form in ENDINGS.items() if form == self._form
-        )
-        return f"{folder}/*.{{{endings}}}"
+        """Return what Hadoop knows the names of the files by."""
+        endings = [it.removeprefix(".") for it, form in ENDINGS.items() if form == self._form]
+        return f"*.{{{','.join(endings)}}}"
 
     def _read_files(self, files: DataFrame) -> DataFrame:
         form, fields = self._form, self._fields
