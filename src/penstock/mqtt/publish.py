@@ -73,8 +73,8 @@ class PublishProperties:
     content_type: str | None = None
     response_topic: str | None = None
     correlation_data: bytes | None = None
-    acceptable: bool = True
-    """Whether every receiver accepts its texts, which a client sent (MQTT5 1.5.4)."""
+    acceptable: bool = field(default=True, compare=False)
+    """Whether every receiver accepts the texts that a client sent (MQTT5 1.5.4)."""
 
     def __repr__(self) -> str:
         # Values are the publisher's data and do not belong in logs.
