@@ -16,7 +16,10 @@ from penstock.cli.session import authenticate, configuration, open_database, ref
 if TYPE_CHECKING:
     from penstock.rights.broker import PrivacyBroker
     from penstock.store.audit.log import AuditLog
+    from penstock.store.audit.pseudonyms import Pseudonyms
+    from penstock.store.database import Database
     from penstock.store.definitions.checked import CheckedDefinitions
+    from penstock.store.opt_outs import SubjectMarks
 
 
 class Office(NamedTuple):
@@ -26,6 +29,9 @@ class Office(NamedTuple):
     checked: CheckedDefinitions
     secret: bytes
     log: AuditLog
+    database: Database
+    people: Pseudonyms
+    marks: SubjectMarks
 
 
 @contextmanager
@@ -63,6 +69,6 @@ def open_store() -> Iterator[Office]:
         try:
             people = Pseudonyms.open(config.audit.pseudonym_key)
             broker = PrivacyBroker(book, log, people, definitions, snapshot.epoch)
-            yield Office(broker, checked, secret, log)
+            yield Office(broker, checked, secret, log, database, people, consent.marks)
         finally:
             log.close()

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 from penstock.errors import Problem, quote
 from penstock.model.definition import Definition
 from penstock.model.document import Key
 from penstock.model.kinds import Control, ControlSubscriber
+from penstock.model.kinds.controls import BUILT_IN, ERASURE
+
+_OPERATIONS: Final[Mapping[str, str]] = {ERASURE: "delete"}
 
 
 def check_control_subscribers(
     subscribers: Sequence[ControlSubscriber], definitions: Mapping[Key, Definition]
 ) -> Iterator[tuple[Key, Problem]]:
-    """Yield categories that the control does not have, and times that are longer than allowed."""
+    """Yield categories that the control does not have, times and operations that do not fit."""
     for subscriber in subscribers:
         control = definitions.get(Key(Control.kind, subscriber.control))
         if not isinstance(control, Control):
@@ -24,6 +28,12 @@ def check_control_subscribers(
                 message = f"the control {quote(control.name)} has no category {quote(category)}"
                 fix = f"its categories are {known}"
                 yield subscriber.key, Problem(f"categories[{number}]", message, fix)
+        wanted = _OPERATIONS.get(subscriber.uri) if subscriber.delivery == BUILT_IN else None
+        if wanted is not None and control.operation != wanted:
+            # A choice that toggles must not erase, whatever it is called.
+            message = f"the control {quote(control.name)} is no {wanted} of a person's data"
+            fix = f"name a control with stateful: false and operation: {wanted}"
+            yield subscriber.key, Problem("control", message, fix)
         longest = control.time_to_honor
         if subscriber.time_to_honor is not None and subscriber.time_to_honor > longest:
             message = f"{subscriber.time_to_honor} ms is longer than the control allows"
