@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from alembic.command import upgrade
-from alembic.config import Config
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -276,10 +274,7 @@ def test_what_was_chosen_before_profiles_had_purposes_is_part_of_them(empty_stor
         (r, "ads", "opt-out"), (r, "ads", "opt-in"), (r, "care", "opt-out"),
     ]  # fmt: skip
     with engine.begin() as connection:
-        config = Config()
-        config.set_main_option("script_location", str(migrations.MIGRATIONS))
-        config.attributes.update(connection=connection, version_table=migrations.VERSION_TABLE)
-        upgrade(config, "0015")
+        migrations.upgrade(connection, to="0015")
         insert = "INSERT INTO revisions (kind, name, epoch, body) VALUES ('control', 'all', 0, :it)"
         connection.execute(sa.text(insert), {"it": control})
         for subject, name, category, state in states:
