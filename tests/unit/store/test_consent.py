@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.config.secrets import SecretFile
 from penstock.errors import PenstockError, UnavailableError, UsageError
-from penstock.store import engines, migrations
+from penstock.store import migrations
 from penstock.store.consent import (
     WHOLE,
     Choice,
@@ -23,7 +23,7 @@ from penstock.store.consent import (
     choices_table,
     states_table,
 )
-from penstock.store.database import Database
+from penstock.store.database import Address, Database, create_engine
 from penstock.store.opt_outs import SUBJECT_LIMIT, OptOuts, SubjectMarks, number_of
 from tests.support.scale import scaled
 
@@ -264,8 +264,8 @@ def test_what_is_prohibited_is_what_the_profile_says(
 
 def test_what_was_chosen_before_profiles_had_purposes_is_part_of_them(empty_store_url: str) -> None:
     """A database of version 0015: by hand, as that version wrote it."""
-    address = engines.Address.parse(empty_store_url)
-    engine = engines.create_engine(address)
+    address = Address.parse(empty_store_url)
+    engine = create_engine(address)
     p, q, r = (MARKS.of(it) for it in "pqr")
     control = '{"stateful": true, "purposes": ["ads"], "categories": ["age"]}'
     states = [(p, "all", "", "opt-out"), (q, "all", "age", "opt-out"), (r, "all", "", "opt-in")]

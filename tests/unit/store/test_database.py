@@ -20,8 +20,8 @@ from sqlalchemy.exc import IntegrityError
 
 import penstock.store
 from penstock.errors import UnavailableError, UsageError
-from penstock.store import engines, migrations
-from penstock.store.database import Database
+from penstock.store import migrations
+from penstock.store.database import Address, Database, create_engine
 from penstock.store.schema import epochs, metadata
 
 versions = sa.table(migrations.VERSION_TABLE, sa.column("version_num"))
@@ -82,8 +82,8 @@ def test_a_database_of_another_version_is_refused(store_url: str, version: str) 
 
 
 def test_an_older_database_is_upgraded_and_keeps_what_it_holds(empty_store_url: str) -> None:
-    address = engines.Address.parse(empty_store_url)
-    with Database(address, engines.create_engine(address)) as old, old.write() as connection:
+    address = Address.parse(empty_store_url)
+    with Database(address, create_engine(address)) as old, old.write() as connection:
         migrations.upgrade(connection, to="0001")
         connection.execute(epochs.insert().values(row(1)))
     with Database.open(empty_store_url) as database:
@@ -147,7 +147,7 @@ def test_areas_do_not_wait_for_each_other_on_postgresql(postgres_url: str) -> No
 def test_a_writer_that_cannot_get_the_lock_gives_up(
     store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engines, "LOCK_SECONDS", 0.05)
+    monkeypatch.setattr("penstock.store.database.LOCK_SECONDS", 0.05)
     with (
         Database.open(store_url) as database,
         database.write(),

@@ -140,7 +140,7 @@ def _let_pruning_delete_on_postgresql() -> None:
     )
     # One look for all rows of a statement; an error undoes it as one before it would prevent it.
     op.execute(
-        "CREATE TRIGGER audit_entries_let_pruning_delete_on_delete AFTER DELETE ON audit_entries"
+        "CREATE TRIGGER audit_entries_guard_delete AFTER DELETE ON audit_entries"
         " REFERENCING OLD TABLE AS gone FOR EACH STATEMENT"
         " EXECUTE FUNCTION audit_entries_prune()"
     )

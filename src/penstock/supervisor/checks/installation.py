@@ -28,8 +28,7 @@ from penstock import __version__
 from penstock.components import COMPONENTS, find
 from penstock.config import Config, KeyFile
 from penstock.errors import PenstockError, UnavailableError
-from penstock.store.database import Database
-from penstock.store.engines import Address, create_engine
+from penstock.store.database import Address, Database, create_engine
 from penstock.store.migrations import code_version, database_version, is_current
 from penstock.supervisor.checks.finding import Finding, Verdict
 from penstock.supervisor.part import Part

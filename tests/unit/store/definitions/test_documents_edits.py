@@ -6,7 +6,7 @@ import pytest
 
 from penstock.errors import InvalidError
 from penstock.model.document import Document, Key
-from penstock.store.definitions.edits import (
+from penstock.store.definitions.documents import (
     Delete,
     Edit,
     EditLimits,

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from penstock.gateway.connection.deliveries import DuplicateFilter
+from penstock.gateway.connection.backlog import DuplicateFilter
 from penstock.mqtt import Properties, Publish
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from penstock.gateway.connection.deliveries import ReceiveWindow
+from penstock.gateway.connection.backlog import ReceiveWindow
 from penstock.mqtt import Puback, Pubcomp, Publish, Pubrec
 
 
