@@ -22,7 +22,8 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from penstock.config.sections.server import ServerLimitSettings, ServerListenerSettings
+from penstock.config.sections.listeners import ServerListenerSettings
+from penstock.config.sections.rights import ServerLimitSettings
 from penstock.gateway.connection.arrivals import Arrival, Arrivals
 from penstock.gateway.service.listeners import Listener, make_context, open_sockets
 from penstock.server.rest.gatekeeper import CONNECTION

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from penstock.config.secrets import SecretFile
-from penstock.config.sections.gateway import ListenerSettings
+from penstock.config.sections.listeners import ListenerSettings
 from penstock.errors import UnavailableError, quote
 from penstock.gateway.connection.arrivals import Arrival, ArrivalCounters, Arrivals
 from penstock.gateway.connection.disconnect import FAREWELL_SECONDS
