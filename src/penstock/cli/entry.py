@@ -82,10 +82,10 @@ VERBS: dict[str, Verb] = {
         "privacy.detokenize:command", "Turn tokens back into originals, for those with the right."
     ),
     "connect": Verb(
-        "streams.connect:command", "Ingest files of a folder into streams, each row once."
+        "streams.records:connect", "Ingest files of a folder into streams, each row once."
     ),
     "consume": Verb(
-        "streams.consume:command", "Read a view at Kafka as one of its readers, as tables."
+        "streams.records:consume", "Read a view at Kafka as one of its readers, as tables."
     ),
     "generate": Verb(None, "Generate synthetic data, in any volume."),
     "forecast": Verb(

@@ -178,7 +178,7 @@ def connect(
     from paho.mqtt.enums import CallbackAPIVersion
 
     from penstock.client import PurposeClient
-    from penstock.client.errors import NoAnswerError
+    from penstock.client.commands import NoAnswerError
 
     client = PurposeClient(Client(CallbackAPIVersion.VERSION2, client_id=user, protocol=MQTTv5))
     client.on_refused = None

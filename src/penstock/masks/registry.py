@@ -19,11 +19,10 @@ from pydantic_core import ErrorDetails
 
 from penstock.errors import InvalidError, Problem, quote
 from penstock.masks.bucketizing import Bucketizing
-from penstock.masks.generalization import Generalization
+from penstock.masks.generalization import Blurring, Generalization, Suppression
 from penstock.masks.mask import Mask
 from penstock.masks.noise import Noise
 from penstock.masks.substitution import ConditionalSubstitution, Substitution
-from penstock.masks.suppression import Blurring, Suppression
 from penstock.masks.tokenization import Tokenization
 from penstock.model.definition import Part, to_snake_case
 

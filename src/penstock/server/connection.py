@@ -26,7 +26,7 @@ from penstock.config.sections.listeners import ServerListenerSettings
 from penstock.config.sections.rights import ServerLimitSettings
 from penstock.gateway.connection.arrivals import Arrival, Arrivals
 from penstock.gateway.service.listeners import Listener, make_context, open_sockets
-from penstock.server.rest.gatekeeper import CONNECTION
+from penstock.server.gatekeeper import CONNECTION
 from penstock.telemetry import counter, get_logger
 
 KEEP_ALIVE_SECONDS: Final = 5

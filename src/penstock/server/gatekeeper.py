@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock.errors import PenstockError
-from penstock.server.authentication import CallerAuthenticator
+from penstock.server.callers import CallerAuthenticator
 from penstock.server.problems import Problem, TooLargeError, UnauthenticatedError, describe
 
 _USER: Final = "user"

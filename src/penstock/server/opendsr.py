@@ -25,8 +25,8 @@ from penstock.errors import UsageError, quote
 from penstock.model.kinds import Control
 from penstock.rights.broker import Submission
 from penstock.server import shapes
+from penstock.server.gatekeeper import caller_of
 from penstock.server.operations import PrivacyOperations
-from penstock.server.rest.gatekeeper import caller_of
 from penstock.store.rights.progress import RequestStatus
 
 VERSION: Final = "3.0"

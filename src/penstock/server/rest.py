@@ -22,12 +22,11 @@ from starlette.types import ASGIApp
 from penstock import __version__
 from penstock.errors import PenstockError
 from penstock.rights.inquiries import MOST_LISTED
-from penstock.server import shapes
-from penstock.server.authentication import CallerAuthenticator
+from penstock.server import opendsr, shapes
+from penstock.server.callers import CallerAuthenticator
+from penstock.server.gatekeeper import Gatekeeper, caller_of
 from penstock.server.operations import PrivacyOperations
 from penstock.server.problems import MISSHAPEN, Problem, describe
-from penstock.server.rest import opendsr
-from penstock.server.rest.gatekeeper import Gatekeeper, caller_of
 from penstock.store.rights.progress import RequestStatus
 
 PROBLEM: Final = "application/problem+json"
