@@ -25,7 +25,7 @@ from penstock.errors import UsageError, quote
 from penstock.model.kinds import Control
 from penstock.rights.broker import Submission
 from penstock.server import shapes
-from penstock.server.gatekeeper import caller_of
+from penstock.server.connection import caller_of
 from penstock.server.operations import PrivacyOperations
 from penstock.store.rights.progress import RequestStatus
 

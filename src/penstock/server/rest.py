@@ -24,7 +24,7 @@ from penstock.errors import PenstockError
 from penstock.rights.inquiries import MOST_LISTED
 from penstock.server import opendsr, shapes
 from penstock.server.callers import CallerAuthenticator
-from penstock.server.gatekeeper import Gatekeeper, caller_of
+from penstock.server.connection import Gatekeeper, caller_of
 from penstock.server.operations import PrivacyOperations
 from penstock.server.problems import MISSHAPEN, Problem, describe
 from penstock.store.rights.progress import RequestStatus

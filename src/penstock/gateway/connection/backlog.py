@@ -32,7 +32,7 @@ from collections import deque
 from collections.abc import Coroutine, Iterable, Iterator
 from typing import Any, Protocol, cast
 
-from penstock.gateway.connection.disconnect import Cause
+from penstock.gateway.connection.context import Cause
 from penstock.mqtt import MqttError, Packet, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from penstock.store.sessions import TakenError
 from penstock.telemetry import get_logger

@@ -33,7 +33,7 @@ from penstock.gateway.authorization.rules import Rules
 from penstock.gateway.background import SessionWriter
 from penstock.gateway.connection.authentication import Authenticator, RefusedError
 from penstock.gateway.connection.client_connection import ClientConnection
-from penstock.gateway.connection.disconnect import Cause
+from penstock.gateway.connection.context import Cause
 from penstock.gateway.connection.intake import AWAITING_LEADER, STALE
 from penstock.gateway.counters import Counters
 from penstock.gateway.session import Session

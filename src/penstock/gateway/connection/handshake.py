@@ -30,8 +30,7 @@ from penstock.gateway.connection.admission import Admission
 from penstock.gateway.connection.authentication import Authenticator, RefusedError, too_busy
 from penstock.gateway.connection.client_connection import ClientConnection
 from penstock.gateway.connection.client_registry import ClientRegistry, Revocation
-from penstock.gateway.connection.context import ConnectionContext
-from penstock.gateway.connection.disconnect import Cause
+from penstock.gateway.connection.context import Cause, ConnectionContext
 from penstock.gateway.connection.intake import OPENING
 from penstock.gateway.connection.login_queue import BusyError, Turn
 from penstock.gateway.connection.session_resumption import SessionResumption

@@ -22,7 +22,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from penstock.cli.kafka.users import (
+from penstock.cli.access.users import (
     made_password,
     open_officer,
     render_role,

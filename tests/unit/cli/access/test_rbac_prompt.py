@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.cli.kafka.rbac import COMMANDS, parse
+from penstock.cli.access.rbac import COMMANDS, parse
 from penstock.errors import UsageError
 
 
