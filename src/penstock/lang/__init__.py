@@ -1,6 +1,6 @@
 """Expressions: one syntax tree, three forms (Python function, Spark Column, interpreter).
 
-    text → lexer → parser → syntax tree → checker → typed tree ┬→ interpreter
+    text → tokens → parser → syntax tree → checker → typed tree ┬→ interpreter
                                                                ├→ python (generated)
                                                                └→ spark  (Column)
 
