@@ -24,7 +24,12 @@ from uvicorn.server import ServerState
 
 from penstock.config.sections.server import ServerLimitSettings, ServerListenerSettings
 from penstock.gateway.connection.arrivals import Arrival, Arrivals
-from penstock.gateway.service.listeners import Listener, make_context, open_sockets
+from penstock.gateway.service.listeners import (
+    Listener,
+    TlsContext,
+    make_context,
+    open_sockets,
+)
 from penstock.server.rest.gatekeeper import CONNECTION
 from penstock.telemetry import counter, get_logger
 
@@ -137,7 +142,7 @@ class HttpServer:
 
     async def listen(self, name: str, settings: ServerListenerSettings) -> Listener:
         """Listen as the settings say."""
-        tls = make_server_context(settings) if settings.encrypted else None
+        tls = TlsContext(settings, make_server_context) if settings.encrypted else None
         sockets = await open_sockets(name, settings.host, settings.port, shared=False)
         listener = Listener(
             name,

@@ -302,6 +302,7 @@ def gateway(ctx: click.Context, *, worker: int | None, as_json: bool) -> None:
     config = configuration()
     configure(level=config.log.level, style="json" if as_json else config.log.format)
     install_hooks()
+    config.require_files("gateway", "broker")
     config.data.mkdir(mode=0o700, parents=True, exist_ok=True)
     raise_descriptor_limit(config)
     count = config.gateway.workers
@@ -363,6 +364,7 @@ def run_server(as_json: bool) -> None:
     config = configuration()
     configure(level=config.log.level, style="json" if as_json else config.log.format)
     install_hooks()
+    config.require_files("server", "rights")
     config.data.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         import uvloop

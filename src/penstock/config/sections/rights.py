@@ -17,9 +17,9 @@ from pydantic import AfterValidator, Field
 from penstock.config.secrets import Secret
 from penstock.config.settings import (
     Conflict,
-    DataPath,
     Duration,
     Host,
+    InputFile,
     Port,
     Settings,
     TypeLabel,
@@ -108,7 +108,7 @@ class RightsMqttSettings(Settings):
     )
     port: Port = setting(8883, "Its port.")
     tls: bool = setting(default=True, description="Whether the connection is encrypted.")
-    ca: DataPath | None = setting(
+    ca: InputFile | None = setting(
         None,
         "The certificates that the broker's is checked against; the system's if none.",
         examples=("certificates/broker-ca.pem",),
@@ -137,7 +137,7 @@ class EmailSettings(Settings):
     security: Literal["starttls", "tls", "none"] = setting(
         "starttls", "How the connection is encrypted; none is for servers on this machine."
     )
-    ca: DataPath | None = setting(
+    ca: InputFile | None = setting(
         None,
         "The certificates that the server's is checked against; the system's if none.",
         examples=("certificates/mail-ca.pem",),

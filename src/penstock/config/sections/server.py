@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
@@ -12,12 +11,13 @@ from penstock.config.secrets import SecretFile
 from penstock.config.sections.gateway import ListenerName
 from penstock.config.settings import (
     Conflict,
-    DataPath,
     Duration,
     Host,
+    InputFile,
     Port,
     Settings,
     Size,
+    is_loopback,
     setting,
 )
 
@@ -31,13 +31,13 @@ class ServerListenerSettings(Settings):
     )
     host: Host = setting("127.0.0.1", "The address it listens on; 0.0.0.0 is every IPv4 address.")
     port: Port = setting(8443, "The port it listens on; 0 takes a free one.")
-    certificate: DataPath | None = setting(
+    certificate: InputFile | None = setting(
         None, "The certificate chain, for TLS.", examples=("certificates/server.pem",)
     )
     key: SecretFile | None = setting(
         None, "The file of its key, for TLS.", examples=("keys/server.key",)
     )
-    client_ca: DataPath | None = setting(
+    client_ca: InputFile | None = setting(
         None,
         "The certificates that those of clients are checked against. Who shows one is the user of "
         "its common name; others need a token or a password. By gRPC everybody has to show one.",
@@ -141,11 +141,3 @@ class ServerSettings(Settings):
                     f"the listener {first!r} has the same address",
                     "choose another port",
                 )
-
-
-def is_loopback(host: str) -> bool:
-    """Say whether an address is of this machine alone."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -17,7 +17,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 from penstock.errors import PenstockError
@@ -35,14 +35,17 @@ from penstock.store.sessions import StoredSubscription
 
 _KINDS: Final = kinds.kinds_of(kinds.Concern.COMMANDS)
 _LIMIT: Final = 65_536
+_CLIENT: Final = "client:"
 
 
-def names_client(document: Document) -> bool:
-    """Say whether a definition gives something to a client by its identifier."""
+def named_clients(document: Document) -> Iterator[str]:
+    """Yield the client identifiers that a definition gives something to."""
     body = document.body
     subjects = (*body.get("subjects", ()), *body.get("members", ()), body.get("subject", ""))
     named = subjects if document.kind != kinds.Attributes.kind else (document.name,)
-    return any(it.startswith("client:") for it in named if isinstance(it, str))
+    for it in named:
+        if isinstance(it, str) and it.startswith(_CLIENT):
+            yield it.removeprefix(_CLIENT)
 
 
 class GrantedRights:

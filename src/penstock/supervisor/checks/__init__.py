@@ -12,6 +12,7 @@ from penstock.config import Config
 from penstock.supervisor.checks.finding import Finding, Verdict
 from penstock.supervisor.checks.installation import (
     check_clock,
+    check_files,
     check_folders,
     check_programs,
     check_secrets,
@@ -24,6 +25,7 @@ CHECKS: tuple[Callable[[Config, list[Part]], Iterator[Finding]], ...] = (
     check_programs,
     check_folders,
     check_secrets,
+    check_files,
     check_store,
     check_ports,
     check_access,
