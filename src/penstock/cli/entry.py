@@ -10,8 +10,7 @@ import sys
 from typing import NamedTuple
 
 from penstock import __version__
-from penstock.errors import PenstockError, UnavailableError, quote
-from penstock.supervisor import LAST_WORDS
+from penstock.errors import LAST_WORDS, PenstockError, UnavailableError, quote
 
 try:
     import click

@@ -11,9 +11,6 @@ from typing import TYPE_CHECKING
 
 from penstock.lazy_exports import lazy_exports
 
-LAST_WORDS = "PENSTOCK_LAST_WORDS"
-"""The variable that tells a part where to leave the reason for which it ends."""
-
 if TYPE_CHECKING:
     from penstock.supervisor.part import HttpProbe, Part, Probe, TcpProbe
     from penstock.supervisor.status import PartStatus, RunFolder, SupervisorStatus
@@ -29,7 +26,6 @@ else:
     )
 
 __all__ = [
-    "LAST_WORDS",
     "HttpProbe",
     "Part",
     "PartStatus",

@@ -27,8 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from penstock.config import Config
-from penstock.errors import PenstockError, UnavailableError, quote
-from penstock.supervisor import LAST_WORDS
+from penstock.errors import LAST_WORDS, PenstockError, UnavailableError, quote
 from penstock.supervisor.part import TRANSITIONS, Backoff, Part, PartEvent, PartState, Probe
 from penstock.supervisor.parts import PARTS
 from penstock.supervisor.status import PartStatus, RunFolder
