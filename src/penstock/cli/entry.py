@@ -83,10 +83,10 @@ VERBS: dict[str, Verb] = {
         "privacy.detokenize:command", "Turn tokens back into originals, for those with the right."
     ),
     "connect": Verb(
-        "streams.connect:command", "Ingest files of a folder into streams, each row once."
+        "streams.records:connect", "Ingest files of a folder into streams, each row once."
     ),
     "consume": Verb(
-        "streams.consume:command", "Read a view at Kafka as one of its readers, as tables."
+        "streams.records:consume", "Read a view at Kafka as one of its readers, as tables."
     ),
     "generate": Verb(None, "Generate synthetic data, in any volume."),
     "forecast": Verb(
@@ -95,11 +95,11 @@ VERBS: dict[str, Verb] = {
     ),
     "simulate": Verb(None, "Simulate days of made-up people, in process or through a gateway."),
     "role": Verb(
-        "kafka.users:role_command", "Manage roles: what they may read and write at Kafka."
+        "access.users:role_command", "Manage roles: what they may read and write at Kafka."
     ),
-    "user": Verb("kafka.users:user_command", "Manage users at Kafka: their roles and passwords."),
+    "user": Verb("access.users:user_command", "Manage users at Kafka: their roles and passwords."),
     "rbac": Verb(
-        "kafka.rbac:command", "Reconcile Kafka's users and ACLs with the roles; a prompt for them."
+        "access.rbac:command", "Reconcile Kafka's users and ACLs with the roles; a prompt for them."
     ),
     "audit": Verb("privacy.audit:command", "Read, verify and prove the audit log."),
     "up": Verb("service.processes:up", "Run the parts named in penstock.yaml."),

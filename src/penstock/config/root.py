@@ -15,15 +15,16 @@ from pydantic import AfterValidator, Field, PrivateAttr
 from penstock.config.secrets import Secret
 from penstock.config.sections.brokers import BrokerSettings, KafkaSettings
 from penstock.config.sections.gateway import GatewaySettings, RecordingSettings
-from penstock.config.sections.processes import (
+from penstock.config.sections.installation import (
+    AuditSettings,
+    ConsentSettings,
     LogSettings,
     MonitorSettings,
     PipelineSettings,
+    StoreSettings,
     SupervisorSettings,
 )
-from penstock.config.sections.rights import RightsSettings
-from penstock.config.sections.server import ServerSettings
-from penstock.config.sections.store import AuditSettings, ConsentSettings, StoreSettings
+from penstock.config.sections.rights import RightsSettings, ServerSettings
 from penstock.config.settings import (
     DEFAULT_DATA,
     MUST_EXIST,

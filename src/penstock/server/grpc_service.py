@@ -25,11 +25,12 @@ from google.protobuf.message import DecodeError, Message
 from pydantic import BaseModel, ValidationError
 
 from penstock.client.privacy import privacy_pb2 as messages
-from penstock.config.sections.server import ServerLimitSettings, ServerListenerSettings
+from penstock.config.sections.listeners import ServerListenerSettings
+from penstock.config.sections.rights import ServerLimitSettings
 from penstock.errors import UnavailableError, quote
 from penstock.gateway.service.listeners import make_context, mark_files
 from penstock.server import shapes
-from penstock.server.authentication import CallerAuthenticator
+from penstock.server.callers import CallerAuthenticator
 from penstock.server.operations import PrivacyOperations
 from penstock.server.problems import MISSHAPEN, Problem, describe
 from penstock.telemetry import get_logger

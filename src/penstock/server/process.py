@@ -23,12 +23,11 @@ import sqlalchemy as sa
 from penstock.config import Config
 from penstock.gateway.connection.authentication import Authenticator, PasswordFile
 from penstock.gateway.service.listeners import Listener
-from penstock.server.authentication import CallerAuthenticator
+from penstock.server.callers import CallerAuthenticator, CallLimits, RateLimit
 from penstock.server.connection import HttpServer
 from penstock.server.grpc_service import GrpcServer
 from penstock.server.operations import Brokerage, PrivacyOperations
-from penstock.server.rate_limits import CallLimits, RateLimit
-from penstock.server.rest.app import make_app
+from penstock.server.rest import make_app
 from penstock.store.access_tokens import TokenBook
 from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pruning import keep_pruned

@@ -38,7 +38,7 @@ from typing import Protocol
 
 from penstock.components.mosquitto import find_listener
 from penstock.config import Config
-from penstock.config.sections.processes import SupervisorSettings
+from penstock.config.sections.installation import SupervisorSettings
 from penstock.errors import UsageError
 
 ANSWER_LIMIT = 64

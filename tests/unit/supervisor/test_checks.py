@@ -18,7 +18,8 @@ from penstock.config.loader import check, read_text
 from penstock.errors import UnavailableError
 from penstock.store.database import Database
 from penstock.store.migrations import VERSION_TABLE, code_version
-from penstock.supervisor.checks import Finding, Verdict, installation, network, run_checks
+from penstock.supervisor.checks import Finding, Verdict, installation, network
+from penstock.supervisor.checks.installation import run_checks
 from penstock.supervisor.checks.network import check_access
 from penstock.supervisor.part import Part
 from penstock.supervisor.parts import PARTS

@@ -20,8 +20,7 @@ from rich.text import Text
 
 from penstock.cli.output import json_option, show, table
 from penstock.cli.privacy.consent import asking
-from penstock.cli.privacy.office import open_office, open_store
-from penstock.cli.privacy.reports import receipt, report, verify_receipt
+from penstock.cli.privacy.reports import open_office, open_store, receipt, report, verify_receipt
 from penstock.cli.session import configuration
 from penstock.errors import UsageError, quote
 

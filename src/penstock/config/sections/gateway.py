@@ -1,4 +1,4 @@
-"""The gateway: listeners, limits, reservations and emergencies; `recording`, to the event log."""
+"""The gateway: limits, log-ins, reservations and emergencies; `recording`, to the event log."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field
 
-from penstock.config.secrets import SecretFile
+from penstock.config.sections.listeners import ListenerName, ListenerSettings, find_twins
 from penstock.config.settings import (
     Conflict,
     DataPath,
@@ -23,84 +23,11 @@ from penstock.config.settings import (
     setting,
 )
 
-ListenerName = Annotated[
-    str,
-    Field(pattern=r"^[a-z][a-z0-9]{0,31}$"),
-    TypeLabel("a name", "at most 32 small letters and digits, a letter first"),
-]
-
-
-Origin = Annotated[
-    str,
-    Field(pattern=r"^(\*|null|[a-z][a-z0-9+.-]*://[^/?#@\sA-Z]{1,255})$"),
-    TypeLabel("an origin", "SCHEME://HOST or SCHEME://HOST:PORT in small letters, `null`, or *"),
-]
-
 ExceptedSubject = Annotated[
     str,
     Field(pattern=r"^(user|group|client):[^\x00-\x1f\x7f]+$", max_length=300),
     TypeLabel("a subject", "user:NAME, group:NAME or client:ID"),
 ]
-
-
-class ListenerSettings(Settings):
-    """One address where clients connect."""
-
-    transport: Literal["tcp", "tls", "websocket", "websocket-tls"] = setting(
-        "tcp", "How clients connect."
-    )
-    host: Host = setting("127.0.0.1", "The address it listens on; 0.0.0.0 is every IPv4 address.")
-    port: Port = setting(1883, "The port it listens on; 0 takes a free one.")
-    path: Annotated[str, Field(pattern=r"^/[!-~]*$", max_length=256)] = setting(
-        "/mqtt", "The path of the WebSocket."
-    )
-    origins: Annotated[tuple[Origin, ...], Field(max_length=256)] = setting(
-        (),
-        "The web pages whose scripts may connect to the WebSocket, by their origin; * is every "
-        "page. Besides these, the page's own host is accepted where the browser has proof of it: "
-        "over TLS, or by an IP address or `localhost`. What sends no Origin is no web page, and "
-        "is accepted.",
-        examples=('["https://ward.example.org"]',),
-    )
-    certificate: InputFile | None = setting(
-        None,
-        "The certificate chain, for TLS.",
-        examples=("certificates/server.pem",),
-    )
-    key: SecretFile | None = setting(
-        None, "The file of its key, for TLS.", examples=("keys/server.key",)
-    )
-    client_ca: InputFile | None = setting(
-        None,
-        "The certificates that every client's is checked against, for mutual TLS.",
-        examples=("certificates/clients-ca.pem",),
-    )
-
-    @property
-    def encrypted(self) -> bool:
-        """Whether what clients send is protected on its way."""
-        return self.transport in {"tls", "websocket-tls"}
-
-    def conflicts(self) -> Iterator[Conflict]:
-        """Yield TLS files where there is no TLS, the reverse, and origins without a WebSocket."""
-        if self.origins and not self.transport.startswith("websocket"):
-            yield Conflict(
-                "origins",
-                f"the transport {self.transport} does not use it",
-                "leave it out, or set transport to websocket or websocket-tls",
-            )
-        for name in ("certificate", "key"):
-            if self.encrypted and getattr(self, name) is None:
-                yield Conflict(
-                    name, f"the transport {self.transport} needs it", "name a file in PEM form"
-                )
-        for name in ("certificate", "key", "client_ca"):
-            if not self.encrypted and getattr(self, name) is not None:
-                yield Conflict(
-                    name,
-                    f"the transport {self.transport} does not use it",
-                    "leave it out, or set transport to tls or websocket-tls",
-                )
 
 
 class LimitSettings(Settings):
@@ -443,15 +370,8 @@ class GatewaySettings(Settings):
 
     def conflicts(self) -> Iterator[Conflict]:
         """Yield two listeners that want the same address."""
-        taken: dict[tuple[str, int], str] = {}
+        yield from find_twins(self.listeners)
         for name, listener in self.listeners.items():
-            first = taken.setdefault((listener.host, listener.port), name)
-            if first != name and listener.port:
-                yield Conflict(
-                    f"listeners.{name}.port",
-                    f"the listener {first!r} has the same address",
-                    "choose another port",
-                )
             if self.workers > 1 and not listener.port:
                 yield Conflict(
                     f"listeners.{name}.port",

@@ -1,9 +1,10 @@
-"""Checks of what decides on access, in the light of the whole set.
+"""Checks of what decides on access, and of privacy controls, in the light of the whole set.
 
 Rules that hold here:
 - An attribute that a document gives or finds is declared, and of the declared type.
 - An emergency policy names scenarios and situations of its own plan, and can apply.
 - Separation of duty: no user, and no role, has two roles that exclude each other.
+- A service honours categories that its control has, and no later than the control allows.
 """
 
 from __future__ import annotations
@@ -211,3 +212,23 @@ def _role_graph(definitions: Mapping[Key, Definition]) -> RoleGraph:
     return RoleGraph(
         {key.name: it for key, it in definitions.items() if isinstance(it, kinds.Role)}
     )
+
+
+def check_control_subscribers(
+    subscribers: Iterable[kinds.ControlSubscriber], definitions: Mapping[Key, Definition]
+) -> Found:
+    """Yield categories that the control does not have, and times that are longer than allowed."""
+    for subscriber in subscribers:
+        control = definitions.get(Key(kinds.Control.kind, subscriber.control))
+        if not isinstance(control, kinds.Control):
+            continue  # a reference that leads nowhere is reported as such
+        for number, category in enumerate(subscriber.categories):
+            if category not in control.categories:
+                known = ", ".join(control.categories) or "none"
+                message = f"the control {quote(control.name)} has no category {quote(category)}"
+                fix = f"its categories are {known}"
+                yield subscriber.key, Problem(f"categories[{number}]", message, fix)
+        longest = control.time_to_honor
+        if subscriber.time_to_honor is not None and subscriber.time_to_honor > longest:
+            message = f"{subscriber.time_to_honor} ms is longer than the control allows"
+            yield subscriber.key, Problem("time_to_honor", message, f"at most {longest} ms")

@@ -22,9 +22,9 @@ from typing import Any, Final, NamedTuple
 
 from penstock.cep.program import Program
 from penstock.definitions.authorizer import settings_in_force
-from penstock.gateway.authorization.compiled_definitions import CompiledDefinitions
-from penstock.gateway.authorization.granted_rights import (
+from penstock.gateway.authorization.compiled_definitions import (
     AnswerTopics,
+    CompiledDefinitions,
     GrantedRights,
     named_clients,
 )
@@ -43,7 +43,7 @@ from penstock.policy.purposes.notation import Notation
 from penstock.policy.purposes.rights import CommandRights, DeclaredPurposes
 from penstock.policy.purposes.settings import PurposeSettings
 from penstock.policy.purposes.subscriptions import Subscription
-from penstock.store.definitions.snapshots import Snapshot
+from penstock.store.definitions.documents import Snapshot
 from penstock.store.purpose_state import STATE, Excepted, StateCommand, StateLog
 from penstock.store.sessions import StoredSubscription
 

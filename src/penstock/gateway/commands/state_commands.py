@@ -34,7 +34,7 @@ from penstock.mqtt import Publish, ReasonCode
 from penstock.policy.purposes.commands import Clear, Persist, Reload, Reset
 from penstock.policy.purposes.engine import SubscriptionChanges
 from penstock.store import purpose_state
-from penstock.store.definitions.snapshots import Snapshot
+from penstock.store.definitions.documents import Snapshot
 from penstock.store.purpose_state import STATE, Did, StateLog
 
 Wanted = dict[Key, Document | None]

@@ -31,10 +31,10 @@ from penstock.gateway.broker import is_ordinary
 from penstock.gateway.connection.arrivals import Arrival
 from penstock.gateway.connection.backlog import Backlog
 from penstock.gateway.connection.broker_connection import BrokerConnection
-from penstock.gateway.connection.context import ConnectionContext
-from penstock.gateway.connection.disconnect import (
+from penstock.gateway.connection.context import (
     FAREWELL_SECONDS,
     Cause,
+    ConnectionContext,
     encode_refusal,
     make_disconnect,
 )

@@ -30,10 +30,10 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from penstock.config.secrets import SecretFile
-from penstock.config.sections.gateway import ListenerSettings
+from penstock.config.sections.listeners import ListenerSettings
 from penstock.errors import UnavailableError, quote
 from penstock.gateway.connection.arrivals import Arrival, ArrivalCounters, Arrivals
-from penstock.gateway.connection.disconnect import FAREWELL_SECONDS
+from penstock.gateway.connection.context import FAREWELL_SECONDS
 from penstock.gateway.connection.downstream import Downstream
 from penstock.gateway.connection.websocket import OriginRule, WebSocketServer
 from penstock.gateway.limits import TICK_SECONDS, Limits

@@ -32,8 +32,8 @@ from penstock.config import Config
 from penstock.config.sections.gateway import LimitSettings
 from penstock.definitions.authorizer import configured_settings
 from penstock.errors import UnavailableError
+from penstock.gateway.authorization.compiled_definitions import AnswerTopics
 from penstock.gateway.authorization.denials import Denials
-from penstock.gateway.authorization.granted_rights import AnswerTopics
 from penstock.gateway.authorization.rules import Rules
 from penstock.gateway.background import Background
 from penstock.gateway.broker import BrokerAddress

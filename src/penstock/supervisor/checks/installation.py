@@ -3,6 +3,7 @@
 Policies, audit entries and deadlines depend on the clock.
 
 Rules that hold here:
+- `CHECKS` lists all checks, those of `network` too.
 - No secret is shown.
 - The database is read without making or upgrading anything.
 """
@@ -18,11 +19,11 @@ import ssl
 import stat
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -31,10 +32,10 @@ from penstock.components import COMPONENTS, find
 from penstock.config import Config, KeyFile
 from penstock.config.root import find_problem
 from penstock.errors import PenstockError, UnavailableError
-from penstock.store.database import Database
-from penstock.store.engines import Address, create_engine
+from penstock.store.database import Address, Database, create_engine
 from penstock.store.migrations import code_version, database_version, is_current
-from penstock.supervisor.checks.finding import Finding, Verdict
+from penstock.supervisor.checks import Finding, Verdict
+from penstock.supervisor.checks.network import check_access, check_ports
 from penstock.supervisor.part import Part
 from penstock.yaml_text import Steps, dotted
 
@@ -317,3 +318,21 @@ def _compare_clocks(apart: float) -> Finding:
     return Finding(
         "store", "clock", Verdict.WARNING, detail, "synchronise the clocks of both machines (NTP)"
     )
+
+
+CHECKS: Final[tuple[Callable[[Config, list[Part]], Iterator[Finding]], ...]] = (
+    check_programs,
+    check_folders,
+    check_secrets,
+    check_files,
+    check_store,
+    check_ports,
+    check_access,
+    check_clock,
+)
+"""All checks, in the order in which to fix what they find."""
+
+
+def run_checks(config: Config, parts: list[Part]) -> list[Finding]:
+    """Run all checks; return their findings."""
+    return [finding for check in CHECKS for finding in check(config, parts)]

@@ -31,7 +31,7 @@ from penstock.policy.purposes.commands import (
 )
 from penstock.policy.purposes.settings import PurposeSettings
 from penstock.store import purpose_state
-from penstock.store.definitions.snapshots import Snapshot
+from penstock.store.definitions.documents import Snapshot
 from penstock.store.purpose_state import StateLog
 from tests.support.gateway.command_store import CARE, KEY, STORED, Sender, Store, give
 
