@@ -31,7 +31,10 @@ from penstock.errors import UsageError, quote
 if TYPE_CHECKING:
     from penstock.rights.broker import PrivacyBroker
     from penstock.store.audit.log import AuditLog
+    from penstock.store.audit.pseudonyms import Pseudonyms
+    from penstock.store.database import Database
     from penstock.store.definitions.checked import CheckedDefinitions
+    from penstock.store.opt_outs import SubjectMarks
 
 
 class Office(NamedTuple):
@@ -41,6 +44,9 @@ class Office(NamedTuple):
     checked: CheckedDefinitions
     secret: bytes
     log: AuditLog
+    database: Database
+    people: Pseudonyms
+    marks: SubjectMarks
 
 
 @contextmanager
@@ -65,7 +71,7 @@ def open_store() -> Iterator[Office]:
         secret = it.config.consent.key.read()
         book = RequestBook(it.database, consent, Sealer(secret))
         broker = PrivacyBroker(book, it.log, it.people, it.definitions, it.epoch)
-        yield Office(broker, it.checked, secret, it.log)
+        yield Office(broker, it.checked, secret, it.log, it.database, it.people, consent.marks)
 
 
 RECEIPT_LIMIT = 64 * 1024

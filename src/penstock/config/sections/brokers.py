@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -22,6 +22,9 @@ from penstock.config.settings import (
     setting,
     wrong,
 )
+
+if TYPE_CHECKING:
+    import ssl
 
 
 def _check_socket(path: Path) -> Path:
@@ -62,6 +65,16 @@ class BrokerTlsSettings(Settings):
         "The file of the key of our own certificate.",
         examples=("keys/gateway.key",),
     )
+
+    def make_context(self) -> ssl.SSLContext:
+        """Make the context of connections to the broker; its certificate is always verified."""
+        import ssl  # noqa: PLC0415 - for those who connect
+
+        context = ssl.create_default_context(cafile=str(self.ca) if self.ca else None)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if self.certificate is not None and self.key is not None:
+            context.load_cert_chain(str(self.certificate), str(self.key.path))
+        return context
 
     def conflicts(self) -> Iterator[Conflict]:
         """Yield a certificate without its key, and the reverse."""

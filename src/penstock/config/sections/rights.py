@@ -188,6 +188,11 @@ class RightsSettings(Settings):
     poll: Annotated[Duration, Field(ge=0.01, le=60)] = setting(
         "500ms", "How often a worker looks for what is due."
     )
+    settle: Annotated[Duration, Field(ge=0, le=86_400)] = setting(
+        "10m",
+        "How long a batch of a view may take: erasure looks at what running views have published "
+        "only so long after it has erased from the event log.",
+    )
     office: Annotated[str, Field(pattern=r"^[!-~]{1,200}@[!-~]{1,200}$")] | None = setting(
         None,
         "The e-mail address that is alerted where a service that failed names no contact.",

@@ -59,7 +59,7 @@ from penstock.store.detection.journal import DetectionStore
 from penstock.store.detection.situations import Situations
 from penstock.store.follower import Follower
 from penstock.store.opt_out_feed import OptOutFeed
-from penstock.store.session_tables import SessionQuotas
+from penstock.store.session_state import SessionQuotas
 from penstock.store.sessions import Sessions
 from penstock.store.wills import WillStore
 from penstock.telemetry import Endpoint, Health, get_logger

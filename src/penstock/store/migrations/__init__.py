@@ -42,6 +42,7 @@ STEPS: Final[Mapping[str, str]] = {
     "0017": "privacy.make_notices",
     "0018": "privacy.make_profiles",
     "0019": "privacy.add_publishers_of_contacts",
+    "0020": "privacy.make_erasures",
 }
 _versions: Final = sa.Table(
     VERSION_TABLE,
