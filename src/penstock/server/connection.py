@@ -34,7 +34,12 @@ from penstock.config.sections.listeners import ServerListenerSettings
 from penstock.config.sections.rights import ServerLimitSettings
 from penstock.errors import PenstockError
 from penstock.gateway.connection.arrivals import Arrival, Arrivals
-from penstock.gateway.service.listeners import Listener, make_context, open_sockets
+from penstock.gateway.service.listeners import (
+    Listener,
+    TlsContext,
+    make_context,
+    open_sockets,
+)
 from penstock.server.callers import CallerAuthenticator
 from penstock.server.problems import Problem, TooLargeError, UnauthenticatedError, describe
 from penstock.telemetry import counter, get_logger
@@ -241,7 +246,7 @@ class HttpServer:
 
     async def listen(self, name: str, settings: ServerListenerSettings) -> Listener:
         """Listen as the settings say."""
-        tls = make_server_context(settings) if settings.encrypted else None
+        tls = TlsContext(settings, make_server_context) if settings.encrypted else None
         sockets = await open_sockets(name, settings.host, settings.port, shared=False)
         listener = Listener(
             name,

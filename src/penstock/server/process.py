@@ -55,6 +55,11 @@ class RunningServer:
     listeners: tuple[Listener, ...]
     health: Health
 
+    def reload(self) -> None:
+        """Read the TLS files of all listeners again; gRPC looks at its own by itself."""
+        for listener in self.listeners:
+            listener.reload()
+
 
 @asynccontextmanager
 async def run(config: Config) -> AsyncIterator[RunningServer]:
@@ -107,12 +112,14 @@ async def run(config: Config) -> AsyncIterator[RunningServer]:
 
 
 async def run_until_told(config: Config) -> None:
-    """Run the server until SIGTERM or SIGINT."""
+    """Run the server until SIGTERM or SIGINT; SIGHUP reads the TLS files again."""
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)
+    loop.add_signal_handler(signal.SIGHUP, lambda: None)  # until there is something to read again
     async with run(config) as running:
+        loop.add_signal_handler(signal.SIGHUP, running.reload)
         with _endpoint(config, running.health):
             _log.info("the server is ready")
             await told.wait()

@@ -72,6 +72,8 @@ class Part:
     folder: Callable[[Config], Path] | None = None
     """Where it runs; else where the supervisor does."""
     choose: Callable[[Config], Mapping[str, str]] = field(default=_choose_nothing)
+    reloads: bool = False
+    """Whether SIGHUP lets it read its files again; others are not told."""
 
 
 def in_order(parts: Iterable[Part]) -> list[Part]:

@@ -101,6 +101,7 @@ def watch(as_json: bool) -> None:
     """
     from penstock.kafka import run_watch
 
+    configuration().require_files("kafka")
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

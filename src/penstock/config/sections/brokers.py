@@ -15,6 +15,7 @@ from penstock.config.settings import (
     DataPath,
     Duration,
     Host,
+    InputFile,
     Port,
     Settings,
     TypeLabel,
@@ -49,12 +50,12 @@ class BrokerTlsSettings(Settings):
     """TLS towards an external broker."""
 
     enabled: bool = setting(default=False, description="Whether the connection is encrypted.")
-    ca: DataPath | None = setting(
+    ca: InputFile | None = setting(
         None,
         "The certificates that the broker's is checked against; the system's if none.",
         examples=("certificates/broker-ca.pem",),
     )
-    certificate: DataPath | None = setting(
+    certificate: InputFile | None = setting(
         None,
         "Our own certificate, where the broker asks for one.",
         examples=("certificates/gateway.pem",),
@@ -193,7 +194,7 @@ class KafkaSettings(Settings):
         "The password of that user.",
         examples=("{file: keys/kafka-password}", "{env: KAFKA_PASSWORD}"),
     )
-    ca: DataPath | None = setting(
+    ca: InputFile | None = setting(
         None,
         "The certificates that the brokers' are checked against; the system's if none.",
         examples=("certificates/kafka-ca.pem",),

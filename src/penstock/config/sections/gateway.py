@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field
 
@@ -13,10 +14,12 @@ from penstock.config.settings import (
     DataPath,
     Duration,
     Host,
+    InputFile,
     Port,
     Settings,
     Size,
     TypeLabel,
+    is_loopback,
     setting,
 )
 
@@ -160,6 +163,66 @@ class FilteringSettings(Settings):
     )
 
 
+TokenAlgorithm = Literal[
+    "ES256", "ES384", "ES512", "EdDSA", "PS256", "PS384", "PS512", "RS256", "RS384", "RS512"
+]
+
+
+class TokenSettings(Settings):
+    """JSON Web Tokens that clients give as their password."""
+
+    keys: InputFile | None = setting(
+        None,
+        "The file of the public keys that tokens are checked with, as a JWK Set; read again when "
+        "it changes.",
+        examples=("certificates/token-keys.json",),
+    )
+    url: Annotated[str, Field(pattern=r"^https?://[!-~]+$", max_length=2000)] | None = setting(
+        None,
+        "Where the JWK Set is fetched from instead, by https; http only from this machine.",
+        examples=("https://login.example.org/keys",),
+    )
+    refresh: Annotated[Duration, Field(ge=10, le=86_400)] = setting(
+        "10m", "How often it is fetched; a token of an unknown key fetches it earlier."
+    )
+    issuer: Annotated[str, Field(min_length=1, max_length=2000)] | None = setting(
+        None, "Who issued the tokens, their claim `iss`.", examples=("https://login.example.org",)
+    )
+    audience: Annotated[str, Field(min_length=1, max_length=2000)] | None = setting(
+        None, "Whom they are for, one of their claim `aud`.", examples=("penstock",)
+    )
+    claim: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:/-]{1,100}$")] = setting(
+        "sub", "The claim that names the user."
+    )
+    algorithms: Annotated[tuple[TokenAlgorithm, ...], Field(min_length=1, max_length=10)] = setting(
+        ("ES256", "EdDSA", "RS256"), "How they may be signed."
+    )
+    leeway: Annotated[Duration, Field(ge=0, le=300)] = setting(
+        "30s", "How far the clocks of the issuer and of this machine may be apart."
+    )
+
+    @property
+    def enabled(self) -> bool:
+        """Whether tokens are accepted."""
+        return self.keys is not None or self.url is not None
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Yield two places of keys, keys fetched in clear, and tokens that are for anybody."""
+        if self.keys is not None and self.url is not None:
+            yield Conflict("url", "the keys are in a file already", "keep one of the two settings")
+        if self.url is not None and self.url.startswith("http://"):
+            host = urlsplit(self.url).hostname or ""
+            if not is_loopback(host):
+                yield Conflict("url", "others on the network could exchange the keys", "use https")
+        for name in ("issuer", "audience"):
+            if self.enabled and getattr(self, name) is None:
+                yield Conflict(
+                    name,
+                    "without it tokens for other services would open this one",
+                    f"set {name} to what the tokens say",
+                )
+
+
 class AuthenticationSettings(Settings):
     """How the gateway authenticates clients: by certificate, by password, or not at all."""
 
@@ -172,8 +235,15 @@ class AuthenticationSettings(Settings):
         default=False,
         description="Pass user name and password to the broker, which decides.",
     )
+    tokens: TokenSettings = Field(default_factory=TokenSettings)
     anonymous: bool = setting(
         default=False, description="Accept clients without a user name, as the user `anonymous`."
+    )
+    client_ids: Literal["own", "any"] = setting(
+        "own",
+        "Which client identifiers users may choose: their `own` (the user name, it and a colon "
+        "first, or what the file of passwords lists), or `any` that nobody else has, as brokers "
+        "allow and existing fleets need. Those that definitions name stay their owners'.",
     )
     defined_users: bool = setting(
         default=False,
@@ -186,6 +256,10 @@ class AuthenticationSettings(Settings):
 
     def conflicts(self) -> Iterator[Conflict]:
         """Yield two places that would both decide on a password."""
+        if self.relay and self.tokens.enabled:
+            yield Conflict(
+                "relay", "tokens are checked here already", "keep one of the two settings"
+            )
         if self.relay and self.passwords is not None:
             yield Conflict(
                 "relay", "the file of passwords decides already", "keep one of the two settings"

@@ -8,14 +8,22 @@ Rules that hold here:
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from penstock.config.secrets import SecretFile
-from penstock.config.settings import Conflict, DataPath, Host, Port, Settings, TypeLabel, setting
+from penstock.config.settings import (
+    Conflict,
+    Host,
+    InputFile,
+    Port,
+    Settings,
+    TypeLabel,
+    is_loopback,
+    setting,
+)
 
 ListenerName = Annotated[
     str,
@@ -50,7 +58,7 @@ class ListenerSettings(Settings):
         "is accepted.",
         examples=('["https://ward.example.org"]',),
     )
-    certificate: DataPath | None = setting(
+    certificate: InputFile | None = setting(
         None,
         "The certificate chain, for TLS.",
         examples=("certificates/server.pem",),
@@ -58,7 +66,7 @@ class ListenerSettings(Settings):
     key: SecretFile | None = setting(
         None, "The file of its key, for TLS.", examples=("keys/server.key",)
     )
-    client_ca: DataPath | None = setting(
+    client_ca: InputFile | None = setting(
         None,
         "The certificates that every client's is checked against, for mutual TLS.",
         examples=("certificates/clients-ca.pem",),
@@ -89,13 +97,13 @@ class ServerListenerSettings(Settings):
     )
     host: Host = setting("127.0.0.1", "The address it listens on; 0.0.0.0 is every IPv4 address.")
     port: Port = setting(8443, "The port it listens on; 0 takes a free one.")
-    certificate: DataPath | None = setting(
+    certificate: InputFile | None = setting(
         None, "The certificate chain, for TLS.", examples=("certificates/server.pem",)
     )
     key: SecretFile | None = setting(
         None, "The file of its key, for TLS.", examples=("keys/server.key",)
     )
-    client_ca: DataPath | None = setting(
+    client_ca: InputFile | None = setting(
         None,
         "The certificates that those of clients are checked against. Who shows one is the user of "
         "its common name; others need a token or a password. By gRPC everybody has to show one.",
@@ -139,11 +147,3 @@ def find_twins(listeners: Mapping[str, Listener]) -> Iterator[Conflict]:
         if first != name and listener.port:
             message = f"the listener {first!r} has the same address"
             yield Conflict(f"listeners.{name}.port", message, "choose another port")
-
-
-def is_loopback(host: str) -> bool:
-    """Say whether an address is of this machine alone."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

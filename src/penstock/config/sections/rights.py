@@ -18,9 +18,9 @@ from penstock.config.secrets import Secret
 from penstock.config.sections.listeners import ListenerName, ServerListenerSettings, find_twins
 from penstock.config.settings import (
     Conflict,
-    DataPath,
     Duration,
     Host,
+    InputFile,
     Port,
     Settings,
     Size,
@@ -110,7 +110,7 @@ class RightsMqttSettings(Settings):
     )
     port: Port = setting(8883, "Its port.")
     tls: bool = setting(default=True, description="Whether the connection is encrypted.")
-    ca: DataPath | None = setting(
+    ca: InputFile | None = setting(
         None,
         "The certificates that the broker's is checked against; the system's if none.",
         examples=("certificates/broker-ca.pem",),
@@ -139,7 +139,7 @@ class EmailSettings(Settings):
     security: Literal["starttls", "tls", "none"] = setting(
         "starttls", "How the connection is encrypted; none is for servers on this machine."
     )
-    ca: DataPath | None = setting(
+    ca: InputFile | None = setting(
         None,
         "The certificates that the server's is checked against; the system's if none.",
         examples=("certificates/mail-ca.pem",),

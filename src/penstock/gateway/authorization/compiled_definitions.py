@@ -21,7 +21,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from penstock.cep.program import Program
@@ -40,10 +40,11 @@ from penstock.policy.purposes.commands import ShowAffected, ShowCombined, parse_
 from penstock.policy.purposes.notation import Notation
 from penstock.policy.purposes.rights import OPEN_RIGHTS, CommandRights, PurposeClaims
 from penstock.policy.purposes.subscriptions import Subscription
-from penstock.store.purpose_state import Excepted
+from penstock.store.session_state import Excepted
 from penstock.store.sessions import StoredSubscription
 from penstock.telemetry import get_logger
 
+_CLIENT: Final = "client:"
 _APART: Final = kinds_of(Concern.PURPOSES)
 """Kinds of which there may be millions; neither policies nor events refer to them."""
 _EVENT_KINDS: Final = kinds_of(Concern.EVENTS)
@@ -129,12 +130,14 @@ class CompiledDefinitions:
         return Recompiled(access, program)
 
 
-def names_client(document: Document) -> bool:
-    """Say whether a definition gives something to a client by its identifier."""
+def named_clients(document: Document) -> Iterator[str]:
+    """Yield the client identifiers that a definition gives something to."""
     body = document.body
     subjects = (*body.get("subjects", ()), *body.get("members", ()), body.get("subject", ""))
     named = subjects if document.kind != Attributes.kind else (document.name,)
-    return any(it.startswith("client:") for it in named if isinstance(it, str))
+    for it in named:
+        if isinstance(it, str) and it.startswith(_CLIENT):
+            yield it.removeprefix(_CLIENT)
 
 
 class GrantedRights:

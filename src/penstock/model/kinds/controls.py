@@ -62,12 +62,13 @@ _PLACES: Final[Mapping[str, tuple[re.Pattern[str], str]]] = MappingProxyType(
     }
 )
 # Letters, digits and a few signs: nothing that means something in a header or to a mail server.
-_EMAIL: Final = re.compile(
-    r"[A-Za-z0-9_%+-]+(?:\.[A-Za-z0-9_%+-]+)*@(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.)*"
-    r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?",
-    re.ASCII,
+EMAIL_PATTERN: Final = (
+    r"^[A-Za-z0-9_%+-]+(?:\.[A-Za-z0-9_%+-]+)*@(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.)*"
+    r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?$"
 )
-_MOBILE: Final = re.compile(r"\+[1-9][0-9]{6,14}", re.ASCII)
+MOBILE_PATTERN: Final = r"^\+[1-9][0-9]{6,14}$"
+_EMAIL: Final = re.compile(EMAIL_PATTERN, re.ASCII)
+_MOBILE: Final = re.compile(MOBILE_PATTERN, re.ASCII)
 EMAIL_LIMIT: Final = 254
 TEXT_LIMIT: Final = 2_000
 PLACEHOLDERS: Final = frozenset({"action", "control", "date", "publisher", "request"})

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 import sqlalchemy as sa
 
-from penstock.gateway.detection.situation_requests import SituationRequests
+from penstock.gateway.detection.leadership import SituationRequests
 from penstock.store.detection.situations import Situations
 from penstock.store.detection.tables import Request, State, requests_table
 from tests.support.gateway.detection import Detecting, detecting, run, ward_program

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cep.program import Program
-from penstock.gateway.detection.leader_election import LeaderElection
+from penstock.gateway.detection.leadership import LeaderElection
 from penstock.store.database import Database
 from tests.support.gateway.detection import Detecting, run, ward_program
 
