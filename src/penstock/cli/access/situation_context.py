@@ -19,7 +19,12 @@ from rich.console import Console
 from rich.text import Text
 
 from penstock.cli.output import Function
-from penstock.cli.session import configuration, open_database, refuse_missing_store
+from penstock.cli.session import (
+    believe_appointments,
+    configuration,
+    open_database,
+    refuse_missing_store,
+)
 from penstock.errors import UsageError, quote
 
 if TYPE_CHECKING:
@@ -77,7 +82,8 @@ def open_questions() -> Iterator[tuple[CheckedDefinitions, Database]]:
     settings = configuration()
     refuse_missing_store(settings)
     with open_database(settings) as database:
-        yield CheckedDefinitions(Definitions(database)), database
+        trusts = believe_appointments(settings)
+        yield CheckedDefinitions(Definitions(database), trusts=trusts), database
 
 
 def situation_option(function: Function) -> Function:

@@ -140,8 +140,9 @@ def open_desk() -> Iterator[Desk]:
     # Keys that are made at the first use are told of in words, not as JSON.
     configure(level=config.log.level, style="console")
     with open_database(config) as database:
-        snapshot, definitions = CheckedDefinitions(Definitions(database)).current()
         log = AuditLog.open(database, config.audit.signing_key)
+        checked = CheckedDefinitions(Definitions(database), signer=log.signer)
+        snapshot, definitions = checked.current()
         try:
             people = Pseudonyms.open(config.audit.pseudonym_key)
             situations = Situations(database, log, people)

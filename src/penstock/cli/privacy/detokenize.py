@@ -70,8 +70,9 @@ def command(
         from penstock.store.definitions.checked import CheckedDefinitions
         from penstock.store.definitions.history import Definitions
 
-        snapshot, definitions = CheckedDefinitions(Definitions(database)).current()
         log = AuditLog.open(database, config.audit.signing_key)
+        checked = CheckedDefinitions(Definitions(database), signer=log.signer)
+        snapshot, definitions = checked.current()
         people = Pseudonyms.open(config.audit.pseudonym_key)
         consent = ConsentBook.open(database, config.consent.key).opt_outs
         detokenizer = Detokenizer(

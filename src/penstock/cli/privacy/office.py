@@ -11,7 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.cli.session import authenticate, configuration, open_database, refuse_missing_store
+from penstock.cli.session import (
+    authenticate,
+    believe_appointments,
+    configuration,
+    open_database,
+    refuse_missing_store,
+)
 
 if TYPE_CHECKING:
     from penstock.rights.broker import PrivacyBroker
@@ -54,7 +60,8 @@ def open_store() -> Iterator[Office]:
     refuse_missing_store(config)
     configure(level=config.log.level, style="console")
     with open_database(config) as database:
-        checked = CheckedDefinitions(Definitions(database))
+        trusts = believe_appointments(config)
+        checked = CheckedDefinitions(Definitions(database), trusts=trusts)
         snapshot, definitions = checked.current()
         consent = ConsentBook.open(database, config.consent.key)
         secret = config.consent.key.read()

@@ -106,8 +106,9 @@ def _open_administration(user: str, password_file: Path | None) -> Iterator[Toke
     refuse_missing_store(config)
     configure(level=config.log.level, style="console")
     with open_database(config) as database:
-        snapshot, definitions = CheckedDefinitions(Definitions(database)).current()
         log = AuditLog.open(database, config.audit.signing_key)
+        checked = CheckedDefinitions(Definitions(database), signer=log.signer)
+        snapshot, definitions = checked.current()
         try:
             people = Pseudonyms.open(config.audit.pseudonym_key)
             administration = TokenAdministration(

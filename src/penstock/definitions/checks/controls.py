@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from penstock.definitions.checks.roles import check_subjects
 from penstock.errors import Problem, quote
 from penstock.model.definition import Definition
 from penstock.model.document import Key
@@ -14,6 +15,7 @@ def check_control_subscribers(
     subscribers: Sequence[ControlSubscriber], definitions: Mapping[Key, Definition]
 ) -> Iterator[tuple[Key, Problem]]:
     """Yield categories that the control does not have, and times that are longer than allowed."""
+    yield from check_subjects(subscribers, definitions)
     for subscriber in subscribers:
         control = definitions.get(Key(Control.kind, subscriber.control))
         if not isinstance(control, Control):

@@ -16,6 +16,7 @@ from penstock.cep.program import Program
 from penstock.definitions import DefinitionSet
 from penstock.definitions.access import AccessDefinitions, list_claims, make_broker_topics
 from penstock.definitions.events.program import compile_program
+from penstock.definitions.set import Trust, trust_nothing
 from penstock.errors import PenstockError
 from penstock.model.document import Document, Key
 from penstock.model.kinds import Concern, Scenario, kinds_of
@@ -28,7 +29,8 @@ _APART: Final = kinds_of(Concern.PURPOSES)
 """Kinds of which there may be millions; neither policies nor events refer to them."""
 _EVENT_KINDS: Final = kinds_of(Concern.EVENTS)
 _PEOPLE_KINDS: Final = frozenset({"group", "attributes"})
-_CLAIM_KINDS: Final = kinds_of(Concern.CLAIMS)
+_CLAIM_KINDS: Final = frozenset({"right", "role", "authorisation-rule"})
+"""Kinds that say who may claim and monitor what; who is meant, the engine of roles knows."""
 
 _log = get_logger("gateway")
 
@@ -44,15 +46,16 @@ class Recompiled(NamedTuple):
 class CompiledDefinitions:
     """What definitions mean for access and detection."""
 
-    def __init__(self, *, open_mode: bool = False) -> None:
+    def __init__(self, *, open_mode: bool = False, trusts: Trust = trust_nothing) -> None:
         self._open = open_mode
+        self._trusts = trusts
         self.trouble: str | None = None
         """Why nothing can be decided, if so."""
         self.program = Program()
         self._begin()
 
     def _begin(self) -> None:
-        self._definitions = DefinitionSet.empty()
+        self._definitions = DefinitionSet.empty(self._trusts)
         self._compiled = AccessDefinitions()
         self.claims = PurposeClaims(open_mode=self._open)
         self.broker_topics = BrokerTopics(open_mode=self._open)
@@ -67,7 +70,9 @@ class CompiledDefinitions:
         anew = self.trouble is not None
         if anew:
             # What is held may be incomplete.
+            before = self.access.roles
             self._begin()
+            self.access.roles.adopt(before)
             changed = documents
         keys = [key for key in changed if key.kind not in _APART]
         if not keys and not anew:

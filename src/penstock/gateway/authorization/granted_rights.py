@@ -5,7 +5,7 @@
     SUBSCRIBE !PBAC/CRES/# ──▶ a right to ask? ──▶ each answer: a right to this question?
 
 Rules that hold here:
-- What was worked out for a session holds until rights or groups change.
+- What was worked out for a session holds until rights, groups or roles change.
 - In open mode everybody may give every command.
 - An answer is read by those who may ask the question themselves, as their rights are when it
   is delivered, and who subscribed to such topics by name: `#` does not mean them.
@@ -17,13 +17,14 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from penstock.errors import PenstockError
 from penstock.gateway.session import Session
 from penstock.model import kinds
 from penstock.model.document import Document, Key
+from penstock.model.role_terms import ROLE_PREFIX
 from penstock.model.topics import matches, parse_subscribed
 from penstock.policy.access.principals import Membership, list_subjects
 from penstock.policy.purposes.commands import ShowAffected, ShowCombined, parse_publish
@@ -48,10 +49,13 @@ def names_client(document: Document) -> bool:
 class GrantedRights:
     """The rights that definitions grant."""
 
-    __slots__ = ("_documents", "_known", "_membership", "_open")
+    __slots__ = ("_documents", "_known", "_membership", "_open", "_roles_of")
 
-    def __init__(self, *, open_mode: bool) -> None:
+    def __init__(
+        self, *, open_mode: bool, roles_of: Callable[[Session], Iterable[str]] = lambda _: ()
+    ) -> None:
         self._open = open_mode
+        self._roles_of = roles_of
         self._documents: dict[Key, Document] = {}
         self._known: dict[tuple[str, str], CommandRights] = {}
         self._membership: Membership | None = None
@@ -63,8 +67,15 @@ class GrantedRights:
                 self._documents.pop(key, None)
                 if key in documents:
                     self._documents[key] = documents[key]
-        self._known.clear()
+        self.forget()
         self._membership = None
+
+    def forget(self, session: Session | None = None) -> None:
+        """Forget what was worked out, of a session or of all: they may have other roles."""
+        if session is None:
+            self._known.clear()
+        else:
+            self._known.pop((session.principal, session.client_id), None)
 
     def of(self, session: Session) -> CommandRights:
         """Return what a session may command."""
@@ -110,20 +121,27 @@ class GrantedRights:
         """Return every text by which definitions can mean a session."""
         user, client = session.user, session.client_id
         groups = self._find_membership().groups_of(user, client)
-        return set(list_subjects(user, client, groups))
+        return {*list_subjects(user, client, groups), *self._roles_of(session)}
 
     def _work_out(self, session: Session) -> CommandRights:
         names = self._names(session)
         given = [
             document.body
             for key, document in self._documents.items()
-            if key.kind == kinds.Right.kind and not names.isdisjoint(document.body["subjects"])
+            if not names.isdisjoint(_subjects_of(document))
         ]
         return CommandRights(
             reserve=tuple(it for body in given for it in body.get("reserve", ())),
             presubscribe=tuple(it for body in given for it in body.get("presubscribe", ())),
             administer=any(body.get("administer", False) for body in given),
         )
+
+
+def _subjects_of(document: Document) -> Collection[str]:
+    """Return who has what a right or an authorisation rule gives."""
+    if document.kind == kinds.AuthorisationRule.kind:
+        return (f"{ROLE_PREFIX}{document.body['role']}",)
+    return document.body["subjects"] if document.kind == kinds.Right.kind else ()
 
 
 _QOS = 0x03
