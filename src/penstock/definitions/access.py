@@ -170,6 +170,7 @@ def compile_subject(text: str, scope: Scope) -> tuple[str, RoleArguments | None]
         return text, None
     arguments = tuple(enumerate(term.arguments or ()))
     return f"{ROLE_PREFIX}{term.name}", RoleArguments(
+        text,
         term.name,
         {at: it.value for at, it in arguments if isinstance(it, Constant)},
         {

@@ -90,7 +90,7 @@ class _Explanation:
             # Last, as a long list is cut: those for others have decided nothing.
             for rule in rules:
                 if rule.subject not in subjects:
-                    self._note(rule.name, f"is for {rule.subject}")
+                    self._note(rule.name, f"is for {rule.meant}")
         else:
             ordinary = DEFAULT
         return self._conclude(ordinary, preference, any_rules=bool(rules))

@@ -63,11 +63,16 @@ class RoleArguments:
     A value that is missing is none that a role has.
     """
 
-    __slots__ = ("_constants", "_places", "expressions", "role")
+    __slots__ = ("_constants", "_places", "expressions", "role", "text")
 
     def __init__(
-        self, role: str, constants: Mapping[int, str], attributes: Mapping[int, Expression]
+        self,
+        text: str,
+        role: str,
+        constants: Mapping[int, str],
+        attributes: Mapping[int, Expression],
     ) -> None:
+        self.text = text
         self.role = role
         self.expressions = tuple(attributes.values())
         self._places = tuple(sorted({*constants, *attributes}))
@@ -128,6 +133,11 @@ class Policy:
         self.arguments = arguments
         self.condition = condition
         self.emergency = emergency
+
+    @property
+    def meant(self) -> str:
+        """Whom it is for, as it was written."""
+        return self.subject if self.arguments is None else self.arguments.text
 
     @property
     def expressions(self) -> tuple[Expression, ...]:

@@ -32,6 +32,9 @@ GROUND = """
 """
 
 
+APPOINTED = "kind: appointment, name: a, credential: q, holder: 'user:a'"
+
+
 def refuse(text: str) -> str:
     with pytest.raises(InvalidError) as caught:
         DefinitionSet.build(read_text(GROUND + text, "x").documents)
@@ -94,14 +97,9 @@ def test_mutual_prerequisites_are_named_in_order() -> None:
             "kind: appointment, name: a, credential: q, holder: 'user:a', valid_until: soon",
             "is no timestamp",
         ),
+        (f"{APPOINTED}, valid_until: '2026-01-01'", "with its offset"),
         (
-            "kind: appointment, name: a, credential: q, holder: 'user:a', "
-            "valid_until: '2026-01-01T00:00:00'",
-            "with its offset",
-        ),
-        (
-            "kind: appointment, name: a, credential: q, holder: 'user:a', "
-            "valid_from: '2026-01-02T00:00:00Z', valid_until: '2026-01-01T00:00:00Z'",
+            f"{APPOINTED}, valid_from: '2026-01-02T00:00:00Z', valid_until: '2026-01-01T00:00:00Z'",
             "ends before it begins",
         ),
         ("kind: domain, name: park, parent: park, manager: 'user:b'", "refers to itself"),
