@@ -47,6 +47,7 @@ class Session:
         "principal",
         "stored",
         "user",
+        "valid_until",
         "will",
         "will_given",
     )
@@ -62,6 +63,8 @@ class Session:
         """What the file of passwords said of the user at the log-in; None: another way in."""
         self.chosen_roles: tuple[str, ...] | None = None
         """The roles that the client named when it connected; None: all that activate."""
+        self.valid_until = float("inf")
+        """When the log-in ends by itself, as that by a token, in seconds since 1970."""
         self.expiry = expiry
         self.will: Will | None = None
         """The will as it is to be published, stamp included; None where there is none."""

@@ -85,6 +85,10 @@ def appoint(name: str, credential: str, user: str, **times: str) -> Document:
     )
 
 
+def epoch_of(gateway: GatewayThread) -> int:
+    return gateway.do(lambda: gateway.gateway.rules.epoch)
+
+
 class Site:
     """Two gateways that share a store and a broker, and an officer with the key."""
 
@@ -105,11 +109,7 @@ class Site:
             if delete:
                 keys = [Key("appointment", name) for name in delete]
                 epoch = checked.delete(keys, actor="test").epoch
-        wait_until(
-            lambda: all(
-                it.do(lambda rules=it.gateway.rules: rules.epoch) >= epoch for it in self.gateways
-            )
-        )
+        wait_until(lambda: all(epoch_of(it) >= epoch for it in self.gateways))
 
     def connect(
         self, user: str, at: int = 0, *, roles: tuple[str, ...] = (), version: int = V5, **more: Any

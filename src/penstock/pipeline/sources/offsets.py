@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from penstock.config.sections.processes import PipelineSettings
+from penstock.config.sections.installation import PipelineSettings
 from penstock.eventlog import EventLog
 from penstock.model.kinds import Stream
 from penstock.model.kinds.streams import StreamSource
