@@ -209,9 +209,12 @@ class Rules:
     def advance_roles(self) -> frozenset[tuple[str, str]]:
         """Let time pass for roles; return the sessions, by user and client, that have others."""
         access = self.authorizer.access
-        if not access.roles.in_use or not access.roles.advance(self.clock()):
+        if not access.roles.in_use:
             return frozenset()
+        passed = access.roles.advance(self.clock())
         changed = frozenset(access.refresh_roles())
+        if not passed and not changed:
+            return frozenset()
         access.forget_principals()
         self._rights.forget()
         self._invalidate()

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
@@ -36,6 +36,7 @@ from penstock.policy.roles.derivation import (
 from penstock.policy.roles.program import APPOINTMENT, Fact, Program
 
 SECOND: Final = 1000
+_SPARE: Final = 1000
 Who = tuple[str, str]
 """A user and a client identifier."""
 NO_ROLES: Final = ActiveRoles()
@@ -62,7 +63,8 @@ class _Session:
     """One session: what was chosen, and what is active in it."""
 
     chosen: frozenset[str] | None
-    active: ActiveRoles = field(default_factory=ActiveRoles)
+    active: ActiveRoles | None = None
+    """None: nobody has looked yet."""
     groups: frozenset[str] = frozenset()
 
 
@@ -120,6 +122,15 @@ class RoleEngine:
         for moment in (appointment.valid_from, appointment.valid_until):
             if moment is not None:
                 heapq.heappush(self._moments, (moment, appointment.name))
+        if len(self._moments) > _SPARE + 4 * len(self._appointments):
+            # Moments of appointments that were changed meanwhile are dropped.
+            self._moments = [
+                (moment, it.name)
+                for it in self._appointments.values()
+                for moment in (it.valid_from, it.valid_until)
+                if moment is not None
+            ]
+            heapq.heapify(self._moments)
         self._touch(appointment.holder)
 
     def remove(self, name: str) -> None:
@@ -137,23 +148,24 @@ class RoleEngine:
         self._stale = set(self._sessions)
 
     def advance(self, now: int) -> bool:
-        """Tell the time; say whether that can have changed what somebody has."""
+        """Tell the time; say whether somebody without a session may have other roles now.
+
+        Sessions that it may concern are stale.
+        """
         if now <= self.now:
             return False
-        timed = self._timed and now // SECOND != self.now // SECOND
+        if self._timed and now // SECOND != self.now // SECOND:
+            self._stale |= self._timed
         self.now = now
-        changed = self._timed_apart
+        passed = self._timed_apart
         self._timed_apart = False
         while self._moments and self._moments[0][0] <= now:
             _, name = heapq.heappop(self._moments)
             held = self._appointments.get(name)
             if held is not None:
                 self._touch(held.holder)
-                changed = True
-        if timed:
-            self._stale |= self._timed
-            changed = True
-        return changed
+                passed = True
+        return passed
 
     @property
     def due(self) -> int | None:
@@ -198,10 +210,9 @@ class RoleEngine:
         """Return the sessions that have to be activated again."""
         return list(self._stale)
 
-    def held(self, user: str, client: str) -> ActiveRoles:
-        """Return what was active in a session when it was looked at last."""
-        session = self._sessions.get((user, client))
-        return NO_ROLES if session is None else session.active
+    def held(self, user: str, client: str) -> ActiveRoles | None:
+        """Return what was active in a session when it was looked at last; None: it never was."""
+        return self._sessions[user, client].active
 
     def activate(
         self,
@@ -220,14 +231,15 @@ class RoleEngine:
             return NO_ROLES
         who = (user, client or "")
         session = self._sessions.get(who) if not apart else None
-        if session is not None and who not in self._stale:
+        if session is not None and session.active is not None and who not in self._stale:
             return session.active
         known = self._circumstances(user, groups, attributes)
         if session is None:
             found = self._derive(known, (), self.supposed)
             self._timed_apart = self._timed_apart or found.timed
             return found
-        found = self._derive(known, session.active.activations, session.chosen)
+        before = session.active.activations if session.active is not None else ()
+        found = self._derive(known, before, session.chosen)
         session.active = found
         self._stale.discard(who)
         (self._timed.add if found.timed else self._timed.discard)(who)

@@ -110,7 +110,9 @@ def test_constraints_on_the_time_are_looked_at_once_a_second() -> None:
     assert "doctor" in names(engine)
     assert engine.due == 21 * hour + 1000
     assert not engine.advance(21 * hour + 600)
-    assert engine.advance(22 * hour)
+    assert engine.stale() == []
+    assert not engine.advance(22 * hour)  # nobody but the session
+    assert engine.stale() == [("ann", "c")]
     assert names(engine) == []
     assert engine.due is not None  # it may become day again
     engine.close("ann", "c")
