@@ -15,6 +15,7 @@ from __future__ import annotations
 import importlib.resources
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -57,6 +58,8 @@ SERVICES: Final = {
     "history": ("delete-account", []),
     "mail": ("delete-account", []),
 }
+WAIT_SECONDS: Final = 60.0
+LOOK_SECONDS: Final = 0.2
 
 
 class HttpServices:
@@ -125,13 +128,23 @@ class Office:
         """Hand in what Ann wants, and let the worker tell services; return the request."""
         given = Submission("website", f"{control}-{action}", control, action, "ann", categories)
         (made,) = self.broker.submit("website", [given])
-        self._worker.run_once()
+        self._work(made.id)
         return made.id
+
+    def _work(self, request: str) -> None:
+        """Work until every service has done its part, or failed it; some may have to retry."""
+        deadline = time.monotonic() + WAIT_SECONDS
+        while time.monotonic() < deadline:
+            self._worker.run_once()
+            shown = self.book.show(request)
+            if shown is None or all(it.next_at is None for it in shown[1]):
+                return
+            time.sleep(LOOK_SECONDS)
 
     def redrive(self, request: str) -> None:
         """Tell services again that failed."""
         self.broker.redrive("website", request)
-        self._worker.run_once()
+        self._work(request)
 
     def status(self, request: str) -> tuple[str, list[str]]:
         """Return how far a request is, and which services are not done."""
@@ -153,7 +166,7 @@ def run(story: Story) -> None:
         documents = [*read_text(definitions_text(), "media.yaml").documents, *services.documents()]
         users = ("officer", "player", *(it.name for it in SUBSCRIBERS))
         sections: dict[str, dict[str, Any]] = {
-            "rights": {"networks": ["127.0.0.0/8"]},
+            "rights": {"networks": ["127.0.0.0/8"], "timeout": "30s"},
             "recording": {"acknowledge": "recorded"},
         }
         place = stack.enter_context(set_up(users, documents, sections))
