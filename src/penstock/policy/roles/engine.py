@@ -36,6 +36,7 @@ from penstock.policy.roles.derivation import (
 from penstock.policy.roles.program import APPOINTMENT, Fact, Program
 
 SECOND: Final = 1000
+MINUTE: Final = 60 * SECOND
 _SPARE: Final = 1000
 Who = tuple[str, str]
 """A user and a client identifier."""
@@ -120,7 +121,7 @@ class RoleEngine:
         self._appointments[appointment.name] = appointment
         self._by_holder.setdefault(appointment.holder, {})[appointment.name] = appointment
         for moment in (appointment.valid_from, appointment.valid_until):
-            if moment is not None:
+            if moment is not None and moment > self.now:
                 heapq.heappush(self._moments, (moment, appointment.name))
         if len(self._moments) > _SPARE + 4 * len(self._appointments):
             # Moments of appointments that were changed meanwhile are dropped.
@@ -173,6 +174,14 @@ class RoleEngine:
         moments = [self._moments[0][0]] if self._moments else []
         if self._timed:
             moments.append((self.now // SECOND + 1) * SECOND)
+        return min(moments, default=None)
+
+    @property
+    def due_for_all(self) -> int | None:
+        """When roles of anybody may change, with a session or without: a minute for constraints."""
+        moments = [self._moments[0][0]] if self._moments else []
+        if any(rule.timed for rule in self.program.rules):
+            moments.append(self.now + MINUTE)
         return min(moments, default=None)
 
     def adopt(self, other: RoleEngine) -> None:
