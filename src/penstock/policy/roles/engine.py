@@ -113,7 +113,7 @@ class RoleEngine:
             self._assigned.pop(user, None)
             if roles:
                 self._assigned[user] = roles
-            self._touch(f"user:{user}")
+            self.touch(f"user:{user}")
 
     def put(self, appointment: Appointment) -> None:
         """Add an appointment, in the place of one with its name."""
@@ -132,7 +132,7 @@ class RoleEngine:
                 if moment is not None
             ]
             heapq.heapify(self._moments)
-        self._touch(appointment.holder)
+        self.touch(appointment.holder)
 
     def remove(self, name: str) -> None:
         """Remove an appointment, if there is such a one."""
@@ -142,7 +142,11 @@ class RoleEngine:
             del theirs[name]
             if not theirs:
                 del self._by_holder[held.holder]
-            self._touch(held.holder)
+            self.touch(held.holder)
+
+    def touch(self, holder: str) -> None:
+        """Let the sessions of a user, or of a group's members, be activated again."""
+        self._stale |= self._by_holder_session.get(holder, set())
 
     def invalidate(self) -> None:
         """Let all sessions be activated again: who everybody is may have changed."""
@@ -164,7 +168,7 @@ class RoleEngine:
             _, name = heapq.heappop(self._moments)
             held = self._appointments.get(name)
             if held is not None:
-                self._touch(held.holder)
+                self.touch(held.holder)
                 passed = True
         return passed
 
@@ -334,9 +338,6 @@ class RoleEngine:
             return derive(self.program, known, before, chosen)
         except RoleLimitError as error:
             return ActiveRoles(trouble=str(error))
-
-    def _touch(self, holder: str) -> None:
-        self._stale |= self._by_holder_session.get(holder, set())
 
 
 def matches(relation: Relation, term: RoleTerm) -> bool:
