@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
-from penstock.eventlog.files import ERASED, Record, Topic, find_end, parse_line, sync_folder
+from penstock.eventlog.files import Record, Topic, find_end, parse_line, sync_folder
+from penstock.json_text import ERASED
 
 _PARTIAL: Final = ".erasing"
 _LOCK: Final = ".erasing.lock"

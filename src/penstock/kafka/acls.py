@@ -19,7 +19,7 @@ from penstock.definitions import DefinitionSet
 from penstock.eventlog.connection import SEPARATOR
 from penstock.model.document import Document, Key
 from penstock.model.kinds import Concern, Role, Stream, User, View, kinds_of
-from penstock.model.kinds.principals import Permission
+from penstock.model.kinds.roles import Permission
 from penstock.policy.access.principals import RoleGraph
 from penstock.store.kafka_users import KafkaUser
 

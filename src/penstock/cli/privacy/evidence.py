@@ -37,7 +37,8 @@ def print_evidence(target: Console, proof: Evidence) -> None:
     left = table("remains", "why")
     for it in proof.content["remains"]:
         count = f" ({it['count']} times)" if "count" in it else ""
-        left.add_row(it["place"], it["reason"] + count)
+        until = f", gone by {it['until']}" if "until" in it else ""
+        left.add_row(it["place"], it["reason"] + count + until)
     target.print(left)
     if proof.audited is None:
         state = "the audit log no longer has that entry"

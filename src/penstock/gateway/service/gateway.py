@@ -257,6 +257,7 @@ class Gateway:
         self.clients.tick()
         self.lanes.tick(TICK_SECONDS)
         self.recorder.tick()
+        self.definition_feed.advance_roles()
         self._publish_counts()
         if not self._ticks % _SWEEP_TICKS:
             self.background.start(self._sweep_sessions())

@@ -109,7 +109,8 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
         follower = stack.enter_context(
             Follower(database, lease=config.store.lease, companion=opt_outs)
         )
-        definitions = CheckedDefinitions(Definitions(database), recorder(log, pseudonyms))
+        record = recorder(log, pseudonyms)
+        definitions = CheckedDefinitions(Definitions(database), record, signer=log.signer)
         place, holder = make_place(), make_holder()
         broker, limits = BrokerAddress.of(config.broker), Limits.of(settings)
         notation = Notation(**dict(word.split("=", 1) for word in settings.notation))
@@ -121,6 +122,8 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
                 clear_excepts=settings.filtering.clear_excepts,
                 answers=AnswerTopics(notation, published=settings.filtering.publish_answers),
                 defined_users=settings.authentication.defined_users,
+                trusts=definitions.trusts,
+                place=settings.place,
             ),
             limits=limits,
             notation=notation,

@@ -23,7 +23,7 @@ import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection
@@ -59,6 +59,7 @@ from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.audit.signatures import Head
 from penstock.store.database import Database
 from penstock.store.opt_outs import SubjectMarks
+from penstock.store.person_keys import PersonKeys
 from penstock.store.rights.erasures import ErasureBook
 from penstock.store.vault import StoreVault
 from penstock.telemetry import get_logger
@@ -90,6 +91,8 @@ class _Case:
     keep: Keep
 
 
+_LOGS: Final = ("log:", "keys", "kafka:")
+"""How the steps begin that take away what views read."""
 _HELD: Final = (
     "records that it holds back: until they are published; an opt-out of the view's purposes takes "
     "them out at once"
@@ -114,6 +117,7 @@ class ErasureService:
     ) -> None:
         self._config = config
         self.book = ErasureBook(database)
+        self._database = database
         self._vault = StoreVault(database)
         self._log = log
         self._people = people
@@ -151,7 +155,7 @@ class ErasureService:
                 continue
             case.keep()
             if step.name.startswith("view:") and self._running(case):
-                erased = [it.at for name, it in done.items() if name.startswith("log:")]
+                erased = [it.at for name, it in done.items() if name.startswith(_LOGS)]
                 settle = timedelta(seconds=self._config.rights.settle)
                 wait = max(erased, default=self.book.clock() - settle) + settle - self.book.clock()
                 if wait > timedelta():
@@ -165,6 +169,10 @@ class ErasureService:
         for stream in streams:
             if stream.subject is not None and stream.source is None:
                 yield _Step(f"log:{stream.name}", lambda it=stream: self._erase_log(case, it))  # type: ignore[misc]
+        yield _Step("keys", lambda: self._destroy_key(case))
+        for stream in streams:
+            if stream.subject is not None and _is_at_kafka(stream):
+                yield _Step(f"kafka:{stream.name}", lambda it=stream: self._erase_kafka(case, it))  # type: ignore[misc]
         yield _Step("elsewhere", lambda: self._list_others(case, streams))
         yield _Step("retained", lambda: self._clear_retained(case, streams))
         yield _Step("store", lambda: self._erase_store(case))
@@ -176,13 +184,19 @@ class ErasureService:
 
     def _erase_vault(self, case: _Case) -> Result:
         tokens = {token for trace in case.traces for token in trace.tokens}
-        secret = self._secret()
+        secret, remains = self._secret(), list[dict[str, Any]]()
         for stream in case.definitions.of(Stream).values():
             views = [
                 trace.view for trace in case.traces
                 if trace.stream == stream and _has_vault(trace.view)
             ]  # fmt: skip
-            if not views or stream.source is not None or secret is None:
+            if not views or secret is None:
+                continue
+            if stream.source is not None:
+                reason = (
+                    "entries of identifiers other than the subject, which records elsewhere tell"
+                )
+                remains.append(_remain(f"vault, of {stream.name}", reason))
                 continue
             records = StreamRecords(stream, case.person)
             for number, record in enumerate(self._events.topic(stream.topic).read()):
@@ -193,7 +207,7 @@ class ErasureService:
                     for view in views:
                         tokens |= set(find_tokens(view, stream, case.definitions, secret, fields))
         count = self._vault.delete(sorted(tokens))
-        return _result([{"place": "vault", "entries": count}])
+        return _result([{"place": "vault", "entries": count}], remains)
 
     def _erase_log(self, case: _Case, stream: Stream) -> Result:
         records = StreamRecords(stream, case.person)
@@ -206,6 +220,39 @@ class ErasureService:
               "files": made.files, "through": made.through}]
         )  # fmt: skip
 
+    def _destroy_key(self, case: _Case) -> Result:
+        """Destroy the key that records at Kafka are sealed under."""
+        key = self._config.consent.key
+        if not key.path.exists():
+            return _result([])
+        gone = PersonKeys(self._database, key.read()).destroy(case.person)
+        return _result([{"place": "key of the person", "keys": gone}])
+
+    def _erase_kafka(self, case: _Case, stream: Stream) -> Result:
+        # Only who uses Kafka needs its client.
+        from penstock.eventlog.kafka import KafkaLog  # noqa: PLC0415
+
+        log, place = KafkaLog(self._config.kafka), f"topic {stream.topic} at Kafka"
+        if stream.topic not in log.topics():
+            return _result([{"place": place, "records": 0}])
+        topic = log.topic(stream.topic)
+        kept, compacted = topic.retention()
+        until = None if kept is None else self.book.clock() + timedelta(milliseconds=kept)
+        match stream.erasure:
+            case "shred":
+                reason = "records that were written before the stream declared erasure: shred"
+                return _result([], [_remain(place, reason, until=until)])
+            case "tombstone" if compacted:
+                case.keep()
+                count = topic.bury(case.person.encode())
+                reason = "records under the tombstones, until the brokers compact the topic"
+                return _result([{"place": place, "tombstones": count}], [_remain(place, reason)])
+            case "tombstone":
+                reason = "the topic is not compacted, so that tombstones would erase nothing"
+                return _result([], [_remain(place, reason, until=until)])
+        reason = "records that the brokers keep until the retention of the topic ends"
+        return _result([], [_remain(place, reason, until=until)])
+
     def _list_others(self, case: _Case, streams: list[Stream]) -> Result:
         """List what lies with others, or says of nobody whose it is."""
         remains = []
@@ -217,10 +264,6 @@ class ErasureService:
                 )
             elif stream.source is not None and stream.source.files is not None:
                 remains.append(_remain(stream.name, "files of a folder that others write"))
-            elif stream.source is not None:
-                remains.append(
-                    _remain(stream.name, "a topic of Kafka: its records go when its retention ends")
-                )
         remains += [
             _remain(name, "a topic of the event log that no definition describes")
             for name in self._events.topics()
@@ -270,10 +313,8 @@ class ErasureService:
         if view.format != "topic":
             made = erase_files(self._config.pipeline.folder / view.name, trace, case.keep)
             return _result([{"place": name, "rows": made.rows, "files": made.files}], remains)
-        if stream.source is not None and stream.source.kafka is not None:
-            remains.append(
-                _remain(name, "a topic of Kafka: its records go when its retention ends")
-            )
+        if _is_at_kafka(stream):
+            remains.append(self._remain_at_kafka(view.topic))
             return _result([], remains)
         published = StreamRecords(_plain(stream), case.person)
 
@@ -288,6 +329,16 @@ class ErasureService:
             [{"place": name, "records": erased.records, "files": erased.files,
               "through": erased.through}], remains,
         )  # fmt: skip
+
+    def _remain_at_kafka(self, name: str) -> dict[str, Any]:
+        from penstock.eventlog.kafka import KafkaLog  # noqa: PLC0415 - see above
+
+        log, until = KafkaLog(self._config.kafka), None
+        if name in log.topics():
+            kept = log.topic(name).retention().milliseconds
+            until = None if kept is None else self.book.clock() + timedelta(milliseconds=kept)
+        reason = "records that the brokers keep until the retention of the topic ends"
+        return _remain(f"topic {name} at Kafka", reason, until=until)
 
     def _scan(self, case: _Case) -> Result:
         config = self._config
@@ -352,9 +403,20 @@ def _result(
     return {"erased": list(erased), "remains": list(remains or [])}
 
 
-def _remain(place: str, reason: str, count: int | None = None) -> dict[str, Any]:
+def _remain(
+    place: str, reason: str, count: int | None = None, *, until: datetime | None = None
+) -> dict[str, Any]:
     made: dict[str, Any] = {"place": place, "reason": reason}
-    return made if count is None else {**made, "count": count}
+    if count is not None:
+        made["count"] = count
+    if until is not None:
+        # The first day on which all is gone.
+        made["until"] = (until + timedelta(days=1)).date().isoformat()
+    return made
+
+
+def _is_at_kafka(stream: Stream) -> bool:
+    return stream.source is not None and stream.source.kafka is not None
 
 
 def _has_vault(view: View) -> bool:
