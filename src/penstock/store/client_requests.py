@@ -88,10 +88,8 @@ class ClientRequests:
             gone = sa.select(table.number).where(table.at < old)
             connection.execute(answers_table.delete().where(answers_table.c.request.in_(gone)))
             connection.execute(requests_table.delete().where(table.at < old))
-            made = connection.execute(
-                requests_table.insert().values(at=utc_now(), verb=verb, client=client)
-            )
-            number = int(made.inserted_primary_key[0])
+            asked = requests_table.insert().values(at=utc_now(), verb=verb, client=client)
+            number = connection.execute(asked.returning(table.number)).scalar_one()
         try:
             return self._wait(number, seconds)
         finally:
