@@ -290,7 +290,12 @@ class ErasureService:
         return _result([{"place": "retained messages", "messages": count}])
 
     def _erase_store(self, case: _Case) -> Result:
-        contacts = self.book.forget_contacts(self._marks.of(case.person))
+        mark = self._marks.of(case.person)
+        contacts = self.book.forget_contacts(mark)
+        packages = [self._config.rights.package(it) for it in self.book.requests_of(mark)]
+        packages = [it for it in packages if it.exists()]
+        for path in packages:
+            path.unlink()
         past, standing = self.book.forget_situations(case.person)
         remains = [
             _remain("event detection", "events that patterns still wait with: until their windows "
@@ -299,7 +304,11 @@ class ErasureService:
         if standing:
             remains.append(_remain("situations", "a situation that holds now: until it ends"))
         return _result(
-            [{"place": "contacts", "addresses": contacts}, {"place": "situations", "steps": past}],
+            [
+                {"place": "contacts", "addresses": contacts},
+                {"place": "situations", "steps": past},
+                {"place": "exports", "packages": len(packages)},
+            ],
             remains,
         )
 
