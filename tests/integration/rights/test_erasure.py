@@ -304,6 +304,17 @@ def test_what_nobody_can_look_through_remains_and_is_listed(
     assert left["shares"] == "the stream does not say whom records are about"
 
 
+@pytest.mark.needs("postgresql")
+def test_what_a_view_published_before_it_was_changed_goes_too(
+    database: Database, tmp_path: Path
+) -> None:
+    place = Installation(tmp_path, database, Document("stream", "vitals", STREAM), DOCUMENTS[2])
+    place.events.topic("vitals-open").append([b'{"pid":"ann"}', b'{"pid":"bob"}'], [b"0", b"0"])
+    assert place.erase("ann").outcome is Outcome.DONE
+    left = [it.value for it in place.events.topic("vitals-open").read()]
+    assert left == [b'{"pid":"bob"}']
+
+
 def _publish(place: Installation, view: str, content: str, name: str = "0.json") -> Path:
     data = place.config.pipeline.folder / view / "data"
     data.mkdir(parents=True)

@@ -14,7 +14,6 @@ Rules that hold here:
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import re
@@ -38,6 +37,7 @@ from penstock.rights.erasure.records import ViewTrace
 
 _PARTIAL: Final = ".erasing-"
 _ESCAPED: Final = re.compile(r"\\.", re.DOTALL)
+_CELL: Final = re.compile(r'"((?:\\.|[^"\\])*)"(?=,|\Z)|[^,]*', re.DOTALL)
 _DELTA: Final = "_delta_log"
 _AGAIN: Final = "~"
 """Stands in the name of a file of a Delta table that was rewritten."""
@@ -163,6 +163,18 @@ def _json_rows(file: IO[str]) -> Iterator[tuple[str, Mapping[str, Any] | None]]:
         yield line, json.loads(line)
 
 
+def _split(row: str) -> list[str]:
+    """Return the cells of a row as Spark writes them: a backslash escapes between quotes alone."""
+    cells, place = list[str](), 0
+    while place <= len(row):
+        found = _CELL.match(row, place)
+        assert found is not None  # noqa: S101 - an empty cell is one, too
+        between = found[1]
+        cells.append(found[0] if between is None else _ESCAPED.sub(lambda it: it[0][1:], between))
+        place = found.end() + 1
+    return cells
+
+
 def _csv_rows(file: IO[str]) -> Iterator[tuple[str, Mapping[str, Any] | None]]:
     """Yield rows as they stand in the file, and their cells; the first are the names."""
     names: list[str] | None = None
@@ -171,7 +183,7 @@ def _csv_rows(file: IO[str]) -> Iterator[tuple[str, Mapping[str, Any] | None]]:
         raw += line
         if _ESCAPED.sub("", raw).count('"') % 2:
             continue  # a cell has the line end in it
-        cells = next(csv.reader([raw], escapechar="\\", doublequote=False, strict=False), [])
+        cells = _split(raw.removesuffix("\n"))
         if names is None:
             names = cells
             yield raw, None

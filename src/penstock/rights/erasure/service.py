@@ -33,7 +33,7 @@ from penstock.config import Config
 from penstock.definitions import DefinitionSet
 from penstock.definitions.anonymizers import STATEFUL_ANONYMIZERS
 from penstock.errors import PenstockError, UnavailableError
-from penstock.eventlog import EventLog
+from penstock.eventlog import EventLog, Topic
 from penstock.eventlog.erasure import Keep, erase
 from penstock.model.kinds import Stream, View
 from penstock.rights.dispatch.message import (
@@ -327,25 +327,30 @@ class ErasureService:
             return _result([], remains)
         case.keep()
         self._vault.delete(sorted(trace.tokens))
+        erased = list[Mapping[str, Any]]()
+        folder = self._config.pipeline.folder / view.name
         if view.format != "topic":
-            made = erase_files(self._config.pipeline.folder / view.name, trace, case.keep)
-            return _result([{"place": name, "rows": made.rows, "files": made.files}], remains)
+            made = erase_files(folder, trace, case.keep)
+            erased.append({"place": name, "rows": made.rows, "files": made.files})
+        elif next((folder / "data").glob("*"), None) is not None:
+            remains.append(_remain(name, "files on their way to its topic, or from before it"))
+        topic = self._events.topic(view.topic)
         if _is_at_kafka(stream):
-            remains.append(self._remain_at_kafka(view.topic))
-            return _result([], remains)
-        published = StreamRecords(_plain(stream), case.person)
+            if view.format == "topic":
+                remains.append(self._remain_at_kafka(view.topic))
+        elif view.format == "topic" or topic.segments():  # or had one before it was changed
+            erased.append({"place": name, **self._erase_topic(case, trace, topic)})
+        return _result(erased, remains)
+
+    def _erase_topic(self, case: _Case, trace: ViewTrace, topic: Topic) -> dict[str, int]:
+        published = StreamRecords(_plain(trace.stream), case.person)
 
         def is_about(record: Any) -> bool:
             return trace.is_about(published.read(record.value) or {})
 
-        erased = erase(
-            self._events.topic(view.topic), is_about, trace.value,
-            needle=trace.value.encode(), keep=case.keep,
-        )  # fmt: skip
-        return _result(
-            [{"place": name, "records": erased.records, "files": erased.files,
-              "through": erased.through}], remains,
-        )  # fmt: skip
+        value = trace.value or ""
+        made = erase(topic, is_about, value, needle=value.encode(), keep=case.keep)
+        return {"records": made.records, "files": made.files, "through": made.through}
 
     def _remain_at_kafka(self, name: str) -> dict[str, Any]:
         from penstock.eventlog.kafka import KafkaLog  # noqa: PLC0415 - see above
