@@ -21,9 +21,9 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import replace
 
-from penstock.gateway.background import Background, SessionWriter
 from penstock.gateway.connection.client_connection import ClientConnection
 from penstock.gateway.connection.context import ConnectionContext
+from penstock.gateway.event_loop import Background, SessionWriter
 from penstock.gateway.session import NO_LOCAL, Session
 from penstock.model.topics import overlaps, parse_subscribed
 from penstock.mqtt import Properties, RequestedSubscription, Subscribe, Unsubscribe

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from penstock.gateway.authorization.rules import Rules
-from penstock.gateway.background import Background
+from penstock.gateway.event_loop import Background
 from penstock.gateway.recording.topic_mapping import TopicMappings
 from penstock.gateway.service.definition_feed import DefinitionFeed
 from penstock.model.document import Document, Key
