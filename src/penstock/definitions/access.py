@@ -270,22 +270,31 @@ def find_subjects(definitions: DefinitionSet, user: str) -> frozenset[str]:
     known = definitions.get(kinds.User, user)
     if known is not None and known.blocked:
         return frozenset()
+    directory = make_directory(definitions, user)
+    return frozenset(directory.resolve(user, None).subjects) - {ANYONE}
+
+
+def make_directory(definitions: DefinitionSet, user: str | None = None) -> Directory:
+    """Return who everybody is now, roles included; for one user where only they are asked about."""
     directory = Directory(definitions.scope.root("s"))
     directory.membership = Membership(definitions.of(kinds.Group).values())
-    if definitions.of(kinds.Role):
-        for name, attributes in definitions.of(kinds.Attributes).items():
-            directory.set(name, read_attributes(attributes, definitions.scope))
+    if not definitions.of(kinds.Role):
+        return directory
+    for name, attributes in definitions.of(kinds.Attributes).items():
+        directory.set(name, read_attributes(attributes, definitions.scope))
+    keys = list(definitions.definitions)
+    if user is not None:
+        # Their own appointments alone: each costs a look at its signature.
         groups = directory.membership.groups_of(user, None)
         holders = {f"user:{user}", *(f"group:{name}" for name in groups)}
-        # Their own appointments alone: each costs a look at its signature.
         keys = [
             key
             for key, it in definitions.definitions.items()
             if not isinstance(it, kinds.Appointment) or it.holder in holders
         ]
-        directory.roles.advance(int(time.time() * 1000))
-        RoleDefinitions(directory.roles).take(definitions, keys)
-    return frozenset(directory.resolve(user, None).subjects) - {ANYONE}
+    directory.roles.advance(int(time.time() * 1000))
+    RoleDefinitions(directory.roles).take(definitions, keys)
+    return directory
 
 
 def list_claims(definitions: DefinitionSet) -> Iterator[Grant]:

@@ -29,6 +29,8 @@ from penstock.definitions.set import DefinitionSet
 from penstock.errors import UsageError, quote
 from penstock.model import kinds
 from penstock.policy.access.emergencies import SituationBoard
+from penstock.policy.access.principals import Principal
+from penstock.policy.access.rules import Policy
 from penstock.policy.authorizer import Authorizer
 from penstock.policy.consent.data_subjects import DataSubjects
 from penstock.policy.consent.opt_outs import NOBODY, OptOutIndex
@@ -227,7 +229,7 @@ def list_grants(
         for name, principal in involved.items():
             if rule.subject not in principal.subjects:
                 continue
-            outcome = rule.condition.function(principal.attributes, about, {}, {})
+            outcome = _suppose_grant(rule, principal, about)
             if outcome is True:
                 grant.people.append(name)
             elif outcome is None:
@@ -250,6 +252,18 @@ def list_involved(definitions: DefinitionSet, scenario: str, subject: str) -> li
         for name, who in sorted(_list_principals(definitions).items())
         if found.involves.function(access.principal(*who).attributes, case) is True
     ]
+
+
+def _suppose_grant(rule: Policy, principal: Principal, about: Mapping[str, Any]) -> bool | None:
+    """Tell whether a policy would grant to somebody; None where it depends on the message."""
+    roots = {"s": principal.attributes, "o": about, "e": {}, "t": {}}
+    outcome: bool | None = rule.condition.function(*roots.values())
+    wanted = rule.arguments
+    if wanted is None or outcome is False:
+        return outcome
+    if any(it.function(*roots.values()) is None for it in wanted.expressions):
+        return None
+    return outcome if wanted.admits(principal.roles.relations[wanted.role], roots) else False
 
 
 def _suppose(policy: kinds.EmergencyPolicy, subject: str) -> dict[str, Any]:
@@ -276,5 +290,10 @@ def _list_names(definitions: DefinitionSet) -> Iterator[str]:
     for group in definitions.of(kinds.Group).values():
         yield from group.members
     yield from definitions.of(kinds.Attributes)
+    for appointment in definitions.of(kinds.Appointment).values():
+        yield appointment.holder
+    for name, user in definitions.of(kinds.User).items():
+        if user.roles:
+            yield f"{_USER}{name}"
     for policy in definitions.of(kinds.EmergencyPolicy).values():
         yield policy.subject

@@ -99,12 +99,14 @@ class RoleDefinitions:
         touched = {key.kind for key in changed}
         if touched & PROGRAM_KINDS:
             engine.replace(self._compile(definitions))
-        elif touched & PEOPLE_KINDS:
+        elif any(key.kind in PEOPLE_KINDS and not _is_of_user(key) for key in changed):
             engine.invalidate()
         if touched & _SUBJECT_KINDS:
             engine.watch(list_patterns(definitions))
         for key in changed:
-            if key.kind == "user":
+            if _is_of_user(key):
+                engine.touch(key.name)
+            elif key.kind == "user":
                 user = definitions.get(kinds.User, key.name)
                 engine.assign(key.name, user.roles if user is not None else ())
             elif key.kind == "appointment":
@@ -138,6 +140,11 @@ class RoleDefinitions:
             {name: domain.parent for name, domain in domains.items()},
             {subject: frozenset(names) for subject, names in members.items()},
         )
+
+
+def _is_of_user(key: Key) -> bool:
+    """Tell whether a definition says what is known of one user."""
+    return key.kind == "attributes" and key.name.startswith("user:")
 
 
 def compile_appointment(held: kinds.Appointment) -> Appointment:

@@ -245,6 +245,46 @@ def test_keys_of_tokens_are_fetched_and_may_change(broker: MosquittoServer, tmp_
             assert got.reason == ReasonCode.BAD_USER_NAME_OR_PASSWORD
 
 
+def test_a_chosen_identifier_gives_nothing_that_is_somebody_elses(
+    broker: MosquittoServer, tmp_path: Path, issuer: TokenIssuer, topic: str
+) -> None:
+    given = {"mallory": "m", "carol": "c"}
+    passwords = write_passwords(tmp_path / "passwords", given)
+    tokens = {"keys": str(issuer.path), "issuer": "https://login.example", "audience": "penstock"}
+    login = {"passwords": str(passwords), "tokens": tokens, "client_ids": "any"}
+    mallory: dict[str, Any] = {"username": "mallory", "password": b"m"}
+    carol: dict[str, Any] = {"username": "carol", "password": b"c"}
+    with run_gateway(tmp_path / "g", broker.port, {"authentication": login}) as gateway:
+        # A name that only the issuer of tokens knows.
+        token = issuer.issue("dora").encode()
+        with RawClient(gateway.port) as squatter:
+            assert squatter.connect("dora:1", **mallory).reason == 0
+            assert answer(gateway, "dora:1", password=token).reason == 0
+            assert squatter.expect(Disconnect).reason == ReasonCode.SESSION_TAKEN_OVER
+        # What definitions give to an identifier while somebody has it.
+        with RawClient(gateway.port) as squatter:
+            assert squatter.connect("pump-7", **mallory).reason == 0
+            named = Document("right", "r", {"subjects": ["client:pump-7"], "reserve": ["#"]})
+            apply(gateway.config, [named])
+            assert squatter.expect(Disconnect).reason == ReasonCode.NOT_AUTHORIZED
+        # A session that was kept under what is another user's now.
+        with RawClient(gateway.port) as squatter:
+            squatter.connect("gauge", clean=False, expiry=300, **mallory)
+            squatter.subscribe(topic, qos=1)
+        kept: dict[str, Any] = {"clean": False, "expiry": 300}
+        assert answer(gateway, "gauge", **kept, **carol).reason != 0
+        with RawClient(gateway.port) as source:
+            source.connect("mallory", **mallory)
+            assert source.publish(topic, b"for mallory", qos=1).reason in {0, 0x10}
+        write_passwords(passwords, given, {"carol": "gauge"})
+        with RawClient(gateway.port) as owner:
+            until(lambda: answer(gateway, "gauge", **mallory).reason != 0, "the new file")
+            assert owner.connect("gauge", **kept, **carol).reason == 0
+            owner.subscribe("own/" + topic)
+            owner.publish("own/" + topic, b"mine", qos=1)
+            assert [it.payload for it in owner.messages(1)] == [b"mine"]
+
+
 # --- TLS ---
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -26,6 +27,7 @@ from tests.support.gateway.harness import GatewayThread, run_gateway, share
 from tests.support.gateway.pair import wait_until
 from tests.support.gateway.passwords import write_passwords
 from tests.support.gateway.raw import RawClient
+from tests.support.scale import scaled
 
 pytestmark = pytest.mark.needs("mosquitto")
 pytest_plugins = ("tests.support.gateway.fixtures",)
@@ -194,6 +196,37 @@ def test_a_revoked_appointment_ends_live_subscriptions_at_all_gateways(site: Sit
     publish()
     for client in readers:
         assert read(client, 1) == both[1:]
+
+
+def test_nothing_is_delivered_after_a_revocation_under_load(site: Site) -> None:
+    site.change(appoint("q", 'qualified("ann")', "ann"))
+    reader, device = site.login("ann", 1), site.login("dev")
+    assert reader.subscribe("home/+/prescribe", qos=0).reasons[0] < 3
+    ended = threading.Event()
+    sent = [0]
+
+    def publish() -> None:
+        while not ended.is_set():
+            sent[0] += 1
+            device.publish("home/p1/prescribe", str(sent[0]).encode())
+            if not sent[0] % 50:
+                time.sleep(0.005)
+
+    writer = threading.Thread(target=publish)
+    writer.start()
+    try:
+        for _ in range(scaled(5)):
+            site.change(appoint("t", 'treats("ann", "p1")', "ann"))
+            assert reader.messages(20)
+            site.change(delete=("t",))
+            mark = sent[0]
+            while sent[0] < mark + 500:
+                time.sleep(0.01)
+            late = [int(payload) for _, payload in reader.texts()]
+            assert max(late, default=0) <= mark
+    finally:
+        ended.set()
+        writer.join()
 
 
 @STORES

@@ -98,3 +98,52 @@ def test_users_and_clients_whom_only_a_policy_names_are_told(definitions: Defini
     grants = {it.policy: it.people for it in found}
     assert grants["pager/notices"] == ["client:pager-7"]
     assert grants["doctor-on-call/notices"] == ["doctor-on-call"]
+
+
+ROLES = """
+kind: role
+name: treating
+parameters: [patient]
+---
+kind: activation-rule
+name: treating
+role: treating(patient)
+requires: [{appointment: treats(patient), membership: true}]
+---
+kind: appointment
+name: one
+credential: treats("patient-1")
+holder: user:locum
+---
+kind: emergency-policy
+name: treating/notices
+subject: role:treating(o.patientId)
+filter: notice
+allow: read
+plan: pulmonary-issues
+situations: [DyspneaOxygen]
+about: o.patientId
+---
+kind: emergency-policy
+name: treating/rooms
+subject: role:treating(t.user)
+filter: notice
+allow: read
+plan: pulmonary-issues
+situations: [DyspneaOxygen]
+about: o.patientId
+"""
+
+
+@pytest.mark.parametrize(("patient", "people"), [("patient-1", ["locum"]), ("patient-2", [])])
+def test_roles_grant_where_their_arguments_are_those_of_the_case(
+    patient: str, people: list[str]
+) -> None:
+    documents = [*read_rules(), *read_people(), *read_text(ROLES).documents]
+    definitions = DefinitionSet.build(documents, trusts=lambda _: True)
+    grants = {
+        it.policy: it for it in list_grants(definitions, "pulmonary", patient, "DyspneaOxygen")
+    }
+    assert grants["treating/notices"].people == people
+    assert grants["treating/notices"].undecided == []
+    assert grants["treating/rooms"].undecided == ["locum"]

@@ -2,8 +2,8 @@
 
 Rules that hold here:
 - Whoever asks proves who they are with the password that the gateway knows them by.
-- Figures, records and the evidence of an erasure name services, controls and purposes, never a
-  person.
+- Figures, records and the evidence of an erasure or an export name services, controls and
+  purposes, never a person.
 - A receipt is for the front end that took the choice in, which names the person itself.
 """
 
@@ -50,10 +50,11 @@ def as_data(proof: Evidence) -> dict[str, Any]:
 
 
 def print_evidence(target: Console, proof: Evidence) -> None:
-    """Show what was erased, what the scan found, and what remains where."""
+    """Show what was erased or exported, what the scan found, and what remains where."""
     target.print(f"\nevidence of {proof.subscriber}, {proof.at:%Y-%m-%d %H:%M} UTC")
-    shown = table("erased from", "what")
-    for it in proof.content["erased"]:
+    exported = "exported" in proof.content
+    shown = table("exported" if exported else "erased from", "what")
+    for it in proof.content["exported" if exported else "erased"]:
         figures = ", ".join(f"{count} {name}" for name, count in it.items() if name != "place")
         shown.add_row(it["place"], figures)
     target.print(shown)
@@ -63,7 +64,7 @@ def print_evidence(target: Console, proof: Evidence) -> None:
             f"scan of {scan['files']} files ({scan['bytes']} bytes): "
             f"the name was found {scan['found']} times"
         )
-    left = table("remains", "why")
+    left = table("missing" if exported else "remains", "why")
     for it in proof.content["remains"]:
         count = f" ({it['count']} times)" if "count" in it else ""
         until = f", gone by {it['until']}" if "until" in it else ""

@@ -21,11 +21,11 @@ from penstock.lang import BOOL, STRING, RecordType, Type, compile_expression, pa
 from penstock.model import kinds
 from penstock.model.definition import Definition
 from penstock.model.document import Key
-from penstock.model.kinds.controls import ERASURE
+from penstock.model.kinds.controls import ERASURE, EXPORT
 from penstock.policy.access.emergencies import SCENARIO_CASE, SITUATION_CASE, filter_scope
 from penstock.policy.access.principals import BUILT_IN, RoleGraph
 
-_OPERATIONS: Final[Mapping[str, str]] = {ERASURE: "delete"}
+_OPERATIONS: Final[Mapping[str, str]] = {ERASURE: "delete", EXPORT: "export"}
 """What a built-in service does → the operation of a control that it can be declared for."""
 
 Found = Iterator[tuple[Key, Problem]]

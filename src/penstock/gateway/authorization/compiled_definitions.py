@@ -50,7 +50,7 @@ from penstock.policy.purposes.commands import ShowAffected, ShowCombined, parse_
 from penstock.policy.purposes.rights import OPEN_RIGHTS, CommandRights, PurposeClaims
 from penstock.policy.purposes.settings import Notation
 from penstock.policy.purposes.subscriptions import Subscription
-from penstock.store.session_state import Excepted
+from penstock.store.purpose_state import Excepted
 from penstock.store.sessions import StoredSubscription
 from penstock.telemetry import get_logger
 

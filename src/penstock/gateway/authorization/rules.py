@@ -45,7 +45,7 @@ from penstock.policy.purposes.rights import CommandRights, DeclaredPurposes
 from penstock.policy.purposes.settings import Notation, PurposeSettings
 from penstock.policy.purposes.subscriptions import Subscription
 from penstock.store.definitions.documents import Snapshot
-from penstock.store.session_state import STATE, Excepted, StateCommand, StateLog
+from penstock.store.purpose_state import STATE, Excepted, StateCommand, StateLog
 from penstock.store.sessions import StoredSubscription
 
 RESERVATION = "reservation"

@@ -38,7 +38,7 @@ import secrets
 import stat
 import threading
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Container, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import sha256
@@ -62,6 +62,9 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _RELAYED_PER_CHECK = 16
 _LOW_PRIORITY = 5
 _DOTS = 2
+
+Names = Callable[[], Container[str]]
+"""Tells the client identifiers that definitions give something to, as they are now."""
 
 
 class RefusedError(PenstockError):
@@ -298,8 +301,8 @@ class Authenticator:
             raise wrong_password()
         return Identity(check_name(proof.user), valid_until=proof.valid_until)
 
-    def owns(self, principal: str, client_id: str, *, named: bool = False) -> bool:
-        """Say whether a principal may use a client identifier, which definitions may have named."""
+    def owns(self, principal: str, client_id: str, named: Names = frozenset) -> bool:
+        """Say whether a principal may use a client identifier; `named` are in definitions."""
         if self.is_own(principal, client_id):
             return True
         if principal == ANONYMOUS:
@@ -310,7 +313,7 @@ class Authenticator:
         if any(_matches(pattern, client_id) for pattern in patterns):
             return True
         claimed = self._passwords is not None and self._passwords.claims(client_id)
-        return self.any_client_id and not named and not claimed
+        return self.any_client_id and not claimed and client_id not in named()
 
     # --- who is here already ---
 
@@ -321,13 +324,13 @@ class Authenticator:
         self._passwords.load()
         return self._passwords.mark
 
-    def vouches(self, session: Session) -> bool:
+    def vouches(self, session: Session, named: Names = frozenset) -> bool:
         """Say whether a client could log in now as it did, under its client identifier."""
         given = session.credential
         user = self._passwords.user(session.principal) if self._passwords else None
         if given is not None and (user is None or user.hash != given):
             return False
-        return self.owns(session.principal, session.client_id)
+        return self.owns(session.principal, session.client_id, named)
 
     def knows(self, session: Session) -> bool:
         """Say whether the user of a client still exists, as far as anybody here can say."""

@@ -1,7 +1,8 @@
 """Who is connected, by connection and identifier; and who may no longer be.
 
     file of passwords changed ──┐
-    `user` blocked or removed ──┼──▶ is this client still who it logged in as? ── no ──▶ closed
+    `user` blocked or removed ──┤
+    identifier now in a policy ─┼──▶ is this client still who it logged in as? ── no ──▶ closed
     CONNECT on its way ─────────┘
 
 Rules that hold here:
@@ -13,6 +14,8 @@ Rules that hold here:
   identifiers have changed logs in again. Certificates and the broker's own users have no such
   file: a `user` definition that is `blocked` keeps anybody out, however they log in. Who is no
   longer defined has to log in again, and is kept out where only defined users may come.
+- Where users may choose any identifier, one that a definition begins to give something to is
+  no longer whose it happens to be: that connection ends in the step that takes it over.
 - The file is looked at several times a second, by each gateway and worker. One that cannot be
   used for as long as a lease says nothing any more: who came by it has to go.
 - Whoever is closed here publishes nothing more, the will included. A user that is gone leaves no
@@ -126,7 +129,9 @@ class ClientRegistry:
         """
         session = client.session
         other = self._by_id.get(session.client_id)
-        if other is not None and other.session.principal != session.principal:
+        # What begins with the user's own name is theirs, whoever has chosen it before.
+        own = Authenticator.is_own(session.principal, session.client_id)
+        if other is not None and other.session.principal != session.principal and not own:
             raise RefusedError(
                 "this client identifier is in use by somebody else",
                 ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
@@ -249,13 +254,13 @@ class Revocation:
         self._usable, self._usable_at = True, boot_clock()
         if found != self._known:
             self._known = found
-            self._end(it for it in self._opened() if not self._authenticator.vouches(it.session))
+            self._end(it for it in self._opened() if not self._allows(it.session))
 
     def check(self, session: Session) -> None:
         """Refuse a client that may not be here, before it is let in."""
         if self._rules.keeps_out(session.user):
             raise RefusedError("this user may not connect", ReasonCode.BANNED, "blocked")
-        if not self._authenticator.vouches(session):
+        if not self._allows(session):
             raise RefusedError(
                 "the user was changed meanwhile", ReasonCode.NOT_AUTHORIZED, "password"
             )
@@ -266,6 +271,14 @@ class Revocation:
         ended = {user for user in changed if rules.keeps_out(user) or not rules.defines(user)}
         if ended:
             self._end(it for it in self._opened() if it.session.user in ended)
+
+    def take_names(self) -> None:
+        """Take note that definitions may name other client identifiers than before."""
+        if self._authenticator.any_client_id:
+            self._end(it for it in self._opened() if not self._allows(it.session))
+
+    def _allows(self, session: Session) -> bool:
+        return self._authenticator.vouches(session, self._rules.named_clients)
 
     def _is_gone(self, session: Session) -> bool:
         """Say whether the user of a client is no more, not only kept out."""

@@ -237,10 +237,8 @@ class Handshake:
                 ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
                 "client_id",
             )
-        named = self._authenticator.any_client_id and (
-            connect.client_id in self._context.rules.named_clients()
-        )
-        if not self._authenticator.owns(principal, connect.client_id, named=named):
+        named = self._context.rules.named_clients
+        if not self._authenticator.owns(principal, connect.client_id, named):
             raise RefusedError(
                 "this client identifier is not yours; use your user name, or it and a colon first",
                 ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,

@@ -27,7 +27,7 @@ from penstock.gateway.connection.subscription_lifecycle import SubscriptionLifec
 from penstock.gateway.event_loop import Background, SessionWriter
 from penstock.gateway.session import Session
 from penstock.mqtt import Connack, Connect, ReasonCode
-from penstock.store.session_state import SessionQuotaError
+from penstock.store.session_tables import SessionQuotaError
 from penstock.store.sessions import Begin, Forget, Return, SessionChange, Sessions, TakenError
 
 _UNKNOWN_NUMBERS = 1 << 27
@@ -65,12 +65,9 @@ class SessionResumption:
         else:
             known = await self._background.run_in_thread(self._sessions.owner, session.client_id)
         other = self._registry.get(session.client_id)
-        owner = other.session.principal if other is not None else None
-        # What begins with the user's own name is theirs, whoever had a session of that name.
-        own = self._authenticator.is_own(session.principal, session.client_id)
-        if owner is None and not own:
-            owner = known.principal if known is not None else None
-        if owner is not None and owner != session.principal:
+        owner = known.principal if known is not None else None
+        owner = other.session.principal if other is not None else owner
+        if owner not in {None, session.principal} and not self._yields(owner or "", session):
             raise RefusedError(
                 "this client identifier is in use by somebody else",
                 ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
@@ -80,6 +77,13 @@ class SessionResumption:
         if session.resumable and (known is None or known.principal != session.principal):
             await self._check_quota(session)
         return known.holder if known is not None else None
+
+    def _yields(self, owner: str, session: Session) -> bool:
+        """Say whether an identifier is a user's now, whoever has or had a session of that name."""
+        users, wanted = self._authenticator, session.client_id
+        return users.is_own(session.principal, wanted) or not users.owns(
+            owner, wanted, self._rules.named_clients
+        )
 
     async def _check_quota(self, session: Session) -> None:
         check = self._sessions.check_quota

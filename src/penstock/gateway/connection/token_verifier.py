@@ -11,12 +11,15 @@ Rules that hold here:
 - A token has an end (`exp`); who came by it is closed then.
 - Keys in a file count as long as the file is there. Keys by URL are fetched beside the loop;
   where the URL does not answer, those that were fetched last go on to count.
-- What is wrong with a token is told to nobody but the log, and there by its kind.
+- What is wrong with a token is told to nobody but the log, and there by its kind, at most once
+  a second each, with a count.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import http.client
 import json
 import ssl
 import urllib.request
@@ -34,6 +37,7 @@ _KEYS_LIMIT: Final = 1 << 20
 _FETCH_SECONDS: Final = 10.0
 _FETCH_PAUSE: Final = 10.0
 """Tokens of unknown keys can be made by anybody: they fetch the keys no more often than this."""
+_TELL_PAUSE: Final = 1.0
 _ALGORITHMS: Final = {
     "EC": frozenset({"ES256", "ES384", "ES512"}),
     "OKP": frozenset({"EdDSA"}),
@@ -59,6 +63,8 @@ class TokenVerifier:
         self._mark: object = None
         self._fetched = float("-inf")
         self._fetching = asyncio.Lock()
+        self._told: dict[str, tuple[float, int]] = {}
+        """When a kind of refusal was logged, and how many there were since."""
 
     async def load(self) -> None:
         """Get the keys, or say why there are none."""
@@ -100,12 +106,22 @@ class TokenVerifier:
                 options={"require": ["exp", "iss", "aud", settings.claim]},
             )
         except (jwt.InvalidTokenError, ValueError, TypeError) as error:
-            _log.info("a token was refused", kind=type(error).__name__)
+            self._tell(type(error).__name__)
             return None
         user, end = claims[settings.claim], claims["exp"]
         if not isinstance(user, str):
             return None
         return TokenProof(user, float(end) + settings.leeway)
+
+    def _tell(self, kind: str) -> None:
+        """Log that a token was refused; anybody can send as many as they like."""
+        now = boot_clock()
+        told, count = self._told.get(kind, (float("-inf"), 0))
+        if now < told + _TELL_PAUSE:
+            self._told[kind] = (told, count + 1)
+            return
+        self._told[kind] = (now, 0)
+        _log.info("tokens were refused", kind=kind, count=count + 1)
 
     async def _find_key(self, kid: str | None) -> jwt.PyJWK | None:
         if self._settings.url is None:
@@ -160,8 +176,8 @@ def _download(url: str) -> dict[str | None, jwt.PyJWK]:
     try:
         with opener.open(request, timeout=_FETCH_SECONDS) as answer:
             data = answer.read(_KEYS_LIMIT + 1)
-    except OSError as error:
-        why = getattr(error, "reason", None) or error
+    except (OSError, http.client.HTTPException) as error:
+        why = getattr(error, "reason", None) or type(error).__name__
         raise UnavailableError(
             f"the keys of tokens cannot be fetched from {quote(url)}: {why}",
             fix="check gateway.authentication.tokens.url, and that this machine may reach it",
@@ -190,8 +206,9 @@ def _read_keys(data: bytes, place: str) -> dict[str | None, jwt.PyJWK]:
                     f"the JWK Set of {quote(place)} holds a private key",
                     fix="publish public keys alone, and replace the key that was shown",
                 )
-            found[it.get("kid")] = jwt.PyJWK(it)
-    except (ValueError, KeyError, TypeError, AttributeError, jwt.PyJWTError):
+            with contextlib.suppress(jwt.PyJWKError, jwt.InvalidKeyError):
+                found[it.get("kid")] = jwt.PyJWK(it)  # or of a curve that is not known here
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, jwt.PyJWTError):
         raise UnavailableError(f"{quote(place)} is no JWK Set", fix=fix) from None
     if not found:
         raise UnavailableError(f"the JWK Set of {quote(place)} has no key for signatures", fix=fix)

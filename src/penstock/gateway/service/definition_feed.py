@@ -242,6 +242,7 @@ class DefinitionFeed:
             self._mappings.take(snapshot.documents, keys)
         if User.kind in kinds:
             self._revocation.take({key.name for key in keys if key.kind == User.kind})
+        self._revocation.take_names()
         self.pass_on(changes.subscriptions, keys)
         self._follow_roles(changes.roles)
         if changes.commands:

@@ -52,6 +52,7 @@ from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pruning import keep_pruned
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.audit.writer import AuditWriter
+from penstock.store.client_requests import ClientRequests
 from penstock.store.database import Database
 from penstock.store.definitions.checked import CheckedDefinitions, recorder
 from penstock.store.definitions.history import Definitions
@@ -59,7 +60,7 @@ from penstock.store.detection.journal import DetectionStore
 from penstock.store.detection.situations import Situations
 from penstock.store.follower import Follower
 from penstock.store.opt_out_feed import OptOutFeed
-from penstock.store.session_state import SessionQuotas
+from penstock.store.session_tables import SessionQuotas
 from penstock.store.sessions import Sessions
 from penstock.store.wills import WillStore
 from penstock.telemetry import Endpoint, Health, get_logger
@@ -152,6 +153,7 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
             wills=WillStore(database, holder, place),
             stands_at=settings.place,
             opt_outs=opt_outs,
+            client_requests=ClientRequests(database),
             # Where the broker knows clients, it has to hear each by itself.
             lanes=0 if settings.authentication.relay else settings.lanes,
         )

@@ -415,3 +415,10 @@ class Domain(Definition):
         strict=False,
         description="Whose roles its rules activate: user:NAME, group:NAME or anyone.",
     )
+
+    @model_validator(mode="after")
+    def _check_members(self) -> Self:
+        for member in self.members:
+            if member.startswith("client:"):
+                raise ValueError(f"{quote(member)} has no roles → name users and groups")
+        return self

@@ -268,7 +268,7 @@ class AccessEngine:
             before = roles.held(user, client)
             self._principals.pop((user, client), None)
             now = self.principal(user, client).roles
-            if before is not None and before.instances() != now.instances():
+            if before is not None and not before.gives_the_same_as(now):
                 changed.add((user, client))
         return changed
 

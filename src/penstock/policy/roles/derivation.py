@@ -111,6 +111,13 @@ class ActiveRoles:
             name for name in self.relations if self.carried is None or name in self.carried
         )
 
+    def gives_the_same_as(self, other: ActiveRoles) -> bool:
+        """Tell whether the same instances count."""
+        names = self.names()
+        return names == other.names() and all(
+            self.relations[name].facts == other.relations[name].facts for name in names
+        )
+
     def instances(self) -> frozenset[Fact]:
         """Return all instances whose privileges count."""
         return frozenset(

@@ -36,6 +36,7 @@ from penstock.policy.roles.derivation import (
 from penstock.policy.roles.program import APPOINTMENT, Fact, Program
 
 SECOND: Final = 1000
+MINUTE: Final = 60 * SECOND
 _SPARE: Final = 1000
 Who = tuple[str, str]
 """A user and a client identifier."""
@@ -112,7 +113,7 @@ class RoleEngine:
             self._assigned.pop(user, None)
             if roles:
                 self._assigned[user] = roles
-            self._touch(f"user:{user}")
+            self.touch(f"user:{user}")
 
     def put(self, appointment: Appointment) -> None:
         """Add an appointment, in the place of one with its name."""
@@ -120,7 +121,7 @@ class RoleEngine:
         self._appointments[appointment.name] = appointment
         self._by_holder.setdefault(appointment.holder, {})[appointment.name] = appointment
         for moment in (appointment.valid_from, appointment.valid_until):
-            if moment is not None:
+            if moment is not None and moment > self.now:
                 heapq.heappush(self._moments, (moment, appointment.name))
         if len(self._moments) > _SPARE + 4 * len(self._appointments):
             # Moments of appointments that were changed meanwhile are dropped.
@@ -131,7 +132,7 @@ class RoleEngine:
                 if moment is not None
             ]
             heapq.heapify(self._moments)
-        self._touch(appointment.holder)
+        self.touch(appointment.holder)
 
     def remove(self, name: str) -> None:
         """Remove an appointment, if there is such a one."""
@@ -141,7 +142,11 @@ class RoleEngine:
             del theirs[name]
             if not theirs:
                 del self._by_holder[held.holder]
-            self._touch(held.holder)
+            self.touch(held.holder)
+
+    def touch(self, holder: str) -> None:
+        """Let the sessions of a user, or of a group's members, be activated again."""
+        self._stale |= self._by_holder_session.get(holder, set())
 
     def invalidate(self) -> None:
         """Let all sessions be activated again: who everybody is may have changed."""
@@ -163,7 +168,7 @@ class RoleEngine:
             _, name = heapq.heappop(self._moments)
             held = self._appointments.get(name)
             if held is not None:
-                self._touch(held.holder)
+                self.touch(held.holder)
                 passed = True
         return passed
 
@@ -173,6 +178,14 @@ class RoleEngine:
         moments = [self._moments[0][0]] if self._moments else []
         if self._timed:
             moments.append((self.now // SECOND + 1) * SECOND)
+        return min(moments, default=None)
+
+    @property
+    def due_for_all(self) -> int | None:
+        """When roles of anybody may change, with a session or without: a minute for constraints."""
+        moments = [self._moments[0][0]] if self._moments else []
+        if any(rule.timed for rule in self.program.rules):
+            moments.append(self.now + MINUTE)
         return min(moments, default=None)
 
     def adopt(self, other: RoleEngine) -> None:
@@ -325,9 +338,6 @@ class RoleEngine:
             return derive(self.program, known, before, chosen)
         except RoleLimitError as error:
             return ActiveRoles(trouble=str(error))
-
-    def _touch(self, holder: str) -> None:
-        self._stale |= self._by_holder_session.get(holder, set())
 
 
 def matches(relation: Relation, term: RoleTerm) -> bool:

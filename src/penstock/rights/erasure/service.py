@@ -32,7 +32,7 @@ from penstock.components.mosquitto import find_listener
 from penstock.config import Config
 from penstock.definitions import DefinitionSet
 from penstock.definitions.anonymizers import STATEFUL_ANONYMIZERS
-from penstock.errors import UnavailableError
+from penstock.errors import PenstockError, UnavailableError
 from penstock.eventlog import EventLog
 from penstock.eventlog.erasure import Keep, erase
 from penstock.model.kinds import Stream, View
@@ -138,8 +138,9 @@ class ErasureService:
             self._conclude(case, notification.subscriber)
         except LeaseLostError:
             return failed("lease-lost")
-        except UnavailableError as error:
-            # Its message may quote a path, but never a person.
+        except PenstockError as error:
+            # Such as a broker out of reach, or a file that somebody has damaged: one request
+            # waits for it, not the worker. Its message may quote a path, but never a person.
             _log.warning("an erasure cannot go on now", error=error)
             return failed("erasure", "unavailable")
         except OSError as error:
@@ -257,8 +258,9 @@ class ErasureService:
         """List what lies with others, or says of nobody whose it is."""
         remains = []
         declared = {it.topic for it in streams} | {it.view.topic for it in case.traces}
+        views = {it.view.name for it in case.traces}
         for stream in streams:
-            if stream.subject is None:
+            if not StreamRecords(stream, case.person).is_telling:
                 remains.append(
                     _remain(stream.name, "the stream does not say whom records are about")
                 )
@@ -268,6 +270,12 @@ class ErasureService:
             _remain(name, "a topic of the event log that no definition describes")
             for name in self._events.topics()
             if name not in declared
+        ]
+        folder = self._config.pipeline.folder
+        remains += [
+            _remain(f"view {it.name}", "files of a view that no definition describes")
+            for it in (sorted(folder.iterdir()) if folder.is_dir() else ())
+            if it.is_dir() and not it.name.startswith(".") and it.name not in views
         ]
         return _result([], remains)
 
@@ -282,7 +290,12 @@ class ErasureService:
         return _result([{"place": "retained messages", "messages": count}])
 
     def _erase_store(self, case: _Case) -> Result:
-        contacts = self.book.forget_contacts(self._marks.of(case.person))
+        mark = self._marks.of(case.person)
+        contacts = self.book.forget_contacts(mark)
+        packages = [self._config.rights.package(it) for it in self.book.requests_of(mark)]
+        packages = [it for it in packages if it.exists()]
+        for path in packages:
+            path.unlink()
         past, standing = self.book.forget_situations(case.person)
         remains = [
             _remain("event detection", "events that patterns still wait with: until their windows "
@@ -291,7 +304,11 @@ class ErasureService:
         if standing:
             remains.append(_remain("situations", "a situation that holds now: until it ends"))
         return _result(
-            [{"place": "contacts", "addresses": contacts}, {"place": "situations", "steps": past}],
+            [
+                {"place": "contacts", "addresses": contacts},
+                {"place": "situations", "steps": past},
+                {"place": "exports", "packages": len(packages)},
+            ],
             remains,
         )
 

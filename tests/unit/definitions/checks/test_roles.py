@@ -103,6 +103,7 @@ def test_mutual_prerequisites_are_named_in_order() -> None:
             "ends before it begins",
         ),
         ("kind: domain, name: park, parent: park, manager: 'user:b'", "refers to itself"),
+        ("kind: domain, name: d, manager: 'user:b', members: ['client:c']", "has no roles"),
         ("kind: role, name: r, parameters: [a, a]", "two parameters are called"),
         ("kind: role, name: r, parameters: ['a/b']", "use letters"),
         ("kind: role, name: r, includes: [treating], parameters: [doctor]", "'patient'"),

@@ -147,9 +147,9 @@ def test_any_client_identifier_that_is_nobody_elses(tmp_path: Path) -> None:
         assert who.owns("meters", client_id), client_id
     for client_id in ("bob", "bob:1", "sensor-1"):
         assert not who.owns("meters", client_id), client_id
-    assert not who.owns("meters", "pump-7", named=True)
-    assert who.owns("meters", "meters:pump", named=True)
-    assert who.owns("bob", "sensor-1", named=True)
+    assert not who.owns("meters", "pump-7", lambda: {"pump-7", "meters:pump", "sensor-1"})
+    assert who.owns("meters", "meters:pump", lambda: {"pump-7", "meters:pump", "sensor-1"})
+    assert who.owns("bob", "sensor-1", lambda: {"pump-7", "meters:pump", "sensor-1"})
     assert who.owns("anonymous", "x")
     who.close()
 

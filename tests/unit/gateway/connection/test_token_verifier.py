@@ -4,6 +4,8 @@ import asyncio
 import base64
 import hmac
 import json
+import socket
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,9 @@ from pydantic import ValidationError
 
 from penstock.config.sections.gateway import TokenSettings
 from penstock.errors import UnavailableError
+from penstock.gateway.connection import token_verifier
 from penstock.gateway.connection.token_verifier import TOKEN_LIMIT, TokenProof, TokenVerifier
+from penstock.telemetry import configure
 from tests.support.gateway.tokens import TokenIssuer
 
 ISSUER, AUDIENCE = "https://login.example", "penstock"
@@ -128,7 +132,7 @@ def test_a_changed_file_counts_at_once_and_a_lost_one_opens_nothing(issuer: Toke
         ("", "no JWK Set"),
         ("[]", "no JWK Set"),
         ('{"keys": [{"kty": "oct", "k": "AAAA"}]}', "no key for signatures"),
-        ('{"keys": [{"kty": "EC"}]}', "no JWK Set"),
+        ('{"keys": [{"kty": "EC"}]}', "no key for signatures"),
         ('{"keys": [' + '{"kty": "oct"},' * 200_000 + "{}]}", "1 MiB"),
     ],
 )
@@ -167,3 +171,57 @@ def test_settings_that_would_let_anybody_in(given: dict[str, Any], said: str) ->
     with pytest.raises(ValidationError) as raised:
         TokenSettings(**({"issuer": ISSUER, "audience": AUDIENCE} | given))
     assert said in str(raised.value.errors())
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"hello\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 200 + b"\r\n{}",
+        b"HTTP/1.1 200 OK\r\n\r\n" + b"[" * 100_000,
+    ],
+)
+def test_no_answer_of_a_server_ends_the_fetching_of_keys(answer: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(answer)
+
+        threading.Thread(target=serve, daemon=True).start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/keys"
+        fetched = TokenSettings(url=url, issuer=ISSUER, audience=AUDIENCE)
+        with pytest.raises(UnavailableError):
+            asyncio.run(TokenVerifier(fetched).load())
+
+
+def test_keys_of_curves_that_are_not_known_are_passed_over(issuer: TokenIssuer) -> None:
+    listed = json.loads(issuer.published)["keys"]
+    strange = [{"kty": "EC", "crv": "P-999", "x": "AA", "y": "AA", "kid": "strange"}]
+    issuer.path.write_text(json.dumps({"keys": strange + listed}))
+    verifier = TokenVerifier(settings(issuer.path))
+    assert verify(verifier, issuer.issue("alice"))
+    issuer.path.write_text(json.dumps({"keys": strange}))
+    with pytest.raises(UnavailableError):
+        verify(verifier, issuer.issue("alice"))
+
+
+def test_a_flood_of_tokens_does_not_flood_the_log(
+    issuer: TokenIssuer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(token_verifier, "boot_clock", lambda: now)
+    configure(level="info", style="json")
+    verifier, token = TokenVerifier(settings(issuer.path)), issuer.issue("alice", aud="other")
+    assert not any(verify(verifier, token) for _ in range(100))
+    now = 2.0
+    verify(verifier, token)
+    lines = [json.loads(it) for it in capsys.readouterr().err.splitlines()]
+    assert [(it["kind"], it["count"]) for it in lines] == [
+        ("InvalidAudienceError", 1),
+        ("InvalidAudienceError", 100),
+    ]
