@@ -75,7 +75,7 @@ class Feed:
             follow_program=lambda _: None,
             mappings=TopicMappings(),
             clients=cast("Any", clients),
-            revocation=cast("Any", SimpleNamespace(take=lambda _: None)),
+            revocation=cast("Any", SimpleNamespace(take=lambda _: None, take_names=lambda: None)),
             state=cast("Any", state),
             lifecycle=cast("Any", SimpleNamespace()),
             background=self.background,
