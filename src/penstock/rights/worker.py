@@ -206,8 +206,8 @@ class RightsWorker:
             next_at = self._clock() + timedelta(seconds=made.again)
             self._note(work, None, action=SEND, next_at=next_at, trouble=made.trouble)
         elif made.outcome is Outcome.DONE:
-            self._note(work, ProgressEvent.SENT)
-            self._book.note(work.request, work.subscriber, ProgressEvent.COMPLETED)
+            # In one step: were the row free in between, somebody would tell the service again.
+            self._note(work, ProgressEvent.COMPLETED)
         elif made.outcome is Outcome.SENT:
             span = subscriber.time_to_honor or control.time_to_honor
             deadline = self._clock() + span * _MILLISECOND

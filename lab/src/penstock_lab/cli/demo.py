@@ -18,6 +18,7 @@ DEMOS = {
         "nursing_home.story",
         "an emergency opens data to those who can help, and closes it again",
     ),
+    "media": ("media", "an opt-out by category, and an account deleted across four services"),
     "hospital": ("hospital", "one stream of patients, four audiences, each with its view"),
 }
 
