@@ -115,7 +115,7 @@ VERBS: dict[str, Verb] = {
     "password": Verb(
         "service.installation:password", "Add, change or remove a user in the file of passwords."
     ),
-    "dev": Verb("service.dev:command", "Run servers for development on this machine."),
+    "dev": Verb("service.installation:dev", "Run servers for development on this machine."),
     "bench": Verb(None, "Run a benchmark and print figures."),
 }
 

@@ -21,8 +21,8 @@ from penstock.rights.broker import PrivacyBroker, Submission
 from penstock.store.consent import WHOLE
 from penstock.store.opt_outs import SUBJECT_LIMIT
 from penstock.store.rights.profiles import ControlState
-from penstock.store.rights.progress import ProgressStatus, RequestStatus
 from penstock.store.rights.requests import Accepted
+from penstock.store.rights.tables import ProgressStatus, RequestStatus
 
 MOST_LISTED: Final = 1_000
 

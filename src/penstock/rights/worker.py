@@ -4,6 +4,8 @@
                   │                                        └─▶ none left: FAILED, alert
                   └ failed ──▶ again after a while, longer each time ──▶ SENDFAILED, alert
 
+`run_worker` runs one until it is stopped, with metrics and health: `penstock requests work`.
+
 Rules that hold here:
 - Any number of workers on any number of hosts may run: a lease keeps a row for one of them. Killed
   in the middle, its rows are due again when their lease ends; a service may then be told twice,
@@ -15,22 +17,28 @@ Rules that hold here:
 - Waits double up to a longest, and are drawn between half and the whole of that: services that
   come back are not told by all at once.
 - An alert is in the outbox in the same transaction as the failure that it tells of.
+- Ready means: the store can be read, and a round ended. A service out of reach does not make a
+  worker unready. A store that fails for a while is tried again; what was accepted is in it.
 """
 
 from __future__ import annotations
 
 import random
+import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Final, Protocol
 
 from penstock.clock import utc_now
+from penstock.config import Config
 from penstock.definitions import DefinitionSet
+from penstock.errors import UnavailableError
 from penstock.model.kinds import Control, ControlSubscriber
 from penstock.model.kinds.controls import BUILT_IN
 from penstock.rights.dispatch.message import (
@@ -44,9 +52,9 @@ from penstock.rights.dispatch.message import (
 from penstock.rights.notices import NoticeSender, NoticeWorker
 from penstock.store.rights.compliance import OverdueRule
 from penstock.store.rights.outbox import Notice
-from penstock.store.rights.progress import LOST, ProgressEvent, ProgressStatus
 from penstock.store.rights.requests import CHECK, SEND, RequestBook, Work
-from penstock.telemetry import counter, get_logger
+from penstock.store.rights.tables import LOST, ProgressEvent, ProgressStatus
+from penstock.telemetry import Endpoint, Health, counter, gauge, get_logger
 
 LEASE_SECONDS: Final = 60.0
 THREADS: Final = 16
@@ -250,3 +258,71 @@ class RightsWorker:
         doubled = subscriber.retry_gap << min(work.attempts, _DOUBLINGS)
         longest = min(doubled, subscriber.longest_gap)
         return (0.5 + self._draw() / 2) * longest * _MILLISECOND
+
+
+OPEN: Final = gauge(
+    "penstock_rights_open", "Services that still have to do their part of a privacy request."
+).plain
+DEAD: Final = gauge(
+    "penstock_rights_dead_letters", "Services that failed a privacy request, to be redriven."
+).plain
+LONGEST_WAIT: Final = 30.0
+COUNT_SECONDS: Final = 10.0
+
+
+def run_worker(
+    config: Config,
+    book: RequestBook,
+    worker: RightsWorker,
+    stop: threading.Event,
+    *,
+    once: bool = False,
+) -> None:
+    """Work on what is due, and answer probes, until `stop` is set; `once`: until nothing is."""
+    if once:
+        while worker.run_once():
+            pass
+        return
+    ended = threading.Event()
+    with _endpoint(config, make_health(book, ended)):
+        wait, counted = config.rights.poll, 0.0
+        while not stop.is_set():
+            try:
+                worker.run_once()
+                if time.monotonic() - counted > COUNT_SECONDS:
+                    counted = time.monotonic()
+                    still, dead = book.compliance.totals()
+                    OPEN.set(still)
+                    DEAD.set(dead)
+                wait = config.rights.poll
+                ended.set()
+            except UnavailableError:
+                wait = min(2 * wait, LONGEST_WAIT)
+                _log.warning("the store is not available", delay_s=wait)
+            stop.wait(wait)
+
+
+def make_health(book: RequestBook, ended: threading.Event) -> Health:
+    """Make the checks of a worker."""
+    health = Health()
+
+    def check_store() -> str | None:
+        book.show("")
+        return None
+
+    def check_round() -> str | None:
+        return None if ended.is_set() else "no round has ended yet"
+
+    health.register("store", check_store)
+    health.register("round", check_round)
+    return health
+
+
+@contextmanager
+def _endpoint(config: Config, health: Health) -> Iterator[None]:
+    if not config.monitor.enabled:
+        yield
+        return
+    with Endpoint(health, host=config.monitor.host, port=config.rights.monitor_port) as endpoint:
+        _log.info("answering probes", port=endpoint.port)
+        yield

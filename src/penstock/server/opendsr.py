@@ -27,7 +27,7 @@ from penstock.rights.broker import Submission
 from penstock.server import shapes
 from penstock.server.connection import caller_of
 from penstock.server.operations import PrivacyOperations
-from penstock.store.rights.progress import RequestStatus
+from penstock.store.rights.tables import RequestStatus
 
 VERSION: Final = "3.0"
 _IDENTITY: Final = "controller_customer_id"

@@ -23,7 +23,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 from penstock.definitions import DefinitionSet
 from penstock.errors import PenstockError
 from penstock.model.kinds import Control, ControlPublisher, User
-from penstock.rights.broker import PrivacyBroker, Submission
+from penstock.rights.accountability import make_receipt
+from penstock.rights.broker import Intake, PrivacyBroker, Submission
 from penstock.rights.inquiries import (
     Inquiries,
     RequestReport,
@@ -31,8 +32,6 @@ from penstock.rights.inquiries import (
     StateReport,
     expected_completion,
 )
-from penstock.rights.intake import Intake
-from penstock.rights.receipts import make_receipt
 from penstock.server.callers import CallLimits
 from penstock.server.problems import describe
 from penstock.store.access_tokens import TokenBook
@@ -40,8 +39,8 @@ from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.definitions.checked import CheckedDefinitions
 from penstock.store.follower import Follower
-from penstock.store.rights.progress import ProgressStatus, RequestStatus
 from penstock.store.rights.requests import Accepted, RequestBook
+from penstock.store.rights.tables import ProgressStatus, RequestStatus
 from penstock.telemetry import counter, histogram
 
 OPERATIONS: Final = (

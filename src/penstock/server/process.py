@@ -38,7 +38,7 @@ from penstock.store.definitions.checked import CheckedDefinitions
 from penstock.store.definitions.history import Definitions
 from penstock.store.follower import Follower
 from penstock.store.rights.requests import RequestBook
-from penstock.store.rights.sealing import Sealer
+from penstock.store.rights.tables import Sealer
 from penstock.telemetry import Endpoint, Health, get_logger
 
 FIRST_SECONDS: Final = 30.0

@@ -27,7 +27,7 @@ from penstock.server.callers import CallerAuthenticator
 from penstock.server.connection import Gatekeeper, caller_of
 from penstock.server.operations import PrivacyOperations
 from penstock.server.problems import MISSHAPEN, Problem, describe
-from penstock.store.rights.progress import RequestStatus
+from penstock.store.rights.tables import RequestStatus
 
 PROBLEM: Final = "application/problem+json"
 _SIGNAL: Final = "1"

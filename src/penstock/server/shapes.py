@@ -19,7 +19,7 @@ from penstock.model.kinds.controls import EMAIL_LIMIT, EMAIL_PATTERN, MOBILE_PAT
 from penstock.rights.broker import Submission
 from penstock.rights.inquiries import MOST_LISTED, RequestReport, ServiceProgress, StateReport
 from penstock.server.operations import Submitted
-from penstock.store.rights.progress import ProgressStatus, RequestStatus
+from penstock.store.rights.tables import ProgressStatus, RequestStatus
 
 MOST_IN_A_BATCH: Final = 500
 MOST_CATEGORIES: Final = 100

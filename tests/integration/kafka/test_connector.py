@@ -19,7 +19,7 @@ from penstock.eventlog import EventLog, Topic
 from penstock.eventlog.files import MarkedTopic
 from penstock.eventlog.kafka import KafkaLog
 from penstock.model.kinds import Stream
-from penstock.pipeline.ingest.connector import ChunkWriter, Connector
+from penstock.pipeline.ingest import ChunkWriter, Connector
 from tests.support.commands import run_command
 from tests.support.kafka.clusters import settings_of
 from tests.support.scale import scaled

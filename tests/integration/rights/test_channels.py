@@ -28,7 +28,7 @@ from penstock.rights.dispatch.message import (
     verify,
 )
 from penstock.store.database import Database
-from penstock.store.rights.progress import ProgressStatus, RequestStatus
+from penstock.store.rights.tables import ProgressStatus, RequestStatus
 from tests.support.kafka.clusters import settings_of
 from tests.support.rights.office import SECRET, Office, configure
 

@@ -27,7 +27,7 @@ from penstock.rights.worker import RightsWorker
 from penstock.store.audit.verification import verify
 from penstock.store.database import Database
 from penstock.store.rights.erasures import evidence_table
-from penstock.store.rights.progress import RequestStatus
+from penstock.store.rights.tables import RequestStatus
 from penstock.store.vault import StoreVault
 from tests.support.rights.erasing import STREAM, SUBSCRIBER, Installation
 from tests.support.rights.office import SECRET

@@ -13,10 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.rights.dispatch.message import derive_key, verify
-from penstock.rights.mail import Mailer
-from penstock.rights.notices import FRONT_END, TRIES, render
+from penstock.rights.notices import FRONT_END, TRIES, Mailer, render
 from penstock.store.database import Database
-from penstock.store.rights.progress import ProgressEvent, ProgressStatus, RequestStatus
+from penstock.store.rights.tables import ProgressEvent, ProgressStatus, RequestStatus
 from tests.support.gateway.certificates import Authority
 from tests.support.rights.mail_server import serving_mail
 from tests.support.rights.office import SECRET, Office, configure

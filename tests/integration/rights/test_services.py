@@ -18,8 +18,8 @@ from penstock.model.document import Document
 from penstock.rights.dispatch.http import Caller
 from penstock.rights.dispatch.message import Dispatched, derive_key, verify
 from penstock.store.database import Database
-from penstock.store.rights.progress import ProgressEvent, ProgressStatus, RequestStatus
 from penstock.store.rights.requests import NewRequest
+from penstock.store.rights.tables import ProgressEvent, ProgressStatus, RequestStatus
 from tests.support.rights.office import HOUR, SECRET, Office
 from tests.support.rights.service import Service, serving
 

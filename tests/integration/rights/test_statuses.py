@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from penstock.definitions import DefinitionSet
 from penstock.model.document import Document
 from penstock.store.database import Database
-from penstock.store.rights.progress import ProgressEvent, ProgressStatus, RequestStatus
 from penstock.store.rights.requests import NewRequest
+from penstock.store.rights.tables import ProgressEvent, ProgressStatus, RequestStatus
 from tests.support.rights.office import HOUR, Office
 from tests.support.rights.service import Service, serving
 

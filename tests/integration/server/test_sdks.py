@@ -29,8 +29,8 @@ from penstock.client.privacy import (
     UnreachableError,
 )
 from penstock.errors import UsageError
+from penstock.rights.accountability import verify_receipt
 from penstock.rights.dispatch.message import derive_key, sign
-from penstock.rights.receipts import verify_receipt
 from penstock.store.audit.log import AuditLog
 from tests.support.server import honour
 from tests.support.server.installation import ServerInstallation

@@ -11,8 +11,8 @@ from penstock.gateway.authorization.delivery_check import DeliveryCheck
 from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.authorization.publication_check import PublicationCheck
 from penstock.gateway.authorization.rules import Rules
-from penstock.gateway.clock import Clock
 from penstock.gateway.detection.engine_host import EngineHost
+from penstock.gateway.event_loop import Clock
 from penstock.gateway.session import Session
 from penstock.model.document import Document
 from penstock.mqtt import Properties, Publish

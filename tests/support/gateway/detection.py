@@ -16,9 +16,9 @@ from penstock.cep.event_binding import Packet
 from penstock.cep.program import Program
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.events.program import compile_program
-from penstock.gateway.clock import Clock
 from penstock.gateway.detection.engine_host import EngineHost
 from penstock.gateway.detection.persistence import restore
+from penstock.gateway.event_loop import Clock
 from penstock.gateway.publish_result import NO_LEADER, PublishResult
 from penstock.gateway.replication.deduplication import Fingerprint, SubmissionId
 from penstock.gateway.replication.protocol import PublishRequest

@@ -10,8 +10,7 @@ from typing import Any, cast
 
 from penstock.clock import boot_clock
 from penstock.config.sections.gateway import GatewaySettings, RecordingSettings
-from penstock.gateway.background import SessionWriter
-from penstock.gateway.broker import BrokerAddress
+from penstock.gateway.broker import PUBLISHER, BrokerAddress, Offer
 from penstock.gateway.connection.admission import Admission
 from penstock.gateway.connection.arrivals import Arrivals
 from penstock.gateway.connection.client_registry import ClientRegistry
@@ -20,12 +19,12 @@ from penstock.gateway.connection.downstream import Downstream, Handlers
 from penstock.gateway.connection.intake import OPENING
 from penstock.gateway.connection.upstream import Upstream
 from penstock.gateway.counters import Counters
+from penstock.gateway.event_loop import SessionWriter
 from penstock.gateway.limits import Limits
 from penstock.gateway.publishing.lanes import Lane, Lanes
 from penstock.gateway.publishing.wills import Wills
 from penstock.gateway.recording.recorder import Recorder
 from penstock.gateway.session import Session
-from penstock.gateway.translation import PUBLISHER, Offer
 from penstock.model.purposes import PurposeSet
 from penstock.mqtt import (
     V5,
@@ -37,8 +36,7 @@ from penstock.mqtt import (
     Reader,
     Sender,
 )
-from penstock.policy.purposes.notation import Notation
-from penstock.policy.purposes.settings import PurposeSettings
+from penstock.policy.purposes.settings import Notation, PurposeSettings
 from penstock.store.sessions import SessionChange
 from tests.support.gateway.authorization import Checks
 

@@ -21,7 +21,7 @@ from penstock.store.database import Database
 from penstock.store.opt_outs import SubjectMarks
 from penstock.store.rights.erasures import Evidence
 from penstock.store.rights.requests import NewRequest, RequestBook
-from penstock.store.rights.sealing import Sealer
+from penstock.store.rights.tables import Sealer
 from tests.support.rights.office import HOUR, SECRET
 
 SUBSCRIBER = "penstock"

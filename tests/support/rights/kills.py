@@ -41,10 +41,16 @@ from penstock.rights.worker import RightsWorker
 from penstock.store.consent import ConsentBook
 from penstock.store.database import Database
 from penstock.store.opt_outs import SubjectMarks
-from penstock.store.rights.progress import ProgressEvent, ProgressStatus, RequestStatus
 from penstock.store.rights.requests import NewRequest, RequestBook
-from penstock.store.rights.sealing import Sealer
-from penstock.store.rights.tables import notices_table, progress_table, requests_table
+from penstock.store.rights.tables import (
+    ProgressEvent,
+    ProgressStatus,
+    RequestStatus,
+    Sealer,
+    notices_table,
+    progress_table,
+    requests_table,
+)
 from tests.support.rights.office import SECRET, configure
 
 PUBLISHER_POINTS = ("before-commit", "after-commit")

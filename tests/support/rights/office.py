@@ -18,7 +18,7 @@ from penstock.store.consent import ConsentBook
 from penstock.store.database import Database
 from penstock.store.opt_outs import SubjectMarks
 from penstock.store.rights.requests import NewRequest, RequestBook
-from penstock.store.rights.sealing import Sealer
+from penstock.store.rights.tables import Sealer
 
 SECRET = bytes(range(32))
 HOUR = timedelta(hours=1)

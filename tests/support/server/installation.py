@@ -25,7 +25,7 @@ from penstock.store.database import Database
 from penstock.store.definitions.checked import CheckedDefinitions
 from penstock.store.definitions.history import Definitions
 from penstock.store.rights.requests import RequestBook
-from penstock.store.rights.sealing import Sealer
+from penstock.store.rights.tables import Sealer
 from tests.support.gateway.passwords import write_passwords
 from tests.support.store.installation import PENSTOCK, until
 

@@ -9,7 +9,7 @@ from penstock.client.commands import NOTATION, list_purposes
 from penstock.model.purposes import PurposeError, PurposeSet, check_purpose
 from penstock.policy.purposes import commands
 from penstock.policy.purposes.commands import parse_publish, parse_subscribe
-from penstock.policy.purposes.notation import Notation as GatewayNotation
+from penstock.policy.purposes.settings import Notation as GatewayNotation
 
 WORDS = st.text("abcäß 0{}-", min_size=1, max_size=6)
 LEVELS = st.lists(WORDS | st.just("+"), min_size=1, max_size=4)

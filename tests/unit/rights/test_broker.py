@@ -19,9 +19,8 @@ from penstock.store.audit.signatures import Signer
 from penstock.store.consent import ConsentBook
 from penstock.store.database import Database
 from penstock.store.opt_outs import SubjectMarks
-from penstock.store.rights.progress import ProgressStatus, RequestStatus
 from penstock.store.rights.requests import KeyReusedError, RequestBook
-from penstock.store.rights.sealing import Sealer
+from penstock.store.rights.tables import ProgressStatus, RequestStatus, Sealer
 
 SECRET = bytes(range(32))
 TEXT = """

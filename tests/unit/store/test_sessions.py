@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from penstock.errors import UnavailableError
 from penstock.store import migrations
 from penstock.store.database import Database
-from penstock.store.session_state import SessionQuotaError, SessionQuotas, digest, sessions_table
+from penstock.store.session_tables import SessionQuotaError, SessionQuotas, digest, sessions_table
 from penstock.store.sessions import (
     NEVER,
     Begin,

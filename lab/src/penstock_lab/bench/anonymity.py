@@ -40,7 +40,7 @@ from penstock.masks.anonymity import (
     aggregate_values,
 )
 from penstock.masks.anonymity.domains import Floats, Integers
-from penstock.masks.anonymity.parameters import Algorithm
+from penstock.masks.anonymity.publication import Algorithm
 from penstock.masks.anonymity.stream import TupleAnonymizer, open_stream
 
 FIELDS = ("age", "fnlwgt", "education-num", "capital-gain", "capital-loss", "hours-per-week")

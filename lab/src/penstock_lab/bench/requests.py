@@ -38,7 +38,7 @@ from penstock.store.database import Database
 from penstock.store.opt_outs import SubjectMarks
 from penstock.store.rights.compliance import OverdueRule
 from penstock.store.rights.requests import RequestBook
-from penstock.store.rights.sealing import Sealer
+from penstock.store.rights.tables import Sealer
 from penstock_lab.bench.load.open import percentile
 
 PARTS = ("acceptance", "sweep")

@@ -16,7 +16,7 @@ from penstock.config.sections.installation import PipelineSettings
 from penstock.definitions import DefinitionSet, read_text
 from penstock.eventlog import EventLog
 from penstock.model.kinds import Stream, View
-from penstock.pipeline.ingest.feed import feed
+from penstock.pipeline.ingest import feed
 from penstock.pipeline.service.control import Control
 from penstock.pipeline.sinks.published import read_published
 from penstock_lab.demo.story import INDENT, Story

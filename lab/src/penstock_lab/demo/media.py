@@ -38,7 +38,7 @@ from penstock.store.database import Database
 from penstock.store.definitions.checked import CheckedDefinitions
 from penstock.store.definitions.history import Definitions
 from penstock.store.rights.requests import RequestBook
-from penstock.store.rights.sealing import Sealer
+from penstock.store.rights.tables import Sealer
 from penstock_lab.demo.car_sharing_clients import Clients, Service
 from penstock_lab.demo.stage import Place, set_up
 from penstock_lab.demo.story import DemoFailedError, Story

@@ -2,7 +2,8 @@
 
 Rules that hold here:
 - Whoever asks proves who they are with the password that the gateway knows them by.
-- Figures and records name services, controls and purposes, never a person.
+- Figures, records and the evidence of an erasure or an export name services, controls and
+  purposes, never a person.
 - A receipt is for the front end that took the choice in, which names the person itself.
 """
 
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from rich.console import Console
@@ -29,12 +30,51 @@ from penstock.cli.session import (
 from penstock.errors import UsageError, quote
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from penstock.rights.broker import PrivacyBroker
     from penstock.store.audit.log import AuditLog
     from penstock.store.audit.pseudonyms import Pseudonyms
     from penstock.store.database import Database
     from penstock.store.definitions.checked import CheckedDefinitions
     from penstock.store.opt_outs import SubjectMarks
+    from penstock.store.rights.erasures import Evidence
+
+
+def as_data(proof: Evidence) -> dict[str, Any]:
+    """Return evidence as JSON, with whether it is what the audit log has a digest of."""
+    return {
+        "subscriber": proof.subscriber, "at": proof.at.isoformat(timespec="seconds"),
+        "digest": proof.digest, "entry": proof.entry, "intact": proof.is_intact, **proof.content,
+    }  # fmt: skip
+
+
+def print_evidence(target: Console, proof: Evidence) -> None:
+    """Show what was erased or exported, what the scan found, and what remains where."""
+    target.print(f"\nevidence of {proof.subscriber}, {proof.at:%Y-%m-%d %H:%M} UTC")
+    exported = "exported" in proof.content
+    shown = table("exported" if exported else "erased from", "what")
+    for it in proof.content["exported" if exported else "erased"]:
+        figures = ", ".join(f"{count} {name}" for name, count in it.items() if name != "place")
+        shown.add_row(it["place"], figures)
+    target.print(shown)
+    scan = proof.content.get("scan")
+    if scan is not None:
+        target.print(
+            f"scan of {scan['files']} files ({scan['bytes']} bytes): "
+            f"the name was found {scan['found']} times"
+        )
+    left = table("missing" if exported else "remains", "why")
+    for it in proof.content["remains"]:
+        count = f" ({it['count']} times)" if "count" in it else ""
+        until = f", gone by {it['until']}" if "until" in it else ""
+        left.add_row(it["place"], it["reason"] + count + until)
+    target.print(left)
+    if proof.audited is None:
+        state = "the audit log no longer has that entry"
+    else:
+        state = "intact" if proof.is_intact else "NOT what the audit log has a digest of"
+    target.print(f"digest {proof.digest}, entry {proof.entry} of the audit log: {state}")
 
 
 class Office(NamedTuple):
@@ -64,7 +104,7 @@ def open_store() -> Iterator[Office]:
     from penstock.rights.broker import PrivacyBroker
     from penstock.store.consent import ConsentBook
     from penstock.store.rights.requests import RequestBook
-    from penstock.store.rights.sealing import Sealer
+    from penstock.store.rights.tables import Sealer
 
     with open_audited() as it:
         consent = ConsentBook.open(it.database, it.config.consent.key)
@@ -137,7 +177,7 @@ def receipt(request: str, subject: str, user: str, password_file: Path | None) -
 
     USER acts for the publisher that handed the request in.
     """
-    from penstock.rights.receipts import make_receipt
+    from penstock.rights.accountability import make_receipt
 
     with open_office(user, password_file) as office:
         row = office.broker.find_own(user, request, subject)
@@ -159,7 +199,7 @@ def verify_receipt(ctx: click.Context, file: Path, keys_file: Path | None) -> No
     """Say whether the receipt in FILE is as it was signed; exit with 1 if not."""
     from penstock.config.secrets import SecretFile
     from penstock.json_text import read_object
-    from penstock.rights.receipts import verify_receipt as is_genuine
+    from penstock.rights.accountability import verify_receipt as is_genuine
     from penstock.store.audit.signatures import PublicKeys, public_path
 
     key = configuration().audit.signing_key
@@ -197,7 +237,7 @@ def processing_record(form: str) -> None:
     For each purpose: the data, the views and who may read them, what people can choose, and the
     services that are told. What nobody declared is marked so.
     """
-    from penstock.rights.processing_record import as_csv, as_data, as_markdown, list_activities
+    from penstock.rights.accountability import as_csv, as_data, as_markdown, list_activities
 
     with open_definitions() as checked:
         snapshot, definitions = checked.current()

@@ -21,8 +21,15 @@ from rich.text import Text
 
 from penstock.cli.output import json_option, show, table
 from penstock.cli.privacy.consent import asking
-from penstock.cli.privacy.evidence import as_data, print_evidence
-from penstock.cli.privacy.reports import open_office, open_store, receipt, report, verify_receipt
+from penstock.cli.privacy.reports import (
+    as_data,
+    open_office,
+    open_store,
+    print_evidence,
+    receipt,
+    report,
+    verify_receipt,
+)
 from penstock.cli.session import configuration
 from penstock.errors import UsageError, quote
 
@@ -131,7 +138,7 @@ def list_requests(
     status: str | None, limit: int, user: str, password_file: Path | None, as_json: bool
 ) -> None:
     """Show the newest requests and how many services have done their part."""
-    from penstock.store.rights.progress import RequestStatus
+    from penstock.store.rights.tables import RequestStatus
 
     with open_office(user, password_file) as office:
         office.broker.require_administration(user)
@@ -292,8 +299,7 @@ def work(once: bool) -> None:
     from penstock.rights.erasure.service import ErasureService
     from penstock.rights.export import ExportService
     from penstock.rights.notices import NoticeSender
-    from penstock.rights.service import run_worker
-    from penstock.rights.worker import RightsWorker, lease_seconds
+    from penstock.rights.worker import RightsWorker, lease_seconds, run_worker
 
     stop = threading.Event()
     for number in () if once else (signal.SIGTERM, signal.SIGINT):

@@ -252,7 +252,7 @@ def count_kept_sessions(config: Config) -> dict[str, Any]:
     except UnavailableError:
         return {}
     from penstock.clock import utc_now
-    from penstock.store.session_state import count_sessions
+    from penstock.store.session_tables import count_sessions
 
     limits = config.gateway.limits
     allowed = {"per_user": limits.sessions_per_user, "per_address": limits.sessions_per_address}

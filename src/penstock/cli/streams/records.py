@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from penstock.config import Config
     from penstock.eventlog.kafka import KafkaLog
     from penstock.model.kinds import Stream
-    from penstock.pipeline.ingest.connector import ChunkWriter, Fed
+    from penstock.pipeline.ingest import ChunkWriter, Fed
 
 BAD_ROWS_TOLD = 1000
 BAD_ROWS_SHOWN = 20
@@ -54,7 +54,7 @@ def feed_csv(folder: Path, name: str, as_json: bool) -> None:
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     from penstock.model.kinds import Stream
-    from penstock.pipeline.ingest.connector import Connector
+    from penstock.pipeline.ingest import Connector
 
     config = configuration()
     with open_definitions() as store:

@@ -212,7 +212,7 @@ def feed_files(stream: str, files: tuple[str, ...], as_json: bool) -> None:
     """Append the records of files to STREAM: CSV, JSON lines, Parquet or Avro, by their endings."""
     from penstock.eventlog import EventLog
     from penstock.model.kinds import Stream
-    from penstock.pipeline.ingest.feed import feed
+    from penstock.pipeline.ingest import feed
 
     config = configuration()
     with open_definitions() as store:

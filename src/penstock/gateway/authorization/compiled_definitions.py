@@ -47,10 +47,10 @@ from penstock.policy.access.engine import AccessEngine
 from penstock.policy.access.principals import Membership, list_subjects
 from penstock.policy.access.rules import BrokerTopics
 from penstock.policy.purposes.commands import ShowAffected, ShowCombined, parse_publish
-from penstock.policy.purposes.notation import Notation
 from penstock.policy.purposes.rights import OPEN_RIGHTS, CommandRights, PurposeClaims
+from penstock.policy.purposes.settings import Notation
 from penstock.policy.purposes.subscriptions import Subscription
-from penstock.store.session_state import Excepted
+from penstock.store.purpose_state import Excepted
 from penstock.store.sessions import StoredSubscription
 from penstock.telemetry import get_logger
 

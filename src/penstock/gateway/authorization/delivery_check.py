@@ -39,9 +39,9 @@ from penstock.gateway.authorization.request_context import (
     packet_fields,
 )
 from penstock.gateway.authorization.rules import Rules
-from penstock.gateway.clock import Clock
 from penstock.gateway.counters import DECISION
 from penstock.gateway.detection.engine_host import EngineHost
+from penstock.gateway.event_loop import Clock
 from penstock.gateway.session import NO_LOCAL, Session
 from penstock.mqtt import Publish, PublishProperties, encode_subscription_identifiers
 from penstock.policy.access.emergencies import NO_SITUATIONS, Situations

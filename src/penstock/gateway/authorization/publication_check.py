@@ -29,8 +29,9 @@ from penstock.gateway.authorization.request_context import (
     packet_fields,
 )
 from penstock.gateway.authorization.rules import Rules
-from penstock.gateway.clock import Clock
+from penstock.gateway.broker import ACTIONS
 from penstock.gateway.detection.engine_host import EngineHost
+from penstock.gateway.event_loop import Clock
 from penstock.gateway.publish_result import (
     ALWAYS_ACCEPTED,
     NO_LEADER,
@@ -41,7 +42,6 @@ from penstock.gateway.publish_result import (
 from penstock.gateway.replication.deduplication import SubmissionId, fingerprint_of
 from penstock.gateway.replication.protocol import PublishRequest
 from penstock.gateway.session import Session
-from penstock.gateway.translation import ACTIONS
 from penstock.mqtt import Publish
 from penstock.policy.access.objects import Message
 from penstock.policy.access.principals import ANONYMOUS

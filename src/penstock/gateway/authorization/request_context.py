@@ -16,7 +16,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-from penstock.gateway.translation import CLIENT, FOR, MESSAGE_AIP, MESSAGE_PIP, PUBLISHER
+from penstock.gateway.broker import CLIENT, FOR, MESSAGE_AIP, MESSAGE_PIP, PUBLISHER
 from penstock.model.purposes import PurposeError, PurposeSet
 from penstock.mqtt import Publish
 from penstock.mqtt.properties import UserProperties

@@ -30,8 +30,8 @@ from penstock.gateway.authorization.compiled_definitions import (
     GrantedRights,
     named_clients,
 )
+from penstock.gateway.broker import CHOICE_LIMIT, CLIENT, FOR, stamp
 from penstock.gateway.session import Session
-from penstock.gateway.translation import CHOICE_LIMIT, CLIENT, FOR, stamp
 from penstock.model import kinds
 from penstock.model.document import Document, Key
 from penstock.model.purposes import PurposeSet
@@ -41,12 +41,11 @@ from penstock.policy.authorizer import Authorizer
 from penstock.policy.consent.opt_outs import OptOutIndex
 from penstock.policy.consent.prohibitions import Prohibitions
 from penstock.policy.purposes.engine import PurposeEngine, SubscriptionChanges
-from penstock.policy.purposes.notation import Notation
 from penstock.policy.purposes.rights import CommandRights, DeclaredPurposes
-from penstock.policy.purposes.settings import PurposeSettings
+from penstock.policy.purposes.settings import Notation, PurposeSettings
 from penstock.policy.purposes.subscriptions import Subscription
 from penstock.store.definitions.documents import Snapshot
-from penstock.store.session_state import STATE, Excepted, StateCommand, StateLog
+from penstock.store.purpose_state import STATE, Excepted, StateCommand, StateLog
 from penstock.store.sessions import StoredSubscription
 
 RESERVATION = "reservation"

@@ -20,13 +20,13 @@ from penstock.clock import boot_clock
 from penstock.errors import PenstockError, UsageError
 from penstock.gateway.authorization.publication_check import PublicationCheck
 from penstock.gateway.authorization.request_context import as_properties, narrow, read_purposes
+from penstock.gateway.broker import EPOCH, PUBLISHER, strip
 from penstock.gateway.commands.purpose_commands import PurposeCommands
 from penstock.gateway.connection.authentication import RefusedError
 from penstock.gateway.connection.client_connection import ClientConnection
 from penstock.gateway.connection.context import Cause, ConnectionContext
 from penstock.gateway.publish_result import PendingResult, PublishOutcome, PublishResult
 from penstock.gateway.session import Session
-from penstock.gateway.translation import EPOCH, PUBLISHER, strip
 from penstock.model.purposes import PurposeSet
 from penstock.mqtt import (
     Connect,
@@ -37,7 +37,7 @@ from penstock.mqtt import (
     encode_user_properties,
 )
 from penstock.policy.purposes.commands import Command, SendFor, parse_publish
-from penstock.policy.purposes.notation import Notation
+from penstock.policy.purposes.settings import Notation
 
 _LATER = ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR
 _NO_TOPIC = ReasonCode.TOPIC_NAME_INVALID

@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Protocol, cast
 
-from penstock.gateway.broker import is_ordinary
+from penstock.gateway.broker import Offer, is_ordinary
 from penstock.gateway.connection.arrivals import Arrival
 from penstock.gateway.connection.backlog import Backlog
 from penstock.gateway.connection.broker_connection import BrokerConnection
@@ -42,7 +42,6 @@ from penstock.gateway.connection.replies import ClientReplies, DeferredAcks
 from penstock.gateway.limits import TICK_SECONDS
 from penstock.gateway.publishing.lanes import Lane
 from penstock.gateway.session import Session
-from penstock.gateway.translation import Offer
 from penstock.mqtt import (
     V5,
     Connack,

@@ -33,12 +33,12 @@ from typing import Final
 from penstock.clock import boot_clock
 from penstock.errors import PenstockError
 from penstock.gateway.authorization.rules import Rules
-from penstock.gateway.background import SessionWriter
 from penstock.gateway.connection.authentication import Authenticator, RefusedError
 from penstock.gateway.connection.client_connection import ClientConnection
 from penstock.gateway.connection.context import Cause
 from penstock.gateway.connection.intake import AWAITING_LEADER, STALE
 from penstock.gateway.counters import Counters
+from penstock.gateway.event_loop import SessionWriter
 from penstock.gateway.session import Session
 from penstock.mqtt import Disconnect, ReasonCode
 from penstock.store.sessions import Hold, Leave, SessionChange

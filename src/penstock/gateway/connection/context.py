@@ -29,13 +29,13 @@ from enum import StrEnum
 from penstock.gateway.authorization.delivery_check import DeliveryCheck
 from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.authorization.rules import Rules
+from penstock.gateway.broker import RESERVED
 from penstock.gateway.connection.arrivals import Arrivals
 from penstock.gateway.counters import Counters
 from penstock.gateway.limits import Limits
 from penstock.gateway.publishing.lanes import Lanes
 from penstock.gateway.publishing.wills import Wills
 from penstock.gateway.recording.recorder import Recorder
-from penstock.gateway.translation import RESERVED
 from penstock.mqtt import (
     V5,
     Connack,

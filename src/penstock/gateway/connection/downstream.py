@@ -26,7 +26,7 @@ from itertools import chain
 from typing import Any, NamedTuple, cast
 
 from penstock.clock import boot_clock
-from penstock.gateway.broker import is_ordinary
+from penstock.gateway.broker import HEADROOM, is_ordinary, strip
 from penstock.gateway.connection.admission import Admission
 from penstock.gateway.connection.arrivals import Arrival
 from penstock.gateway.connection.client_connection import ClientConnection, Registry
@@ -36,7 +36,6 @@ from penstock.gateway.connection.subscription_requests import SubscriptionReques
 from penstock.gateway.connection.upstream import Upstream
 from penstock.gateway.publishing.lanes import Lane
 from penstock.gateway.recording.topic_mapping import MAX_VALUE
-from penstock.gateway.translation import HEADROOM, strip
 from penstock.mqtt import (
     NO_PROPERTIES,
     NO_PUBLISH_PROPERTIES,

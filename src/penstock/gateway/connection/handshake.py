@@ -25,7 +25,15 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 
 from penstock.errors import UnavailableError
-from penstock.gateway.broker import BrokerAddress
+from penstock.gateway.broker import (
+    BrokerAddress,
+    Offer,
+    client_connack,
+    read_choice,
+    refusal,
+    session_expiry,
+    upstream_connect,
+)
 from penstock.gateway.connection.admission import Admission
 from penstock.gateway.connection.authentication import Authenticator, RefusedError, too_busy
 from penstock.gateway.connection.client_connection import ClientConnection
@@ -38,14 +46,6 @@ from penstock.gateway.connection.subscription_lifecycle import SubscriptionLifec
 from penstock.gateway.connection.subscription_state import SubscriptionState
 from penstock.gateway.connection.upstream import Upstream
 from penstock.gateway.session import Session
-from penstock.gateway.translation import (
-    Offer,
-    client_connack,
-    read_choice,
-    refusal,
-    session_expiry,
-    upstream_connect,
-)
 from penstock.mqtt import V5, Connack, Connect, PeerLimits, ReasonCode, Sender, Will
 from penstock.mqtt.codes import FAILURE
 from penstock.telemetry import get_logger

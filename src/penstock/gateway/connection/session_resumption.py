@@ -20,14 +20,14 @@ import asyncio
 import secrets
 
 from penstock.gateway.authorization.rules import Rules
-from penstock.gateway.background import Background, SessionWriter
 from penstock.gateway.connection.authentication import Authenticator, RefusedError
 from penstock.gateway.connection.client_registry import ClientRegistry
 from penstock.gateway.connection.intake import Intake
 from penstock.gateway.connection.subscription_lifecycle import SubscriptionLifecycle
+from penstock.gateway.event_loop import Background, SessionWriter
 from penstock.gateway.session import Session
 from penstock.mqtt import Connack, Connect, ReasonCode
-from penstock.store.session_state import SessionQuotaError
+from penstock.store.session_tables import SessionQuotaError
 from penstock.store.sessions import Begin, Forget, Return, SessionChange, Sessions, TakenError
 
 _UNKNOWN_NUMBERS = 1 << 27

@@ -21,16 +21,16 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import replace
 
-from penstock.gateway.background import Background, SessionWriter
 from penstock.gateway.connection.client_connection import ClientConnection
 from penstock.gateway.connection.context import ConnectionContext
+from penstock.gateway.event_loop import Background, SessionWriter
 from penstock.gateway.session import NO_LOCAL, Session
 from penstock.model.topics import overlaps, parse_subscribed
 from penstock.mqtt import Properties, RequestedSubscription, Subscribe, Unsubscribe
 from penstock.mqtt.codes import FAILURE
 from penstock.policy.access.principals import ANONYMOUS
 from penstock.policy.purposes.subscriptions import Subscription
-from penstock.store.session_state import PAUSED
+from penstock.store.session_tables import PAUSED
 from penstock.store.sessions import Keep, SessionChange, StoredSubscription
 from penstock.telemetry import get_logger
 

@@ -48,7 +48,7 @@ from penstock.mqtt import (
 )
 from penstock.mqtt.codes import FAILURE
 from penstock.policy.purposes.commands import PurposedFilter, parse_subscribe
-from penstock.policy.purposes.notation import Notation
+from penstock.policy.purposes.settings import Notation
 from penstock.policy.purposes.subscriptions import Subscription
 from penstock.store.sessions import StoredSubscription
 

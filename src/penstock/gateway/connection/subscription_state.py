@@ -26,7 +26,8 @@ from penstock.gateway.connection.subscription_lifecycle import (
     SubscriptionLifecycle,
     broker_filter,
 )
-from penstock.store.session_state import PAUSED, Did, StateCommand
+from penstock.store.purpose_state import Did, StateCommand
+from penstock.store.session_tables import PAUSED
 from penstock.store.sessions import StoredSubscription
 
 

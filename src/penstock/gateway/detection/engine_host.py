@@ -30,12 +30,12 @@ from penstock.cep.program import Program
 from penstock.cep.steps import StepResult, TransitionCause, record_time
 from penstock.clock import boot_clock
 from penstock.errors import UnavailableError
-from penstock.gateway.clock import Clock, EngineTimer
 from penstock.gateway.counters import IgnoredEvents
 from penstock.gateway.detection.engine_reload import EngineReload
 from penstock.gateway.detection.journal import Journal, Outbox
 from penstock.gateway.detection.leader_lease import LeaderLease
 from penstock.gateway.detection.persistence import DetectionState, JournalWriter
+from penstock.gateway.event_loop import Clock, EngineTimer
 from penstock.gateway.replication.deduplication import (
     AppliedSubmissions,
     Fingerprint,

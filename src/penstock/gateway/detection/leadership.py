@@ -188,7 +188,6 @@ class LeaderElection:
 
 _POLL_SECONDS: Final = 0.5
 _POLLS_PER_SWEEP: Final = 7_200
-_log = get_logger("gateway")
 
 
 class SituationRequests:

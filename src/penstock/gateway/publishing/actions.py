@@ -34,13 +34,13 @@ from typing import Final
 
 from penstock.cep.steps import Publication
 from penstock.gateway.authorization.publication_check import PublicationCheck
+from penstock.gateway.broker import ACTIONS, EPOCH, FOR, PUBLISHER
 from penstock.gateway.detection.engine_host import EngineHost
 from penstock.gateway.detection.journal import Outbox
 from penstock.gateway.limits import Limits
 from penstock.gateway.publishing.publisher import Publisher
-from penstock.gateway.translation import ACTIONS, EPOCH, FOR, PUBLISHER
 from penstock.mqtt import are_acceptable, encode_user_properties
-from penstock.policy.purposes.notation import Notation
+from penstock.policy.purposes.settings import Notation
 from penstock.telemetry import get_logger, metrics
 
 _BURST_SECONDS: Final = 1.0

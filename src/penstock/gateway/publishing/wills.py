@@ -35,13 +35,13 @@ from penstock.errors import PenstockError
 from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.authorization.publication_check import PublicationCheck
 from penstock.gateway.authorization.rules import Rules
-from penstock.gateway.background import Background, SessionWriter
+from penstock.gateway.broker import MESSAGE_AIP, MESSAGE_PIP
 from penstock.gateway.counters import Counters
 from penstock.gateway.detection.leader_lease import is_gone
+from penstock.gateway.event_loop import Background, SessionWriter
 from penstock.gateway.publish_result import PendingResult, PublishOutcome, PublishResult
 from penstock.gateway.publishing.publisher import Publisher, Record
 from penstock.gateway.session import Session
-from penstock.gateway.translation import MESSAGE_AIP, MESSAGE_PIP
 from penstock.mqtt import Connect, Publish, Reader, Sender, Will
 from penstock.store.detection.journal import Detector
 from penstock.store.wills import DroppedWill, KeptWill, WillChange, WillStore, make_number

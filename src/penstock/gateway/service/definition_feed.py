@@ -24,11 +24,10 @@ from penstock.cep.program import Program
 from penstock.clock import boot_clock
 from penstock.errors import UsageError
 from penstock.gateway.authorization.rules import Rules, concerned_filters, differing
-from penstock.gateway.background import Background
-from penstock.gateway.clock import EngineTimer
 from penstock.gateway.connection.client_registry import ClientRegistry, Revocation
 from penstock.gateway.connection.subscription_lifecycle import SubscriptionLifecycle
 from penstock.gateway.connection.subscription_state import SubscriptionState
+from penstock.gateway.event_loop import Background, EngineTimer
 from penstock.gateway.recording.topic_mapping import TopicMappings
 from penstock.model.document import Document, Key
 from penstock.model.kinds import Stream, User

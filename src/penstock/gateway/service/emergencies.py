@@ -28,10 +28,9 @@ from penstock.gateway.authorization.delivery_check import DeliveryCheck
 from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.authorization.publication_check import PublicationCheck
 from penstock.gateway.authorization.rules import Rules
-from penstock.gateway.background import Background
-from penstock.gateway.clock import Clock
 from penstock.gateway.detection.engine_host import EngineHost
 from penstock.gateway.detection.leadership import LeaderElection, SituationRequests
+from penstock.gateway.event_loop import Background, Clock
 from penstock.gateway.limits import Limits
 from penstock.gateway.publish_result import NO_LEADER, PublishResult
 from penstock.gateway.publishing.actions import Actions
@@ -39,7 +38,7 @@ from penstock.gateway.publishing.publisher import Publisher
 from penstock.gateway.replication.deduplication import SubmissionId
 from penstock.gateway.replication.link import ReplicationTerms
 from penstock.gateway.replication.protocol import PublishRequest
-from penstock.policy.purposes.notation import Notation
+from penstock.policy.purposes.settings import Notation
 from penstock.store.audit.entry import Entry, Outcome
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.detection.journal import DetectedTransition, DetectionStore

@@ -20,7 +20,6 @@ from collections.abc import Callable
 from penstock.config.sections.gateway import EmergencySettings
 from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.authorization.rules import Rules
-from penstock.gateway.background import Background, SessionWriter
 from penstock.gateway.broker import BrokerAddress
 from penstock.gateway.commands.purpose_commands import PurposeCommands
 from penstock.gateway.connection.admission import Admission
@@ -35,6 +34,7 @@ from penstock.gateway.connection.subscription_lifecycle import SubscriptionLifec
 from penstock.gateway.connection.subscription_requests import SubscriptionRequests
 from penstock.gateway.connection.subscription_state import SubscriptionState
 from penstock.gateway.counters import Counters
+from penstock.gateway.event_loop import Background, SessionWriter
 from penstock.gateway.limits import TICK_SECONDS, Limits
 from penstock.gateway.publishing.lanes import Lanes
 from penstock.gateway.publishing.peers import Peers
@@ -44,7 +44,7 @@ from penstock.gateway.recording.recorder import Recorder
 from penstock.gateway.service.client_answers import ClientAnswering
 from penstock.gateway.service.definition_feed import DefinitionFeed
 from penstock.gateway.service.emergencies import Emergencies, Sharing
-from penstock.policy.purposes.notation import Notation
+from penstock.policy.purposes.settings import Notation
 from penstock.store.client_requests import ClientRequests
 from penstock.store.definitions.checked import CheckedDefinitions
 from penstock.store.detection.journal import DetectionStore

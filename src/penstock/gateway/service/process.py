@@ -35,11 +35,11 @@ from penstock.errors import UnavailableError
 from penstock.gateway.authorization.compiled_definitions import AnswerTopics
 from penstock.gateway.authorization.denials import Denials
 from penstock.gateway.authorization.rules import Rules
-from penstock.gateway.background import Background
 from penstock.gateway.broker import BrokerAddress
 from penstock.gateway.connection.authentication import Authenticator, PasswordFile
 from penstock.gateway.connection.token_verifier import TokenVerifier
 from penstock.gateway.detection.leader_lease import make_holder, make_place
+from penstock.gateway.event_loop import Background
 from penstock.gateway.limits import TICK_SECONDS, Limits
 from penstock.gateway.recording.log_writer import EventLogs
 from penstock.gateway.recording.recorder import Recorder
@@ -47,7 +47,7 @@ from penstock.gateway.replication.protocol import derive_secret
 from penstock.gateway.service.emergencies import Sharing
 from penstock.gateway.service.gateway import Gateway
 from penstock.gateway.service.listeners import Listener, open_listener
-from penstock.policy.purposes.notation import Notation
+from penstock.policy.purposes.settings import Notation
 from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pruning import keep_pruned
 from penstock.store.audit.pseudonyms import Pseudonyms
@@ -60,7 +60,7 @@ from penstock.store.detection.journal import DetectionStore
 from penstock.store.detection.situations import Situations
 from penstock.store.follower import Follower
 from penstock.store.opt_out_feed import OptOutFeed
-from penstock.store.session_state import SessionQuotas
+from penstock.store.session_tables import SessionQuotas
 from penstock.store.sessions import Sessions
 from penstock.store.wills import WillStore
 from penstock.telemetry import Endpoint, Health, get_logger

@@ -19,9 +19,8 @@ from penstock.masks.anonymity.microaggregation import (
     aggregate_tuples,
     aggregate_values,
 )
-from penstock.masks.anonymity.parameters import StreamParameters
 from penstock.masks.anonymity.partitions import partition
-from penstock.masks.anonymity.publication import NONE, Boxes, Release
+from penstock.masks.anonymity.publication import NONE, Boxes, Release, StreamParameters
 from penstock.masks.anonymity.rules import (
     Census,
     Closeness,

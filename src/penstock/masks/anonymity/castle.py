@@ -29,9 +29,16 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.masks.anonymity.domains import Floats, Integers
-from penstock.masks.anonymity.parameters import StreamParameters, pack, unpack
 from penstock.masks.anonymity.partitions import split_by_neighbours
-from penstock.masks.anonymity.publication import NONE, Boxes, Published, Release
+from penstock.masks.anonymity.publication import (
+    NONE,
+    Boxes,
+    Published,
+    Release,
+    StreamParameters,
+    pack,
+    unpack,
+)
 
 Generator = np.random.Generator
 

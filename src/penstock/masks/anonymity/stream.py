@@ -35,9 +35,16 @@ import numpy.typing as npt
 
 from penstock.masks.anonymity.castle import CastleAnonymizer
 from penstock.masks.anonymity.domains import Floats, Integers
-from penstock.masks.anonymity.parameters import StreamParameters, pack, unpack
 from penstock.masks.anonymity.partitions import Rows, partition
-from penstock.masks.anonymity.publication import NONE, Boxes, Published, Release
+from penstock.masks.anonymity.publication import (
+    NONE,
+    Boxes,
+    Published,
+    Release,
+    StreamParameters,
+    pack,
+    unpack,
+)
 from penstock.masks.anonymity.rules import Booleans, Census
 
 # Leaving tuples out to mend a group takes at most about this many steps.

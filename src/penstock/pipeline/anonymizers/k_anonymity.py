@@ -29,8 +29,7 @@ from penstock.definitions.anonymizers.k_anonymity import (
 from penstock.errors import quote
 from penstock.masks import Hierarchy
 from penstock.masks.anonymity.domains import CategoryDomain, Domain, NumberDomain
-from penstock.masks.anonymity.parameters import StreamParameters
-from penstock.masks.anonymity.publication import Release
+from penstock.masks.anonymity.publication import Release, StreamParameters
 from penstock.masks.anonymity.rules import (
     Closeness,
     Distance,

@@ -25,9 +25,16 @@ from penstock.pipeline.anonymizers.blueprint import Blueprint
 from penstock.pipeline.dataframes.shard_step import ORDER
 from penstock.pipeline.dataframes.shards import REASON
 from penstock.pipeline.dataframes.view import PROVIDER, ROCKSDB, count_shards, make_view, named
-from penstock.pipeline.records.columns import OFFSET, PERSON, PROBLEM, TIME
+from penstock.pipeline.records.columns import (
+    OFFSET,
+    PERSON,
+    PROBLEM,
+    TIME,
+    place_in_time,
+    refuse_time,
+    tell_time,
+)
 from penstock.pipeline.records.opt_outs import OptedOut, mark_refused
-from penstock.pipeline.records.times import place_in_time, refuse_time, tell_time
 
 _ZONE: Final = "spark.sql.session.timeZone"
 

@@ -30,9 +30,18 @@ from penstock.masks.fields import DECIMALS, MAX_DOUBLE, MAX_FLOAT, FieldType, Sc
 from penstock.masks.spark import spark_type
 from penstock.model.kinds import Stream
 from penstock.pipeline.records.avro import WAS_ERASED, AvroDecoder, FindSchema, decode_frame
-from penstock.pipeline.records.columns import MILLISECONDS, OFFSET, PERSON, PROBLEM, TIME, VALUE
+from penstock.pipeline.records.columns import (
+    MILLISECONDS,
+    OFFSET,
+    PERSON,
+    PROBLEM,
+    TIME,
+    VALUE,
+    place_in_time,
+    refuse_time,
+    tell_time,
+)
 from penstock.pipeline.records.sealing import open_sealed
-from penstock.pipeline.records.times import place_in_time, refuse_time, tell_time
 
 _PARSED: Final = "penstock:parsed"
 _TEXT: Final = "penstock:text"

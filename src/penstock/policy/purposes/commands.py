@@ -27,8 +27,7 @@ from penstock.model.topics import (
     check_topic,
     parse_subscribed,
 )
-from penstock.policy.purposes.notation import Notation
-from penstock.policy.purposes.settings import check_setting
+from penstock.policy.purposes.settings import Notation, check_setting
 
 DEFAULT_NOTATION = Notation()
 AP_PROPERTY = "purpose-ap"

@@ -1,7 +1,11 @@
-"""PurposeSettings of purpose limitation, and the filtering mode that follows from them.
+"""Settings of purpose limitation: how purposes are written into topics, and what is filtered when.
 
 Rules that hold here:
-- Every combination means something, so that settings can be changed one by one:
+- Everything that begins with the prefix is a command or malformed, never a message: a
+  mistyped command must not reach subscribers.
+- Keywords are whole topic levels. They and the characters are non-empty, contain neither
+  `/`, wildcards nor NUL, and cannot be mistaken for one another.
+- Every combination of filters means something, so that settings can be changed one by one:
   `filter_on_subscribe` goes before `filter_hybrid`; with neither, deliveries are filtered,
   whatever `filter_on_publish` says. There is no way to switch filtering off.
 - `filter_on_publish` beside `filter_on_subscribe` checks each delivery once more.
@@ -9,10 +13,128 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import Enum
 
 from penstock.errors import UsageError, quote
+from penstock.model.purposes import PurposeError, PurposeSet, check_purpose, read_purposes
+
+
+@dataclass(frozen=True, slots=True)
+class Notation:
+    """The words and characters of commands."""
+
+    prefix: str = "!"
+    reserve: str = "RESERVE"
+    access: str = "AP"
+    intended: str = "AIP"
+    administer: str = "PBAC"
+    presubscribe: str = "PRESUB"
+    setting: str = "SET"
+    clear: str = "CLEAR"
+    reset: str = "RESET"
+    persist: str = "PERSIST"
+    reload: str = "RELOAD"
+    tree: str = "TREE"
+    combined: str = "CRES"
+    affected: str = "ARES"
+    rest: str = "HASH"
+    one: str = "PLUS"
+    opening: str = "{"
+    closing: str = "}"
+    divider: str = "|"
+    separator: str = ","
+    prefix_bytes: bytes = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        named = [(f.name, getattr(self, f.name)) for f in fields(self) if f.init]
+        for name, text in named:
+            if not text or any(c in text for c in "/+#\0"):
+                raise UsageError(
+                    f"the notation has {quote(text)} for {name}",
+                    fix="use at least one character, and neither '/', '+', '#' nor NUL",
+                )
+        for group in (_OPENERS, _VERBS, _WILDCARDS, _MARKS):
+            _check_distinct(self, group)
+        object.__setattr__(self, "prefix_bytes", self.prefix.encode())
+
+    def is_command(self, topic: str) -> bool:
+        """Tell whether a topic or filter is addressed to the gateway itself."""
+        return topic.startswith(self.prefix)
+
+    def is_question(self, text: str) -> bool:
+        """Tell whether a topic or filter is that of questions which are answered in public."""
+        first, *levels = text.split("/", 2)
+        return (
+            first == self.prefix + self.administer
+            and len(levels) > 1
+            and levels[0] in (self.combined, self.affected)
+            and bool(levels[1])
+        )
+
+    def split_marked(self, text: str) -> tuple[str, str]:
+        """Split `path{inside}`; the path may contain braces, purposes may not."""
+        start = text.rfind(self.opening)
+        if start < 0 or not text.endswith(self.closing):
+            raise UsageError(
+                f"{quote(text)} does not end with purposes",
+                fix=f"end with {self.opening}…{self.closing}",
+            )
+        return text[:start], text[start + len(self.opening) : -len(self.closing)]
+
+    def read_set(self, inside: str) -> PurposeSet | None:
+        """Read `aip,…|pip,…`; nothing at all gives None."""
+        return read_purposes(inside, divider=self.divider, separator=self.separator)
+
+    def read_purpose(self, inside: str) -> str:
+        """Read the one purpose of a subscription."""
+        for mark in (self.divider, self.separator):
+            if mark in inside:
+                raise PurposeError(
+                    f"{quote(inside)} names more than one purpose",
+                    fix="subscribe for exactly one purpose",
+                )
+        return check_purpose(inside)
+
+    def read_filter(self, text: str) -> str:
+        """Put wildcards in place of the levels that stand for them."""
+        if self.rest not in text and self.one not in text:
+            return text
+        wildcards = {self.rest: "#", self.one: "+"}
+        return "/".join(wildcards.get(level, level) for level in text.split("/"))
+
+    def write_filter(self, filter_: str) -> str:
+        """Put the levels that stand for wildcards in their place."""
+        keywords = {"#": self.rest, "+": self.one}
+        return "/".join(keywords.get(level, level) for level in filter_.split("/"))
+
+
+_OPENERS = ("reserve", "access", "intended", "administer")
+_VERBS = (
+    "presubscribe",
+    "setting",
+    "clear",
+    "reset",
+    "persist",
+    "reload",
+    "tree",
+    "combined",
+    "affected",
+)
+_WILDCARDS = ("rest", "one")
+_MARKS = ("opening", "closing", "divider", "separator")
+
+
+def _check_distinct(notation: Notation, names: tuple[str, ...]) -> None:
+    taken: dict[str, str] = {}
+    for name in names:
+        text = getattr(notation, name)
+        if text in taken:
+            raise UsageError(
+                f"the notation has {quote(text)} for both {taken[text]} and {name}",
+                fix="choose different texts",
+            )
+        taken[text] = name
 
 
 class Mode(Enum):

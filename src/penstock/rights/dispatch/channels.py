@@ -9,8 +9,8 @@ from typing import Self
 from penstock.config import Config
 from penstock.model.kinds import ControlSubscriber
 from penstock.rights.dispatch.aws import AwsChannel
+from penstock.rights.dispatch.brokers import KafkaChannel, MqttChannel
 from penstock.rights.dispatch.http import Caller, HttpChannel
-from penstock.rights.dispatch.kafka import KafkaChannel
 from penstock.rights.dispatch.message import (
     NOT_CONFIGURED,
     Channel,
@@ -18,7 +18,6 @@ from penstock.rights.dispatch.message import (
     Notification,
     Signing,
 )
-from penstock.rights.dispatch.mqtt import MqttChannel
 
 
 def open_caller(config: Config) -> Caller:

@@ -24,7 +24,7 @@ from penstock.store.audit.entry import Entry, Outcome
 from penstock.store.definitions.appointments import sign_documents, trust_keys
 from penstock.store.definitions.documents import Delete, Edit, Put, Snapshot, edits_between
 from penstock.store.definitions.history import Change, Definitions
-from penstock.store.session_state import STATE
+from penstock.store.purpose_state import STATE
 
 if TYPE_CHECKING:  # who only reads definitions needs no keys, and no library that signs
     from penstock.store.audit.log import AuditLog

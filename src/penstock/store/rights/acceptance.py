@@ -25,9 +25,14 @@ from penstock.store.consent import WHOLE, Choice, ConsentBook, ProfileChoice
 from penstock.store.database import insert_rows
 from penstock.store.rights.compliance import SEND
 from penstock.store.rights.outbox import Outbox
-from penstock.store.rights.progress import ProgressStatus, RequestStatus, sum_up
-from penstock.store.rights.sealing import Sealer
-from penstock.store.rights.tables import progress_table, requests_table
+from penstock.store.rights.tables import (
+    ProgressStatus,
+    RequestStatus,
+    Sealer,
+    progress_table,
+    requests_table,
+    sum_up,
+)
 
 CHOICES: Final = frozenset(it.value for it in Choice)
 _SAME: Final = ("control", "action", "categories", "subject")

@@ -22,15 +22,16 @@ from sqlalchemy import Connection
 from penstock.clock import utc_now
 from penstock.store.database import Database
 from penstock.store.rights.outbox import NewNotice, NoticeKind, Outbox
-from penstock.store.rights.progress import (
+from penstock.store.rights.tables import (
     LOST,
     OPEN,
     ProgressEvent,
     ProgressStatus,
     RequestStatus,
     advance,
+    progress_table,
+    requests_table,
 )
-from penstock.store.rights.tables import progress_table, requests_table
 
 AREA: Final = "rights"
 SEND: Final = "send"

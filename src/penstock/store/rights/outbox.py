@@ -25,8 +25,7 @@ from sqlalchemy import Connection
 
 from penstock.errors import UnavailableError
 from penstock.store.database import Database
-from penstock.store.rights.sealing import Sealer
-from penstock.store.rights.tables import contacts_table, notices_table, requests_table
+from penstock.store.rights.tables import Sealer, contacts_table, notices_table, requests_table
 
 AREA: Final = "rights"
 _COLUMNS: Final = notices_table.c

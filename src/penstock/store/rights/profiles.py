@@ -23,8 +23,7 @@ import sqlalchemy as sa
 from penstock.store.consent import DIRECT, WHOLE, states_table
 from penstock.store.database import Database
 from penstock.store.opt_outs import SubjectMarks
-from penstock.store.rights.sealing import Sealer
-from penstock.store.rights.tables import contacts_table
+from penstock.store.rights.tables import Sealer, contacts_table
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,16 +33,17 @@ from penstock.store.rights.acceptance import Acceptance, Accepted, KeyReusedErro
 from penstock.store.rights.compliance import AREA, CHECK, SEND, ComplianceBook
 from penstock.store.rights.outbox import NewNotice, NoticeKind, Outbox
 from penstock.store.rights.profiles import Profiles
-from penstock.store.rights.progress import (
+from penstock.store.rights.tables import (
     LOST,
     ProgressEvent,
     ProgressStatus,
     RequestStatus,
+    Sealer,
     advance,
+    progress_table,
+    requests_table,
     sum_up,
 )
-from penstock.store.rights.sealing import Sealer
-from penstock.store.rights.tables import progress_table, requests_table
 
 __all__ = [
     "AREA",

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.masks.anonymity.castle import CastleAnonymizer
 from penstock.masks.anonymity.domains import NumberDomain
-from penstock.masks.anonymity.parameters import StreamParameters
-from penstock.masks.anonymity.publication import NONE, Release
+from penstock.masks.anonymity.publication import NONE, Release, StreamParameters
 from penstock.masks.anonymity.stream import open_stream
 
 HIGH = 64.0  # a power of two: all losses are exact, so that equal ones are equal

@@ -13,8 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.masks.anonymity.domains import CategoryDomain, Floats, Integers, NumberDomain
-from penstock.masks.anonymity.parameters import StreamParameters
-from penstock.masks.anonymity.publication import Release
+from penstock.masks.anonymity.publication import Release, StreamParameters
 from penstock.masks.anonymity.rules import (
     Closeness,
     Distance,

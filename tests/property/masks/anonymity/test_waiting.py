@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.masks.anonymity.domains import CategoryDomain, NumberDomain
-from penstock.masks.anonymity.parameters import StreamParameters
-from penstock.masks.anonymity.publication import NONE, Release
+from penstock.masks.anonymity.publication import NONE, Release, StreamParameters
 from penstock.masks.anonymity.rules import DistinctDiversity, EntropyDiversity
 from penstock.masks.anonymity.stream import TupleAnonymizer, open_stream
 

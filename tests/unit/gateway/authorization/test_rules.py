@@ -7,8 +7,8 @@ import pytest
 
 from penstock.gateway.authorization.compiled_definitions import named_clients
 from penstock.gateway.authorization.rules import COMPARED, Rules, concerned_filters, differing
+from penstock.gateway.broker import stamp
 from penstock.gateway.session import Session
-from penstock.gateway.translation import stamp
 from penstock.model.document import Document, Key
 from penstock.policy.purposes.commands import Clear, Presubscribe, Reserve
 from penstock.policy.purposes.settings import PurposeSettings

@@ -7,12 +7,12 @@ from typing import Any, cast
 import pytest
 
 from penstock.gateway.authorization.rules import Rules
-from penstock.gateway.background import SessionWriter
 from penstock.gateway.connection.authentication import RefusedError
 from penstock.gateway.connection.client_connection import ClientConnection
 from penstock.gateway.connection.client_registry import ClientRegistry
 from penstock.gateway.connection.context import Cause
 from penstock.gateway.counters import Counters
+from penstock.gateway.event_loop import SessionWriter
 from penstock.gateway.session import Session
 from penstock.policy.purposes.settings import PurposeSettings
 from penstock.store.sessions import Leave, SessionChange

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from penstock.gateway.authorization.rules import Rules
-from penstock.gateway.background import Background
+from penstock.gateway.event_loop import Background
 from penstock.gateway.recording.topic_mapping import TopicMappings
 from penstock.gateway.service.definition_feed import DefinitionFeed
 from penstock.model.document import Document, Key
@@ -75,7 +75,7 @@ class Feed:
             follow_program=lambda _: None,
             mappings=TopicMappings(),
             clients=cast("Any", clients),
-            revocation=cast("Any", SimpleNamespace(take=lambda _: None)),
+            revocation=cast("Any", SimpleNamespace(take=lambda _: None, take_names=lambda: None)),
             state=cast("Any", state),
             lifecycle=cast("Any", SimpleNamespace()),
             background=self.background,

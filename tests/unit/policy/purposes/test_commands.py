@@ -24,7 +24,7 @@ from penstock.policy.purposes.commands import (
     parse_subscribe,
     read_access_property,
 )
-from penstock.policy.purposes.notation import Notation
+from penstock.policy.purposes.settings import Notation
 
 XY = PurposeSet.of(["x"], ["y"])
 

@@ -13,9 +13,8 @@ from penstock.errors import UnavailableError, UsageError
 from penstock.store.consent import ConsentBook
 from penstock.store.database import Database
 from penstock.store.opt_outs import SubjectMarks
-from penstock.store.rights.progress import ProgressEvent, ProgressStatus, RequestStatus
 from penstock.store.rights.requests import CHECK, SEND, NewRequest, RequestBook
-from penstock.store.rights.sealing import Sealer
+from penstock.store.rights.tables import ProgressEvent, ProgressStatus, RequestStatus, Sealer
 
 SECRET = bytes(range(32))
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import UsageError
-from penstock.policy.purposes.notation import Notation
+from penstock.policy.purposes.settings import Notation
 
 
 def test_only_the_beginning_is_looked_at() -> None:

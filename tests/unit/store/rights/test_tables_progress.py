@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.store.rights.progress import (
+from penstock.store.rights.tables import (
     LOST,
     ProgressEvent,
     ProgressStatus,

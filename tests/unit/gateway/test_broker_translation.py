@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from penstock.gateway.translation import (
+from penstock.gateway.broker import (
     HEADROOM,
     NEVER_EXPIRES,
     Offer,

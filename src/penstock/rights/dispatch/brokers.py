@@ -1,10 +1,13 @@
-"""Tells services through topics of an MQTT broker, or of a gateway before it.
+"""Tells services through topics: of the Kafka cluster, of an MQTT broker, or of a gateway.
 
 Rules that hold here:
-- QoS 1, MQTT 5: a message counts as sent when the broker has acknowledged it with success. No
+- Only topics with the prefix of the settings are written: no definition can put messages into the
+  topics of streams, views, or others.
+- Kafka: a message counts as sent when all copies have it. It is tried once within its time; when
+  it is tried again is the worker's business. A record's key is the request: it names nobody.
+- MQTT 5, QoS 1: a message counts as sent when the broker has acknowledged it with success. No
   matching subscriber is a failure: a broker would keep nothing for a service that is away
   without a session.
-- Only topics with the prefix of the settings are written.
 - A connection that failed is given up with all it holds; what it held is sent again by another.
 """
 
@@ -13,10 +16,12 @@ from __future__ import annotations
 import contextlib
 import ssl
 import threading
+import time
 import uuid
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.config.sections.rights import RightsMqttSettings
+from penstock.config.sections.brokers import KafkaSettings
+from penstock.config.sections.rights import RightsKafkaSettings, RightsMqttSettings
 from penstock.errors import UnavailableError
 from penstock.rights.dispatch.message import (
     NOT_CONFIGURED,
@@ -28,12 +33,106 @@ from penstock.rights.dispatch.message import (
 )
 
 if TYPE_CHECKING:
+    from confluent_kafka import Producer
     from paho.mqtt.client import Client
 
-SCHEME: Final = "mqtt:"
+KAFKA: Final = "kafka:"
+_POLL_SECONDS: Final = 0.05
+_KAFKA_TROUBLES: Final = (
+    (UnavailableError, "credentials"),
+    (TimeoutError, "timeout"),
+    (BufferError, "backlog"),
+)
+
+
+class KafkaChannel:
+    """Appends messages to topics."""
+
+    def __init__(
+        self, cluster: KafkaSettings, settings: RightsKafkaSettings, timeout: float
+    ) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._producer: Producer | None = None
+
+    def send(self, place: str, letter: Letter) -> Dispatched:
+        """Append a message; return when all copies have it, or it failed."""
+        topic = place.removeprefix(KAFKA)
+        if not topic.startswith(self._settings.prefix):
+            return failed("topic-refused")
+        if self._cluster.bootstrap is None:
+            return NOT_CONFIGURED
+        try:
+            from confluent_kafka import KafkaException  # noqa: PLC0415 - for those who use Kafka
+        except ImportError:
+            return NOT_CONFIGURED
+        try:
+            error = self._append(topic, letter)
+        except (UnavailableError, TimeoutError, BufferError) as trouble:
+            return find_trouble(trouble, _KAFKA_TROUBLES)
+        except KafkaException as trouble:
+            error = trouble.args[0]
+        return SENT if error is None else self._fail(error)
+
+    def _append(self, topic: str, letter: Letter) -> Any:
+        """Append a message, and return what the brokers say: None for success."""
+        ends: list[Any] = []
+        producer = self._open()
+        producer.produce(
+            topic,
+            letter.body,
+            key=letter.request.encode(),
+            headers=list(letter.headers.items()),
+            on_delivery=lambda error, _: ends.append(error),
+        )
+        # A little longer than the producer tries, so that its own word counts.
+        latest = time.monotonic() + self._timeout + 2
+        while not ends and time.monotonic() < latest:
+            producer.poll(_POLL_SECONDS)
+        if not ends:
+            raise TimeoutError
+        return ends[0]
+
+    def close(self) -> None:
+        """Let go of the producer."""
+        with self._lock:
+            self._producer = None
+
+    def _open(self) -> Producer:
+        from confluent_kafka import Producer  # noqa: PLC0415 - for those who use Kafka
+
+        from penstock.eventlog.connection import (  # noqa: PLC0415
+            producer_settings,
+            read_password,
+        )
+
+        own = self._settings
+        with self._lock:
+            if self._producer is None:
+                user = own.user or self._cluster.user
+                password = own.password.read_text() if own.password else None
+                made = producer_settings(
+                    self._cluster, user, password or read_password(self._cluster)
+                )
+                milliseconds = int(self._timeout * 1000)
+                self._producer = Producer(
+                    {**made, "message.timeout.ms": milliseconds, "linger.ms": 1}
+                )
+            return self._producer
+
+    def _fail(self, error: Any) -> Dispatched:
+        if error.fatal():
+            self.close()  # it does nothing any more: the next one gets another
+        name = str(error.name())
+        return failed("timeout" if name == "_MSG_TIMED_OUT" else f"kafka-{name.strip('_')}")
+
+
+MQTT: Final = "mqtt:"
 NO_MATCHING_SUBSCRIBERS: Final = 0x10
 _KEEP_ALIVE: Final = 30
-_TROUBLES: Final = (
+_MQTT_TROUBLES: Final = (
     (UnavailableError, "credentials"),
     (TimeoutError, "timeout"),
     (ssl.SSLError, "tls"),
@@ -49,16 +148,16 @@ class MqttChannel:
         self._settings = settings
         self._timeout = timeout
         self._lock = threading.Lock()
-        self._session: _Session | None = None
+        self._session: _MqttSession | None = None
 
     def send(self, place: str, letter: Letter) -> Dispatched:
         """Publish a message; return when the broker has it, or it failed."""
-        topic = place.removeprefix(SCHEME)
+        topic = place.removeprefix(MQTT)
         if not topic.startswith(self._settings.prefix):
             return failed("topic-refused")
         if self._settings.host is None:
             return NOT_CONFIGURED
-        session: _Session | None = None
+        session: _MqttSession | None = None
         try:
             session = self._open()
             reason = session.publish(topic, letter, self._timeout)
@@ -66,7 +165,7 @@ class MqttChannel:
             reason = error.code
         except (UnavailableError, OSError, ValueError) as error:
             self._drop(session)
-            return find_trouble(error, _TROUBLES)
+            return find_trouble(error, _MQTT_TROUBLES)
         if reason == NO_MATCHING_SUBSCRIBERS:
             return failed("no-subscriber")
         return SENT if reason == 0 else failed(f"mqtt-{reason:02x}")
@@ -78,16 +177,16 @@ class MqttChannel:
         if session is not None:
             session.close()
 
-    def _open(self) -> _Session:
+    def _open(self) -> _MqttSession:
         with self._lock:
             if self._session is None or not self._session.client.is_connected():
                 if self._session is not None:
                     self._session.close()
                 self._session = None
-                self._session = _Session(self._settings, self._timeout)
+                self._session = _MqttSession(self._settings, self._timeout)
             return self._session
 
-    def _drop(self, session: _Session | None) -> None:
+    def _drop(self, session: _MqttSession | None) -> None:
         with self._lock:
             if session is not None and self._session is session:
                 self._session = None
@@ -103,7 +202,7 @@ class _ConnectRefusedError(Exception):
         self.code = code
 
 
-class _Session:
+class _MqttSession:
     """One connection, and the acknowledgements that came on it. Threads may share it."""
 
     def __init__(self, settings: RightsMqttSettings, timeout: float) -> None:

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from penstock.errors import UnavailableError
-from penstock.gateway.background import Background
+from penstock.gateway.event_loop import Background
 
 
 async def fail(error: Exception) -> None:

@@ -7,7 +7,7 @@ from penstock.cep.engine import Engine
 from penstock.cep.event_binding import Packet
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.events.program import compile_program
-from penstock.gateway.clock import Clock
+from penstock.gateway.event_loop import Clock
 
 DAY = 86_400.0
 START = 1_000_000.0

@@ -9,11 +9,12 @@ import pytest
 
 from penstock.errors import UsageError
 from penstock.model.kinds.purposes import STATE_LOG
-from penstock.store import session_state
+from penstock.store import purpose_state
 from penstock.store.database import Database
 from penstock.store.definitions.checked import CheckedDefinitions
 from penstock.store.definitions.history import Definitions
-from penstock.store.session_state import PAUSED, STATE, Excepted, StateCommand, StateLog
+from penstock.store.purpose_state import STATE, Excepted, StateCommand, StateLog
+from penstock.store.session_tables import PAUSED
 from penstock.store.sessions import Begin, Keep, Leave, Sessions, StoredSubscription
 from tests.support.scale import scaled
 
@@ -22,7 +23,7 @@ PURPOSES = [None, "care", "ads"]
 WHO = {"c1": "ann", "c2": "bob", "c3": "anonymous"}
 
 
-def log(*commands: tuple[int, session_state.Did]) -> StateLog:
+def log(*commands: tuple[int, purpose_state.Did]) -> StateLog:
     made = StateLog()
     for epoch, did in commands:
         made = made.add(did, epoch)
@@ -50,23 +51,23 @@ def test_the_log_is_a_valid_definition(database: Database) -> None:
     full = log(*((epoch, "clear") for epoch in range(1, 2 * STATE_LOG)), (500, "persist"))
     CheckedDefinitions(Definitions(database)).apply([full.document()], actor="test")
     with database.read() as connection:
-        assert session_state.read_log(connection) == full
+        assert purpose_state.read_log(connection) == full
 
 
 def test_nothing_is_known_where_nothing_was_done(database: Database) -> None:
     definitions = CheckedDefinitions(Definitions(database))
     with database.read() as connection:
-        assert session_state.read_log(connection) == StateLog()
+        assert purpose_state.read_log(connection) == StateLog()
     definitions.apply([log((1, "clear")).document()], actor="test")
     definitions.delete([STATE], actor="test")
     with database.read() as connection:
-        assert session_state.read_log(connection) == StateLog()
+        assert purpose_state.read_log(connection) == StateLog()
 
 
 def test_too_many_exceptions_are_refused(database: Database) -> None:
-    many = Excepted([f"u{count}" for count in range(session_state.EXCEPTED_LIMIT + 1)])
+    many = Excepted([f"u{count}" for count in range(purpose_state.EXCEPTED_LIMIT + 1)])
     with pytest.raises(UsageError, match="clear_excepts"), database.write() as connection:
-        session_state.clear(connection, many)
+        purpose_state.clear(connection, many)
 
 
 def test_what_was_decided_before_a_clear_and_comes_later_has_ended(database: Database) -> None:
@@ -93,11 +94,11 @@ def test_what_was_persisted_goes_with_its_session(database: Database) -> None:
     care = StoredSubscription("a", 1, "care", 1, 0)
     sessions.apply([Begin("c", "ann", "h", None), Keep("c", "h", (care,), (), 1)])
     with database.write() as connection:
-        session_state.persist(connection)
+        purpose_state.persist(connection)
     # Whoever has the identifier next begins with nothing.
     sessions.apply([Leave("c", "h", 0), Begin("c", "mallory", "i", None)])
     with database.write() as connection:
-        session_state.reload(connection)
+        purpose_state.reload(connection)
     seen = sessions.load("c")
     assert seen is not None
     assert (seen.subscriptions, seen.persisted) == ((), ())
@@ -151,11 +152,11 @@ def carry_out(database: Database, naive: dict[str, Naive], does: str) -> None:
     with database.write() as connection:
         if does == "clear":
             # `c3` is a name that anybody can choose.
-            session_state.clear(connection, Excepted(["bob"], ["c3"]))
+            purpose_state.clear(connection, Excepted(["bob"], ["c3"]))
         elif does == "persist":
-            session_state.persist(connection)
+            purpose_state.persist(connection)
         else:
-            session_state.reload(connection)
+            purpose_state.reload(connection)
     for who, plain in naive.items():
         if does == "clear" and WHO[who] != "bob":
             plain.clear()

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 
-from penstock.gateway.clock import NEVER, EngineTimer
+from penstock.gateway.event_loop import NEVER, EngineTimer
 
 
 def test_the_loop_wakes_for_the_earliest_moment_only() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.definitions import DefinitionSet, read_text
 from penstock.errors import InvalidError, UsageError
-from penstock.rights.receipts import PURPOSE, make_receipt, verify_receipt
+from penstock.rights.accountability import PURPOSE, make_receipt, verify_receipt
 from penstock.store.audit.signatures import PublicKeys, Signer
 
 TEXT = """

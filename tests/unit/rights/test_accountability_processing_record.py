@@ -6,7 +6,7 @@ import csv
 import io
 
 from penstock.definitions import DefinitionSet, read_text
-from penstock.rights.processing_record import (
+from penstock.rights.accountability import (
     UNKNOWN,
     as_csv,
     as_data,

@@ -14,7 +14,7 @@ from penstock.definitions.views import schema_of
 from penstock.errors import UsageError
 from penstock.eventlog import Topic
 from penstock.model.kinds import Stream
-from penstock.pipeline.ingest.feed import feed
+from penstock.pipeline.ingest import feed
 
 STREAM = Stream.model_validate(
     {

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from penstock.errors import UnavailableError
-from penstock.gateway.background import SessionWriter
+from penstock.gateway.event_loop import SessionWriter
 from penstock.store.sessions import Leave, SessionChange
 
 

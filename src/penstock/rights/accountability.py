@@ -1,24 +1,87 @@
-"""The record of processing activities, exported from the definitions.
+"""What Penstock can show: receipts to people, the record of processing activities to auditors.
 
+    request + the definitions of its epoch ──▶ receipt, signed ──▶ front end ──▶ person
+                                               receipt ──▶ verify, with the public keys alone
     purposes ──▶ one activity each: data, views and recipients, services, what people can choose
 
 Rules that hold here:
-- It says what is declared, and where something is not declared it says so: a gap that an auditor
-  cannot see is worse than one in plain sight.
-- Nobody is named: definitions hold roles, services and teams.
+- A receipt is about a choice that is stored, and says what it meant under the definitions of the
+  time. It goes to the front end that took the choice in, and to nobody else.
+- It is signed with the key of the audit log (Ed25519), under a purpose of its own: a receipt is
+  no head of the log, and the reverse. What is signed is its canonical JSON without the signature.
+- The record says what is declared, and where something is not declared it says so: a gap that an
+  auditor cannot see is worse than one in plain sight. Nobody is named in it: definitions hold
+  roles, services and teams.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from penstock.definitions import DefinitionSet
+from penstock.errors import UsageError
 from penstock.model.kinds import Control, ControlSubscriber, Purpose, Reservation, Stream, View
 from penstock.model.purposes import lineage
+from penstock.store.audit.entry import canonical
+from penstock.store.audit.signatures import PublicKeys, Signer
+
+VERSION: Final = "penstock-receipt-1"
+PURPOSE: Final = b"consent receipt"
+_FIELDS: Final = frozenset(
+    (
+        "version", "request", "publisher", "control", "choice", "categories", "purposes",
+        "subject", "at", "epoch", "key", "signature",
+    )
+)  # fmt: skip
+
+
+def make_receipt(row: Any, subject: str, then: DefinitionSet, signer: Signer) -> dict[str, Any]:
+    """Return the receipt of a request, under the definitions of its epoch."""
+    control, declared = then.get(Control, row.control), then.of(Purpose)
+    if control is None or not control.stateful:
+        raise UsageError(
+            "there are receipts of choices alone, and this request is none",
+            fix="name a request of a stateful control",
+        )
+    categories = json.loads(row.categories)
+    names = [f"{it}/{part}" for it in control.purposes for part in categories]
+    purposes = [it for it in names if it in declared] if categories else control.purposes
+    receipt = {
+        "version": VERSION,
+        "request": row.id,
+        "publisher": row.publisher,
+        "control": row.control,
+        "choice": row.action,
+        "categories": categories,
+        "purposes": [
+            {"name": it, "dpv": declared[it].dpv if it in declared else ""} for it in purposes
+        ],
+        "subject": subject,
+        "at": row.at.isoformat(),
+        "epoch": row.epoch,
+        "key": signer.key,
+    }
+    signature = signer.sign_statement(PURPOSE, canonical(receipt).encode())
+    return {**receipt, "signature": signature.hex()}
+
+
+def verify_receipt(receipt: Mapping[str, Any], keys: PublicKeys) -> bool:
+    """Say whether one of the keys signed this receipt, as it is."""
+    if set(receipt) != _FIELDS or receipt["version"] != VERSION:
+        return False
+    signed = {name: value for name, value in receipt.items() if name != "signature"}
+    try:
+        signature = bytes.fromhex(receipt["signature"])
+        text = canonical(signed).encode()
+    except (TypeError, ValueError):
+        return False
+    return keys.verify_statement(str(receipt["key"]), PURPOSE, text, signature)
+
 
 UNKNOWN: Final = "not declared"
 _DAY: Final = 86_400_000
