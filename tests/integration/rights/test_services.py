@@ -199,3 +199,15 @@ def test_a_slow_service_holds_up_no_other(database: Database, service: Service) 
         assert len(quick.told) == 20
         assert len(service.told) == 21
         assert quick.last < service.last - service.delay
+
+
+def test_a_service_that_answers_at_once_is_told_once(database: Database, service: Service) -> None:
+    service.status = 200
+    office = Office(database, service.uri, delivery="http-sync")
+    wanted = [
+        NewRequest("app", f"k{number}", "forget", "delete", "ann", (), {"crm": HOUR}, ())
+        for number in range(40)
+    ]
+    office.book.submit(wanted, 1)
+    office.work()
+    assert len(service.told) == 41
