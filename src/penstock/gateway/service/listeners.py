@@ -314,7 +314,8 @@ def make_context(settings: TlsFiles) -> ssl.SSLContext:
         raise UnavailableError("a TLS listener has no certificate or key", fix="set both")
     key.read()  # raises where others could read the key
     try:
-        context.load_cert_chain(str(certificate), str(key.path))
+        # An encrypted key is refused: without a password given, OpenSSL would ask the terminal.
+        context.load_cert_chain(str(certificate), str(key.path), password=b"")
         if settings.client_ca is not None:
             context.verify_mode = ssl.CERT_REQUIRED
             context.load_verify_locations(str(settings.client_ca))
