@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from penstock.model.kinds import Control, ControlPublisher
 from penstock.model.kinds.controls import EMAIL_LIMIT, EMAIL_PATTERN, MOBILE_PATTERN
@@ -129,12 +129,22 @@ class SubscriberStatesQuery(StatesQuery):
     subscriber: Name
 
 
+MOBILE_LIMIT: Final = 16
+_EMAIL: Final = WithJsonSchema(
+    {"type": "string", "maxLength": EMAIL_LIMIT, "pattern": EMAIL_PATTERN}
+)
+_MOBILE: Final = WithJsonSchema(
+    {"type": "string", "maxLength": MOBILE_LIMIT, "pattern": MOBILE_PATTERN}
+)
+
+
 class ContactQuery(Shape):
     """Where a person can be told of completed requests; without addresses it is forgotten."""
 
     subject: Person
-    email: Annotated[str, Field(max_length=EMAIL_LIMIT, pattern=EMAIL_PATTERN)] | None = None
-    mobile: Annotated[str, Field(pattern=MOBILE_PATTERN)] | None = None
+    # Described here, checked where they are kept: there the refusal says how one looks.
+    email: Annotated[str, Field(max_length=EMAIL_LIMIT), _EMAIL] | None = None
+    mobile: Annotated[str, Field(max_length=MOBILE_LIMIT), _MOBILE] | None = None
 
     def addresses(self) -> dict[str, str]:
         """Return the addresses that are given."""
