@@ -134,10 +134,10 @@ def test_a_source_out_of_reach_keeps_nobody_waiting(spark: SparkSession, tmp_pat
         (runner,) = house.manager._streams.values()
         runner.catch_up()
 
-        def fail() -> int:
+        def fail(*_: object) -> int:
             raise BrokerError("no broker answers")
 
-        runner.source.take_in = fail  # type: ignore[method-assign]
+        runner.source.count_behind = fail  # type: ignore[method-assign]
         view = runner.find("plain")
         assert view is not None
         _wait(lambda: view.is_due(time.time_ns() // 1_000_000))
