@@ -58,6 +58,7 @@ from penstock.pipeline.sinks.commits import Batch, Commit, Totals, ViewWriter
 from penstock.pipeline.sources.event_log import SCHEMA, Position
 from penstock.pipeline.sources.source import Source, open_source
 from penstock.pipeline.views.checkpoints import Checkpoint, Owner
+from penstock.pipeline.views.failures import TRIES, is_slow_start
 from penstock.telemetry import get_logger
 
 PARTS: Final = 8
@@ -166,22 +167,32 @@ class DetectionRunner:
         begin = self._totals.read
         self._open_checkpoint()
         if self._source.count_behind(Position(self._checkpoint.folder, self._batch.place)):
-            self._trouble = None
-            query = (
-                self._source.read_stream(self._spark, self._rows)
-                .writeStream.foreachBatch(self._take)
-                .option("checkpointLocation", str(self._checkpoint.folder))
-                .queryName(f"penstock detection {self.plan.stream.name}")
-                .trigger(availableNow=True)
-                .start()
-            )
-            try:
-                query.awaitTermination()
-            except Exception as error:  # noqa: BLE001 - it is raised
-                # Spark passes on no more than that something went wrong.
-                told: BaseException | None = self._trouble
-                raise error if told is None else told from None
+            for left in reversed(range(TRIES)):
+                try:
+                    self._run()
+                    break
+                except Exception as error:
+                    if not left or not is_slow_start(error):
+                        raise
         return self._totals.read - begin
+
+    def _run(self) -> None:
+        """Let Spark offer all records that there are."""
+        self._trouble = None
+        query = (
+            self._source.read_stream(self._spark, self._rows)
+            .writeStream.foreachBatch(self._take)
+            .option("checkpointLocation", str(self._checkpoint.folder))
+            .queryName(f"penstock detection {self.plan.stream.name}")
+            .trigger(availableNow=True)
+            .start()
+        )
+        try:
+            query.awaitTermination()
+        except Exception as error:  # noqa: BLE001 - it is raised
+            # Spark passes on no more than that something went wrong.
+            told: BaseException | None = self._trouble
+            raise error if told is None else told from None
 
     def _open_checkpoint(self) -> None:
         stream = self.plan.stream.name
@@ -196,6 +207,7 @@ class DetectionRunner:
             self._checkpoint.folder.mkdir(mode=0o700)
             self._checkpoint.claim(Owner(stream, self._source.identify()))
         self._checkpoint.check(Owner(stream, self._source.identify()))
+        self._source.check(Position(self._checkpoint.folder, self._batch.place))
 
     @property
     def _batch(self) -> Batch:

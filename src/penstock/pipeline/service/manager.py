@@ -38,12 +38,12 @@ from penstock.pipeline.service.control import PAUSED, RUNNING, STOPPED, Conditio
 from penstock.pipeline.service.metrics import TimedView
 from penstock.pipeline.sinks.formats import Sinks
 from penstock.pipeline.sources.source import open_source
+from penstock.pipeline.views.failures import is_passing
 from penstock.pipeline.views.stream_runner import (
     LEAST_WAIT,
     MOST_WAIT,
     StreamRunner,
     checkpoints_folder,
-    is_passing,
 )
 from penstock.pipeline.views.view_runner import ViewRunner
 from penstock.telemetry import get_logger

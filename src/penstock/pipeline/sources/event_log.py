@@ -126,7 +126,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @override
     def initialOffset(self) -> dict[str, int]:
         if self._start:
-            return {"offset": int(json.loads(self._start)["offset"])}
+            return {"offset": _offset_of(self._start)}
         return {"offset": self._topic.first_offset}
 
     @override
@@ -148,14 +148,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @override
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        topic, first = self._topic, start["offset"]
-        if first < min(topic.first_offset, end["offset"]):
-            raise UnavailableError(
-                f"the event log has forgotten the records {first} to "
-                f"{min(topic.first_offset, end['offset']) - 1} of {quote(topic.folder.name)}",
-                fix="restore the topic's files from a backup",
-            )
-        return _plan(topic, first, end["offset"])
+        check_kept(self._topic, start["offset"], end["offset"])
+        return _plan(self._topic, start["offset"], end["offset"])
 
     @override
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -233,6 +227,15 @@ class TopicSource:
         register_source(spark, LogSource)
         return spark.read.format(FORMAT).option("folder", str(self._topic.folder)).load()
 
+    def hand_over(self, position: Position, checkpoint: Path) -> str:  # noqa: ARG002
+        """Return the place: another query can begin there."""
+        return position.offsets
+
+    def check(self, position: Position) -> None:
+        """Raise if the log has forgotten records behind a place."""
+        if position.offsets:
+            check_kept(self._topic, _offset_of(position.offsets), self._topic.next_offset)
+
     def count_behind(self, position: Position) -> int:
         """Return how many records there are behind a place."""
         return count_behind(self._topic, position.offsets)
@@ -244,5 +247,20 @@ class TopicSource:
 
 def count_behind(topic: Topic, offsets: str) -> int:
     """Return how many records of a topic there are behind a place, or in all."""
-    first = int(json.loads(offsets)["offset"]) if offsets else topic.first_offset
+    first = _offset_of(offsets) if offsets else topic.first_offset
     return max(0, topic.next_offset - first)
+
+
+def check_kept(topic: Topic, start: int, end: int) -> None:
+    """Raise if the log has forgotten records from `start` to before `end`."""
+    kept = min(topic.first_offset, end)
+    if start < kept:
+        raise UnavailableError(
+            f"the event log has forgotten the records {start} to {kept - 1} "
+            f"of {quote(topic.folder.name)}",
+            fix="restore the topic's files from a backup",
+        )
+
+
+def _offset_of(place: str) -> int:
+    return int(json.loads(place)["offset"])

@@ -3,9 +3,9 @@
     binaryFile: paths ─▶ survey: blocks of each file ─▶ spread over tasks ─▶ rows of a block
 
 Rules that hold here:
-- Spark finds new files, and notes in the checkpoint which it has given out: each path once. A file
-  appears whole, under its name, as renaming does it, and stays as it is until all views have
-  read it; what is changed later is not read again.
+- Spark finds new files, and notes in the checkpoint which it has found: each path once, with its
+  time of change. A file appears whole, under its name, as renaming does it, and stays as it is
+  until all views have read it. One that is gone before, or is changed at any time, is told.
 - Names that begin with . or _ are passed over, and so are names without an ending of the format,
   and what lies in folders below.
 - The offset of a row is a number drawn from the name of its file, plus its place there: the same
@@ -20,10 +20,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 import numpy as np
@@ -31,7 +32,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
-from penstock.errors import UnavailableError, UsageError, quote
+from penstock.errors import UnavailableError, quote
 from penstock.model.kinds.streams import StreamField
 from penstock.pipeline.records.columns import MILLISECONDS, OFFSET, PROBLEM, VALUE
 from penstock.pipeline.session import freeze_loaded
@@ -48,10 +49,48 @@ _FILES: Final = "path string, modificationTime timestamp, length bigint, content
 _ROWS: Final = f"`{OFFSET}` bigint, `{VALUE}` binary, `{PROBLEM}` string"
 _BLOCKS: Final = (
     "path string, header string, start bigint, end bigint, rows bigint, first bigint, "
-    "problem string"
+    "changed bigint, problem string"
 )
-_NONE: Final = "*.none-of-these"
+_AGE: Final = "36500d"
+"""Spark passes files over that are so much older than the newest one."""
+_GLOB: Final = re.compile(r"([\\{}\[\]*?])")
+_VERSION: Final = "v1"
 _NUMBER: Final = (1 << 62) - 1
+
+
+class ChangedFileError(UnavailableError):
+    """A file is gone, or not as it was when it was found."""
+
+
+class SeenFile(NamedTuple):
+    """A file that Spark's file source has found."""
+
+    path: Path
+    changed: int
+    """Its time of change then, in milliseconds."""
+    number: int
+    """The number of the note that it stands in: places in the source are such numbers."""
+
+    def check(self, *, needed: bool) -> None:
+        """Raise if the file is not as it was; only one that is needed has to be there."""
+        try:
+            changed = _changed(self.path)
+            if needed:
+                self.path.open("rb").close()
+        except FileNotFoundError:
+            if needed:
+                raise ChangedFileError(
+                    f"the file {quote(self.path)} is gone before it was read",
+                    fix="put it back as it was, with its time of change",
+                ) from None
+        except OSError as error:
+            raise UnavailableError(
+                f"the file {quote(self.path)} cannot be read: {error.strerror}",
+                fix="let the pipeline read it, or put it back as it was",
+            ) from None
+        else:
+            if changed != self.changed:
+                raise _is_changed(self.path)
 
 
 class FilesSource:
@@ -75,27 +114,43 @@ class FilesSource:
             )
         return f"files:{self._form}:{self._folder}"
 
-    def read_stream(self, spark: SparkSession, rows: int, start: str = "") -> DataFrame:
-        """Return the records as a stream."""
-        if start:
-            raise UsageError(
-                f"Spark's file source in {quote(self._folder)} cannot begin in the middle",
-                fix="give the view another name, so that it begins with all files",
-            )
+    def read_stream(self, spark: SparkSession, rows: int, start: str = "") -> DataFrame:  # noqa: ARG002
+        """Return the records as a stream; where it begins is in the checkpoint, see `hand_over`."""
         reader = spark.readStream.format(FORMAT).schema(_FILES)
         reader = reader.option("maxBytesPerTrigger", max(1, rows) * ROW_BYTES)
-        # Spark knows what it has given out, whatever the names say now.
-        reader = reader.option(_FILTER, self._pattern() if rows else _NONE)
-        return self._read_files(reader.load(str(self._folder)))
+        reader = reader.option("maxFileAge", _AGE).option(_FILTER, self._pattern())
+        # A pattern that nothing fits finds nothing; what was found before is read by its paths.
+        folder = _escape(self._folder)
+        return self._read_files(reader.load(folder if rows else f"{folder}/.nothing*"))
 
     def read(self, spark: SparkSession) -> DataFrame:
         """Return all records that there are now."""
         reader = spark.read.format(FORMAT).option(_FILTER, self._pattern())
-        return self._read_files(reader.load(str(self._folder)))
+        return self._read_files(reader.load(_escape(self._folder)))
+
+    def hand_over(self, position: Position, checkpoint: Path) -> str:
+        """Note files that were read as known in another checkpoint, and of no batch there."""
+        read = _read_number(position.offsets)
+        lines = [
+            json.dumps({**entry, "batchId": -1})
+            for entry in _entries(position.checkpoint).values()
+            if entry["batchId"] <= read
+        ]
+        noted = checkpoint / "sources" / "0"
+        noted.mkdir(mode=0o700, parents=True)
+        (noted / "0").write_text("\n".join([_VERSION, *lines]), encoding="utf-8")
+        return json.dumps({"logOffset": 0})
+
+    def check(self, position: Position) -> None:
+        """Raise if a file was changed since it was found, or is gone and was not read yet."""
+        read = _read_number(position.offsets)
+        for file in seen_files(position.checkpoint):
+            file.check(needed=read < 0 or file.number > read)
 
     def count_behind(self, position: Position) -> int:
         """Return how many files there are that were not given out yet."""
-        known = {path.name for path, _ in seen_files(position.checkpoint)}
+        read = _read_number(position.offsets)
+        known = {file.path.name for file in seen_files(position.checkpoint) if file.number <= read}
         return len(set(self._list()) - known)
 
     def locate(self, offset: int) -> dict[str, Any]:
@@ -147,15 +202,48 @@ class FilesSource:
         return rows.select(f"`{OFFSET}`", arrived.alias(MILLISECONDS), f"`{VALUE}`", f"`{PROBLEM}`")
 
 
-def seen_files(checkpoint: Path) -> Iterator[tuple[Path, int]]:
-    """Yield the files that Spark's file source has given out, each with the number of its note."""
+def seen_files(checkpoint: Path) -> list[SeenFile]:
+    """Return the files that Spark's file source has found, by the checkpoint of its query."""
+    return [
+        # Paths are written as URLs there.
+        SeenFile(_local(unquote(entry["path"])), entry["timestamp"], entry["batchId"])
+        for entry in _entries(checkpoint).values()
+    ]
+
+
+def forget_files(checkpoint: Path, place: str) -> None:
+    """Let files be found anew that were found behind a place."""
+    read = _read_number(place)
+    for path in _notes(checkpoint):
+        version, *lines = path.read_text(encoding="utf-8").splitlines()
+        kept = [line for line in lines if json.loads(line)["batchId"] <= read]
+        if len(kept) < len(lines):
+            # Hadoop keeps a checksum beside the file; without one, it takes what is there.
+            path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+            partial = path.with_name(f".{path.name}.partial")
+            partial.write_text("\n".join([version, *kept]), encoding="utf-8")
+            partial.replace(path)
+
+
+def _entries(checkpoint: Path) -> dict[str, dict[str, Any]]:
+    """Return what Spark noted of each file; what is old stands in a later note once more."""
+    lines = [
+        line
+        for path in _notes(checkpoint)
+        for line in path.read_text(encoding="utf-8").splitlines()[1:]
+    ]
+    return {entry["path"]: entry for entry in map(json.loads, lines)}
+
+
+def _read_number(place: str) -> int:
+    """Return up to which note files were read."""
+    return int(json.loads(place).get("logOffset", -1)) if place else -1
+
+
+def _notes(checkpoint: Path) -> list[Path]:
     noted = checkpoint / "sources" / "0"
-    for path in noted.iterdir() if noted.is_dir() else ():
-        if path.name.removesuffix(".compact").isdigit():
-            for line in path.read_text(encoding="utf-8").splitlines()[1:]:
-                entry: dict[str, Any] = json.loads(line)
-                # Paths are written as URLs there.
-                yield _local(unquote(entry["path"])), entry["batchId"]
+    found = noted.iterdir() if noted.is_dir() else ()
+    return [path for path in found if path.name.removesuffix(".compact").isdigit()]
 
 
 def number_of(name: str) -> int:
@@ -166,6 +254,7 @@ def number_of(name: str) -> int:
 def survey_file(path: Path, form: str) -> pa.RecordBatch:
     """Return the blocks of a file, and what is wrong with all of it as one row more."""
     try:
+        changed = _changed(path)
         found = survey(path, form)
     except OSError as error:
         raise UnavailableError(
@@ -176,12 +265,12 @@ def survey_file(path: Path, form: str) -> pa.RecordBatch:
     row = 0
     header = json.dumps(found.header)
     for block in found.blocks:
-        entries.append((str(path), header, block.start, block.end, block.rows, row, None))
+        entries.append((str(path), header, *block, row, changed, None))
         row += block.rows
     if found.problem is not None:
-        entries.append((str(path), header, 0, 0, 1, row, found.problem))
+        entries.append((str(path), header, 0, 0, 1, row, changed, found.problem))
     names = [it.split()[0] for it in _BLOCKS.split(", ")]
-    kinds = [pa.string(), pa.string(), *[pa.int64()] * 4, pa.string()]
+    kinds = [pa.string(), pa.string(), *[pa.int64()] * 5, pa.string()]
     columns = zip(*entries, strict=True) if entries else [()] * len(names)
     return pa.record_batch(
         [pa.array(it, kind) for it, kind in zip(columns, kinds, strict=True)], names=names
@@ -197,6 +286,8 @@ def read_rows(entry: dict[str, Any], form: str, fields: Sequence[StreamField]) -
     else:
         block = Block(entry["start"], entry["end"], entry["rows"])
         found = read_block(path, form, json.loads(entry["header"]), block, fields)
+    if _changed(path) != entry["changed"]:
+        raise _is_changed(path)
     first = number_of(path.name) + entry["first"]
     return pa.record_batch(
         {
@@ -210,3 +301,20 @@ def read_rows(entry: dict[str, Any], form: str, fields: Sequence[StreamField]) -
 def _local(path: str) -> Path:
     """Return a path as this machine has it; Hadoop writes the scheme before it."""
     return Path(f"/{path.removeprefix('file:').lstrip('/')}")
+
+
+def _changed(path: Path) -> int:
+    """Return the time of change of a file, as Hadoop tells it."""
+    return path.stat().st_mtime_ns // 1_000_000
+
+
+def _is_changed(path: Path) -> ChangedFileError:
+    return ChangedFileError(
+        f"the file {quote(path)} was changed after it was found",
+        fix="put it back as it was, with its time of change; new records go into new files",
+    )
+
+
+def _escape(folder: Path) -> str:
+    """Return a folder as Hadoop takes it for itself, and not for a pattern."""
+    return _GLOB.sub(r"\\\1", str(folder))

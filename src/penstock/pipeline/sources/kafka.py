@@ -14,6 +14,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -72,6 +73,13 @@ class KafkaSource:
     def read(self, spark: SparkSession) -> DataFrame:
         """Return all records that there are now."""
         return _select(spark.read.format("kafka").options(**self._options(spark)).load())
+
+    def hand_over(self, position: Position, checkpoint: Path) -> str:  # noqa: ARG002
+        """Return the place: another query can begin there."""
+        return position.offsets
+
+    def check(self, position: Position) -> None:
+        """Spark tells itself what Kafka has forgotten: `failOnDataLoss`."""
 
     def count_behind(self, position: Position) -> int:
         """Return how many records there are behind a place, as the brokers say."""

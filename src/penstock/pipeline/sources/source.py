@@ -47,6 +47,12 @@ class Source(Protocol):
     def read(self, spark: SparkSession) -> DataFrame:
         """Return all records that there are now."""
 
+    def hand_over(self, position: Position, checkpoint: Path) -> str:
+        """Prepare another checkpoint to go on at a place; return the `start` for it."""
+
+    def check(self, position: Position) -> None:
+        """Raise if records behind a place are not there any more, or not as they were found."""
+
     def count_behind(self, position: Position) -> int:
         """Return how much there is behind a place: records, or files where these are read."""
 

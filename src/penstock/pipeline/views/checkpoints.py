@@ -29,7 +29,7 @@ from typing import Final
 
 from penstock.errors import UnavailableError, UsageError, quote
 from penstock.pipeline.sinks.commits import Batch, ViewFolder
-from penstock.pipeline.sources.files import seen_files
+from penstock.pipeline.sources.files import forget_files, seen_files
 
 PLACE: Final = "place.json"
 OWNER: Final = "penstock.json"
@@ -166,16 +166,18 @@ class Checkpoint:
         last = json.loads(found).get("logOffset")
         if last is None:
             return found
-        names = sorted(str(path) for path, number in seen_files(self.folder) if number <= last)
+        names = sorted(str(it.path) for it in seen_files(self.folder) if it.number <= last)
         return hashlib.sha256("\n".join(names).encode()).hexdigest()
 
     def forget_planned(self) -> None:
         """Let the batch that a kill ended be planned anew; only where nobody has it."""
-        number = self.planned
-        if number > self.committed:
+        number, committed = self.planned, self.committed
+        if number > committed:
             # Hadoop keeps a checksum beside the file, and writes none over another.
             for name in (f".{number}.crc", str(number)):
                 (self.folder / "offsets" / name).unlink(missing_ok=True)
+        # Spark notes files before it plans their batch.
+        forget_files(self.folder, self.offsets(committed) if committed >= 0 else "")
 
     def fork(self, batch: int) -> Checkpoint:
         """Return a copy that ends with a batch; another query may go on from there."""

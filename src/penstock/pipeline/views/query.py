@@ -15,33 +15,30 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from penstock.errors import PenstockError, UnavailableError, quote
+from penstock.errors import PenstockError, quote
 from penstock.model.kinds import Stream
 from penstock.pipeline.anonymizers.blueprint import Blueprint
 from penstock.pipeline.records.avro import FindSchema
 from penstock.pipeline.records.parser import parse_records
 from penstock.pipeline.sinks.commits import Batch
+from penstock.pipeline.sources.event_log import Position
 from penstock.pipeline.sources.source import Source
 from penstock.pipeline.views.checkpoints import Checkpoint, give_copy
+from penstock.pipeline.views.failures import QueryEndedError, ReplacedSourceError, is_slow_start
 from penstock.pipeline.views.single_pass import Written
 from penstock.pipeline.views.view_runner import ViewRunner, process_together
 
-
-class QueryEndedError(PenstockError):
-    """The query ends without this batch: it was told to, or has no view left."""
-
-
-class ReplacedSourceError(UnavailableError):
-    """The topic was deleted and made again."""
+START_SECONDS: Final = 30.0
 
 
 class Leave(Protocol):
@@ -93,8 +90,20 @@ class ViewQuery:
                 .trigger(**trigger)
                 .start()
             )
+            self._await_sources(self._query)
         except Exception as error:  # noqa: BLE001 - whatever it is, other queries go on
             self._trouble = error
+
+    def _await_sources(self, query: StreamingQuery) -> None:
+        """Wait until its sources run.
+
+        Spark gives their Python processes ten seconds to start: one query after another.
+        """
+        end = time.monotonic() + START_SECONDS
+        while query.isActive and time.monotonic() < end:
+            if not query.status["message"].startswith("Initializing"):
+                return
+            time.sleep(0.02)
 
     def _read(self, rows: int) -> DataFrame:
         """Return what each batch is made of."""
@@ -116,7 +125,20 @@ class ViewQuery:
         """Why the query ended by itself, if it did."""
         if self._query is None:
             return self._trouble
-        return None if self._query.isActive else self._trouble or self._query.exception()
+        if self._query.isActive:
+            return None
+        error = self._trouble or self._query.exception()
+        return error if error is None else self._find_cause(error)
+
+    def _find_cause(self, error: BaseException) -> BaseException:
+        """Return what is wrong with the source, where that made Spark fail."""
+        if isinstance(error, PenstockError):
+            return error
+        try:
+            self._check_records(self.checkpoint.committed)
+        except PenstockError as cause:
+            return cause
+        return error
 
     def count_behind(self) -> int | None:
         """Return how many records Spark has seen in the source and not read, as it last said."""
@@ -147,10 +169,11 @@ class ViewQuery:
                 raise QueryEndedError("the query was told to end")
             try:
                 self._check_source()
+                self._check_records(number - 1)
                 self._take_batch(
                     frame, Batch(self.checkpoint.name, number, self.checkpoint.offsets(number))
                 )
-            except PenstockError as error:
+            except Exception as error:
                 # Kept for `failure`: Spark passes on no more than that something went wrong.
                 self._trouble = error
                 raise
@@ -164,6 +187,12 @@ class ViewQuery:
         known = self.checkpoint.owner.source
         if self._source.identify() != known:
             raise ReplacedSourceError(f"the topic {quote(self._stream.topic)} is another one now")
+
+    def _check_records(self, batch: int) -> None:
+        """Raise if records behind a batch are not as they were found."""
+        checkpoint = self.checkpoint
+        place = checkpoint.offsets(batch) if batch >= 0 else checkpoint.owner.start
+        self._source.check(Position(checkpoint.folder, place))
 
     def _take_batch(self, frame: DataFrame, batch: Batch) -> None:
         for view in [it for it in self.views.values() if not it.has(batch)]:
@@ -185,8 +214,10 @@ class ViewQuery:
         """Do something for a view; if it fails, the view leaves and the others go on."""
         try:
             action()
-        except Exception as error:  # noqa: BLE001 - whatever it is, it must not stop the others
-            self._lose(view, error)
+        except Exception as error:
+            if is_slow_start(error):
+                raise  # the query begins anew, with this batch
+            self._lose(view, self._find_cause(error))
 
     def _lose(self, view: ViewRunner, error: BaseException | None) -> None:
         self.lost = error

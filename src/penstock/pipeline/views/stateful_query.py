@@ -17,7 +17,6 @@ Rules that hold here:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final
 
@@ -25,25 +24,21 @@ import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 from typing_extensions import override
 
-from penstock.errors import PenstockError, UnavailableError
+from penstock.errors import PenstockError
 from penstock.pipeline.anonymizers.blueprint import Blueprint
-from penstock.pipeline.dataframes.shard_step import told_by
 from penstock.pipeline.dataframes.view import PARTITIONS, SETTINGS, count_shards, make_view
 from penstock.pipeline.records.opt_outs import mark_subjects
 from penstock.pipeline.records.parser import parse_records
 from penstock.pipeline.sinks.commits import Batch
 from penstock.pipeline.sources.event_log import Position
-from penstock.pipeline.views.query import QueryEndedError, ViewQuery
+from penstock.pipeline.views.failures import QueryEndedError, explain
+from penstock.pipeline.views.query import ViewQuery
 from penstock.pipeline.views.signals import FOLDER, SignalServer, read_signals, save_numbers
 from penstock.pipeline.views.view_runner import ViewRunner
 from penstock.store.opt_outs import number_of
 
 # Milliseconds that a record may take from its time of arrival to where a source shows it.
 SETTLING: Final = 1000
-
-
-class OperatorEndedError(UnavailableError):
-    """Spark gave the view's query up; what was not published is done again later."""
 
 
 class StatefulQuery(ViewQuery):
@@ -163,28 +158,11 @@ class StatefulQuery(ViewQuery):
             # Spark was killed before it noted the batch: only the state is missing.
             frame.write.format("noop").mode("overwrite").save()
             return
-        self._guard(view, lambda: _with_words(lambda: view.publish(frame, batch)))
+        self._guard(view, lambda: view.publish(frame, batch))
 
-
-def _with_words(action: Callable[[], object]) -> None:
-    """Do something in Spark; where it fails, tell it in our own words or in none."""
-    try:
-        action()
-    except PenstockError:
-        raise
-    except Exception as error:
-        raise explain(error) from error
-
-
-def explain(error: BaseException) -> PenstockError:
-    """Return what ended a stateful query: Spark's own words may quote rows."""
-    told = told_by(error)
-    if told is not None:
-        return PenstockError(told)
-    return OperatorEndedError(
-        f"Spark ended the view's query: {type(error).__name__}",
-        fix="see .spark.log in the folder of views; the view is tried again by itself",
-    )
+    @override
+    def _find_cause(self, error: BaseException) -> BaseException:
+        return explain(super()._find_cause(error))
 
 
 def choose_partitions(spark: SparkSession, blueprint: Blueprint) -> int:

@@ -16,60 +16,44 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar
 
 from pyspark.sql import SparkSession
 
 from penstock.config.sections.processes import PipelineSettings
-from penstock.errors import PenstockError, UnavailableError, quote
+from penstock.errors import PenstockError
 from penstock.eventlog.connection import BrokerError
 from penstock.model.kinds import Stream
 from penstock.pipeline.anonymizers.blueprint import Blueprint
-from penstock.pipeline.records.avro import NO_ANSWER, RegistrySchemas
+from penstock.pipeline.records.avro import RegistrySchemas
 from penstock.pipeline.sources.source import Source
 from penstock.pipeline.views.checkpoints import (
     Checkpoint,
-    Owner,
-    Place,
-    find_batch,
     find_holders,
     give_copy,
     read_place,
     remove_unused,
-    write_place,
 )
-from penstock.pipeline.views.query import QueryEndedError, ReplacedSourceError, ViewQuery
-from penstock.pipeline.views.stateful_query import (
+from penstock.pipeline.views.failures import (
+    TRIES,
     OperatorEndedError,
-    StatefulQuery,
-    choose_partitions,
-    explain,
+    QueryEndedError,
+    ReplacedSourceError,
+    describe,
+    is_passing,
+    is_slow_start,
 )
+from penstock.pipeline.views.places import Places, stand
+from penstock.pipeline.views.query import ViewQuery
+from penstock.pipeline.views.stateful_query import StatefulQuery
 from penstock.pipeline.views.view_runner import ViewRunner
-from penstock.store.consent import ConsentUnknownError
 
 LEAST_WAIT: Final = 0.5
 MOST_WAIT: Final = 30.0
 JOIN_SECONDS: Final = 5.0
 """So often it is looked whether queries can be put together."""
-_STORE_AWAY: Final = "tasks could not reach the store of tokens → check that it runs"
-_SLOW_START: Final = "a Python process of Spark was slow to start → is the machine busy?"
-# What Spark's own words tell of those that tasks talk to, and what is said of it.
-_ABROAD: Final = {
-    NO_ANSWER: f"{NO_ANSWER} → check `registry` of the stream's source",
-    "penstock.errors.UnavailableError": _STORE_AWAY,
-    "penstock.store.sqlite_file.FileReplacedError": _STORE_AWAY,
-    "org.apache.kafka": "Kafka did not give records → check that its brokers run",
-    "org.apache.spark.sql.kafka010": "Kafka did not give records → check that its brokers run",
-    "connect back": _SLOW_START,
-    "INITIALIZATION_FAILURE": _SLOW_START,
-}
-TRIES: Final = 3
 Query = TypeVar("Query", bound=ViewQuery)
-_LOST: Final = "failOnDataLoss"
-"""Stands in what Spark says where Kafka does not have records any more."""
 
 
 def checkpoints_folder(stream: str, settings: PipelineSettings) -> Path:
@@ -107,8 +91,7 @@ class StreamRunner:
         # After trouble with the source it is left alone until then, for longer each time.
         self._rest_until, self._wait = 0.0, LEAST_WAIT
         self._join_at = 0.0
-        # Checkpoint → how much of the source was not read when Spark told last.
-        self._behind: dict[str, int] = {}
+        self._places = Places(spark, stream, source, checkpoints)
         kafka = stream.source.kafka if stream.source else None
         registry = kafka.registry if kafka else None
         self._find_schema = RegistrySchemas(registry) if registry else None
@@ -225,7 +208,7 @@ class StreamRunner:
     def _run_without_records(
         self, view: ViewRunner, run: Callable[[StatefulQuery], None], *, raising: bool = False
     ) -> None:
-        checkpoint = self._find_checkpoint(view, self.source.identify())
+        checkpoint = self._places.find(view, self.source.identify())
         error: BaseException | None = None
         for _ in range(TRIES):
             query = self._new_query(StatefulQuery, checkpoint)
@@ -237,7 +220,7 @@ class StreamRunner:
             if not is_slow_start(error):
                 break
         if error is not None and raising:
-            raise error if isinstance(error, PenstockError) else explain(error)
+            raise error if isinstance(error, PenstockError) else OperatorEndedError(describe(error))
         if error is not None:
             self._fail(view, error)
 
@@ -265,99 +248,15 @@ class StreamRunner:
             try:
                 if view.before_change() is not None:
                     self._drain(view)
-                checkpoint = self._find_checkpoint(view, identity)
+                checkpoint = self._places.find(view, identity, self._waiting.values())
+                self._places.check_records(view, checkpoint)
             except PenstockError as error:
                 self._fail(view, error)
             else:
                 groups.setdefault(checkpoint.name, []).append(view)
-        made = [self._make_query(name, views) for name, views in self._merge(groups).items()]
+        made = [self._make_query(name, views) for name, views in self._places.merge(groups).items()]
         self._queries += made
         return made
-
-    def _find_checkpoint(self, view: ViewRunner, identity: str) -> Checkpoint:
-        """Return the checkpoint that a view goes by: its own, one to share, or a new one."""
-        place = read_place(view.folder)
-        owner = Owner(self.stream.name, identity)
-        if view.stateful:
-            partitions = choose_partitions(self._spark, view.blueprint)
-            owner = replace(owner, view=view.name, partitions=partitions)
-        if place is None:
-            if view.batch.number >= 0:
-                raise UnavailableError(
-                    f"where the view {quote(view.name)} goes on is not known: its place is gone",
-                    fix="restore place.json in its folder, or move the folder away",
-                )
-            return self._begin(view, owner)
-        checkpoint = Checkpoint(self._checkpoints / place.checkpoint)
-        if is_replaced(checkpoint.owner, owner):
-            self._check_read(view, checkpoint)
-            return self._begin(view, owner)
-        before = checkpoint.owner
-        if not view.held and self._needs_another(view, before, owner):
-            return self._begin(view, replace(owner, start=view.batch.place))
-        checkpoint.check(replace(owner, view=before.view or owner.view))
-        if before.view is not None:
-            self._check_state(view, checkpoint)
-        if find_batch(view.folder, checkpoint.name) < checkpoint.committed:
-            # It missed a batch, and a kill came before it got a copy.
-            give_copy(checkpoint, view.folder)
-            return self._find_checkpoint(view, identity)
-        return checkpoint
-
-    def _needs_another(self, view: ViewRunner, before: Owner, now: Owner) -> bool:
-        """Whether a view that holds nothing back goes on better with a new checkpoint."""
-        if (before.stream, before.source) != (now.stream, now.source) or view.batch.number < 0:
-            return False
-        if (before.view is None) != (now.view is None):
-            return True
-        # Budgets stay where they are: figures are the same with any number of partitions.
-        return before.partitions != now.partitions and view.blueprint.figures is None
-
-    def _check_state(self, view: ViewRunner, checkpoint: Checkpoint) -> None:
-        if view.held and not (checkpoint.folder / "state").exists():
-            raise UnavailableError(
-                f"the view {quote(view.name)} held {view.held} records back, and they are gone",
-                fix=f"bring {checkpoint.folder / 'state'} back, or begin the view anew",
-            )
-        if find_batch(view.folder, checkpoint.name) < checkpoint.planned:
-            checkpoint.forget_planned()
-
-    def _begin(self, view: ViewRunner, owner: Owner) -> Checkpoint:
-        """Return a checkpoint at the beginning of the source, shared by those who begin now."""
-        for other in self._waiting.values():
-            place = read_place(other.folder) if other is not view else None
-            if place is not None and place.batch < 0:
-                found = Checkpoint(self._checkpoints / place.checkpoint)
-                if found.owner == owner and found.planned < 0:
-                    break
-        else:
-            found = Checkpoint.make(self._checkpoints, owner)
-        write_place(view.folder, Place(found.name))
-        return found
-
-    def _check_read(self, view: ViewRunner, checkpoint: Checkpoint) -> None:
-        """Raise unless the view had all records of a topic that was deleted."""
-        if self._behind.get(checkpoint.name) != 0:
-            raise UnavailableError(
-                f"the topic {quote(self.stream.topic)} was deleted and made again; whether the "
-                f"view {quote(view.name)} had all records that went with it is not known",
-                fix="feed them again, and give the view another name, or move its folder away",
-            )
-
-    def _merge(self, groups: dict[str, list[ViewRunner]]) -> dict[str, list[ViewRunner]]:
-        """Put row-wise views together that stand at the same place in different checkpoints."""
-        found: dict[str, list[ViewRunner]] = {}
-        standing: dict[str, str] = {}
-        for name, views in groups.items():
-            checkpoint = Checkpoint(self._checkpoints / name)
-            position = "" if views[0].stateful else stand(checkpoint, views)
-            into = standing.setdefault(position, name) if position else name
-            if into != name:
-                batch = Checkpoint(self._checkpoints / into).committed
-                for view in views:
-                    write_place(view.folder, Place(into, batch))
-            found.setdefault(into, []).extend(views)
-        return found
 
     def _new_query(self, kind: type[Query], checkpoint: Checkpoint) -> Query:
         return kind(
@@ -402,8 +301,6 @@ class StreamRunner:
                 self._wait = LEAST_WAIT
             if error is None or isinstance(error, QueryEndedError):
                 continue
-            if isinstance(query, StatefulQuery) and not isinstance(error, PenstockError):
-                error = error if is_passing(error) else explain(error)
             if is_passing(error) or isinstance(error, ReplacedSourceError):
                 self._rest(error)
             else:
@@ -413,7 +310,7 @@ class StreamRunner:
     def _note_behind(self, query: ViewQuery) -> int | None:
         told = query.count_behind()
         if told is not None:
-            self._behind[query.checkpoint.name] = told
+            self._places.behind[query.checkpoint.name] = told
         return told
 
     def _rest(self, error: BaseException) -> None:
@@ -446,43 +343,3 @@ class StreamRunner:
         self.failures[view.name] = describe(error)
         if is_passing(error):
             self.passing.add(view.name)
-
-
-def stand(checkpoint: Checkpoint, views: Sequence[ViewRunner]) -> str:
-    """Return where all views of a checkpoint stand; nothing, while a batch is on its way."""
-    last = checkpoint.committed
-    if last < 0 or checkpoint.planned != last:
-        return ""
-    still = all(find_batch(view.folder, checkpoint.name) == last for view in views)
-    return checkpoint.position(last) if still else ""
-
-
-def is_replaced(before: Owner, now: Owner) -> bool:
-    """Whether the topic of a checkpoint was deleted and made again."""
-    (name, _, first), (again, _, second) = (it.source.rpartition(":") for it in (before, now))
-    return name.startswith("kafka:") and name == again and first != second
-
-
-def is_passing(error: BaseException) -> bool:
-    """Whether what failed a view is worth another try: others were out of reach."""
-    if isinstance(error, PenstockError):
-        return isinstance(error, BrokerError | ConsentUnknownError | OperatorEndedError)
-    text = str(error)
-    return _LOST not in text and any(word in text for word in _ABROAD)
-
-
-def is_slow_start(error: BaseException) -> bool:
-    """Whether a Python process of Spark's did not start in time: the machine is busy."""
-    return any(word in str(error) for word, said in _ABROAD.items() if said == _SLOW_START)
-
-
-def describe(error: BaseException) -> str:
-    """Say what failed without what records said: only our own errors are quoted."""
-    if isinstance(error, PenstockError):
-        return str(error)
-    text = str(error)
-    if _LOST in text:
-        return "Kafka has forgotten records that the view lacks → keep them longer: retention.ms"
-    if is_passing(error):
-        return next(said for word, said in _ABROAD.items() if word in text)
-    return type(error).__name__

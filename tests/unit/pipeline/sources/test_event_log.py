@@ -17,6 +17,8 @@ from penstock.pipeline.records.columns import MILLISECONDS, OFFSET, VALUE
 from penstock.pipeline.sources.event_log import (
     LogReader,
     LogStreamReader,
+    Position,
+    TopicSource,
     count_behind,
     parse,
 )
@@ -69,8 +71,15 @@ def test_what_the_log_has_forgotten_is_told(tmp_path: Path) -> None:
     min(topic.folder.glob("*.log")).unlink()
     reader = LogStreamReader({"folder": str(topic.folder), "rows": "9"})
     assert reader.initialOffset() == {"offset": topic.first_offset}
-    with pytest.raises(UnavailableError, match="has forgotten the records 0 to 0 of 't'"):
-        reader.partitions({"offset": 0}, {"offset": 4})
+    source = TopicSource(topic)
+    source.check(Position(tmp_path, ""))
+    source.check(Position(tmp_path, '{"offset": 1}'))
+    for look in (
+        lambda: reader.partitions({"offset": 0}, {"offset": 4}),
+        lambda: source.check(Position(tmp_path, '{"offset": 0}')),
+    ):
+        with pytest.raises(UnavailableError, match="has forgotten the records 0 to 0 of 't'"):
+            look()
 
 
 def test_how_much_is_behind_a_place(tmp_path: Path) -> None:

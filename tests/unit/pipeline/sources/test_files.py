@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,15 @@ from penstock.model.kinds import Stream
 from penstock.pipeline.records.columns import OFFSET, PROBLEM, VALUE
 from penstock.pipeline.sources import blocks
 from penstock.pipeline.sources.event_log import Position
-from penstock.pipeline.sources.files import FilesSource, number_of, read_rows, survey_file
+from penstock.pipeline.sources.files import (
+    ChangedFileError,
+    FilesSource,
+    forget_files,
+    number_of,
+    read_rows,
+    seen_files,
+    survey_file,
+)
 from tests.support.scale import scaled
 
 FIELDS = [{"name": "n", "type": "int"}, {"name": "text", "type": "string", "optional": True}]
@@ -225,6 +234,84 @@ def test_files_that_were_not_given_out_yet_are_counted(tmp_path: Path) -> None:
         entry = {"path": f"file://{source}/{name}", "timestamp": 1, "batchId": number}
         (noted / str(number)).write_text(f"v1\n{json.dumps(entry)}")
     assert files.count_behind(Position(tmp_path / "c", '{"logOffset": 1}')) == 1
+
+
+def _note(checkpoint: Path, number: int | str, *files: Path, batch: int | None = None) -> None:
+    """Note files in a checkpoint, as Spark does."""
+    noted = checkpoint / "sources" / "0"
+    noted.mkdir(parents=True, exist_ok=True)
+    entries = [
+        {
+            "path": path.as_uri(),
+            "timestamp": path.stat().st_mtime_ns // 1_000_000,
+            "batchId": number if batch is None else batch,
+        }
+        for path in files
+    ]
+    (noted / str(number)).write_text("\n".join(["v1", *map(json.dumps, entries)]))
+    (noted / f".{number}.crc").touch()
+
+
+def test_files_may_not_change_and_stay_until_they_were_read(tmp_path: Path) -> None:
+    first, second = tmp_path / "a.json", tmp_path / "b c%41.json"
+    for path in (first, second):
+        path.write_text('{"n": 1}\n')
+    checkpoint = tmp_path / "checkpoint"
+    for number, path in enumerate((first, second)):
+        _note(checkpoint, number, path)
+    source = FilesSource(tmp_path, "json", STREAM.fields)
+    nothing, half, all_of_it = (
+        Position(checkpoint, it) for it in ("", '{"logOffset":0}', '{"logOffset":1}')
+    )
+    for position in (nothing, half, all_of_it):
+        source.check(position)
+    first.unlink()
+    source.check(half)
+    with pytest.raises(ChangedFileError, match=r"a\.json' is gone before it was read"):
+        source.check(nothing)
+    with second.open("a") as file:
+        file.write('{"n": 2}\n')
+    os.utime(second, ns=(0, second.stat().st_mtime_ns + 5_000_000))
+    for position in (half, all_of_it):
+        with pytest.raises(ChangedFileError, match=r"b c%41\.json' was changed after it was found"):
+            source.check(position)
+
+
+def test_a_file_that_grows_while_it_is_read_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text('{"n": 1}\n')
+    (entry,) = survey_file(path, "json").to_pylist()
+    with path.open("a") as file:
+        file.write('{"n": 2}\n')
+    os.utime(path, ns=(0, path.stat().st_mtime_ns + 5_000_000))
+    with pytest.raises(ChangedFileError, match="was changed after it was found"):
+        read_rows(entry, "json", STREAM.fields)
+
+
+def test_files_of_a_batch_that_did_not_come_about_are_found_anew(tmp_path: Path) -> None:
+    files = [tmp_path / f"{name}.json" for name in "abc"]
+    for path in files:
+        path.touch()
+    checkpoint = tmp_path / "checkpoint"
+    _note(checkpoint, "9.compact", *files[:2], batch=9)
+    _note(checkpoint, 10, files[2])
+    forget_files(checkpoint, '{"logOffset":9}')
+    assert {it.path for it in seen_files(checkpoint)} == set(files[:2])
+    assert not (checkpoint / "sources" / "0" / ".10.crc").exists()
+    assert (checkpoint / "sources" / "0" / ".9.compact.crc").exists()
+    forget_files(checkpoint, "")
+    assert seen_files(checkpoint) == []
+
+
+def test_another_checkpoint_goes_on_behind_the_files_that_were_read(tmp_path: Path) -> None:
+    files = [tmp_path / f"{name}.json" for name in "abc"]
+    before, made = tmp_path / "before", tmp_path / "made"
+    for number, path in enumerate(files):
+        path.touch()
+        _note(before, number, path)
+    source = FilesSource(tmp_path, "json", STREAM.fields)
+    assert source.hand_over(Position(before, '{"logOffset":1}'), made) == '{"logOffset": 0}'
+    assert {(it.path, it.number) for it in seen_files(made)} == {(it, -1) for it in files[:2]}
 
 
 def test_a_missing_folder_is_told(tmp_path: Path) -> None:
