@@ -65,6 +65,7 @@ _TRANSITIONS = metrics.counter(
     "Transitions of scenarios, by cause.",
     cause=tuple(Cause),
 )
+_LEASE_OVER = "the store has not confirmed the leader lease in time"
 _log = get_logger("gateway")
 
 
@@ -160,8 +161,14 @@ class EngineHost:
             return False
         if self.lease.is_held:
             return True
-        self.invalidate("stall", "the store has not confirmed the leader lease in time")
+        self.invalidate("stall", _LEASE_OVER)
         return False
+
+    def check(self) -> str | None:
+        """Say why events are not detected, for other threads: nothing is noticed by asking."""
+        if self.engine is not None and not self.lease.is_held:
+            return _LEASE_OVER
+        return self.trouble or None
 
     def is_known(self) -> bool:
         """Say whether the situations are known, so that followers can get them."""

@@ -27,6 +27,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
+from penstock.clock import boot_clock
 from penstock.config import Config
 from penstock.config.sections.gateway import LimitSettings
 from penstock.definitions.authorizer import configured_settings
@@ -256,13 +257,14 @@ def make_health(
     beat = _Heartbeat(gateway.background)
 
     def check_lease() -> str | None:
-        status = follower.status()
-        return None if status.is_fresh else "the definitions are stale"
+        # The loop decides by what it has seen of the lease, which may be later than the follower.
+        decides = boot_clock() <= gateway.rules.fresh_until
+        return None if decides and follower.status().is_fresh else "the definitions are stale"
 
     health.register("definitions", check_lease, details=lambda: follower.status().details())
     health.register("broker", broker.check)
     health.register("audit", writer.check)
-    health.register("detection", lambda: gateway.emergencies.detection.trouble or None)
+    health.register("detection", gateway.emergencies.detection.check)
     health.register("event_log", gateway.recorder.check)
     health.register("loop", beat.check, liveness=True)
     return health

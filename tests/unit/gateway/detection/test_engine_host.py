@@ -135,10 +135,15 @@ def test_a_lease_that_is_over_ends_detection(
             detection.offer("ward/p/pulse", 120)
             await host.journal.finish()
             assert host.is_alive()
+            assert host.check() is None
             now = boot_clock() + LEASE + 1
             with monkeypatch.context() as patch:
                 patch.setattr(leader_lease, "boot_clock", lambda: now)
+                # Readiness tells it although no message has come that would notice it.
+                assert (host.engine is None, host.trouble) == (False, "")
+                assert "lease" in (host.check() or "")
                 assert not host.is_alive()
+            assert host.check() == host.trouble
             assert is_unknown(detection)
             assert host.engine is None
             assert "lease" in host.trouble
