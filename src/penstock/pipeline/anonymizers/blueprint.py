@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from penstock.definitions import DefinitionSet
 from penstock.definitions.anonymizers.differential_privacy import DifferentialPrivacy
-from penstock.definitions.anonymizers.k_anonymity import KAnonymization
+from penstock.definitions.anonymizers.k_anonymity import KAnonymization, TCloseness
 from penstock.definitions.anonymizers.stateful import Aggregation
 from penstock.definitions.views import ViewPlan, hierarchies_of, plan_view
 from penstock.errors import UsageError, quote
@@ -156,7 +156,10 @@ class Blueprint:
     def divides(self) -> bool:
         """Whether the stateful step can be divided into shards."""
         together = self.plan.stateful
-        return bool(together) and (not self.is_windowed or can_combine(together))
+        if not together or isinstance(together[0], TCloseness):
+            # Groups are like all there are, and a shard sees some of them.
+            return False
+        return not self.is_windowed or can_combine(together)
 
     @property
     def is_windowed(self) -> bool:

@@ -17,7 +17,6 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.csv  # type: ignore[import-untyped]
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import (
     DataSource,
@@ -194,15 +193,6 @@ def _decode(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.record_batch([batch[OFFSET], batch[MILLISECONDS], plain], names=batch.schema.names)
 
 
-def register_source(spark: SparkSession, source: type[DataSource]) -> None:
-    """Make a source known; sessions of one application share their names."""
-    try:
-        spark.dataSource.register(source)
-    except AnalysisException as error:
-        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
-            raise
-
-
 class TopicSource:
     """The records of a topic; the log has offsets of its own."""
 
@@ -218,13 +208,13 @@ class TopicSource:
 
     def read_stream(self, spark: SparkSession, rows: int, start: str = "") -> DataFrame:
         """Return the records as a stream."""
-        register_source(spark, LogSource)
+        spark.dataSource.register(LogSource)
         reader = spark.readStream.format(FORMAT).option("folder", str(self._topic.folder))
         return reader.option("rows", rows).option("start", start).load()
 
     def read(self, spark: SparkSession) -> DataFrame:
         """Return all records that there are now."""
-        register_source(spark, LogSource)
+        spark.dataSource.register(LogSource)
         return spark.read.format(FORMAT).option("folder", str(self._topic.folder)).load()
 
     def hand_over(self, position: Position, checkpoint: Path) -> str:  # noqa: ARG002

@@ -132,14 +132,16 @@ class FilesSource:
         """Note files that were read as known in another checkpoint, and of no batch there."""
         read = _read_number(position.offsets)
         lines = [
-            json.dumps({**entry, "batchId": -1})
+            json.dumps({**entry, "batchId": 0})
             for entry in _entries(position.checkpoint).values()
             if entry["batchId"] <= read
         ]
         noted = checkpoint / "sources" / "0"
         noted.mkdir(mode=0o700, parents=True)
-        (noted / "0").write_text("\n".join([_VERSION, *lines]), encoding="utf-8")
-        return json.dumps({"logOffset": 0})
+        # Spark knows all entries of a note, and reads those of its own number: here none.
+        (noted / "0").write_text(_VERSION, encoding="utf-8")
+        (noted / "1").write_text("\n".join([_VERSION, *lines]), encoding="utf-8")
+        return json.dumps({"logOffset": 1})
 
     def check(self, position: Position) -> None:
         """Raise if a file was changed since it was found, or is gone and was not read yet."""

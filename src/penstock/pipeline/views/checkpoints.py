@@ -176,6 +176,9 @@ class Checkpoint:
             # Hadoop keeps a checksum beside the file, and writes none over another.
             for name in (f".{number}.crc", str(number)):
                 (self.folder / "offsets" / name).unlink(missing_ok=True)
+        if committed < 0:
+            # Spark begins with no state but an empty one.
+            shutil.rmtree(self.folder / "state", ignore_errors=True)
         # Spark notes files before it plans their batch.
         forget_files(self.folder, self.offsets(committed) if committed >= 0 else "")
 

@@ -36,7 +36,6 @@ from typing_extensions import override
 from penstock.errors import UnavailableError
 from penstock.pipeline.dataframes.shards import SIGNALS
 from penstock.pipeline.records.columns import Integers
-from penstock.pipeline.sources.event_log import register_source
 
 FORMAT: Final = "penstock_signals"
 FOLDER: Final = "signals"
@@ -156,7 +155,7 @@ class SignalReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def read_signals(spark: SparkSession, address: str, folder: Path) -> DataFrame:
     """Return what is told, as a stream."""
-    register_source(spark, SignalSource)
+    spark.dataSource.register(SignalSource)
     reader = spark.readStream.format(FORMAT).option("address", address)
     return reader.option("folder", str(folder)).load()
 

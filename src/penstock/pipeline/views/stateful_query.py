@@ -17,7 +17,8 @@ Rules that hold here:
 from __future__ import annotations
 
 import time
-from functools import lru_cache
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import numpy as np
@@ -56,10 +57,15 @@ class StatefulQuery(ViewQuery):
         return view
 
     @override
+    def start(self, rows: int, **trigger: Any) -> None:
+        with set_up(self._spark, self.checkpoint.owner.partitions):
+            super().start(rows, **trigger)
+
+    @override
     def _read(self, rows: int) -> DataFrame:
         view = self._view
         view.ask()
-        session = open_session(self._spark, self.checkpoint.owner.partitions)
+        session = self._spark
         raw = self._source.read_stream(session, rows, self.checkpoint.owner.start)
         parsed = parse_records(raw, self._stream, self._find_schema)
         records = mark_subjects(parsed, self._stream, view.marks)
@@ -172,10 +178,22 @@ def choose_partitions(spark: SparkSession, blueprint: Blueprint) -> int:
     return max(blueprint.view.shards or 0, int(spark.conf.get(PARTITIONS) or 1))
 
 
-@lru_cache(maxsize=16)
-def open_session(spark: SparkSession, partitions: int) -> SparkSession:
-    """Return a session for stateful queries: their settings differ from those that only read."""
-    session = spark.newSession()
-    for name, value in {**SETTINGS, PARTITIONS: str(partitions)}.items():
-        session.conf.set(name, value)
-    return session
+@contextmanager
+def set_up(session: SparkSession, partitions: int) -> Iterator[None]:
+    """Let queries that start meanwhile have the settings of stateful ones.
+
+    A query keeps the settings of its start. Another session would not do: Spark registers no
+    Python data source there that this one has.
+    """
+    wanted = {**SETTINGS, PARTITIONS: str(partitions)}
+    before = {name: session.conf.get(name, None) for name in wanted}
+    try:
+        for name, value in wanted.items():
+            session.conf.set(name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                session.conf.unset(name)
+            else:
+                session.conf.set(name, value)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -250,7 +251,7 @@ class StreamRunner:
                     self._drain(view)
                 checkpoint = self._places.find(view, identity, self._waiting.values())
                 self._places.check_records(view, checkpoint)
-            except PenstockError as error:
+            except (PenstockError, OSError) as error:
                 self._fail(view, error)
             else:
                 groups.setdefault(checkpoint.name, []).append(view)
@@ -277,7 +278,9 @@ class StreamRunner:
         # Views that go by the checkpoint, and do not run now, get copies of their own.
         folder = views[0].folder.parent
         for absent in set(find_holders(folder, name)) - {view.folder for view in views}:
-            give_copy(checkpoint, absent)
+            # Where its own folder fails, the copy is made when the view comes back.
+            with suppress(OSError, PenstockError):
+                give_copy(checkpoint, absent)
         remove_unused(self._checkpoints, folder)
         return query
 

@@ -310,8 +310,8 @@ def test_another_checkpoint_goes_on_behind_the_files_that_were_read(tmp_path: Pa
         path.touch()
         _note(before, number, path)
     source = FilesSource(tmp_path, "json", STREAM.fields)
-    assert source.hand_over(Position(before, '{"logOffset":1}'), made) == '{"logOffset": 0}'
-    assert {(it.path, it.number) for it in seen_files(made)} == {(it, -1) for it in files[:2]}
+    assert source.hand_over(Position(before, '{"logOffset":1}'), made) == '{"logOffset": 1}'
+    assert {(it.path, it.number) for it in seen_files(made)} == {(it, 0) for it in files[:2]}
 
 
 def test_a_missing_folder_is_told(tmp_path: Path) -> None:
