@@ -141,7 +141,7 @@ def test_a_source_out_of_reach_keeps_nobody_waiting(spark: SparkSession, tmp_pat
         def fail(*_: object) -> int:
             raise BrokerError("no broker answers")
 
-        runner.source.count_behind = fail  # type: ignore[method-assign]
+        runner.source.count_behind = fail  # type: ignore[method-assign,assignment]
         runner.catch_up()
 
         def has_left() -> bool:

@@ -41,6 +41,8 @@ from penstock.pipeline.sources.event_log import Position
 from penstock.pipeline.sources.values import Values, wrong
 
 FORMAT: Final = "binaryFile"
+FILES: Final = "files:"
+"""Begins what names a source of files for good."""
 ROW_BYTES: Final = 512
 """What a row is taken to have, where a number of rows is wanted and bytes can be asked for."""
 _FILTER: Final = "pathGlobFilter"
@@ -112,7 +114,7 @@ class FilesSource:
                 f"the folder {quote(self._folder)} cannot be read",
                 fix="create it, and let the pipeline read it",
             )
-        return f"files:{self._form}:{self._folder}"
+        return f"{FILES}{self._form}:{self._folder}"
 
     def read_stream(self, spark: SparkSession, rows: int, start: str = "") -> DataFrame:  # noqa: ARG002
         """Return the records as a stream; where it begins is in the checkpoint, see `hand_over`."""

@@ -29,7 +29,7 @@ from typing import Final
 
 from penstock.errors import UnavailableError, UsageError, quote
 from penstock.pipeline.sinks.commits import Batch, ViewFolder
-from penstock.pipeline.sources.files import forget_files, seen_files
+from penstock.pipeline.sources.files import FILES, forget_files, seen_files
 
 PLACE: Final = "place.json"
 OWNER: Final = "penstock.json"
@@ -179,8 +179,9 @@ class Checkpoint:
         if committed < 0:
             # Spark begins with no state but an empty one.
             shutil.rmtree(self.folder / "state", ignore_errors=True)
-        # Spark notes files before it plans their batch.
-        forget_files(self.folder, self.offsets(committed) if committed >= 0 else "")
+        if self.owner.source.startswith(FILES):
+            # Spark notes files before it plans their batch.
+            forget_files(self.folder, self.offsets(committed) if committed >= 0 else "")
 
     def fork(self, batch: int) -> Checkpoint:
         """Return a copy that ends with a batch; another query may go on from there."""

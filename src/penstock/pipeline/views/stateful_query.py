@@ -186,14 +186,14 @@ def set_up(session: SparkSession, partitions: int) -> Iterator[None]:
     Python data source there that this one has.
     """
     wanted = {**SETTINGS, PARTITIONS: str(partitions)}
-    before = {name: session.conf.get(name, None) for name in wanted}
+    before: dict[str, str | None] = {name: session.conf.get(name, None) for name in wanted}
     try:
         for name, value in wanted.items():
             session.conf.set(name, value)
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
+        for name, earlier in before.items():
+            if earlier is None:
                 session.conf.unset(name)
             else:
-                session.conf.set(name, value)
+                session.conf.set(name, earlier)

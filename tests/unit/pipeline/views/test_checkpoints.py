@@ -141,3 +141,25 @@ def test_files_tell_where_a_query_stands(tmp_path: Path) -> None:
             (noted / str(number)).write_text(f"v1\n{json.dumps(entry)}")
         places.append(checkpoint.position(1))
     assert places[0] == places[1] != places[2]
+
+
+def test_a_batch_that_nobody_has_is_planned_anew(tmp_path: Path) -> None:
+    checkpoint = _make(tmp_path, 3, committed=2)
+    noted = checkpoint.folder / "sources" / "0"
+    noted.mkdir(parents=True)
+    # Where Kafka's source begins stands there, too.
+    (noted / "0").write_text('v1\n{"patients":{"0":0}}')
+    (checkpoint.folder / "state").mkdir()
+    checkpoint.forget_planned()
+    assert (checkpoint.planned, checkpoint.committed) == (1, 1)
+    assert not (checkpoint.folder / "offsets" / ".2.crc").exists()
+    assert (noted / "0").read_text() == 'v1\n{"patients":{"0":0}}'
+    assert (checkpoint.folder / "state").exists()
+    # Nothing was done at all: Spark wants to begin with no state then.
+    first = Checkpoint.make(tmp_path / "checkpoints", OWNER)
+    for kind in ("offsets", "state"):
+        (first.folder / kind).mkdir()
+    (first.folder / "offsets" / "0").write_text('v1\n{}\n{"offset": 1}')
+    first.forget_planned()
+    assert first.planned == -1
+    assert not (first.folder / "state").exists()
