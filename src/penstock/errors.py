@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 QUOTE_LIMIT = 120
+LAST_WORDS = "PENSTOCK_LAST_WORDS"
+"""The variable that tells a part where to leave the error it ends with, for its supervisor."""
 
 
 def quote(text: object, limit: int = QUOTE_LIMIT) -> str:

@@ -1,4 +1,4 @@
-"""What the operators of one engine share: rows, limits, the clock and timers.
+"""What the operators of one engine share: rows, limits, clock, timers, and the form of saved state.
 
 Rules that hold here:
 - A row never changes, but for `alive`: a row of a relation dies when it no longer holds. Every
@@ -7,19 +7,27 @@ Rules that hold here:
 - Timers that may cause a transition are kept apart from all others, so that `next_deadline`
   says until when the situations are certain.
 - A limit that is reached makes room by dropping the oldest, and is counted.
+- State is saved as JSON, which has no moments and no durations: they are written as {"$t":
+  microseconds since 1970} and {"$d": microseconds}. No other map of an event has such a key alone.
+- Records of steps are compact JSON; snapshots are compressed.
 """
 
 from __future__ import annotations
 
+import json
+import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from heapq import heapify, heappop, heappush
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
 from penstock.cep.program import Assignment
+from penstock.errors import PenstockError
 from penstock.lang import Expression
+from penstock.lang.scalars import EPOCH, MICROSECOND
 from penstock.lang.tree import find_path
 
 Values: TypeAlias = dict[str, Any]
@@ -211,3 +219,107 @@ def shaper(assignments: Sequence[Assignment]) -> Callable[..., Values]:
         ((only, function),) = parts
         return lambda *rows: {only: function(*rows)}
     return lambda *rows: {name: function(*rows) for name, function in parts}
+
+
+_TIME: Final = "$t"
+_DURATION: Final = "$d"
+
+
+class StateError(PenstockError):
+    """A saved state or a record of a step cannot be taken back."""
+
+
+def pack(value: Any) -> Any:
+    """Return a value as JSON data."""
+    if isinstance(value, datetime):
+        return {_TIME: (value - EPOCH) // MICROSECOND}
+    if isinstance(value, timedelta):
+        return {_DURATION: value // MICROSECOND}
+    if isinstance(value, dict):
+        return {name: pack(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [pack(item) for item in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted(pack(item) for item in value)
+    return value
+
+
+def unpack(value: Any) -> Any:
+    """Return the value that JSON data stands for."""
+    if isinstance(value, dict):
+        if len(value) == 1:
+            if _TIME in value:
+                return EPOCH + value[_TIME] * MICROSECOND
+            if _DURATION in value:
+                return value[_DURATION] * MICROSECOND
+        return {name: unpack(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [unpack(item) for item in value]
+    return value
+
+
+def pack_key(key: Key) -> Any:
+    """Return a group as JSON data; a tuple stays apart from a list."""
+    return {"": [pack(part) for part in key]} if isinstance(key, tuple) else pack(key)
+
+
+def unpack_key(data: Any) -> Key:
+    """Return the group that JSON data stands for."""
+    if isinstance(data, dict) and "" in data:
+        return tuple(unpack(part) for part in data[""])
+    return unpack(data)
+
+
+def pack_row(row: Row) -> Any:
+    """Return a row as JSON data."""
+    return [row.uid, row.at, pack(row.values)]
+
+
+def unpack_row(data: Any) -> Row:
+    """Return the row that JSON data stands for."""
+    uid, at, values = data
+    return Row(uid, at, unpack(values))
+
+
+def _pack_strange(value: Any) -> Any:
+    """Return what JSON does not have as JSON data, as `pack` does."""
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(pack, value))
+    packed = pack(value)
+    if packed is value:
+        raise TypeError(f"{type(value).__name__} is no value of events")
+    return packed
+
+
+# Made once, since making one takes as long as writing a record.
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, default=_pack_strange).encode
+
+
+def encode_record(data: Any) -> bytes:
+    """Return JSON data as compact text; values need not be packed before."""
+    return _encode(data).encode()
+
+
+def decode_record(text: bytes) -> Any:
+    """Return the JSON data of a text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise StateError(
+            "a record of a step is not JSON", fix="go back to an earlier snapshot"
+        ) from None
+
+
+def encode_snapshot(data: Any) -> bytes:
+    """Return JSON data as compressed text."""
+    return zlib.compress(encode_record(data), 1)
+
+
+def decode_snapshot(data: bytes) -> Any:
+    """Return the JSON data of compressed text."""
+    try:
+        return decode_record(zlib.decompress(data))
+    except zlib.error:
+        raise StateError(
+            "a snapshot of events is damaged", fix="go back to an earlier snapshot"
+        ) from None

@@ -21,9 +21,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from penstock.cep import state_codec, steps
+from penstock.cep import steps
 from penstock.cep.contact_tracing.presence import Presence
-from penstock.cep.context import DURATIONS, HOLDS, NEVER, EngineContext, EngineLimits, Row, Values
+from penstock.cep.context import (
+    DURATIONS,
+    HOLDS,
+    NEVER,
+    EngineContext,
+    EngineLimits,
+    Row,
+    StateError,
+    Values,
+    decode_snapshot,
+    encode_snapshot,
+)
 from penstock.cep.event_binding import (
     INCOMPLETE,
     BoundEvent,
@@ -330,7 +341,7 @@ class Engine:
             for text, node in self._network.states()
             if (state := node.save()) is not None
         }
-        return state_codec.compress(
+        return encode_snapshot(
             {
                 "version": VERSION,
                 "now": context.now,
@@ -353,9 +364,9 @@ class Engine:
         The program may have changed since: operators that it still has keep their state,
         new ones begin without, and what others knew is gone.
         """
-        state = state_codec.expand(data)
+        state = decode_snapshot(data)
         if not isinstance(state, dict) or state.get("version") != VERSION:
-            raise state_codec.StateError(
+            raise StateError(
                 "a snapshot of events has another format", fix="start without it, or go back"
             )
         engine = cls(program, limits)

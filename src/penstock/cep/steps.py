@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeAlias
 
-from penstock.cep import state_codec
-from penstock.cep.context import Row
+from penstock.cep.context import Row, StateError, decode_record, encode_record, unpack
 from penstock.cep.event_binding import BoundEvent, Packet, PrimitiveType
 
 DetectedEvent: TypeAlias = tuple[str, Row]
@@ -130,7 +129,7 @@ Step: TypeAlias = PacketStep | SetStep | TimeStep
 
 def record_packet(packet: Packet, at: int, bound: list[BoundEvent]) -> bytes:
     """Return the record of a packet's step."""
-    return state_codec.write(
+    return encode_record(
         {
             "packet": [packet.topic, packet.id, packet.depth],
             "at": at,
@@ -142,7 +141,7 @@ def record_packet(packet: Packet, at: int, bound: list[BoundEvent]) -> bytes:
 
 def record_time(at: int) -> bytes:
     """Return the record of a moment."""
-    return state_codec.write({"at": at})
+    return encode_record({"at": at})
 
 
 def record_set(scenario: str, subject: str, situation: str | None, at: int, hold: int = 0) -> bytes:
@@ -150,12 +149,12 @@ def record_set(scenario: str, subject: str, situation: str | None, at: int, hold
     record: dict[str, Any] = {"set": [scenario, subject, situation], "at": at}
     if hold:
         record["hold"] = hold
-    return state_codec.write(record)
+    return encode_record(record)
 
 
 def read_record(record: bytes, types: Mapping[str, PrimitiveType]) -> Step:
     """Return the step that a record stands for."""
-    data: Any = state_codec.read(record)
+    data: Any = decode_record(record)
     try:
         at = data["at"]
         if "set" in data:
@@ -164,14 +163,14 @@ def read_record(record: bytes, types: Mapping[str, PrimitiveType]) -> Step:
         if "packet" not in data:
             return TimeStep(at)
         topic, identifier, depth = data["packet"]
-        s, o, e = (state_codec.unpack(root) for root in data["roots"])
+        s, o, e = (unpack(root) for root in data["roots"])
         bound: list[BoundEvent] = [
-            (types[name], state_codec.unpack(values), happened, own)
+            (types[name], unpack(values), happened, own)
             for name, values, happened, own in data["events"]
             if name in types
         ]
     except (KeyError, TypeError, ValueError):
-        raise state_codec.StateError(
+        raise StateError(
             "a record of a step has another format", fix="go back to an earlier snapshot"
         ) from None
     return PacketStep(Packet(topic, {"topic": topic}, s, o, e, identifier, depth), at, bound)

@@ -13,9 +13,9 @@ import getpass
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 import click
@@ -26,6 +26,9 @@ from penstock.errors import DeniedError, UnavailableError, UsageError, quote
 if TYPE_CHECKING:
     from penstock.client import PurposeClient
     from penstock.config import Config
+    from penstock.definitions import DefinitionSet
+    from penstock.store.audit.log import AuditLog
+    from penstock.store.audit.pseudonyms import Pseudonyms
     from penstock.store.consent_administration import ConsentAdministration
     from penstock.store.database import Database
     from penstock.store.definitions.checked import CheckedDefinitions
@@ -88,6 +91,40 @@ def open_definitions() -> Iterator[CheckedDefinitions]:
         yield CheckedDefinitions(history)
 
 
+class AuditedStore(NamedTuple):
+    """A store whose audit log is open: what those work with who are asked in somebody's name."""
+
+    config: Config
+    database: Database
+    checked: CheckedDefinitions
+    epoch: int
+    definitions: DefinitionSet
+    log: AuditLog
+    people: Pseudonyms
+
+
+@contextmanager
+def open_audited() -> Iterator[AuditedStore]:
+    """Open the store with its audit log and the present definitions."""
+    from penstock.store.audit.log import AuditLog
+    from penstock.store.audit.pseudonyms import Pseudonyms
+    from penstock.store.definitions.checked import CheckedDefinitions
+    from penstock.store.definitions.history import Definitions
+    from penstock.telemetry import configure
+
+    config = configuration()
+    refuse_missing_store(config)
+    # Keys that are made at the first use are reported in words, not as JSON.
+    configure(level=config.log.level, style="console")
+    with open_database(config) as database:
+        checked = CheckedDefinitions(Definitions(database))
+        snapshot, definitions = checked.current()
+        log = AuditLog.open(database, config.audit.signing_key)
+        with closing(log):
+            people = Pseudonyms.open(config.audit.pseudonym_key)
+            yield AuditedStore(config, database, checked, snapshot.epoch, definitions, log, people)
+
+
 @contextmanager
 def change_definitions() -> Iterator[CheckedDefinitions]:
     """Open the definitions to change them; every change is recorded in the audit log."""
@@ -141,7 +178,7 @@ def connect(
     from paho.mqtt.enums import CallbackAPIVersion
 
     from penstock.client import PurposeClient
-    from penstock.client.errors import NoAnswerError
+    from penstock.client.commands import NoAnswerError
 
     client = PurposeClient(Client(CallbackAPIVersion.VERSION2, client_id=user, protocol=MQTTv5))
     client.on_refused = None
@@ -168,6 +205,17 @@ def disconnect(client: PurposeClient) -> None:
     """Say goodbye to the gateway, and end the client's thread."""
     client.disconnect()
     client.loop_stop()
+
+
+def ask_new_password(fix: str = "type it, or pipe it to standard input") -> str:
+    """Ask for a password at the terminal, twice, or read a line of standard input."""
+    if sys.stdin.isatty():
+        password = str(click.prompt("Password", hide_input=True, confirmation_prompt=True))
+    else:
+        password = sys.stdin.readline().rstrip("\r\n")
+    if not password:
+        raise UsageError("the password is empty", fix=fix)
+    return password
 
 
 def authenticate(config: Config, user: str, password_file: Path | None) -> bool:
@@ -216,27 +264,14 @@ def asking_consent(name: str, *, required: bool) -> Callable[[Function], Functio
 @contextmanager
 def open_consent() -> Iterator[ConsentAdministration]:
     """Open people's choices with their audit log, for as long as the block lasts."""
-    from penstock.store.audit.log import AuditLog
-    from penstock.store.audit.pseudonyms import Pseudonyms
     from penstock.store.consent import ConsentBook
     from penstock.store.consent_administration import ConsentAdministration
-    from penstock.store.definitions.checked import CheckedDefinitions
-    from penstock.store.definitions.history import Definitions
-    from penstock.telemetry import configure
 
-    config = configuration()
-    refuse_missing_store(config)
-    # Keys that are made at the first use are reported in words, not as JSON.
-    configure(level=config.log.level, style="console")
-    with open_database(config) as database:
-        snapshot, definitions = CheckedDefinitions(Definitions(database)).current()
-        book = ConsentBook.open(database, config.consent.key)
-        log = AuditLog.open(database, config.audit.signing_key)
-        try:
-            people = Pseudonyms.open(config.audit.pseudonym_key)
-            yield ConsentAdministration(book, log, people, definitions, snapshot.epoch)
-        finally:
-            log.close()
+    with open_audited() as opened:
+        book = ConsentBook.open(opened.database, opened.config.consent.key)
+        yield ConsentAdministration(
+            book, opened.log, opened.people, opened.definitions, opened.epoch
+        )
 
 
 def prove(administration: ConsentAdministration, user: str, password_file: Path | None) -> None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from penstock.client.acknowledgements import Receipt
-from penstock.client.commands import Notation, Purposes
-from penstock.client.errors import (
+from penstock.client.commands import (
     NoAnswerError,
+    Notation,
     NotationError,
     NotConnectedError,
+    Purposes,
     RefusedError,
 )
 from penstock.client.paho_client import PurposeClient

@@ -22,7 +22,7 @@ from typing import Any, Generic, Literal, TypeVar, cast
 
 from paho.mqtt.properties import Properties
 
-from penstock.client.errors import NoAnswerError, NotConnectedError, RefusedError
+from penstock.client.commands import NoAnswerError, NotConnectedError, RefusedError
 from penstock.errors import PenstockError
 
 ANSWER_SECONDS = 10.0

@@ -20,8 +20,7 @@ from typing import Any, TypeVar
 from aiomqtt import Client
 
 from penstock.client.acknowledgements import ANSWER_SECONDS, Receipt
-from penstock.client.commands import NOTATION, Notation, Purposes
-from penstock.client.errors import NoAnswerError
+from penstock.client.commands import NOTATION, NoAnswerError, Notation, Purposes
 from penstock.client.paho_client import PurposeClient
 
 T = TypeVar("T")

@@ -33,14 +33,12 @@ from penstock.client.commands import (
     NOTATION,
     PIP_PROPERTY,
     Notation,
+    NotConnectedError,
     Purposes,
+    RefusedError,
     list_purposes,
     read_affected,
     read_combined,
-)
-from penstock.client.errors import (
-    NotConnectedError,
-    RefusedError,
     refused_message,
     refused_subscription,
 )

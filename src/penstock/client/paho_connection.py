@@ -24,7 +24,7 @@ from penstock.client.acknowledgements import (
     Query,
     Receipt,
 )
-from penstock.client.errors import NotationError, NotConnectedError, RefusedError
+from penstock.client.commands import NotationError, NotConnectedError, RefusedError
 
 T = TypeVar("T")
 Callback = Callable[..., Any]

@@ -8,24 +8,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from pydantic import AfterValidator, Field, PrivateAttr
 
 from penstock.config.secrets import Secret
 from penstock.config.sections.brokers import BrokerSettings, KafkaSettings
 from penstock.config.sections.gateway import GatewaySettings, RecordingSettings
-from penstock.config.sections.processes import (
+from penstock.config.sections.installation import (
+    AuditSettings,
+    ConsentSettings,
     LogSettings,
     MonitorSettings,
     PipelineSettings,
+    StoreSettings,
     SupervisorSettings,
 )
-from penstock.config.sections.rights import RightsSettings
-from penstock.config.sections.server import ServerSettings
-from penstock.config.sections.store import AuditSettings, ConsentSettings, StoreSettings
-from penstock.config.settings import DEFAULT_DATA, BasePath, Settings, TypeLabel, setting, wrong
-from penstock.yaml_text import Source, Steps
+from penstock.config.sections.rights import RightsSettings, ServerSettings
+from penstock.config.settings import (
+    DEFAULT_DATA,
+    MUST_EXIST,
+    BasePath,
+    Settings,
+    TypeLabel,
+    setting,
+    wrong,
+)
+from penstock.errors import UnavailableError, quote
+from penstock.yaml_text import Source, Steps, dotted
 
 PartName = Annotated[
     str,
@@ -75,15 +85,45 @@ class Config(Settings):
 
     def secrets(self) -> Iterator[tuple[Steps, Secret]]:
         """Yield every secret that these settings name, with its setting."""
-        return _secrets(self, ())
+        return ((path, it) for path, it, _ in _walk(self, ()) if isinstance(it, Secret))
+
+    def input_files(self, *sections: str) -> Iterator[tuple[Steps, Path]]:
+        """Yield every file that these settings name and that has to exist, with its setting."""
+        for path, it, must_exist in _walk(self, ()):
+            if must_exist and isinstance(it, Path) and (not sections or path[0] in sections):
+                yield path, it
+
+    def require_files(self, *sections: str) -> None:
+        """Raise what is wrong with the files that settings of these sections name."""
+        for path, file in self.input_files(*sections):
+            problem = find_problem(file)
+            if problem is not None:
+                raise UnavailableError(
+                    f"{dotted(path)}: the file {quote(file)} cannot be read: {problem}",
+                    fix="put it there, or name another in penstock.yaml",
+                )
 
 
-def _secrets(value: Any, path: Steps) -> Iterator[tuple[Steps, Secret]]:
-    if isinstance(value, Secret):
-        yield path, value
-    elif isinstance(value, Settings):
-        for name in type(value).model_fields:
-            yield from _secrets(getattr(value, name), (*path, name))
+def find_problem(file: Path) -> str | None:
+    """Say why a file cannot be read, if it cannot."""
+    try:
+        with file.open("rb") as opened:
+            opened.read(1)
+    except OSError as error:
+        return error.strerror or type(error).__name__
+    return None
+
+
+def _walk(value: Any, path: Steps, *, marked: bool = False) -> Iterator[tuple[Steps, Any, bool]]:
+    """Yield every single value, with its setting and whether it is a file that has to exist."""
+    if isinstance(value, Settings):
+        for name, field in type(value).model_fields.items():
+            inner = any(
+                MUST_EXIST in getattr(it, "__metadata__", ()) for it in get_args(field.annotation)
+            )
+            yield from _walk(getattr(value, name), (*path, name), marked=inner)
     elif isinstance(value, dict):
         for name, item in value.items():
-            yield from _secrets(item, (*path, name))
+            yield from _walk(item, (*path, name))
+    else:
+        yield path, value, marked

@@ -19,6 +19,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -113,6 +114,12 @@ def _from_base(path: Path, info: ValidationInfo) -> Path:
 DataPath = Annotated[Path, AfterValidator(_from_data), TypeLabel("a path")]
 """A path that starts at the data folder unless it is absolute."""
 
+MUST_EXIST = "must exist"
+"""Marks a path of a file that somebody else makes: where it is named, it has to be there."""
+
+InputFile = Annotated[Path, AfterValidator(_from_data), TypeLabel("a path"), MUST_EXIST]
+"""The path of a file that has to exist; it starts at the data folder unless it is absolute."""
+
 BasePath = Annotated[Path, AfterValidator(_from_base), TypeLabel("a path")]
 """A path that starts at the folder of penstock.yaml unless it is absolute."""
 
@@ -122,6 +129,15 @@ Host = Annotated[
     TypeLabel("a host", "a name or an address, without brackets and port"),
 ]
 """A host name, or an address of IPv4 or IPv6 without brackets."""
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether an address is of this machine alone."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
 
 Port = Annotated[int, Field(ge=0, le=65535), TypeLabel("a port")]
 """A TCP port; 0 lets the system choose where the setting says so."""

@@ -27,8 +27,8 @@ from penstock.errors import Problem, quote
 from penstock.lang.tree import find_references
 from penstock.masks import Mask, Schema, derive_schema
 from penstock.masks.fields import DATES
+from penstock.masks.generalization import Blurring, Suppression
 from penstock.masks.substitution import ConditionalSubstitution, Substitution
-from penstock.masks.suppression import Blurring, Suppression
 from penstock.masks.tokenization import Tokenization
 from penstock.model import kinds
 from penstock.model.definition import Definition

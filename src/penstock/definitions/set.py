@@ -20,8 +20,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from penstock.definitions.checks import Locate, locate_by_key
-from penstock.definitions.checks.references import ReferenceIndex
-from penstock.definitions.checks.validation import validate_document
+from penstock.definitions.checks.structure import ReferenceIndex, validate_document
 from penstock.definitions.checks.vocabularies import check_expressions, scope_of
 from penstock.errors import InvalidError, Problem
 from penstock.lang.types import Scope
@@ -60,7 +59,7 @@ CHECKS: Final[Mapping[str, KindCheck]] = {
     "action": KindCheck("events.program:check_actions", frozenset({"event", "vocabulary"})),
     "attributes": KindCheck("checks.access:check_attributes", frozenset({"vocabulary"})),
     "control-subscriber": KindCheck(
-        "checks.controls:check_control_subscribers", frozenset({"control"})
+        "checks.access:check_control_subscribers", frozenset({"control"})
     ),
     "emergency-policy": KindCheck(
         "checks.access:check_emergency_policies", frozenset({"plan", "scenario", "vocabulary"})

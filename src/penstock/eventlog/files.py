@@ -13,7 +13,8 @@ Rules that hold here:
   the disk. A partial line of a stopped writer is cut off by the next one.
 - Several processes may append and read; a lock on the folder serializes writers.
 - A file is named after the offset of its first record and is never changed afterwards,
-  but at its end.
+  but at its end, and where a record is erased (`erasure`): then a placeholder takes the place
+  of its line, offset by offset and byte by byte. `read` passes it over.
 - A `MarkedTopic` writes each chunk once, as `transactions` does for Kafka. It notes what
   comes and where the topic ends, appends, and notes that it came. After a crash between the
   notes, the records with the chunk's key from the noted offset on are those that arrived;
@@ -44,6 +45,8 @@ MAX_KEY: Final = 1 << 12
 MAX_LINE: Final = (MAX_VALUE + MAX_KEY) // 3 * 4 + 128
 MARK: Final = b"="
 CONTROL: Final = re.compile(rb"[\x00-\x1f]")
+ERASED: Final = b"~erased~"
+"""The value of a record that was erased, with spaces behind it; no JSON, and no sound Avro."""
 
 
 class Record(NamedTuple):
@@ -53,6 +56,11 @@ class Record(NamedTuple):
     milliseconds: int
     key: bytes
     value: bytes
+
+    @property
+    def is_erased(self) -> bool:
+        """Whether only its place is left."""
+        return self.value.startswith(ERASED) and not self.value[len(ERASED) :].strip(b" ")
 
 
 class DamagedLogError(PenstockError):
@@ -214,10 +222,10 @@ class Topic:
             check_value(value)
         for key in named:
             check_value(key, MAX_KEY)
-        with self._locked():
+        with self.locked():
             # Behind the lock, so that who waits for it does not bring records from the past.
             now = time.time_ns() // 1_000_000 if milliseconds is None else milliseconds
-            first = self._repair()
+            first = self.repair()
             lines = [
                 format_line(Record(offset, now, key, value))
                 for offset, (key, value) in enumerate(zip(named, values, strict=True), first)
@@ -229,7 +237,7 @@ class Topic:
     @property
     def next_offset(self) -> int:
         """The offset that the next record gets."""
-        segments = self._segments()
+        segments = self.segments()
         if not segments:
             return 0
         with _open(segments[-1]) as file:
@@ -239,21 +247,28 @@ class Topic:
     @property
     def first_offset(self) -> int:
         """The offset of the oldest record that is still held."""
-        segments = self._segments()
+        segments = self.segments()
         return _base(segments[0]) if segments else 0
 
-    def read(self, start: int = 0, limit: int | None = None) -> Iterator[Record]:
-        """Yield records from an offset on, to the end that the log has now."""
+    def read(
+        self, start: int = 0, limit: int | None = None, *, erased: bool = False
+    ) -> Iterator[Record]:
+        """Yield records from an offset on, to the end that the log has now.
+
+        With `erased`, also the places of those that were erased, for who counts what arrived.
+        """
         end = self.next_offset if limit is None else min(self.next_offset, start + limit)
         for piece in self.slices(start, end):
             with _open(Path(piece.path)) as file:
                 file.seek(piece.start)
                 while file.tell() < piece.end:
-                    yield parse_line(file.readline(MAX_LINE))
+                    record = parse_line(file.readline(MAX_LINE))
+                    if erased or not record.is_erased:
+                        yield record
 
     def slices(self, start: int, end: int, size: int = SEGMENT) -> list[Slice]:
         """Return the pieces of files that hold the records from `start` to before `end`."""
-        segments = self._segments()
+        segments = self.segments()
         if start >= end or not segments:
             return []
         bases = [_base(path) for path in segments]
@@ -266,19 +281,21 @@ class Topic:
                 found += list(_cut(file, path, low, high, size))
         return found
 
-    def _segments(self) -> list[Path]:
+    def segments(self) -> list[Path]:
+        """Return the files of the topic, oldest first."""
         return sorted(self.folder.glob(f"[0-9]*{ENDING}")) if self.folder.is_dir() else []
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
+        """Keep all who append away."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with (self.folder / ".lock").open("wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
-    def _repair(self) -> int:
+    def repair(self) -> int:
         """Cut off a line that a stopped writer left, and return the next offset."""
-        segments = self._segments()
+        segments = self.segments()
         if not segments:
             return 0
         with segments[-1].open("r+b") as file:
@@ -289,7 +306,7 @@ class Topic:
         return _base(segments[-1]) if last is None else last.offset + 1
 
     def _write(self, lines: bytes, first: int) -> None:
-        segments = self._segments()
+        segments = self.segments()
         path = segments[-1] if segments else None
         if path is None or path.stat().st_size >= self._segment:
             path = self.folder / f"{first:0{DIGITS}}{ENDING}"
@@ -348,7 +365,8 @@ class MarkedTopic:
         key = f"{self._note.stem}@{self.mark.decode() if self.mark else ''}".encode()[:4096]
         arrived = 0
         if self._begun is not None:
-            arrived = sum(record.key == key for record in self._topic.read(self._begun))
+            held = self._topic.read(self._begun, erased=True)
+            arrived = sum(record.key == key for record in held)
         else:
             self._keep(begun=self._topic.next_offset)
         self._topic.append(values[arrived:], [key] * (len(values) - arrived))

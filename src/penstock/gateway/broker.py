@@ -63,7 +63,7 @@ class BrokerAddress:
             socket=settings.socket if embedded else None,
             keep_alive=int(settings.keep_alive),
             timeout=settings.connect_timeout,
-            tls=make_context(settings) if settings.tls.enabled else None,
+            tls=settings.tls.make_context() if settings.tls.enabled else None,
             username=GATEWAY_USER if embedded else settings.username,
             secret=settings.key if embedded else settings.password,
         )
@@ -124,16 +124,6 @@ def _is_connected(made: socket.socket, address: str) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def make_context(settings: BrokerSettings) -> ssl.SSLContext:
-    """Make the TLS context towards the broker."""
-    tls = settings.tls
-    context = ssl.create_default_context(cafile=str(tls.ca) if tls.ca else None)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    if tls.certificate is not None and tls.key is not None:
-        context.load_cert_chain(str(tls.certificate), str(tls.key.path))
-    return context
 
 
 def is_ordinary(topic: str) -> bool:

@@ -3,7 +3,8 @@
 Rules that hold here:
 - Counting a message costs one addition. The metrics of `penstock.telemetry` take over the
   difference in `publish`, which the gateway's clock calls once a second.
-- What was turned away is logged by its cause, at most once a second each, with a count.
+- What was turned away, and connections that the gateway or the broker ended, are logged by the
+  cause, at most once a second each, with a count, and with what the first of them did wrong.
 - No label carries a client, a topic or a purpose: who was denied what is in the audit log.
 - All that detection ignores or drops is counted. What may hide an emergency, or its end, is logged
   as well: each reason at most once a minute, with its count since.
@@ -15,7 +16,12 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from penstock.telemetry import get_logger, metrics
+from penstock.mqtt import MqttError
+from penstock.telemetry import get_logger, metrics, safe_text
+
+# Texts of these errors name packets, fields and places, never what they hold.
+for _kind in MqttError.__subclasses__():
+    safe_text(_kind)
 
 DENIALS = (
     "purpose",
@@ -119,6 +125,7 @@ _ENDED = metrics.counter(
         "revoked",
     ),
 )
+_ENDED_BY_CLIENT: Final = frozenset({"client", "lost"})
 _COMMANDS = metrics.counter(
     "penstock_gateway_commands", "Purpose commands by how they ended.", outcome=("done", "refused")
 )
@@ -140,6 +147,7 @@ class Counters:
 
     __slots__ = (
         "_away",
+        "_ends",
         "_published",
         "bytes_in",
         "bytes_out",
@@ -150,6 +158,7 @@ class Counters:
 
     def __init__(self) -> None:
         self._away: dict[str, int] = {}
+        self._ends: dict[str, tuple[MqttError | None, int]] = {}
         self.messages_in = 0
         self.messages_out = 0
         self.bytes_in = 0
@@ -179,10 +188,14 @@ class Counters:
         _UNAUTHENTICATED.set(unauthenticated)
         _LOGINS.set(logins)
 
-    @staticmethod
-    def ended(cause: str) -> None:
-        """Count the end of an established connection."""
-        _ENDED[cause].inc()
+    def ended(self, cause: str, error: MqttError | None, *, established: bool) -> None:
+        """Count the end of a connection, and log it where its client did not end it."""
+        if established:
+            _ENDED[cause].inc()
+        # Who was refused is among those that were turned away.
+        if cause not in _ENDED_BY_CLIENT and (established or cause != "denied"):
+            first, count = self._ends.get(cause, (error, 0))
+            self._ends[cause] = (first, count + 1)
 
     @staticmethod
     def command(outcome: str) -> None:
@@ -206,6 +219,9 @@ class Counters:
         away, self._away = self._away, {}
         for cause, times in away.items():
             _log.warning("connections were turned away", reason=cause, count=times)
+        ends, self._ends = self._ends, {}
+        for cause, (error, times) in ends.items():
+            _log.warning("connections were ended", reason=cause, count=times, error=error)
 
 
 _LOSSES: Final = (

@@ -46,6 +46,7 @@ class Session:
         "principal",
         "stored",
         "user",
+        "valid_until",
         "will",
         "will_given",
     )
@@ -59,6 +60,8 @@ class Session:
         """Who has authenticated, None where nobody has."""
         self.credential: str | None = None
         """What the file of passwords said of the user at the log-in; None: another way in."""
+        self.valid_until = float("inf")
+        """When the log-in ends by itself, as that by a token, in seconds since 1970."""
         self.expiry = expiry
         self.will: Will | None = None
         """The will as it is to be published, stamp included; None where there is none."""

@@ -26,8 +26,8 @@ from penstock.model.document import Document, Key
 from penstock.model.kinds.principals import TARGETS, Permission
 from penstock.store.database import Database
 from penstock.store.definitions.checked import CheckedDefinitions, Wanted
+from penstock.store.definitions.documents import Snapshot
 from penstock.store.definitions.history import Change
-from penstock.store.definitions.snapshots import Snapshot
 from penstock.store.kafka_users import KafkaUsers
 
 

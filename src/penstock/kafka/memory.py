@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Self
 
 from penstock.errors import UsageError
+from penstock.store.definitions.documents import Snapshot
 from penstock.store.definitions.history import Definitions
-from penstock.store.definitions.snapshots import Snapshot
 from penstock.store.kafka_users import KafkaUsers
 from penstock.telemetry import get_logger
 

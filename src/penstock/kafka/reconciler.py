@@ -44,7 +44,7 @@ from penstock.kafka.drift import (
 from penstock.kafka.memory import ClusterMemory, ReachedFile
 from penstock.store.database import Database
 from penstock.store.definitions.checked import CheckedDefinitions
-from penstock.store.definitions.snapshots import Snapshot
+from penstock.store.definitions.documents import Snapshot
 from penstock.store.kafka_users import BusyError, Holding, KafkaUser, KafkaUsers, Progress
 from penstock.telemetry import get_logger
 from penstock.telemetry.health import Figures

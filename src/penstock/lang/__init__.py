@@ -1,8 +1,8 @@
 """Expressions: one syntax tree, three forms (Python function, Spark Column, interpreter).
 
-    text → lexer → parser → syntax tree → checker → typed tree ┬→ interpreter
-                                                               ├→ python (generated)
-                                                               └→ spark  (Column)
+    text → tokens → parser → syntax tree → checker → typed tree ┬→ interpreter
+                                                                ├→ python (generated)
+                                                                └→ spark  (Column)
 
 `spark` is imported by those who have Spark, and by nothing here.
 """

@@ -22,8 +22,8 @@ from __future__ import annotations
 from penstock.errors import quote
 from penstock.lang import syntax
 from penstock.lang.errors import FaultError, Span
-from penstock.lang.lexer import Token, TokenKind, split_tokens
 from penstock.lang.limits import MAX_DEPTH, MAX_INT, MAX_NODES
+from penstock.lang.syntax import Token, TokenKind, split_tokens
 
 _RELATIONS = frozenset({"==", "!=", "<", "<=", ">", ">=", "in"})
 _LEVELS = (frozenset("+-"), frozenset("*/%"))

@@ -6,17 +6,19 @@
 `spark` is imported by those who have Spark, and by nothing here.
 """
 
-from penstock.masks.chain import Chain, check_masks, derive_schema
-from penstock.masks.fields import Field, FieldType, Schema
-from penstock.masks.mask import Mask, Rejected
-from penstock.masks.registry import (
+from penstock.masks.chain import (
     MASKS,
+    Chain,
+    check_masks,
+    derive_schema,
     find_mask,
     read_mask,
     read_masks,
     split_anonymizer,
     unknown_parameter,
 )
+from penstock.masks.fields import Field, FieldType, Schema
+from penstock.masks.mask import Mask, Rejected
 from penstock.masks.supplies import Hierarchy, Keys, Supplies, Vault
 from penstock.masks.tokenization import Tokenization
 

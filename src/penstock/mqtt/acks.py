@@ -21,6 +21,7 @@ from penstock.mqtt.properties import (
 )
 
 PUBACK_SIZE: Final = 4
+_NOBODY_SUBSCRIBES: Final = 0x10
 """The bytes of a plain PUBACK: what is longer, or shorter, need not be looked at."""
 
 
@@ -90,6 +91,10 @@ def read_ack(cursor: Cursor, version: int, sender: Sender, kind: type[_A]) -> _A
         cursor.finish()
         return kind(packet_id)
     reason = cursor.byte("reason code")
+    if reason == _NOBODY_SUBSCRIBES and sender is Sender.CLIENT and kind in (Puback, Pubrec):
+        # Only a server knows it (MQTT5 3.4.2.1), but a bridge is a server, too, and says it. Read
+        # as success, which it is: the broker behind us need not be as lenient.
+        reason = 0
     if reason not in ALLOWED[kind.packet_type, sender]:
         raise cursor.forbidden(f"reason code 0x{reason:02x} is not one of this packet's")
     properties = NO_PROPERTIES

@@ -29,7 +29,7 @@ from pyspark.sql import SparkSession
 
 from penstock.components import JAR_SETS, find_java
 from penstock.config.secrets import Secret
-from penstock.config.sections.processes import PipelineSettings
+from penstock.config.sections.installation import PipelineSettings
 from penstock.errors import UnavailableError
 from penstock.telemetry import get_logger
 

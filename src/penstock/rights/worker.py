@@ -9,6 +9,8 @@ Rules that hold here:
   in the middle, its rows are due again when their lease ends; a service may then be told twice,
   under the same idempotency key.
 - No service gets more than a share of the threads: one that is slow or down holds up no other.
+- A service of Penstock's own (`BUILT_IN`) works in the place of a call, and keeps its lease while
+  it does; nobody else can say that it is done.
 - A service that is gone from the definitions cannot be told: its rows fail, with the reason.
 - Waits double up to a longest, and are drawn between half and the whole of that: services that
   come back are not told by all at once.
@@ -18,17 +20,27 @@ Rules that hold here:
 from __future__ import annotations
 
 import random
+import time
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Final, Protocol
 
 from penstock.clock import utc_now
 from penstock.definitions import DefinitionSet
 from penstock.model.kinds import Control, ControlSubscriber
-from penstock.rights.dispatch.message import Dispatched, Notification, Outcome
+from penstock.model.kinds.controls import BUILT_IN
+from penstock.rights.dispatch.message import (
+    NOT_CONFIGURED,
+    BuiltIn,
+    Dispatched,
+    LeaseLostError,
+    Notification,
+    Outcome,
+)
 from penstock.rights.notices import NoticeSender, NoticeWorker
 from penstock.store.rights.compliance import OverdueRule
 from penstock.store.rights.outbox import Notice
@@ -89,11 +101,14 @@ class RightsWorker:
         clock: Callable[[], datetime] = utc_now,
         draw: Callable[[], float] = random.random,
         lease: float = LEASE_SECONDS,
+        built_in: Mapping[str, BuiltIn] = MappingProxyType({}),
     ) -> None:
+        """Take `built_in`: services of our own, by their places."""
         self.name = uuid.uuid4().hex
         self._book = book
         self._definitions = definitions
         self._dispatcher = dispatcher
+        self._built_in = built_in
         self._sender = sender
         self._clock = clock
         self._draw = draw
@@ -174,9 +189,15 @@ class RightsWorker:
             work.categories,
             work.attempts + 1,
         )
-        made = self._dispatcher.send(subscriber, notification)
+        if subscriber.delivery == BUILT_IN:
+            made = self._run_built_in(work, subscriber.uri, notification)
+        else:
+            made = self._dispatcher.send(subscriber, notification)
         DISPATCHES[made.outcome.value].inc()
-        if made.outcome is Outcome.DONE:
+        if made.again is not None:
+            next_at = self._clock() + timedelta(seconds=made.again)
+            self._note(work, None, action=SEND, next_at=next_at, trouble=made.trouble)
+        elif made.outcome is Outcome.DONE:
             self._note(work, ProgressEvent.SENT)
             self._book.note(work.request, work.subscriber, ProgressEvent.COMPLETED)
         elif made.outcome is Outcome.SENT:
@@ -193,6 +214,23 @@ class RightsWorker:
                 work, None, action=SEND, next_at=self._clock() + self._wait(work, subscriber),
                 attempts=work.attempts + 1, trouble=made.trouble,
             )  # fmt: skip
+
+    def _run_built_in(self, work: Work, place: str, notification: Notification) -> Dispatched:
+        service = self._built_in.get(place)
+        if service is None:
+            return NOT_CONFIGURED
+
+        renewed = time.monotonic()
+
+        def keep() -> None:
+            nonlocal renewed
+            if time.monotonic() - renewed < self._lease / 4:
+                return
+            if not self._book.renew(work.request, work.subscriber, self.name, self._lease):
+                raise LeaseLostError("another worker has the request now")
+            renewed = time.monotonic()
+
+        return service.run(notification, self._definitions(), keep)
 
     def _fail(self, work: Work, subscriber: ControlSubscriber | None, code: str) -> None:
         channels = self._sender.alert_channels(subscriber)

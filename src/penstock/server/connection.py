@@ -1,4 +1,4 @@
-"""Connections of callers by HTTP/1.1: counted, timed, and with what TLS says of the caller.
+"""From the accept of a connection by HTTP/1.1 to a route: counted, timed, who calls, how much.
 
     accept ─▶ Arrivals: room for it? ─▶ TLS ─▶ HttpConnection ─▶ Gatekeeper ─▶ routes
 
@@ -8,25 +8,134 @@ Rules that hold here:
 - A call takes no longer than the limit, from the end of the one before to the last byte of its
   answer: who sends or reads slowly is cut off.
 - What is on the way is not asked: headers that proxies add change nothing.
+- Who calls is found out before anything of the body is read: strangers send nothing into memory.
+- A body is read whole, up to the limit, before it is looked at.
+- Where the answer comes before the body was read, the connection ends with it.
+- Nothing but the description at /openapi.json is told to who is not known.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from typing_extensions import override
 from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from penstock.config.sections.server import ServerLimitSettings, ServerListenerSettings
+from penstock.config.sections.listeners import ServerListenerSettings
+from penstock.config.sections.rights import ServerLimitSettings
+from penstock.errors import PenstockError
 from penstock.gateway.connection.arrivals import Arrival, Arrivals
-from penstock.gateway.service.listeners import Listener, make_context, open_sockets
-from penstock.server.rest.gatekeeper import CONNECTION
+from penstock.gateway.service.listeners import (
+    Listener,
+    TlsContext,
+    make_context,
+    open_sockets,
+)
+from penstock.server.callers import CallerAuthenticator
+from penstock.server.problems import Problem, TooLargeError, UnauthenticatedError, describe
 from penstock.telemetry import counter, get_logger
+
+_USER: Final = "user"
+_CONNECTION: Final = "connection"
+
+
+def caller_of(request: Request) -> str:
+    """Return the user that calls."""
+    user = request.scope["state"].get(_USER)
+    if not isinstance(user, str):
+        raise UnauthenticatedError
+    return user
+
+
+class _GoneError(Exception):
+    """The caller went away in the middle of a body."""
+
+
+class Gatekeeper:
+    """Stands before the application."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        authenticator: CallerAuthenticator,
+        body_limit: int,
+        answer: Callable[[Problem], Response],
+        public: Mapping[str, bytes],
+    ) -> None:
+        """`public` has JSON that everybody may read, by its path."""
+        self._public = public
+        self._app = app
+        self._authenticator = authenticator
+        self._limit = body_limit
+        self._answer = answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one call."""
+        found = self._public.get(scope["path"]) if scope["method"] in {"GET", "HEAD"} else None
+        if found is not None:
+            await Response(found, media_type="application/json")(scope, receive, send)
+            return
+        try:
+            await self._identify(scope)
+            body = await self._read(scope, receive)
+        except _GoneError:
+            return
+        except PenstockError as error:
+            response = self._answer(describe(error))
+            response.headers["Connection"] = "close"
+            await response(scope, receive, send)
+            return
+        await self._app(scope, _replay(body, receive), send)
+
+    async def _identify(self, scope: Scope) -> None:
+        caller: HttpConnection = scope["state"][_CONNECTION]
+        given = Headers(scope=scope).getlist("authorization")
+        if len(given) > 1:
+            raise UnauthenticatedError
+        certificate = dict(caller.certificate) if caller.certificate else None
+        scope["state"][_USER] = await self._authenticator.identify(
+            given[0] if given else None, certificate, caller.address
+        )
+        caller.known()
+
+    async def _read(self, scope: Scope, receive: Receive) -> bytes:
+        length = Headers(scope=scope).get("content-length", "0")
+        if not length.isascii() or not length.isdigit() or int(length[:20]) > self._limit:
+            raise TooLargeError(self._limit)
+        body = bytearray()
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                raise _GoneError
+            body += message.get("body", b"")
+            if len(body) > self._limit:
+                raise TooLargeError(self._limit)
+            if not message.get("more_body", False):
+                return bytes(body)
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Give the application the body that was read; then what the connection says."""
+    told = False
+
+    async def again() -> Message:
+        nonlocal told
+        if told:
+            return await receive()
+        told = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return again
+
 
 KEEP_ALIVE_SECONDS: Final = 5
 HANDSHAKE_SECONDS: Final = 10.0
@@ -64,7 +173,7 @@ class HttpConnection(H11Protocol):
     def __init__(
         self, config: Config, state: ServerState, arrival: Arrival, arrivals: Arrivals, most: float
     ) -> None:
-        super().__init__(config, state, {CONNECTION: self}, asyncio.get_running_loop())
+        super().__init__(config, state, {_CONNECTION: self}, asyncio.get_running_loop())
         self._arrival = arrival
         self._arrivals = arrivals
         self._most = most
@@ -137,7 +246,7 @@ class HttpServer:
 
     async def listen(self, name: str, settings: ServerListenerSettings) -> Listener:
         """Listen as the settings say."""
-        tls = make_server_context(settings) if settings.encrypted else None
+        tls = TlsContext(settings, make_server_context) if settings.encrypted else None
         sockets = await open_sockets(name, settings.host, settings.port, shared=False)
         listener = Listener(
             name,

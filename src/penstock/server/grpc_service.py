@@ -25,10 +25,12 @@ from google.protobuf.message import DecodeError, Message
 from pydantic import BaseModel, ValidationError
 
 from penstock.client.privacy import privacy_pb2 as messages
-from penstock.config.sections.server import ServerLimitSettings, ServerListenerSettings
+from penstock.config.sections.listeners import ServerListenerSettings
+from penstock.config.sections.rights import ServerLimitSettings
 from penstock.errors import UnavailableError, quote
+from penstock.gateway.service.listeners import make_context, mark_files
 from penstock.server import shapes
-from penstock.server.authentication import CallerAuthenticator
+from penstock.server.callers import CallerAuthenticator
 from penstock.server.operations import PrivacyOperations
 from penstock.server.problems import MISSHAPEN, Problem, describe
 from penstock.telemetry import get_logger
@@ -171,8 +173,32 @@ def address_of(peer: str) -> str:
 
 def make_credentials(settings: ServerListenerSettings) -> Any:
     """Make the TLS of a listener; where it names certificates, every client has to show one."""
+    mark = mark_files(settings)
+
+    def refresh() -> Any:
+        """Return changed files; None: as before. gRPC asks before each handshake."""
+        nonlocal mark
+        now = mark_files(settings)
+        if now == mark:
+            return None
+        mark = now
+        try:
+            return _read_certificates(settings)
+        except UnavailableError as error:
+            _log.error("changed TLS files cannot be used: the earlier ones stay", error=error)
+            return None
+
+    return grpc.dynamic_ssl_server_credentials(
+        _read_certificates(settings),
+        refresh,
+        require_client_authentication=bool(settings.client_ca),
+    )
+
+
+def _read_certificates(settings: ServerListenerSettings) -> Any:
     if settings.certificate is None or settings.key is None:
         raise UnavailableError("a TLS listener has no certificate or key", fix="set both")
+    make_context(settings)  # raises what is wrong with them; gRPC would only stop to answer
     try:
         chain = settings.certificate.read_bytes()
         roots = settings.client_ca.read_bytes() if settings.client_ca else None
@@ -181,9 +207,7 @@ def make_credentials(settings: ServerListenerSettings) -> Any:
             f"the TLS files of a listener cannot be used: {error.strerror}",
             fix=f"check {settings.certificate} and the client certificates",
         ) from None
-    return grpc.ssl_server_credentials(
-        [(settings.key.read(), chain)], roots, require_client_auth=roots is not None
-    )
+    return grpc.ssl_server_certificate_configuration([(settings.key.read(), chain)], roots)
 
 
 async def _abort(context: Any, problem: Problem, places: Sequence[str] = ()) -> None:

@@ -33,8 +33,8 @@ from penstock.rights.inquiries import (
 )
 from penstock.rights.intake import Intake
 from penstock.rights.receipts import make_receipt
+from penstock.server.callers import CallLimits
 from penstock.server.problems import describe
-from penstock.server.rate_limits import CallLimits
 from penstock.store.access_tokens import TokenBook
 from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pseudonyms import Pseudonyms

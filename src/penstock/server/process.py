@@ -23,12 +23,11 @@ import sqlalchemy as sa
 from penstock.config import Config
 from penstock.gateway.connection.authentication import Authenticator, PasswordFile
 from penstock.gateway.service.listeners import Listener
-from penstock.server.authentication import CallerAuthenticator
+from penstock.server.callers import CallerAuthenticator, CallLimits, RateLimit
 from penstock.server.connection import HttpServer
 from penstock.server.grpc_service import GrpcServer
 from penstock.server.operations import Brokerage, PrivacyOperations
-from penstock.server.rate_limits import CallLimits, RateLimit
-from penstock.server.rest.app import make_app
+from penstock.server.rest import make_app
 from penstock.store.access_tokens import TokenBook
 from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pruning import keep_pruned
@@ -55,6 +54,11 @@ class RunningServer:
 
     listeners: tuple[Listener, ...]
     health: Health
+
+    def reload(self) -> None:
+        """Read the TLS files of all listeners again; gRPC looks at its own by itself."""
+        for listener in self.listeners:
+            listener.reload()
 
 
 @asynccontextmanager
@@ -108,12 +112,14 @@ async def run(config: Config) -> AsyncIterator[RunningServer]:
 
 
 async def run_until_told(config: Config) -> None:
-    """Run the server until SIGTERM or SIGINT."""
+    """Run the server until SIGTERM or SIGINT; SIGHUP reads the TLS files again."""
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)
+    loop.add_signal_handler(signal.SIGHUP, lambda: None)  # until there is something to read again
     async with run(config) as running:
+        loop.add_signal_handler(signal.SIGHUP, running.reload)
         with _endpoint(config, running.health):
             _log.info("the server is ready")
             await told.wait()

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from penstock.model.kinds import Control, ControlPublisher
+from penstock.model.kinds.controls import EMAIL_LIMIT, EMAIL_PATTERN, MOBILE_PATTERN
 from penstock.rights.broker import Submission
 from penstock.rights.inquiries import MOST_LISTED, RequestReport, ServiceProgress, StateReport
 from penstock.server.operations import Submitted
@@ -132,8 +133,8 @@ class ContactQuery(Shape):
     """Where a person can be told of completed requests; without addresses it is forgotten."""
 
     subject: Person
-    email: Annotated[str, Field(max_length=254)] | None = None
-    mobile: Annotated[str, Field(max_length=16)] | None = None
+    email: Annotated[str, Field(max_length=EMAIL_LIMIT, pattern=EMAIL_PATTERN)] | None = None
+    mobile: Annotated[str, Field(pattern=MOBILE_PATTERN)] | None = None
 
     def addresses(self) -> dict[str, str]:
         """Return the addresses that are given."""

@@ -21,8 +21,7 @@ from typing import Any, Protocol
 from sqlalchemy import Connection
 
 from penstock.errors import UnavailableError
-from penstock.store.database import Database
-from penstock.store.engines import Address
+from penstock.store.database import Address, Database
 from penstock.store.schema import CHANNEL
 from penstock.store.sqlite_file import FileConnection, FileReplacedError
 

@@ -33,7 +33,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from penstock.clock import boot_clock
 from penstock.errors import PenstockError, UnavailableError, UsageError
 from penstock.store.database import Database
-from penstock.store.definitions.snapshots import Snapshot, Update, describe_age, load_current
+from penstock.store.definitions.documents import Snapshot, Update, describe_age, load_current
 from penstock.store.feed import Bell, Feed, open_feed
 from penstock.store.sqlite_file import FileReplacedError
 from penstock.telemetry import get_logger, safe_text

@@ -1,8 +1,8 @@
 """The tables of the definitions, and the `metadata` every table of the store is on.
 
 Rules that hold here:
-- A table is described here for queries and made by a migration
-  (`migrations/versions/NNNN_name.py`); a test holds the two to each other.
+- A table is described here for queries and made by a step of `migrations`; a test holds the
+  two to each other.
 - Other parts add a module with their own tables on this `metadata` and a migration of
   their own. They never change a table that is not theirs.
 - History is never rewritten: a revision is inserted once; the only column ever updated

@@ -35,14 +35,15 @@ from sqlalchemy import Connection
 from penstock.clock import utc_now
 from penstock.errors import UnavailableError
 from penstock.store.database import Database
-from penstock.store.purpose_state import persisted_table, read_log
-from penstock.store.session_tables import (
+from penstock.store.session_state import (
     AREA,
     PAUSED,
     SessionCounts,
     SessionQuotas,
     count_sessions,
     digest,
+    persisted_table,
+    read_log,
     sessions_table,
     subscriptions_table,
 )

@@ -2,8 +2,8 @@
 
 Rules that hold here:
 - Only what `masks.supplies.Seal` has sealed is kept here; the key never comes near the store.
-- An entry is written once and never changed: whoever tokenizes the same value under the same
-  key, in whichever process, finds the same entry or makes it.
+- An entry is written once and never changed, until its person is erased: whoever tokenizes the
+  same value under the same key, in whichever process, finds the same entry or makes it.
 - `put` returns when all entries are durable, so that no token is published before.
 """
 
@@ -55,6 +55,15 @@ class StoreVault:
         insert = dialect.insert(entries_table).on_conflict_do_nothing()
         with self._database.write(AREA) as connection:
             connection.execute(insert, rows)
+
+    def delete(self, entries: Iterable[tuple[str, str]]) -> int:
+        """Forget entries, by vault and token; return how many there were."""
+        table, gone = entries_table.c, 0
+        with self._database.write(AREA) as connection:
+            for vault, token in entries:
+                own = sa.and_(table.vault == vault, table.token == token)
+                gone += connection.execute(entries_table.delete().where(own)).rowcount
+        return gone
 
     def get(self, vault: str, token: str) -> bytes | None:
         """Return the sealed value of a token, or None where it is not kept."""

@@ -25,7 +25,7 @@ from sqlalchemy import BigInteger, Column, Connection, LargeBinary, String, Tabl
 from penstock.clock import utc_now
 from penstock.store.database import Database
 from penstock.store.schema import Moment, metadata
-from penstock.store.session_tables import DIGEST_LENGTH, PRINCIPAL_LENGTH, digest
+from penstock.store.session_state import DIGEST_LENGTH, PRINCIPAL_LENGTH, digest
 
 AREA: Final = "wills"
 LIFE: Final = timedelta(seconds=60)

@@ -38,7 +38,7 @@ from typing import Protocol
 
 from penstock.components.mosquitto import find_listener
 from penstock.config import Config
-from penstock.config.sections.processes import SupervisorSettings
+from penstock.config.sections.installation import SupervisorSettings
 from penstock.errors import UsageError
 
 ANSWER_LIMIT = 64
@@ -72,6 +72,8 @@ class Part:
     folder: Callable[[Config], Path] | None = None
     """Where it runs; else where the supervisor does."""
     choose: Callable[[Config], Mapping[str, str]] = field(default=_choose_nothing)
+    reloads: bool = False
+    """Whether SIGHUP lets it read its files again; others are not told."""
 
 
 def in_order(parts: Iterable[Part]) -> list[Part]:

@@ -27,10 +27,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from penstock.config import Config
-from penstock.errors import PenstockError, UnavailableError, quote
+from penstock.errors import LAST_WORDS, PenstockError, UnavailableError, quote
 from penstock.supervisor.part import TRANSITIONS, Backoff, Part, PartEvent, PartState, Probe
 from penstock.supervisor.parts import PARTS
-from penstock.supervisor.status import PartStatus
+from penstock.supervisor.status import PartStatus, RunFolder
 from penstock.telemetry import counter, gauge, get_logger
 
 STANDARD_ERROR = 2
@@ -91,11 +91,16 @@ class Child:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 
+    def tell(self, number: signal.Signals) -> None:
+        """Send it a signal, if it has not ended."""
+        if not self.ended.is_set():
+            # Not through Popen, which might reap the process before its group is ended.
+            os.kill(self.pid, number)
+
     async def end(self, grace: float, hurry: asyncio.Event) -> None:
         """Ask it to stop; kill its group when the grace is over, or as soon as `hurry` is set."""
         if not self.ended.is_set() and not hurry.is_set() and grace > 0:
-            # Not through Popen, which might reap the process before its group is ended.
-            os.kill(self.pid, signal.SIGTERM)
+            self.tell(signal.SIGTERM)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(grace):
                     await first_of(self.ended, hurry)
@@ -121,8 +126,18 @@ PART_RESTARTS = counter(
 
 
 PROBE_SECONDS = 0.05
+WORDS_LIMIT = 1000
 
 log = get_logger("supervisor")
+
+
+def _tell_end(exit_: str, words: Path) -> str:
+    """Say how a part ended, and why, where it has left a word."""
+    try:
+        why = words.read_text(encoding="utf-8", errors="replace")[:WORDS_LIMIT]
+    except OSError:
+        return f"ended with {exit_}"
+    return f"ended with {exit_}: {why}"
 
 
 class PartRunner:
@@ -167,6 +182,11 @@ class PartRunner:
             address=address,
             detail=self._detail,
         )
+
+    def reload(self) -> None:
+        """Let the part read its files again, if it can and runs."""
+        if self.part.reloads and self._child is not None and self.state is PartState.RUNNING:
+            self._child.tell(signal.SIGHUP)
 
     def _fire(self, event: PartEvent, detail: str | None = None) -> None:
         self.state = TRANSITIONS[self.state, event]
@@ -222,9 +242,10 @@ class PartRunner:
             return self._fail(f"something else answers at {probe} already")
         try:
             command, folder = self.part.command(self._config), self.part.folder
-            child = self._child = Child(
-                command, self._environ, folder(self._config) if folder else None
-            )
+            words = RunFolder(self._config.data).path / f"{self.part.name}.last-words"
+            words.unlink(missing_ok=True)
+            environ = {**self._environ, LAST_WORDS: str(words)}
+            child = self._child = Child(command, environ, folder(self._config) if folder else None)
         except PenstockError as error:
             return self._fail(str(error))
         self._changed()
@@ -241,7 +262,7 @@ class PartRunner:
         if self.state is PartState.STOPPING:
             self._fire(PartEvent.ENDED)
             return None
-        return self._fail(failure or f"ended with {child.exit}")
+        return self._fail(failure or _tell_end(child.exit, words))
 
     def _fail(self, failure: str) -> str:
         log.warning("part failed", component=self.part.name, attempt=self.restarts + 1)

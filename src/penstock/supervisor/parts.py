@@ -104,6 +104,7 @@ GATEWAY = Part(
     after=("broker",),
     ready=_gateway_probe,
     address=_gateway_address,
+    reloads=True,
 )
 """The MQTT gateway, in front of the broker."""
 
@@ -137,6 +138,7 @@ SERVER = Part(
     command=_verb("server", "run"),
     ready=_server_probe,
     address=_server_address,
+    reloads=True,
 )
 """The server of privacy requests, by REST and gRPC."""
 

@@ -4,7 +4,8 @@ Rules that hold here:
 - A part starts when all it comes after have been ready once, and stops when all that
   come after it have stopped.
 - The first signal to stop is orderly: each part has its grace. The second one hurries:
-  what is left is killed. SIGUSR1 retries the parts that were given up.
+  what is left is killed. SIGUSR1 retries the parts that were given up; SIGHUP lets parts read
+  their files again, but from a terminal that goes away it stops them.
 - Everything happens in the one event loop of the main thread: the kernel ties the lives
   of the parts to the thread that started them.
 - What a part chooses for all, such as a free port, goes to every part as an environment
@@ -16,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -64,8 +66,11 @@ class Supervisor:
         }
         self._start_monitor()
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self.stop)
+        # In a terminal it says that the terminal is gone; elsewhere it is how one asks a service.
+        in_terminal = sys.stdin is not None and sys.stdin.isatty()
+        loop.add_signal_handler(signal.SIGHUP, self.stop if in_terminal else self.reload)
         loop.add_signal_handler(signal.SIGUSR1, self.retry)
         self._changed()
         log.info("supervisor started", pid=os.getpid(), count=len(self._runners))
@@ -111,6 +116,12 @@ class Supervisor:
         for runner in self._runners.values():
             if all(other.state is PartState.STOPPED for other in self._behind(runner)):
                 runner.stop.set()
+
+    def reload(self) -> None:
+        """Let parts read their files again."""
+        log.info("parts read their files again")
+        for runner in self._runners.values():
+            runner.reload()
 
     def retry(self) -> None:
         """Try again at once what waits for a restart or was given up."""

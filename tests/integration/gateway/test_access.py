@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import ssl
 import subprocess
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +18,7 @@ from websockets.exceptions import InvalidHandshake
 from websockets.sync.client import connect as connect_websocket
 
 from penstock.components import MosquittoServer, find, processes
+from penstock.model.document import Document
 from penstock.mqtt import (
     V3,
     V5,
@@ -29,9 +35,12 @@ from penstock.mqtt import (
 )
 from tests.support.gateway.certificates import Authority
 from tests.support.gateway.clients import VERSIONS
+from tests.support.gateway.definitions import apply
 from tests.support.gateway.harness import GatewayThread, run_gateway
 from tests.support.gateway.passwords import write_passwords
 from tests.support.gateway.raw import RawClient
+from tests.support.gateway.tokens import TokenIssuer
+from tests.support.store.installation import until
 
 pytestmark = pytest.mark.needs("mosquitto")
 pytest_plugins = ("tests.support.gateway.fixtures",)
@@ -117,11 +126,12 @@ def test_the_broker_decides_where_it_is_asked(tmp_path: Path) -> None:
     folder.mkdir()
     passwords = folder / "passwords"
     passwords.touch(mode=0o600)
-    subprocess.run(
-        ["mosquitto_passwd", "-b", str(passwords), "dora", "secret"],
-        check=True,
-        capture_output=True,
-    )
+    for name, password in (("dora", "secret"), ("emil", "other")):
+        subprocess.run(
+            ["mosquitto_passwd", "-b", str(passwords), name, password],
+            check=True,
+            capture_output=True,
+        )
     port = processes.free_port()
     configuration = folder / "mosquitto.conf"
     configuration.write_text(
@@ -142,8 +152,97 @@ def test_the_broker_decides_where_it_is_asked(tmp_path: Path) -> None:
                 ReasonCode.NOT_AUTHORIZED,
                 ReasonCode.BAD_USER_NAME_OR_PASSWORD,
             }
+            got = answer(gateway, "meter-17", username="dora", password=b"secret")
+            assert got.reason == ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
+        chosen: dict[str, Any] = {"authentication": {"relay": True, "client_ids": "any"}}
+        with run_gateway(tmp_path / "any", port, chosen) as gateway:
+            named = Document("right", "r", {"subjects": ["client:pump-7"], "reserve": ["#"]})
+            apply(gateway.config, [named])
+            rules = gateway.running.gateway.rules
+            until(lambda: "pump-7" in gateway.do(rules.named_clients))
+            with RawClient(gateway.port) as meter:
+                assert meter.connect("meter-17", username="dora", password=b"secret").reason == 0
+                for taken in ("meter-17", "pump-7"):
+                    got = answer(gateway, taken, username="emil", password=b"other")
+                    assert got.reason == ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, taken
+                assert meter.publish("a", b"still there", qos=1).reason in {0, 0x10}
     finally:
         processes.stop(broker)
+
+
+# --- tokens ---
+
+
+@pytest.fixture(scope="module")
+def issuer(tmp_path_factory: pytest.TempPathFactory) -> TokenIssuer:
+    return TokenIssuer(tmp_path_factory.mktemp("issuer") / "keys.json")
+
+
+@contextmanager
+def published(issuer: TokenIssuer) -> Iterator[str]:
+    """Answer the keys of an issuer over HTTP."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(HTTPStatus.OK)
+            self.end_headers()
+            self.wfile.write(issuer.published)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/keys"
+        server.shutdown()
+
+
+def test_a_token_is_a_password_until_its_end(
+    broker: MosquittoServer, tmp_path: Path, issuer: TokenIssuer, topic: str
+) -> None:
+    passwords = write_passwords(tmp_path / "passwords", {"alice": "right"})
+    tokens = {"keys": str(issuer.path), "issuer": "https://login.example", "audience": "penstock"}
+    login = {"passwords": str(passwords), "tokens": {**tokens, "leeway": "0s"}}
+    with run_gateway(tmp_path / "g", broker.port, {"authentication": login}) as gateway:
+        token = issuer.issue("dora").encode()
+        for name in ("dora", None):
+            assert answer(gateway, "dora:1", username=name, password=token).reason == 0
+        assert answer(gateway, "dora", V3, username="dora", password=token).reason == 0
+        for name, given in (
+            ("alice", token),
+            ("dora", issuer.issue("dora", aud="other").encode()),
+            ("dora", issuer.issue("dora", exp=1).encode()),
+            ("dora", token[:-4] + b"AAAA"),
+            (None, issuer.issue("anonymous").encode()),
+        ):
+            got = answer(gateway, "dora", username=name, password=given)
+            assert got.reason == ReasonCode.BAD_USER_NAME_OR_PASSWORD
+        got = answer(gateway, "alice", username="dora", password=token)
+        assert got.reason == ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
+        assert answer(gateway, "alice", username="alice", password=b"right").reason == 0
+        short = issuer.issue("dora", exp=int(time.time()) + 3).encode()
+        with RawClient(gateway.port) as dora:
+            assert dora.connect("dora", username="dora", password=short).reason == 0
+            assert dora.publish(topic, b"x", qos=1).reason in {0, 0x10}
+            assert dora.expect(Disconnect, timeout=30).reason == ReasonCode.NOT_AUTHORIZED
+
+
+def test_keys_of_tokens_are_fetched_and_may_change(broker: MosquittoServer, tmp_path: Path) -> None:
+    issuer = TokenIssuer(tmp_path / "keys.json")
+    with published(issuer) as url:
+        tokens = {"url": url, "issuer": "https://login.example", "audience": "penstock"}
+        settings = {"authentication": {"tokens": tokens}}
+        with run_gateway(tmp_path / "g", broker.port, settings) as gateway:
+            old = issuer.issue("dora").encode()
+            assert answer(gateway, "dora", username="dora", password=old).reason == 0
+            issuer.rotate("second")
+            new = issuer.issue("dora").encode()
+            until(
+                lambda: answer(gateway, "dora", username="dora", password=new).reason == 0,
+                "the new key",
+            )
+            got = answer(gateway, "dora", username="dora", password=old)
+            assert got.reason == ReasonCode.BAD_USER_NAME_OR_PASSWORD
 
 
 # --- TLS ---

@@ -16,7 +16,7 @@ from penstock.store.audit.reader import read_last
 from penstock.store.database import Database
 from penstock.store.definitions.checked import CheckedDefinitions
 from penstock.store.definitions.history import Definitions
-from penstock.store.session_tables import PAUSED
+from penstock.store.session_state import PAUSED
 from tests.support.commands import run_command
 from tests.support.gateway.clients import VERSIONS
 from tests.support.gateway.harness import GatewayThread, run_gateway

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -16,10 +17,12 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from penstock.components import MosquittoServer
+from penstock.components import MosquittoServer, processes
+from tests.support.gateway.certificates import Authority
 from tests.support.gateway.harness import GatewayProcess, make_process
 from tests.support.gateway.passwords import write_passwords
 from tests.support.gateway.raw import RawClient
+from tests.support.store.installation import until
 
 pytestmark = pytest.mark.needs("mosquitto")
 pytest_plugins = ("tests.support.gateway.fixtures",)
@@ -212,6 +215,54 @@ def test_tail_says_what_to_give_where_nobody_may_be_anonymous(
             out, err = tail.communicate(timeout=30)
             writer.publish("a", b"", qos=1, retain=True)
         assert (tail.returncode, out.strip()) == (0, "a retained x"), err
+
+
+def test_tail_by_every_transport_with_certificates_that_change(
+    broker: MosquittoServer, tmp_path: Path, topic: str
+) -> None:
+    """Neither SIGHUP nor a changed file ends a connection; new ones see the new certificate."""
+    first, second = Authority(tmp_path / "first"), Authority(tmp_path / "second")
+    certificate, key = first.issue("server")
+    files = {"transport": "tls", "certificate": str(certificate), "key": str(key)}
+    ports = {name: processes.free_port() for name in ("tls", "websocket", "websocket-tls")}
+    plain = processes.free_port()
+    listeners: dict[str, Any] = {"plain": {"port": plain}}
+    for number, (transport, port) in enumerate(ports.items()):
+        more = files if transport.endswith("tls") else {}
+        listeners[f"l{number}"] = {**more, "port": port, "transport": transport}
+    made = make_process(tmp_path / "g", broker.port, {"listeners": listeners})
+    made.port = plain
+    with made as process, RawClient(plain) as writer:
+        writer.connect("writer")
+        writer.publish(topic, b"x", qos=1, retain=True)
+
+        def tail(transport: str, authority: Authority) -> str:
+            told = ("--transport", transport, "--port", str(ports[transport]))
+            trusts = ("--ca", str(authority.path)) if transport.endswith("tls") else ()
+            found = run_cli(process, "tail", topic, "-n", "1", *told, *trusts)
+            out, err = found.communicate(timeout=60)
+            return str(out).strip() if found.returncode == 0 else str(err)
+
+        for transport in ports:
+            assert tail(transport, first) == f"{topic} retained x"
+        assert "not trusted" in tail("tls", second)
+
+        def replace(authority: Authority) -> None:
+            new = authority.issue("renewed")
+            for old, path in zip((certificate, key), new, strict=True):
+                path.replace(old)
+
+        replace(second)
+        process.send_signal(signal.SIGHUP)
+        until(lambda: tail("tls", second) == f"{topic} retained x", "the new certificate")
+        assert tail("websocket-tls", second) == f"{topic} retained x"
+        replace(first)
+        until(lambda: tail("tls", first) == f"{topic} retained x", "the changed file")
+        # What cannot be used changes nothing.
+        certificate.write_text("no certificate")
+        process.send_signal(signal.SIGHUP)
+        assert tail("tls", first) == f"{topic} retained x"
+        assert writer.publish(topic, b"", qos=1, retain=True).reason in {0, 0x10}
 
 
 def test_the_log_of_the_gateway_as_json(broker: MosquittoServer, tmp_path: Path) -> None:

@@ -15,8 +15,7 @@ from penstock.model.document import Document, Key
 from penstock.mqtt import V3, V5, Publish
 from penstock.store.database import Database
 from penstock.store.definitions.history import Definitions
-from penstock.store.purpose_state import read_log
-from penstock.store.session_tables import digest, subscriptions_table
+from penstock.store.session_state import digest, read_log, subscriptions_table
 from penstock.store.sessions import Sessions
 from tests.support.gateway.harness import (
     GatewayThread,

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import fastavro
 import pytest
 
+from penstock.definitions.avro import avro_schema
 from penstock.definitions.views import schema_of
 from penstock.model.kinds import Stream
-from penstock.pipeline.records.avro import avro_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -112,6 +112,7 @@ RECORDS: list[tuple[bytes, str | dict[str, Any]]] = [
     (b'{"name": "' + b"x" * (1 << 20) + b'"}', "the record is longer than 1048576 bytes"),
     # What the gateway could not read.
     (b'!unread {"pid": 1}', NOT_READ),
+    (b"~erased~    ", "the record was erased"),
 ]
 
 

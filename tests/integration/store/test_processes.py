@@ -16,9 +16,8 @@ from penstock.components import PostgresServer
 from penstock.errors import UnavailableError
 from penstock.model.document import Document, Key
 from penstock.store.database import Database
-from penstock.store.definitions.edits import Put
+from penstock.store.definitions.documents import Put, Update
 from penstock.store.definitions.history import Definitions
-from penstock.store.definitions.snapshots import Update
 from penstock.store.follower import Follower, StaleError
 
 SOON = 60.0
@@ -31,7 +30,7 @@ import sys
 from penstock.model.document import Document, Key
 from penstock.store.database import Database
 from penstock.store.definitions.history import Definitions
-from penstock.store.definitions.edits import Put
+from penstock.store.definitions.documents import Put
 
 url, me, changes = sys.argv[1], sys.argv[2], int(sys.argv[3])
 

@@ -149,3 +149,31 @@ def test_a_socket_that_is_taken_shows_in_status_and_doctor(shell: Shell) -> None
     os.kill(shell.status()["pid"], signal.SIGUSR1)
     until(lambda: shell.status()["state"] == "running")
     assert "ours (mosquitto)" in shell.run("doctor").stdout
+
+
+def test_a_part_that_does_not_come_up_says_why(shell: Shell) -> None:
+    """A file of the settings that is missing is named by `doctor`, `up --detach` and `status`."""
+    missing = shell.folder / "nowhere" / "server.pem"
+    key = shell.folder / "server.key"
+    key.touch(0o600)
+    key.write_text("not read")
+    listener = {"transport": "tls", "port": 0, "certificate": str(missing), "key": str(key)}
+    shell.environ |= {
+        "PENSTOCK_PARTS": "[broker, gateway]",
+        "PENSTOCK_GATEWAY__LISTENERS": json.dumps({"secure": listener}),
+        "PENSTOCK_GATEWAY__MONITOR_PORT": "0",
+    }
+    doctor = shell.run("doctor", "--json")
+    assert doctor.returncode == 3
+    wrong = [it for it in json.loads(doctor.stdout)["findings"] if it["verdict"] == "wrong"]
+    named = {it["name"]: it["detail"] for it in wrong}
+    assert str(missing) in named["gateway.listeners.secure.certificate"]
+    up = shell.run("up", "--detach", "--json")
+    assert up.returncode == 3
+    gateway = next(it for it in json.loads(up.stdout)["parts"] if it["part"] == "gateway")
+    assert f"gateway.listeners.secure.certificate: the file '{missing}'" in gateway["detail"]
+    assert "No such file" in gateway["detail"]
+    assert (
+        "uncaught"
+        not in RunFolder(shell.folder / "penstock-data").path.joinpath("supervisor.log").read_text()
+    )

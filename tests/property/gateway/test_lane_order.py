@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.gateway.connection.disconnect import Cause
+from penstock.gateway.connection.context import Cause
 from penstock.gateway.publishing import own_connection
 from penstock.gateway.publishing.lanes import Lane, Lanes
 from penstock.mqtt import (

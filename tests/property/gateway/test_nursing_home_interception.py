@@ -19,9 +19,9 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
+from penstock.cep.context import decode_snapshot
 from penstock.cep.engine import Engine, PreparedStep
 from penstock.cep.event_binding import Packet
-from penstock.cep.state_codec import expand
 from penstock.components import MosquittoServer
 from penstock.mqtt import V3, V5, ReasonCode
 from penstock.mqtt.codes import FAILURE
@@ -176,7 +176,7 @@ def take_stock(home: GatewayThread, seen: Seen) -> tuple[Any, Seen]:
     def look() -> tuple[Any, Seen]:
         noted = Seen(seen.offered, seen.taken, seen.acted)
         seen.offered, seen.taken, seen.acted = [], [], 0
-        return (expand(engine.save()), [board.current(*it) for it in ways]), noted
+        return (decode_snapshot(engine.save()), [board.current(*it) for it in ways]), noted
 
     return home.do(look)
 

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from penstock.errors import InvalidError, UsageError
 from penstock.model.document import Document, Key
 from penstock.store.database import Database
-from penstock.store.definitions.edits import Delete, Edit, Put, edits_between
+from penstock.store.definitions.documents import Delete, Edit, Put, Snapshot, edits_between
 from penstock.store.definitions.history import Definitions
-from penstock.store.definitions.snapshots import Snapshot
 from penstock.store.schema import epochs, revisions
 from tests.support.scale import scaled
 

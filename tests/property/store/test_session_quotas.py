@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.store.database import Database
-from penstock.store.session_tables import SessionQuotaError, SessionQuotas
+from penstock.store.session_state import SessionQuotaError, SessionQuotas
 from penstock.store.sessions import CONNECTED, Begin, Forget, Hold, Leave, Return, Sessions
 from tests.support.scale import scaled
 

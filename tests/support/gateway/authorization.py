@@ -17,7 +17,7 @@ from penstock.gateway.session import Session
 from penstock.model.document import Document
 from penstock.mqtt import Properties, Publish
 from penstock.policy.purposes.settings import PurposeSettings
-from penstock.store.definitions.snapshots import Snapshot
+from penstock.store.definitions.documents import Snapshot
 
 Pairs = tuple[tuple[str, str], ...]
 

@@ -20,8 +20,8 @@ from penstock.mqtt import Publish, ReasonCode
 from penstock.policy.purposes.commands import Command, Reserve
 from penstock.policy.purposes.engine import SubscriptionChanges
 from penstock.policy.purposes.settings import PurposeSettings
-from penstock.store.definitions.snapshots import Snapshot
-from penstock.store.purpose_state import STATE
+from penstock.store.definitions.documents import Snapshot
+from penstock.store.session_state import STATE
 
 CARE = Reserve("a/#", PurposeSet.of(["care"], ()))
 KEY = Key("reservation", "a/#")

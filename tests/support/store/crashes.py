@@ -35,9 +35,8 @@ from penstock.components import PostgresServer
 from penstock.errors import UnavailableError
 from penstock.model.document import Document, Key
 from penstock.store.database import Database
-from penstock.store.definitions.edits import Delete, Edit, Put
+from penstock.store.definitions.documents import Delete, Edit, Put, Snapshot
 from penstock.store.definitions.history import Definitions
-from penstock.store.definitions.snapshots import Snapshot
 from penstock.store.schema import epochs, revisions
 
 ACCOUNTS = 6

@@ -5,11 +5,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from penstock.cep import state_codec, steps
-from penstock.cep.context import EngineLimits
+from penstock.cep import steps
+from penstock.cep.context import EngineLimits, StateError, decode_snapshot, encode_snapshot
 from penstock.cep.engine import Engine
 from penstock.cep.event_binding import Packet
-from penstock.cep.state_codec import StateError
 from penstock.cep.steps import TransitionCause
 from penstock.definitions import DefinitionSet, read_text
 from penstock.definitions.events.program import compile_program
@@ -402,9 +401,9 @@ def test_what_cannot_be_held_is_refused(situation: str | None, hold: int, reason
 def test_a_snapshot_of_an_earlier_version_holds_nobody() -> None:
     engine = Engine(PROGRAM)
     engine.set_situation("s", "x", "On", 1)
-    state = state_codec.expand(engine.save())
+    state = decode_snapshot(engine.save())
     del state["held"]
-    older = Engine.load(PROGRAM, state_codec.compress(state))
+    older = Engine.load(PROGRAM, encode_snapshot(state))
     assert older.save() == engine.save()
 
 

@@ -11,10 +11,10 @@ from penstock.config.catalogue import settings_of
 from penstock.config.root import Config
 from penstock.config.secrets import SecretVariable
 from penstock.config.sections.brokers import BrokerSettings, KafkaSettings
-from penstock.config.sections.gateway import GatewaySettings, ListenerSettings, RecordingSettings
-from penstock.config.sections.processes import SupervisorSettings
-from penstock.config.sections.server import ServerListenerSettings, ServerSettings
-from penstock.config.sections.store import StoreSettings
+from penstock.config.sections.gateway import GatewaySettings, RecordingSettings
+from penstock.config.sections.installation import StoreSettings, SupervisorSettings
+from penstock.config.sections.listeners import ListenerSettings, ServerListenerSettings
+from penstock.config.sections.rights import ServerSettings
 from penstock.config.settings import Settings
 
 

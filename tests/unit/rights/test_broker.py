@@ -214,6 +214,43 @@ def test_a_place_has_the_form_of_its_delivery_and_names_no_host(
         build(bad)
 
 
+BUILT_IN = """
+kind: control-subscriber
+name: own
+control: forget
+delivery: built-in
+uri: penstock:erasure
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        # A choice that toggles must not erase anybody.
+        ("control: forget", "control: ads", "no delete of a person's data"),
+        # Whoever acts for a service could say that it is done.
+        ("name: own", "name: own\nsubjects: [user:eve]", "a built-in one has none"),
+        ("delivery: built-in", "delivery: http", "has subjects"),
+        ("penstock:erasure", "penstock:anything", "is no place for built-in"),
+    ],
+)
+def test_erasure_is_declared_for_deletions_and_nobody_acts_for_it(
+    old: str, new: str, words: str
+) -> None:
+    with pytest.raises(InvalidError, match=words):
+        DefinitionSet.build(read_text(f"{TEXT}---{BUILT_IN.replace(old, new)}").documents)
+
+
+def test_nobody_can_say_for_penstock_that_an_erasure_is_done(broker: PrivacyBroker) -> None:
+    broker.definitions = DefinitionSet.build(read_text(f"{TEXT}---{BUILT_IN}").documents)
+    made = ask(broker, "app", publisher="app", control="forget", action="delete")
+    assert services(broker, made) == ["own"]
+    for user in ("app", "crm", "own", "penstock", ""):
+        for said in (broker.complete, broker.acknowledge):
+            with pytest.raises(DeniedError):
+                said(user, made, "own")
+
+
 @pytest.mark.parametrize(
     ("lines", "words"),
     [

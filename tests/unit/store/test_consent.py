@@ -7,14 +7,12 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from alembic.command import upgrade
-from alembic.config import Config
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.config.secrets import SecretFile
 from penstock.errors import PenstockError, UnavailableError, UsageError
-from penstock.store import engines, migrations
+from penstock.store import migrations
 from penstock.store.consent import (
     WHOLE,
     Choice,
@@ -25,7 +23,7 @@ from penstock.store.consent import (
     choices_table,
     states_table,
 )
-from penstock.store.database import Database
+from penstock.store.database import Address, Database, create_engine
 from penstock.store.opt_outs import SUBJECT_LIMIT, OptOuts, SubjectMarks, number_of
 from tests.support.scale import scaled
 
@@ -266,8 +264,8 @@ def test_what_is_prohibited_is_what_the_profile_says(
 
 def test_what_was_chosen_before_profiles_had_purposes_is_part_of_them(empty_store_url: str) -> None:
     """A database of version 0015: by hand, as that version wrote it."""
-    address = engines.Address.parse(empty_store_url)
-    engine = engines.create_engine(address)
+    address = Address.parse(empty_store_url)
+    engine = create_engine(address)
     p, q, r = (MARKS.of(it) for it in "pqr")
     control = '{"stateful": true, "purposes": ["ads"], "categories": ["age"]}'
     states = [(p, "all", "", "opt-out"), (q, "all", "age", "opt-out"), (r, "all", "", "opt-in")]
@@ -276,10 +274,7 @@ def test_what_was_chosen_before_profiles_had_purposes_is_part_of_them(empty_stor
         (r, "ads", "opt-out"), (r, "ads", "opt-in"), (r, "care", "opt-out"),
     ]  # fmt: skip
     with engine.begin() as connection:
-        config = Config()
-        config.set_main_option("script_location", str(migrations.MIGRATIONS))
-        config.attributes.update(connection=connection, version_table=migrations.VERSION_TABLE)
-        upgrade(config, "0015")
+        migrations.upgrade(connection, to="0015")
         insert = "INSERT INTO revisions (kind, name, epoch, body) VALUES ('control', 'all', 0, :it)"
         connection.execute(sa.text(insert), {"it": control})
         for subject, name, category, state in states:

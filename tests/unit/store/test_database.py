@@ -14,16 +14,14 @@ from typing import Any
 import psycopg
 import pytest
 import sqlalchemy as sa
-from alembic import command
 from alembic.autogenerate import compare_metadata
-from alembic.config import Config
 from alembic.migration import MigrationContext
 from sqlalchemy.exc import IntegrityError
 
 import penstock.store
 from penstock.errors import UnavailableError, UsageError
-from penstock.store import engines, migrations
-from penstock.store.database import Database
+from penstock.store import migrations
+from penstock.store.database import Address, Database, create_engine
 from penstock.store.schema import epochs, metadata
 
 versions = sa.table(migrations.VERSION_TABLE, sa.column("version_num"))
@@ -54,9 +52,8 @@ def test_the_migrations_make_exactly_the_tables_of_the_metadata(database: Databa
 
 
 def test_the_versions_are_one_line(database: Database) -> None:
-    files = sorted((migrations.MIGRATIONS / "versions").glob("[0-9]*.py"))
-    numbers = [path.name[:4] for path in files]
-    assert numbers == [f"{number:04}" for number in range(1, len(files) + 1)]
+    numbers = list(migrations.STEPS)
+    assert numbers == [f"{number:04}" for number in range(1, len(numbers) + 1)]
     with database.read() as connection:
         assert migrations.database_version(connection) == numbers[-1] == migrations.code_version()
 
@@ -85,12 +82,9 @@ def test_a_database_of_another_version_is_refused(store_url: str, version: str) 
 
 
 def test_an_older_database_is_upgraded_and_keeps_what_it_holds(empty_store_url: str) -> None:
-    address = engines.Address.parse(empty_store_url)
-    with Database(address, engines.create_engine(address)) as old, old.write() as connection:
-        config = Config()
-        config.set_main_option("script_location", str(migrations.MIGRATIONS))
-        config.attributes.update(connection=connection, version_table=migrations.VERSION_TABLE)
-        command.upgrade(config, "0001")
+    address = Address.parse(empty_store_url)
+    with Database(address, create_engine(address)) as old, old.write() as connection:
+        migrations.upgrade(connection, to="0001")
         connection.execute(epochs.insert().values(row(1)))
     with Database.open(empty_store_url) as database:
         with database.read() as connection:
@@ -153,7 +147,7 @@ def test_areas_do_not_wait_for_each_other_on_postgresql(postgres_url: str) -> No
 def test_a_writer_that_cannot_get_the_lock_gives_up(
     store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engines, "LOCK_SECONDS", 0.05)
+    monkeypatch.setattr("penstock.store.database.LOCK_SECONDS", 0.05)
     with (
         Database.open(store_url) as database,
         database.write(),

@@ -12,9 +12,8 @@ from penstock.clock import boot_clock
 from penstock.errors import UsageError
 from penstock.model.document import Document, Key
 from penstock.store.database import Database
-from penstock.store.definitions.edits import Delete, Edit, Put
+from penstock.store.definitions.documents import Delete, Edit, Put, Update
 from penstock.store.definitions.history import Definitions
-from penstock.store.definitions.snapshots import Update
 from penstock.store.feed import Bell, open_feed
 from penstock.store.follower import Follower, StaleError
 from penstock.store.schema import epochs

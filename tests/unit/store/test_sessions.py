@@ -5,13 +5,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 import sqlalchemy as sa
-from alembic import command
-from alembic.config import Config
 
 from penstock.errors import UnavailableError
 from penstock.store import migrations
 from penstock.store.database import Database
-from penstock.store.session_tables import SessionQuotaError, SessionQuotas, digest, sessions_table
+from penstock.store.session_state import SessionQuotaError, SessionQuotas, digest, sessions_table
 from penstock.store.sessions import (
     NEVER,
     Begin,
@@ -152,10 +150,7 @@ def test_a_session_that_has_expired_is_nobodys(database: Database) -> None:
 def test_sessions_from_before_they_had_holders_can_be_taken_up(sqlite_url: str) -> None:
     engine = sa.create_engine(sqlite_url)
     with engine.begin() as connection:
-        config = Config()
-        config.set_main_option("script_location", str(migrations.MIGRATIONS))
-        config.attributes.update(connection=connection, version_table=migrations.VERSION_TABLE)
-        command.upgrade(config, "0003")
+        migrations.upgrade(connection, to="0003")
         row = {"client": digest("c"), "principal": "alice", "last_number": 3}
         columns: list[sa.ColumnClause[object]] = [sa.column(name) for name in row]
         connection.execute(sa.insert(sa.table("sessions", *columns)).values(row))

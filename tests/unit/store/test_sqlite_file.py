@@ -19,7 +19,7 @@ from penstock.errors import UnavailableError
 from penstock.model.document import Document, Key
 from penstock.store import sqlite_file
 from penstock.store.database import Database
-from penstock.store.definitions.edits import Put
+from penstock.store.definitions.documents import Put
 from penstock.store.definitions.history import Definitions
 from penstock.store.follower import Follower, StaleError
 from penstock.store.schema import epochs
@@ -32,7 +32,7 @@ import json, sys
 from penstock.model.document import Document
 from penstock.store.database import Database
 from penstock.store.definitions.history import Definitions
-from penstock.store.definitions.edits import Put
+from penstock.store.definitions.documents import Put
 for line in sys.stdin:
     url, name, stays = json.loads(line)
     database = Database.open(url)

@@ -15,12 +15,15 @@ import pytest
 from penstock.components import COMPONENTS, Component
 from penstock.config import Config, SecretVariable, load
 from penstock.config.loader import check, read_text
+from penstock.errors import UnavailableError
 from penstock.store.database import Database
 from penstock.store.migrations import VERSION_TABLE, code_version
-from penstock.supervisor.checks import Finding, Verdict, installation, network, run_checks
+from penstock.supervisor.checks import Finding, Verdict, installation, network
+from penstock.supervisor.checks.installation import run_checks
 from penstock.supervisor.checks.network import check_access
 from penstock.supervisor.part import Part
 from penstock.supervisor.parts import PARTS
+from tests.support.gateway.certificates import Authority
 
 Settings = Callable[..., Config]
 
@@ -119,6 +122,61 @@ class TestFolders:
     ) -> None:
         monkeypatch.setattr(shutil, "disk_usage", lambda _: type("Usage", (), {"free": free}))
         assert by_name(installation.check_folders(settings(), []))["disk"].verdict is verdict
+
+
+class TestFiles:
+    def listening(self, settings: Settings, **files: object) -> dict[str, Finding]:
+        lines = "".join(f", {name}: {path}" for name, path in files.items())
+        config = settings(f"gateway: {{listeners: {{secure: {{transport: tls{lines}}}}}}}")
+        return by_name(installation.check_files(config, []))
+
+    def test_certificates_of_their_keys_are_fine(self, settings: Settings, tmp_path: Path) -> None:
+        authority = Authority(tmp_path / "authority")
+        certificate, key = authority.issue("server")
+        found = self.listening(settings, certificate=certificate, key=key, client_ca=authority.path)
+        assert {it.verdict for it in found.values()} == {Verdict.OK}
+        assert set(found) == {
+            "gateway.listeners.secure.certificate",
+            "gateway.listeners.secure.client_ca",
+        }
+
+    def test_what_is_missing_or_something_else_is_named(
+        self, settings: Settings, tmp_path: Path
+    ) -> None:
+        authority = Authority(tmp_path / "authority")
+        certificate, key = authority.issue("server")
+        _, other = authority.issue("other")
+        text = tmp_path / "text"
+        text.write_text("no certificate")
+        missing = tmp_path / "missing.pem"
+        for files, name, said in (
+            ({"certificate": missing, "key": key}, "certificate", "No such file"),
+            ({"certificate": text, "key": key}, "certificate", "TLS"),
+            ({"certificate": certificate, "key": other}, "certificate", "KEY_VALUES_MISMATCH"),
+            (
+                {"certificate": certificate, "key": key, "client_ca": missing},
+                "client_ca",
+                "No such file",
+            ),
+            ({"certificate": certificate, "key": key, "client_ca": text}, "client_ca", "TLS"),
+        ):
+            finding = self.listening(settings, **files)[f"gateway.listeners.secure.{name}"]
+            assert finding.verdict is Verdict.WRONG
+            assert said in finding.detail
+            assert str(files[name]) in finding.detail
+            assert finding.fix
+
+    def test_a_part_that_needs_a_missing_file_says_which(
+        self, settings: Settings, tmp_path: Path
+    ) -> None:
+        missing = tmp_path / "missing.pem"
+        config = settings(
+            f"broker: {{mode: external, port: 8883, tls: {{enabled: true, ca: {missing}}}}}"
+        )
+        config.require_files("gateway")
+        with pytest.raises(UnavailableError, match=r"broker\.tls\.ca: .*missing\.pem") as raised:
+            config.require_files("gateway", "broker")
+        assert raised.value.fix
 
 
 class TestSecrets:

@@ -3,7 +3,7 @@ from collections import deque
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.config.sections.processes import SupervisorSettings
+from penstock.config.sections.installation import SupervisorSettings
 from penstock.supervisor import part
 from penstock.supervisor.part import TRANSITIONS, Backoff, PartEvent, PartState
 

@@ -27,7 +27,7 @@ from penstock.components import PostgresServer
 from penstock.errors import UnavailableError
 from penstock.model.document import Document
 from penstock.store.database import Database
-from penstock.store.definitions.edits import Put
+from penstock.store.definitions.documents import Put
 from penstock.store.definitions.history import Change, Definitions
 from penstock.store.follower import Follower
 

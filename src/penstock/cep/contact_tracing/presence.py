@@ -47,7 +47,7 @@ from penstock.cep.contact_tracing.stays import (
     insert_stay,
     to_ticks,
 )
-from penstock.cep.state_codec import StateError
+from penstock.cep.context import StateError
 from penstock.lang.scalars import EPOCH, UNIVERSAL, Days
 
 _FIRST: Final = 1

@@ -18,8 +18,8 @@ from typing import Any, Final
 
 from typing_extensions import override
 
+from penstock.cep.context import pack, unpack
 from penstock.cep.program import Function
-from penstock.cep.state_codec import pack, unpack
 
 _SMALLEST: Final = 1074  # the smallest double is 2 to the power of -1074
 _UNIT: Final = 1 << _SMALLEST

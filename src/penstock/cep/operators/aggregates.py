@@ -17,12 +17,23 @@ from typing import Any, Final, TypeAlias
 
 from typing_extensions import override
 
-from penstock.cep.context import FIELD_OF_ROOT, NEVER, EngineContext, Key, Row, Values, key_reader
+from penstock.cep.context import (
+    FIELD_OF_ROOT,
+    NEVER,
+    EngineContext,
+    Key,
+    Row,
+    Values,
+    key_reader,
+    pack_key,
+    pack_row,
+    unpack_key,
+    unpack_row,
+)
 from penstock.cep.operators.accumulators import Accumulator, make_accumulator
 from penstock.cep.operators.aggregate_outputs import AggregateOutput, RowDelta
 from penstock.cep.operators.nodes import NO_ROWS, Detections, Feed, OperatorNode
 from penstock.cep.program import Aggregate, AggregateValue
-from penstock.cep.state_codec import pack_key, pack_row, unpack_key, unpack_row
 from penstock.lang import INT
 from penstock.lang.scalars import DAY, UNIVERSAL, Days
 from penstock.lang.tree import find_path

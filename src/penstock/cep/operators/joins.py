@@ -16,10 +16,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from penstock.cep.context import NEVER, EngineContext, Key, Row, Values, key_reader, shaper
+from penstock.cep.context import (
+    NEVER,
+    EngineContext,
+    Key,
+    Row,
+    Values,
+    key_reader,
+    pack_key,
+    pack_row,
+    shaper,
+    unpack_key,
+    unpack_row,
+)
 from penstock.cep.operators.nodes import NO_ROWS, Detections, OperatorNode, Rows
 from penstock.cep.program import Join
-from penstock.cep.state_codec import pack_key, pack_row, unpack_key, unpack_row
 
 Match = tuple[Row, ...]
 

@@ -17,9 +17,20 @@ from typing import Any, TypeAlias
 
 from typing_extensions import override
 
-from penstock.cep.context import EngineContext, Key, Row, Values, evaluator, key_reader, shaper
+from penstock.cep.context import (
+    EngineContext,
+    Key,
+    Row,
+    Values,
+    evaluator,
+    key_reader,
+    pack_key,
+    pack_row,
+    shaper,
+    unpack_key,
+    unpack_row,
+)
 from penstock.cep.program import Iterate, Latest, Refine
-from penstock.cep.state_codec import pack_key, pack_row, unpack_key, unpack_row
 
 Rows: TypeAlias = list[Row]
 NO_ROWS: Rows = []

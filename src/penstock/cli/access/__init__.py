@@ -1,1 +1,1 @@
-"""Verbs on access: who may read and write what, why, and which emergencies open it."""
+"""Verbs on access: users and roles, who may do what and why, and which emergencies open it."""

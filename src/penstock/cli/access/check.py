@@ -12,18 +12,16 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from penstock.cli.access.data_subject import (
+from penstock.cli.access.decision_context import (
+    KnownSituations,
     data_subject_options,
     know_choices,
-    render_consent,
-    tell_consent,
-)
-from penstock.cli.access.situation_context import (
-    Known,
-    know,
+    know_situations,
     open_questions,
+    render_consent,
     render_seen,
     situation_option,
+    tell_consent,
     tell_seen,
 )
 from penstock.cli.output import json_option, show, table
@@ -123,7 +121,7 @@ def command(
         else:
             snapshot = checked.definitions.snapshot_at(epoch)
             meaning = checked.meaning(snapshot)
-        known = know(situation, meaning, database)
+        known = know_situations(situation, meaning, database)
     authorizer = authorizer_of(configuration().gateway, meaning, choices.opt_outs)
     consent = tell_consent(choices, authorizer.consent.subjects, topic)
     _check_declared(purpose, authorizer.declared)
@@ -145,7 +143,11 @@ def command(
 
 
 def _render(
-    console: Console, decision: Explanation, epoch: int, known: Known, witness: RecordedSituations
+    console: Console,
+    decision: Explanation,
+    epoch: int,
+    known: KnownSituations,
+    witness: RecordedSituations,
 ) -> None:
     """Draw a decision: the outcome, the deciding rule, every rule and situation considered."""
     word = ("allowed", "bold green") if decision.allowed else ("denied", "bold red")

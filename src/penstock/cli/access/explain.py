@@ -9,18 +9,16 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from penstock.cli.access.data_subject import (
+from penstock.cli.access.decision_context import (
+    Held,
+    KnownSituations,
     data_subject_options,
     know_choices,
-    render_consent,
-    tell_consent,
-)
-from penstock.cli.access.situation_context import (
-    Held,
-    Known,
-    know,
+    know_situations,
     open_questions,
+    render_consent,
     situation_option,
+    tell_consent,
 )
 from penstock.cli.output import json_option, show, table
 from penstock.cli.session import configuration
@@ -60,7 +58,7 @@ def command(
     choices = know_choices(data_subject, asker, password_file)
     with open_questions() as (checked, database):
         snapshot, meaning = checked.current()
-        known = know(situation, meaning, database)
+        known = know_situations(situation, meaning, database)
     authorizer = authorizer_of(configuration().gateway, meaning)
     purposes, access = authorizer.purposes, authorizer.access
     effective = purposes.effective(topic)
@@ -122,7 +120,7 @@ def _list_claims(authorizer: Authorizer, effective: PurposeSet | None) -> list[d
 
 
 def _find_applying(
-    emergency: Emergency | None, known: Known, topic: str, place: ObjectLayout
+    emergency: Emergency | None, known: KnownSituations, topic: str, place: ObjectLayout
 ) -> list[Held]:
     """Return the situations in which an emergency policy applies to messages of the topic.
 

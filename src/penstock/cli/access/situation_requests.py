@@ -24,8 +24,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from penstock.cli.access.situation_session import Desk, open_desk
-from penstock.cli.access.situation_subjects import confirm_subject
+from penstock.cli.access.situation_session import Desk, confirm_subject, open_desk
 from penstock.cli.output import Function, json_option, show, table
 from penstock.errors import PenstockError, UsageError, quote
 

@@ -1,25 +1,29 @@
-"""What the verbs of situations work with: definitions, the store's tables, who asks.
+"""What the verbs of situations work with: definitions, the store's tables, who asks about whom.
 
 Rules that hold here:
 - Who sets a situation by hand proves who they are and has a `right` to it (`break_glass`). Both
   are left out in open mode only, which is for trials; and two persons are always proved.
 - Who is refused is in the audit log.
+- A scenario that is followed for everyone takes any name. So a name that stands nowhere in the
+  definitions and never had a case is asked about before it is put into a situation: who
+  mistook it would believe that somebody's data is open now.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import click
 
 from penstock.cli.session import (
     actor,
     authenticate,
-    configuration,
-    open_database,
-    refuse_missing_store,
+    open_audited,
 )
 from penstock.errors import DeniedError, UsageError, quote
 
@@ -128,23 +132,50 @@ class Desk:
 @contextmanager
 def open_desk() -> Iterator[Desk]:
     """Open the store with its audit log, for as long as the block lasts."""
-    from penstock.store.audit.log import AuditLog
-    from penstock.store.audit.pseudonyms import Pseudonyms
-    from penstock.store.definitions.checked import CheckedDefinitions
-    from penstock.store.definitions.history import Definitions
     from penstock.store.detection.situations import Situations
-    from penstock.telemetry import configure
 
-    config = configuration()
-    refuse_missing_store(config)
-    # Keys that are made at the first use are told of in words, not as JSON.
-    configure(level=config.log.level, style="console")
-    with open_database(config) as database:
-        snapshot, definitions = CheckedDefinitions(Definitions(database)).current()
-        log = AuditLog.open(database, config.audit.signing_key)
-        try:
-            people = Pseudonyms.open(config.audit.pseudonym_key)
-            situations = Situations(database, log, people)
-            yield Desk(config, database, snapshot.epoch, definitions, situations, log, people)
-        finally:
-            log.close()
+    with open_audited() as it:
+        situations = Situations(it.database, it.log, it.people)
+        yield Desk(it.config, it.database, it.epoch, it.definitions, situations, it.log, it.people)
+
+
+def confirm_subject(desk: Desk, subject: str) -> None:
+    """Ask about a subject whom nobody knows; refuse it where nobody can be asked."""
+    if _is_known(desk, subject):
+        return
+    told = f"{quote(subject)} stands in no definition and never was in a situation"
+    if not sys.stdin.isatty():
+        raise UsageError(told, fix="mend the name, or say that it is right with --yes")
+    if not click.confirm(f"{told}. Is the name right?", err=True):
+        raise UsageError(f"{quote(subject)} was not meant", fix="mend the name")
+
+
+def _is_known(desk: Desk, subject: str) -> bool:
+    return (
+        subject in _list_names(desk.definitions)
+        or bool(desk.situations.current(subject=subject))
+        or bool(desk.situations.history(subject=subject, limit=1))
+    )
+
+
+def _list_names(definitions: DefinitionSet) -> Iterator[str]:
+    """Yield all names of people and things that definitions speak of."""
+    from penstock.model.kinds import Attributes, Group, Scenario, User
+
+    yield from definitions.of(User)
+    for scenario in definitions.of(Scenario).values():
+        yield from scenario.subjects or ()
+    for group in definitions.of(Group).values():
+        yield from (member.partition(":")[2] for member in group.members)
+    for name, attributes in definitions.of(Attributes).items():
+        yield name.partition(":")[2]
+        yield from _list_texts(attributes.on_behalf_of)
+        yield from _list_texts(list(attributes.values.values()))
+
+
+def _list_texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for it in value:
+            yield from _list_texts(it)

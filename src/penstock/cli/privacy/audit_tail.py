@@ -1,10 +1,18 @@
-"""`penstock audit tail`: the last entries of the audit log, and new ones as they come."""
+"""`penstock audit tail`: the last entries of the audit log, and new ones as they come.
+
+Rules that hold here:
+- People and rules are shown as pseudonyms. The name of a rule is found by computing, with the
+  key, the pseudonyms of all that was defined at the epoch of an entry, and just before it. What
+  never was defined, such as the filter of a refused subscription, stays a pseudonym; and so do
+  people.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +25,12 @@ from penstock.errors import UsageError, quote
 from penstock.store.audit.entry import CODE, Outcome
 
 if TYPE_CHECKING:
+    from penstock.definitions import DefinitionSet
     from penstock.store.audit.pseudonyms import Pseudonyms
     from penstock.store.audit.reader import Filter, Recorded
     from penstock.store.database import Database
 
+EPOCHS_LIMIT = 100
 POLL_SECONDS = 0.25
 TAIL_LIMIT = 10_000
 
@@ -112,7 +122,6 @@ class _Shown:
 
     def print(self, found: list[Recorded]) -> None:
         """Print entries, one on a line."""
-        from penstock.cli.privacy.rule_names import find_names
         from penstock.store.audit.errors import TamperedError
 
         names = {} if self._key is None else find_names(self.database, self._key, found)
@@ -171,3 +180,38 @@ def _moment(microseconds: int, precision: str = "milliseconds") -> str:
     # Whole numbers throughout: seconds as a float would blur the last digit.
     moment = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=microseconds)
     return moment.isoformat(timespec=precision).replace("+00:00", "Z")
+
+
+def find_names(
+    database: Database, people: Pseudonyms, entries: Iterable[Recorded]
+) -> dict[str, str]:
+    """Return the rules of these entries, of their newest epochs, by how the log names them."""
+    from penstock.store.definitions.checked import CheckedDefinitions
+    from penstock.store.definitions.history import Definitions
+
+    history = CheckedDefinitions(Definitions(database))
+    newest = history.definitions.snapshot().epoch
+    told = {it.entry.epoch for it in entries if it.entry.rule is not None and it.entry.epoch}
+    epochs = {epoch for it in told for epoch in (it - 1, it) if 0 <= epoch <= newest}
+    names: dict[str, str] = {}
+    for epoch in sorted(epochs)[-EPOCHS_LIMIT:]:
+        for text in _texts(history.meaning(history.definitions.snapshot_at(epoch))):
+            if text.isprintable():
+                names[people.rule(text) or text] = text
+    return names
+
+
+def _texts(definitions: DefinitionSet) -> Iterator[str]:
+    from penstock.definitions.access import RULE_KINDS, name_rule
+    from penstock.kafka.acls import WantedAccess
+    from penstock.model.kinds import Reservation, Right, Role
+    from penstock.policy.purposes.explanations import name_reservation
+
+    yield from (name_rule(key) for key in definitions.definitions if key.kind in RULE_KINDS)
+    yield from (f"right/{name}" for name in definitions.of(Right))
+    yield from (f"role {name}" for name in definitions.of(Role))
+    for name, held in definitions.of(Reservation).items():
+        yield name_reservation(name, held.purposes)
+    wanted = WantedAccess(definitions)
+    for user in wanted.users:
+        yield from (str(acl) for acl in wanted.acls(user))

@@ -17,7 +17,12 @@ from rich.console import Console
 from rich.text import Text
 
 from penstock.cli.output import json_option, show, table
-from penstock.cli.session import authenticate, configuration, open_database, refuse_missing_store
+from penstock.cli.session import (
+    authenticate,
+    configuration,
+    open_audited,
+    refuse_missing_store,
+)
 from penstock.errors import UsageError
 
 if TYPE_CHECKING:
@@ -57,33 +62,25 @@ def command(
     turned back; those of `method: pseudonym` nobody can turn back. What is behind a token of
     somebody who opted out of a purpose of the view is withheld.
     """
+    from penstock.store.consent import ConsentBook
     from penstock.store.detokenization import DetokenizationRequest, Detokenizer
 
-    config = configuration()
-    refuse_missing_store(config)
+    refuse_missing_store(configuration())
     asked = DetokenizationRequest(user, view, field, tokens or _read_tokens(), reason)
-    known = authenticate(config, user, password_file)
-    with open_database(config) as database:
-        from penstock.store.audit.log import AuditLog
-        from penstock.store.audit.pseudonyms import Pseudonyms
-        from penstock.store.consent import ConsentBook
-        from penstock.store.definitions.checked import CheckedDefinitions
-        from penstock.store.definitions.history import Definitions
-
-        snapshot, definitions = CheckedDefinitions(Definitions(database)).current()
-        log = AuditLog.open(database, config.audit.signing_key)
-        people = Pseudonyms.open(config.audit.pseudonym_key)
-        consent = ConsentBook.open(database, config.consent.key).opt_outs
+    known = authenticate(configuration(), user, password_file)
+    with open_audited() as it:
         detokenizer = Detokenizer(
-            database, log, people, definitions, snapshot.epoch, consent=consent
+            it.database,
+            it.log,
+            it.people,
+            it.definitions,
+            it.epoch,
+            consent=ConsentBook.open(it.database, it.config.consent.key).opt_outs,
         )
-        try:
-            if not known:
-                message = "wrong user name or password"
-                raise detokenizer.deny(asked, "password", message, "`penstock password` sets one")
-            answers = detokenizer.turn_back(asked, config.pipeline.key.read)
-        finally:
-            log.close()
+        if not known:
+            message = "wrong user name or password"
+            raise detokenizer.deny(asked, "password", message, "`penstock password` sets one")
+        answers = detokenizer.turn_back(asked, it.config.pipeline.key.read)
     data = [
         {"token": it.token, "value": it.value} | ({"withheld": True} if it.withheld else {})
         for it in answers

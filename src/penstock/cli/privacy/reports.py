@@ -1,14 +1,18 @@
-"""What is reported on privacy requests: `requests report`, `receipt`, `processing-record`.
+"""What is reported on privacy requests, and the broker that all verbs on them are opened for.
 
 Rules that hold here:
+- Whoever asks proves who they are with the password that the gateway knows them by.
 - Figures and records name services, controls and purposes, never a person.
 - A receipt is for the front end that took the choice in, which names the person itself.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 from rich.console import Console
@@ -16,9 +20,59 @@ from rich.text import Text
 
 from penstock.cli.output import json_option, print_json, show, table
 from penstock.cli.privacy.consent import asking
-from penstock.cli.privacy.office import open_office
-from penstock.cli.session import configuration, open_definitions
+from penstock.cli.session import (
+    authenticate,
+    configuration,
+    open_audited,
+    open_definitions,
+)
 from penstock.errors import UsageError, quote
+
+if TYPE_CHECKING:
+    from penstock.rights.broker import PrivacyBroker
+    from penstock.store.audit.log import AuditLog
+    from penstock.store.audit.pseudonyms import Pseudonyms
+    from penstock.store.database import Database
+    from penstock.store.definitions.checked import CheckedDefinitions
+    from penstock.store.opt_outs import SubjectMarks
+
+
+class Office(NamedTuple):
+    """What the verbs need: the broker, and what it stands on."""
+
+    broker: PrivacyBroker
+    checked: CheckedDefinitions
+    secret: bytes
+    log: AuditLog
+    database: Database
+    people: Pseudonyms
+    marks: SubjectMarks
+
+
+@contextmanager
+def open_office(user: str, password_file: Path | None) -> Iterator[Office]:
+    """Open the office for a user who has proved who they are."""
+    with open_store() as office:
+        if not authenticate(configuration(), user, password_file):
+            raise office.broker.deny(user, "wrong user name or password")
+        yield office
+
+
+@contextmanager
+def open_store() -> Iterator[Office]:
+    """Open the office for a worker, which asks for nobody."""
+    from penstock.rights.broker import PrivacyBroker
+    from penstock.store.consent import ConsentBook
+    from penstock.store.rights.requests import RequestBook
+    from penstock.store.rights.sealing import Sealer
+
+    with open_audited() as it:
+        consent = ConsentBook.open(it.database, it.config.consent.key)
+        secret = it.config.consent.key.read()
+        book = RequestBook(it.database, consent, Sealer(secret))
+        broker = PrivacyBroker(book, it.log, it.people, it.definitions, it.epoch)
+        yield Office(broker, it.checked, secret, it.log, it.database, it.people, consent.marks)
+
 
 RECEIPT_LIMIT = 64 * 1024
 

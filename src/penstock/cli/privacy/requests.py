@@ -20,8 +20,8 @@ from rich.text import Text
 
 from penstock.cli.output import json_option, show, table
 from penstock.cli.privacy.consent import asking
-from penstock.cli.privacy.office import open_office, open_store
-from penstock.cli.privacy.reports import receipt, report, verify_receipt
+from penstock.cli.privacy.evidence import as_data, print_evidence
+from penstock.cli.privacy.reports import open_office, open_store, receipt, report, verify_receipt
 from penstock.cli.session import configuration
 from penstock.errors import UsageError, quote
 
@@ -171,11 +171,14 @@ def list_requests(
 @asking
 @json_option
 def show_request(request: str, user: str, password_file: Path | None, as_json: bool) -> None:
-    """Show how far each service is with REQUEST."""
+    """Show how far each service is with REQUEST, and the evidence of what was erased."""
+    from penstock.store.rights.erasures import ErasureBook
+
     with open_office(user, password_file) as office:
         office.broker.require_administration(user)
         found = office.broker.book.show(request)
         told = office.broker.book.outbox.of(request)
+        proved = ErasureBook(office.database).evidence(request)
     if found is None:
         raise UsageError(f"there is no request {quote(request)}", fix="`penstock requests list`")
     row, progress = found
@@ -202,7 +205,7 @@ def show_request(request: str, user: str, password_file: Path | None, as_json: b
     ]
     data = {"request": row.id, "control": row.control, "action": row.action, "status": row.status,
             "publisher": row.publisher, "epoch": row.epoch, "services": services,
-            "notices": notices}  # fmt: skip
+            "notices": notices, "evidence": [as_data(it) for it in proved]}  # fmt: skip
 
     def render(target: Console) -> None:
         target.print(
@@ -224,6 +227,8 @@ def show_request(request: str, user: str, password_file: Path | None, as_json: b
             about = f" of {it['subscriber']}" if it["subscriber"] else ""
             trouble = f" ({it['trouble']})" if it["trouble"] else ""
             target.print(f"{it['kind']}{about} by {it['channel']}: {it['status']}{trouble}")
+        for proof in proved:
+            print_evidence(target, proof)
 
     show(as_json, data, render)
 
@@ -261,7 +266,9 @@ def work(once: bool) -> None:
     Any number of workers may run, on any number of hosts. The part `rights` of `penstock up` is
     this. It answers /metrics, /healthz and /readyz at `rights.monitor_port`.
     """
+    from penstock.model.kinds.controls import ERASURE
     from penstock.rights.dispatch.channels import Channels, open_caller
+    from penstock.rights.erasure.service import ErasureService
     from penstock.rights.notices import NoticeSender
     from penstock.rights.service import run_worker
     from penstock.rights.worker import RightsWorker, lease_seconds
@@ -279,6 +286,7 @@ def work(once: bool) -> None:
             channels,
             sender,
             lease=lease_seconds(config.rights.timeout),
+            built_in={ERASURE: ErasureService(config, *office[3:])},
         )
         try:
             run_worker(config, office.broker.book, worker, stop, once=once)

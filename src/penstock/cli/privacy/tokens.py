@@ -19,7 +19,10 @@ from rich.text import Text
 
 from penstock.cli.output import json_option, show, table
 from penstock.cli.privacy.consent import asking
-from penstock.cli.session import authenticate, configuration, open_database, refuse_missing_store
+from penstock.cli.session import (
+    authenticate,
+    open_audited,
+)
 
 if TYPE_CHECKING:
     from penstock.store.access_tokens import AccessToken, TokenAdministration
@@ -96,28 +99,13 @@ def revoke(token: str, user: str, password_file: Path | None, as_json: bool) -> 
 @contextmanager
 def _open_administration(user: str, password_file: Path | None) -> Iterator[TokenAdministration]:
     from penstock.store.access_tokens import TokenAdministration, TokenBook
-    from penstock.store.audit.log import AuditLog
-    from penstock.store.audit.pseudonyms import Pseudonyms
-    from penstock.store.definitions.checked import CheckedDefinitions
-    from penstock.store.definitions.history import Definitions
-    from penstock.telemetry import configure
 
-    config = configuration()
-    refuse_missing_store(config)
-    configure(level=config.log.level, style="console")
-    with open_database(config) as database:
-        snapshot, definitions = CheckedDefinitions(Definitions(database)).current()
-        log = AuditLog.open(database, config.audit.signing_key)
-        try:
-            people = Pseudonyms.open(config.audit.pseudonym_key)
-            administration = TokenAdministration(
-                TokenBook(database), log, people, definitions, snapshot.epoch
-            )
-            if not authenticate(config, user, password_file):
-                raise administration.deny(user, "wrong user name or password")
-            yield administration
-        finally:
-            log.close()
+    with open_audited() as it:
+        book = TokenBook(it.database)
+        administration = TokenAdministration(book, it.log, it.people, it.definitions, it.epoch)
+        if not authenticate(it.config, user, password_file):
+            raise administration.deny(user, "wrong user name or password")
+        yield administration
 
 
 def _describe(token: AccessToken, status: str) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 from dataclasses import asdict
 from itertools import groupby
@@ -15,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from penstock.cli.output import json_option, show, table
-from penstock.cli.session import configuration
+from penstock.cli.session import ask_new_password, configuration
 from penstock.errors import UnavailableError, UsageError, quote
 
 if TYPE_CHECKING:
@@ -138,7 +137,7 @@ def password(user: str, path: Path | None, client_ids: str, remove: bool, as_jso
     if remove and len(kept) == len(lines):
         raise UsageError(f"there is no user {quote(user)} in {quote(file)}", fix="check the name")
     if not remove:
-        hashed = PasswordHasher().hash(_ask_password())
+        hashed = PasswordHasher().hash(ask_new_password())
         kept.append(f"{user}:{hashed}" + (f":{client_ids}" if client_ids else ""))
     _replace(file, "".join(f"{line}\n" for line in kept))
     action = "removed" if remove else "set"
@@ -147,16 +146,6 @@ def password(user: str, path: Path | None, client_ids: str, remove: bool, as_jso
         {"user": user, "file": str(file), "action": action},
         lambda out: out.print(f"{action} the password of {user} in {file}", highlight=False),
     )
-
-
-def _ask_password() -> str:
-    if sys.stdin.isatty():
-        password = str(click.prompt("Password", hide_input=True, confirmation_prompt=True))
-    else:
-        password = sys.stdin.readline().rstrip("\r\n")
-    if not password:
-        raise UsageError("the password is empty", fix="type it, or pipe it to standard input")
-    return password
 
 
 def _replace(file: Path, content: str) -> None:
@@ -179,7 +168,7 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
 
     The exit code is 0 if everything is there that the configured parts need, else 3.
     """
-    from penstock.supervisor.checks import run_checks
+    from penstock.supervisor.checks.installation import run_checks
     from penstock.supervisor.parts import configured_parts
     from penstock.telemetry import configure
 

@@ -252,7 +252,7 @@ def count_kept_sessions(config: Config) -> dict[str, Any]:
     except UnavailableError:
         return {}
     from penstock.clock import utc_now
-    from penstock.store.session_tables import count_sessions
+    from penstock.store.session_state import count_sessions
 
     limits = config.gateway.limits
     allowed = {"per_user": limits.sessions_per_user, "per_address": limits.sessions_per_address}
@@ -302,6 +302,7 @@ def gateway(ctx: click.Context, *, worker: int | None, as_json: bool) -> None:
     config = configuration()
     configure(level=config.log.level, style="json" if as_json else config.log.format)
     install_hooks()
+    config.require_files("gateway", "broker")
     config.data.mkdir(mode=0o700, parents=True, exist_ok=True)
     raise_descriptor_limit(config)
     count = config.gateway.workers
@@ -363,6 +364,7 @@ def run_server(as_json: bool) -> None:
     config = configuration()
     configure(level=config.log.level, style="json" if as_json else config.log.format)
     install_hooks()
+    config.require_files("server", "rights")
     config.data.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         import uvloop

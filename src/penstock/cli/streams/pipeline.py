@@ -46,6 +46,7 @@ def detect(stream: str, once: bool, as_json: bool) -> None:
     config = configuration()
     configure(level=config.log.level, style=config.log.format)
     install_hooks()
+    config.require_files("kafka")
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import ssl
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 from rich.text import Text
@@ -18,10 +19,11 @@ from penstock.cli.session import configuration
 from penstock.errors import DeniedError, UnavailableError, UsageError, quote
 
 if TYPE_CHECKING:
-    from penstock.config import Config
+    from websockets.asyncio.client import ClientConnection
 
 PREVIEW = 2_000
 KEEP_ALIVE = 30
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command("tail")
@@ -29,10 +31,23 @@ KEEP_ALIVE = 30
 @click.option("--purpose", help="The access purpose of the subscription.")
 @click.option("--host", help="The gateway; else a listener of penstock.yaml.")
 @click.option("--port", type=click.IntRange(1, 65535), help="Its port.")
+@click.option(
+    "--transport",
+    type=click.Choice(["tcp", "tls", "websocket", "websocket-tls"]),
+    help="How it is reached; else as its listener in penstock.yaml says, or tcp.",
+)
+@click.option("--path", default="/mqtt", show_default=True, help="The path of the WebSocket.")
+@click.option(
+    "--ca",
+    type=_FILE,
+    help="The certificates that the gateway's is checked against; else the system's.",
+)
+@click.option("--certificate", type=_FILE, help="Our own certificate, where the gateway asks.")
+@click.option("--key", type=_FILE, help="The file of its key; nobody else may read it.")
 @click.option("--user", help="Who asks.")
 @click.option(
     "--password-file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=_FILE,
     help="The file that holds the password; nobody else may read it.",
 )
 @click.option("--client-id", default="", help="The client identifier; else one is assigned.")
@@ -45,6 +60,11 @@ def command(
     purpose: str | None,
     host: str | None,
     port: int | None,
+    transport: str | None,
+    path: str,
+    ca: Path | None,
+    certificate: Path | None,
+    key: Path | None,
     user: str | None,
     password_file: Path | None,
     client_id: str,
@@ -59,10 +79,16 @@ def command(
     """
     from penstock.config.secrets import SecretFile
 
-    address = (host, port) if host and port else _listener(configuration(), host, port)
+    place = _find_gateway(host, port, transport, path)
+    tls = _make_tls(ca, certificate, key) if place.transport in {"tls", "websocket-tls"} else None
+    if tls is None and (ca or certificate or key):
+        raise UsageError(
+            f"the transport {place.transport} uses no certificates",
+            fix="give --transport tls or websocket-tls, or leave them out",
+        )
     password = SecretFile(password_file).read_text().encode() if password_file else None
     wanted = SubscriptionRequest(filter_, purpose, qos, count, as_json)
-    asyncio.run(_follow(address, wanted, (user, password, client_id)))
+    asyncio.run(_follow(place, tls, wanted, (user, password, client_id)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,43 +102,167 @@ class SubscriptionRequest:
     as_json: bool
 
 
-def _listener(config: Config, host: str | None, port: int | None) -> tuple[str, int]:
-    """Return the address of a plain listener of this installation."""
-    for listener in config.gateway.listeners.values():
-        if listener.transport == "tcp" and (listener.port or port):
-            found = "127.0.0.1" if listener.host == "0.0.0.0" else listener.host  # noqa: S104
-            return host or found, port or listener.port
+@dataclass(frozen=True, slots=True)
+class GatewayAddress:
+    """Where the gateway is, and how it is reached."""
+
+    host: str
+    port: int
+    transport: str
+    path: str
+
+    @property
+    def uri(self) -> str:
+        """The address of its WebSocket."""
+        scheme = "wss" if self.transport == "websocket-tls" else "ws"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{scheme}://{host}:{self.port}{self.path}"
+
+
+def _find_gateway(
+    host: str | None, port: int | None, transport: str | None, path: str
+) -> GatewayAddress:
+    """Return where the gateway is: as told, else a listener of this installation, tcp first."""
+    if host and port:
+        return GatewayAddress(host, port, transport or "tcp", path)
+    listeners = configuration().gateway.listeners.values()
+    order = [transport] if transport else ["tcp", "tls", "websocket", "websocket-tls"]
+    for wanted in order:
+        for listener in listeners:
+            if listener.transport == wanted and (listener.port or port):
+                found = "127.0.0.1" if listener.host == "0.0.0.0" else listener.host  # noqa: S104
+                return GatewayAddress(
+                    host or found, port or listener.port, wanted, listener.path or path
+                )
+    of = f"of transport {transport} " if transport else ""
     raise UsageError(
-        "penstock.yaml names no listener of transport tcp with a port",
+        f"penstock.yaml names no listener {of}with a port",
         fix="name the gateway with --host and --port",
     )
 
 
+def _make_tls(ca: Path | None, certificate: Path | None, key: Path | None) -> ssl.SSLContext:
+    from penstock.config.secrets import SecretFile
+
+    if (certificate is None) != (key is None):
+        raise UsageError("--certificate and --key go together", fix="give both, or none")
+    try:
+        context = ssl.create_default_context(cafile=ca)
+        if certificate is not None and key is not None:
+            SecretFile(key).read()  # raises where others could read it
+            context.load_cert_chain(certificate, key)
+    except ssl.SSLError as error:
+        raise UsageError(
+            f"the certificates cannot be used: {error.reason or error}",
+            fix="give files in PEM form",
+        ) from None
+    return context
+
+
+class Connection(Protocol):
+    """A connection to the gateway, whatever its transport."""
+
+    async def read(self) -> bytes:
+        """Return the next bytes; none where it was closed."""
+
+    async def write(self, data: bytes) -> None:
+        """Send bytes."""
+
+    async def close(self) -> None:
+        """End it."""
+
+
+class _Stream:
+    """TCP or TLS."""
+
+    def __init__(self, incoming: asyncio.StreamReader, outgoing: asyncio.StreamWriter) -> None:
+        self._incoming = incoming
+        self._outgoing = outgoing
+
+    async def read(self) -> bytes:
+        return await self._incoming.read(1 << 16)
+
+    async def write(self, data: bytes) -> None:
+        self._outgoing.write(data)
+        await self._outgoing.drain()
+
+    async def close(self) -> None:
+        self._outgoing.close()
+
+
+class _WebSocket:
+    """MQTT in binary frames (MQTT5 6)."""
+
+    def __init__(self, connection: ClientConnection) -> None:
+        self._connection = connection
+
+    async def read(self) -> bytes:
+        from websockets.exceptions import ConnectionClosed
+
+        try:
+            data = await self._connection.recv(decode=False)
+        except ConnectionClosed:
+            return b""
+        return bytes(data)
+
+    async def write(self, data: bytes) -> None:
+        await self._connection.send(data)
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+
+async def _open(place: GatewayAddress, tls: ssl.SSLContext | None) -> Connection:
+    """Connect to the gateway."""
+    from websockets.asyncio.client import connect
+    from websockets.exceptions import InvalidHandshake
+    from websockets.typing import Subprotocol
+
+    try:
+        if place.transport in {"tcp", "tls"}:
+            return _Stream(*await asyncio.open_connection(place.host, place.port, ssl=tls))
+        return _WebSocket(
+            await connect(
+                place.uri,
+                ssl=tls,
+                subprotocols=[Subprotocol("mqtt")],
+                compression=None,
+                max_size=None,
+                proxy=None,
+            )
+        )
+    except (OSError, InvalidHandshake) as error:
+        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        if isinstance(error, ssl.SSLCertVerificationError):
+            why = f"its certificate is not trusted ({error.verify_message})"
+        raise UnavailableError(
+            f"the gateway at {place.host} port {place.port} cannot be reached by"
+            f" {place.transport}: {why}",
+            fix="start it with `penstock up`, or name another with --host, --port and --transport; "
+            "--ca names who vouches for its certificate",
+        ) from None
+
+
 async def _follow(
-    address: tuple[str, int],
+    place: GatewayAddress,
+    tls: ssl.SSLContext | None,
     wanted: SubscriptionRequest,
     login: tuple[str | None, bytes | None, str],
 ) -> None:
     from penstock.mqtt import PINGREQ, V5, Connect, Disconnect, Reader, Sender
 
     user, password, client_id = login
-    try:
-        incoming, outgoing = await asyncio.open_connection(*address)
-    except OSError as error:
-        raise UnavailableError(
-            f"the gateway at {address[0]} port {address[1]} cannot be reached: {error.strerror}",
-            fix="start it with `penstock up`, or name another with --host and --port",
-        ) from None
+    connection = await _open(place, tls)
     reader = Reader(Sender.SERVER, version=V5)
     connect = Connect(client_id, keep_alive=KEEP_ALIVE, username=user, password=password)
-    outgoing.write(connect.encode())
+    await connection.write(connect.encode())
     seen = 0
     while wanted.count is None or seen < wanted.count:
         try:
             async with asyncio.timeout(KEEP_ALIVE / 2):
-                data = await incoming.read(1 << 16)
+                data = await connection.read()
         except TimeoutError:
-            outgoing.write(PINGREQ.encode(V5))
+            await connection.write(PINGREQ.encode(V5))
             continue
         if not data:
             raise UnavailableError("the gateway closed the connection", fix="see its log")
@@ -120,13 +270,13 @@ async def _follow(
         while batch := reader.packets():
             for packet in batch:
                 answer, shown = _take(packet, wanted)
-                outgoing.write(answer)
+                if answer:
+                    await connection.write(answer)
                 seen += shown
                 if seen == wanted.count:
                     break
-    outgoing.write(Disconnect().encode(V5))
-    await outgoing.drain()
-    outgoing.close()
+    await connection.write(Disconnect().encode(V5))
+    await connection.close()
 
 
 def _take(packet: Any, wanted: SubscriptionRequest) -> tuple[bytes, int]:

@@ -181,6 +181,7 @@ def run(once: bool) -> None:
     refuse_missing_store(config)
     configure(level=config.log.level, style=config.log.format)
     install_hooks()
+    config.require_files("kafka")
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -15,12 +15,16 @@ from penstock.config.settings import (
     DataPath,
     Duration,
     Host,
+    InputFile,
     Port,
     Settings,
     TypeLabel,
     setting,
     wrong,
 )
+
+if TYPE_CHECKING:
+    import ssl
 
 
 def _check_socket(path: Path) -> Path:
@@ -46,12 +50,12 @@ class BrokerTlsSettings(Settings):
     """TLS towards an external broker."""
 
     enabled: bool = setting(default=False, description="Whether the connection is encrypted.")
-    ca: DataPath | None = setting(
+    ca: InputFile | None = setting(
         None,
         "The certificates that the broker's is checked against; the system's if none.",
         examples=("certificates/broker-ca.pem",),
     )
-    certificate: DataPath | None = setting(
+    certificate: InputFile | None = setting(
         None,
         "Our own certificate, where the broker asks for one.",
         examples=("certificates/gateway.pem",),
@@ -61,6 +65,16 @@ class BrokerTlsSettings(Settings):
         "The file of the key of our own certificate.",
         examples=("keys/gateway.key",),
     )
+
+    def make_context(self) -> ssl.SSLContext:
+        """Make the context of connections to the broker; its certificate is always verified."""
+        import ssl  # noqa: PLC0415 - for those who connect
+
+        context = ssl.create_default_context(cafile=str(self.ca) if self.ca else None)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if self.certificate is not None and self.key is not None:
+            context.load_cert_chain(str(self.certificate), str(self.key.path))
+        return context
 
     def conflicts(self) -> Iterator[Conflict]:
         """Yield a certificate without its key, and the reverse."""
@@ -180,7 +194,7 @@ class KafkaSettings(Settings):
         "The password of that user.",
         examples=("{file: keys/kafka-password}", "{env: KAFKA_PASSWORD}"),
     )
-    ca: DataPath | None = setting(
+    ca: InputFile | None = setting(
         None,
         "The certificates that the brokers' are checked against; the system's if none.",
         examples=("certificates/kafka-ca.pem",),

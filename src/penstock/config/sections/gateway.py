@@ -1,103 +1,33 @@
-"""The gateway: listeners, limits, reservations and emergencies; `recording`, to the event log."""
+"""The gateway: limits, log-ins, reservations and emergencies; `recording`, to the event log."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field
 
-from penstock.config.secrets import SecretFile
+from penstock.config.sections.listeners import ListenerName, ListenerSettings, find_twins
 from penstock.config.settings import (
     Conflict,
     DataPath,
     Duration,
     Host,
+    InputFile,
     Port,
     Settings,
     Size,
     TypeLabel,
+    is_loopback,
     setting,
 )
-
-ListenerName = Annotated[
-    str,
-    Field(pattern=r"^[a-z][a-z0-9]{0,31}$"),
-    TypeLabel("a name", "at most 32 small letters and digits, a letter first"),
-]
-
-
-Origin = Annotated[
-    str,
-    Field(pattern=r"^(\*|null|[a-z][a-z0-9+.-]*://[^/?#@\sA-Z]{1,255})$"),
-    TypeLabel("an origin", "SCHEME://HOST or SCHEME://HOST:PORT in small letters, `null`, or *"),
-]
 
 ExceptedSubject = Annotated[
     str,
     Field(pattern=r"^(user|group|client):[^\x00-\x1f\x7f]+$", max_length=300),
     TypeLabel("a subject", "user:NAME, group:NAME or client:ID"),
 ]
-
-
-class ListenerSettings(Settings):
-    """One address where clients connect."""
-
-    transport: Literal["tcp", "tls", "websocket", "websocket-tls"] = setting(
-        "tcp", "How clients connect."
-    )
-    host: Host = setting("127.0.0.1", "The address it listens on; 0.0.0.0 is every IPv4 address.")
-    port: Port = setting(1883, "The port it listens on; 0 takes a free one.")
-    path: Annotated[str, Field(pattern=r"^/[!-~]*$", max_length=256)] = setting(
-        "/mqtt", "The path of the WebSocket."
-    )
-    origins: Annotated[tuple[Origin, ...], Field(max_length=256)] = setting(
-        (),
-        "The web pages whose scripts may connect to the WebSocket, by their origin; * is every "
-        "page. Besides these, the page's own host is accepted where the browser has proof of it: "
-        "over TLS, or by an IP address or `localhost`. What sends no Origin is no web page, and "
-        "is accepted.",
-        examples=('["https://ward.example.org"]',),
-    )
-    certificate: DataPath | None = setting(
-        None,
-        "The certificate chain, for TLS.",
-        examples=("certificates/server.pem",),
-    )
-    key: SecretFile | None = setting(
-        None, "The file of its key, for TLS.", examples=("keys/server.key",)
-    )
-    client_ca: DataPath | None = setting(
-        None,
-        "The certificates that every client's is checked against, for mutual TLS.",
-        examples=("certificates/clients-ca.pem",),
-    )
-
-    @property
-    def encrypted(self) -> bool:
-        """Whether what clients send is protected on its way."""
-        return self.transport in {"tls", "websocket-tls"}
-
-    def conflicts(self) -> Iterator[Conflict]:
-        """Yield TLS files where there is no TLS, the reverse, and origins without a WebSocket."""
-        if self.origins and not self.transport.startswith("websocket"):
-            yield Conflict(
-                "origins",
-                f"the transport {self.transport} does not use it",
-                "leave it out, or set transport to websocket or websocket-tls",
-            )
-        for name in ("certificate", "key"):
-            if self.encrypted and getattr(self, name) is None:
-                yield Conflict(
-                    name, f"the transport {self.transport} needs it", "name a file in PEM form"
-                )
-        for name in ("certificate", "key", "client_ca"):
-            if not self.encrypted and getattr(self, name) is not None:
-                yield Conflict(
-                    name,
-                    f"the transport {self.transport} does not use it",
-                    "leave it out, or set transport to tls or websocket-tls",
-                )
 
 
 class LimitSettings(Settings):
@@ -233,6 +163,66 @@ class FilteringSettings(Settings):
     )
 
 
+TokenAlgorithm = Literal[
+    "ES256", "ES384", "ES512", "EdDSA", "PS256", "PS384", "PS512", "RS256", "RS384", "RS512"
+]
+
+
+class TokenSettings(Settings):
+    """JSON Web Tokens that clients give as their password."""
+
+    keys: InputFile | None = setting(
+        None,
+        "The file of the public keys that tokens are checked with, as a JWK Set; read again when "
+        "it changes.",
+        examples=("certificates/token-keys.json",),
+    )
+    url: Annotated[str, Field(pattern=r"^https?://[!-~]+$", max_length=2000)] | None = setting(
+        None,
+        "Where the JWK Set is fetched from instead, by https; http only from this machine.",
+        examples=("https://login.example.org/keys",),
+    )
+    refresh: Annotated[Duration, Field(ge=10, le=86_400)] = setting(
+        "10m", "How often it is fetched; a token of an unknown key fetches it earlier."
+    )
+    issuer: Annotated[str, Field(min_length=1, max_length=2000)] | None = setting(
+        None, "Who issued the tokens, their claim `iss`.", examples=("https://login.example.org",)
+    )
+    audience: Annotated[str, Field(min_length=1, max_length=2000)] | None = setting(
+        None, "Whom they are for, one of their claim `aud`.", examples=("penstock",)
+    )
+    claim: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:/-]{1,100}$")] = setting(
+        "sub", "The claim that names the user."
+    )
+    algorithms: Annotated[tuple[TokenAlgorithm, ...], Field(min_length=1, max_length=10)] = setting(
+        ("ES256", "EdDSA", "RS256"), "How they may be signed."
+    )
+    leeway: Annotated[Duration, Field(ge=0, le=300)] = setting(
+        "30s", "How far the clocks of the issuer and of this machine may be apart."
+    )
+
+    @property
+    def enabled(self) -> bool:
+        """Whether tokens are accepted."""
+        return self.keys is not None or self.url is not None
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Yield two places of keys, keys fetched in clear, and tokens that are for anybody."""
+        if self.keys is not None and self.url is not None:
+            yield Conflict("url", "the keys are in a file already", "keep one of the two settings")
+        if self.url is not None and self.url.startswith("http://"):
+            host = urlsplit(self.url).hostname or ""
+            if not is_loopback(host):
+                yield Conflict("url", "others on the network could exchange the keys", "use https")
+        for name in ("issuer", "audience"):
+            if self.enabled and getattr(self, name) is None:
+                yield Conflict(
+                    name,
+                    "without it tokens for other services would open this one",
+                    f"set {name} to what the tokens say",
+                )
+
+
 class AuthenticationSettings(Settings):
     """How the gateway authenticates clients: by certificate, by password, or not at all."""
 
@@ -245,8 +235,15 @@ class AuthenticationSettings(Settings):
         default=False,
         description="Pass user name and password to the broker, which decides.",
     )
+    tokens: TokenSettings = Field(default_factory=TokenSettings)
     anonymous: bool = setting(
         default=False, description="Accept clients without a user name, as the user `anonymous`."
+    )
+    client_ids: Literal["own", "any"] = setting(
+        "own",
+        "Which client identifiers users may choose: their `own` (the user name, it and a colon "
+        "first, or what the file of passwords lists), or `any` that nobody else has, as brokers "
+        "allow and existing fleets need. Those that definitions name stay their owners'.",
     )
     defined_users: bool = setting(
         default=False,
@@ -259,6 +256,10 @@ class AuthenticationSettings(Settings):
 
     def conflicts(self) -> Iterator[Conflict]:
         """Yield two places that would both decide on a password."""
+        if self.relay and self.tokens.enabled:
+            yield Conflict(
+                "relay", "tokens are checked here already", "keep one of the two settings"
+            )
         if self.relay and self.passwords is not None:
             yield Conflict(
                 "relay", "the file of passwords decides already", "keep one of the two settings"
@@ -369,15 +370,8 @@ class GatewaySettings(Settings):
 
     def conflicts(self) -> Iterator[Conflict]:
         """Yield two listeners that want the same address."""
-        taken: dict[tuple[str, int], str] = {}
+        yield from find_twins(self.listeners)
         for name, listener in self.listeners.items():
-            first = taken.setdefault((listener.host, listener.port), name)
-            if first != name and listener.port:
-                yield Conflict(
-                    f"listeners.{name}.port",
-                    f"the listener {first!r} has the same address",
-                    "choose another port",
-                )
             if self.workers > 1 and not listener.port:
                 yield Conflict(
                     f"listeners.{name}.port",

@@ -1,4 +1,4 @@
-"""How services, teams and people are told of privacy requests: `rights`.
+"""Privacy requests: how services, teams and people are told (`rights`), and the `server` for them.
 
 Rules that hold here:
 - Endpoints and credentials of queues, brokers, mail servers and SMS gateways stand here alone;
@@ -8,20 +8,22 @@ Rules that hold here:
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
 from penstock.config.secrets import Secret
+from penstock.config.sections.listeners import ListenerName, ServerListenerSettings, find_twins
 from penstock.config.settings import (
     Conflict,
-    DataPath,
     Duration,
     Host,
+    InputFile,
     Port,
     Settings,
+    Size,
     TypeLabel,
     setting,
     wrong,
@@ -108,7 +110,7 @@ class RightsMqttSettings(Settings):
     )
     port: Port = setting(8883, "Its port.")
     tls: bool = setting(default=True, description="Whether the connection is encrypted.")
-    ca: DataPath | None = setting(
+    ca: InputFile | None = setting(
         None,
         "The certificates that the broker's is checked against; the system's if none.",
         examples=("certificates/broker-ca.pem",),
@@ -137,7 +139,7 @@ class EmailSettings(Settings):
     security: Literal["starttls", "tls", "none"] = setting(
         "starttls", "How the connection is encrypted; none is for servers on this machine."
     )
-    ca: DataPath | None = setting(
+    ca: InputFile | None = setting(
         None,
         "The certificates that the server's is checked against; the system's if none.",
         examples=("certificates/mail-ca.pem",),
@@ -186,6 +188,11 @@ class RightsSettings(Settings):
     poll: Annotated[Duration, Field(ge=0.01, le=60)] = setting(
         "500ms", "How often a worker looks for what is due."
     )
+    settle: Annotated[Duration, Field(ge=0, le=86_400)] = setting(
+        "10m",
+        "How long a batch of a view may take: erasure looks at what running views have published "
+        "only so long after it has erased from the event log.",
+    )
     office: Annotated[str, Field(pattern=r"^[!-~]{1,200}@[!-~]{1,200}$")] | None = setting(
         None,
         "The e-mail address that is alerted where a service that failed names no contact.",
@@ -201,3 +208,71 @@ class RightsSettings(Settings):
     mqtt: RightsMqttSettings = Field(default_factory=RightsMqttSettings)
     email: EmailSettings = Field(default_factory=EmailSettings)
     sms: SmsSettings = Field(default_factory=SmsSettings)
+
+
+class ServerLimitSettings(Settings):
+    """Limits on what callers may use."""
+
+    connections: Annotated[int, Field(ge=1, le=100_000)] = setting(
+        2_000, "The most connections at a time."
+    )
+    connections_per_address: Annotated[int, Field(ge=1, le=100_000)] = setting(
+        1_000, "The most of these from one network address."
+    )
+    unauthenticated: Annotated[int, Field(ge=2, le=100_000)] = setting(
+        500,
+        "The most connections at a time on which nobody has proved yet who they are. Networks "
+        "share them fairly.",
+    )
+    unauthenticated_per_address: Annotated[int, Field(ge=1, le=100_000)] = setting(
+        250, "The most of these from one network address."
+    )
+    handshakes: Annotated[int, Field(ge=2, le=100_000)] = setting(
+        100, "The most TLS handshakes under way at a time, half of them from one network address."
+    )
+    timeout: Annotated[Duration, Field(ge=1, le=300)] = setting(
+        "30s", "How long a call may take, from its first byte to the last of its answer."
+    )
+    body: Annotated[Size, Field(ge=1024, le=1 << 24)] = setting(
+        "256KiB", "The largest body of a call."
+    )
+    rate: Annotated[int, Field(ge=1, le=1_000_000)] = setting(
+        200, "How many requests one user may submit, answer or ask for per second."
+    )
+    burst: Annotated[int, Field(ge=1, le=1_000_000)] = setting(
+        1_000, "How many of these at once, before the rate counts."
+    )
+    denials: Annotated[int, Field(ge=1, le=1_000_000)] = setting(
+        120,
+        "How many calls of one user per minute may ask for what is not theirs: each is in the "
+        "audit log. Beyond it, all calls of the user wait.",
+    )
+    at_a_time: Annotated[int, Field(ge=1, le=10_000)] = setting(
+        64, "How many calls of one user are worked on at a time."
+    )
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Yield a burst that no batch fits into."""
+        if self.burst < self.rate:
+            yield Conflict("burst", "it is smaller than the rate", "raise it to the rate")
+
+
+class ServerSettings(Settings):
+    """Where front ends and services hand in and answer privacy requests."""
+
+    listeners: Annotated[
+        Mapping[ListenerName, ServerListenerSettings], Field(min_length=1, max_length=16)
+    ] = setting({"rest": {}}, "Where they connect: a name of your choice, and its settings.")
+    limits: ServerLimitSettings = Field(default_factory=ServerLimitSettings)
+    threads: Annotated[int, Field(ge=1, le=64)] = setting(
+        8, "How many calls ask the store at a time."
+    )
+    monitor_port: Port = setting(
+        9469,
+        "Where the server answers /metrics, /healthz and /readyz, at the host of `monitor`; 0 "
+        "takes a free one.",
+    )
+
+    def conflicts(self) -> Iterator[Conflict]:
+        """Yield two listeners that want the same address."""
+        yield from find_twins(self.listeners)

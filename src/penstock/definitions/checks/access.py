@@ -1,15 +1,18 @@
-"""Checks of what decides on access, in the light of the whole set.
+"""Checks of what decides on access, and of privacy controls, in the light of the whole set.
 
 Rules that hold here:
 - An attribute that a document gives or finds is declared, and of the declared type.
 - An emergency policy names scenarios and situations of its own plan, and can apply.
 - Separation of duty: no user, and no role, has two roles that exclude each other.
+- A service honours categories that its control has, and no later than the control allows. A
+  built-in one does what its control is for.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
 
 from penstock.definitions.checks.vocabularies import WrongValueError, read_value, scope_of
 from penstock.errors import InvalidError, Problem, quote
@@ -17,8 +20,12 @@ from penstock.lang import BOOL, STRING, RecordType, Type, compile_expression, pa
 from penstock.model import kinds
 from penstock.model.definition import Definition
 from penstock.model.document import Key
+from penstock.model.kinds.controls import ERASURE
 from penstock.policy.access.emergencies import SCENARIO_CASE, SITUATION_CASE, filter_scope
 from penstock.policy.access.principals import BUILT_IN, RoleGraph
+
+_OPERATIONS: Final[Mapping[str, str]] = {ERASURE: "delete"}
+"""What a built-in service does → the operation of a control that it can be declared for."""
 
 Found = Iterator[tuple[Key, Problem]]
 
@@ -211,3 +218,29 @@ def _role_graph(definitions: Mapping[Key, Definition]) -> RoleGraph:
     return RoleGraph(
         {key.name: it for key, it in definitions.items() if isinstance(it, kinds.Role)}
     )
+
+
+def check_control_subscribers(
+    subscribers: Iterable[kinds.ControlSubscriber], definitions: Mapping[Key, Definition]
+) -> Found:
+    """Yield categories that the control does not have, times and operations that do not fit."""
+    for subscriber in subscribers:
+        control = definitions.get(Key(kinds.Control.kind, subscriber.control))
+        if not isinstance(control, kinds.Control):
+            continue  # a reference that leads nowhere is reported as such
+        for number, category in enumerate(subscriber.categories):
+            if category not in control.categories:
+                known = ", ".join(control.categories) or "none"
+                message = f"the control {quote(control.name)} has no category {quote(category)}"
+                fix = f"its categories are {known}"
+                yield subscriber.key, Problem(f"categories[{number}]", message, fix)
+        wanted = _OPERATIONS.get(subscriber.uri)
+        if wanted is not None and control.operation != wanted:
+            # A choice that toggles must not erase, whatever it is called.
+            message = f"the control {quote(control.name)} is no {wanted} of a person's data"
+            fix = f"name a control with stateful: false and operation: {wanted}"
+            yield subscriber.key, Problem("control", message, fix)
+        longest = control.time_to_honor
+        if subscriber.time_to_honor is not None and subscriber.time_to_honor > longest:
+            message = f"{subscriber.time_to_honor} ms is longer than the control allows"
+            yield subscriber.key, Problem("time_to_honor", message, f"at most {longest} ms")

@@ -22,8 +22,12 @@ from typing import Any, Final, NamedTuple
 
 from penstock.cep.program import Program
 from penstock.definitions.authorizer import settings_in_force
-from penstock.gateway.authorization.compiled_definitions import CompiledDefinitions
-from penstock.gateway.authorization.granted_rights import AnswerTopics, GrantedRights
+from penstock.gateway.authorization.compiled_definitions import (
+    AnswerTopics,
+    CompiledDefinitions,
+    GrantedRights,
+    named_clients,
+)
 from penstock.gateway.session import Session
 from penstock.gateway.translation import CLIENT, FOR, stamp
 from penstock.model import kinds
@@ -39,8 +43,8 @@ from penstock.policy.purposes.notation import Notation
 from penstock.policy.purposes.rights import CommandRights, DeclaredPurposes
 from penstock.policy.purposes.settings import PurposeSettings
 from penstock.policy.purposes.subscriptions import Subscription
-from penstock.store.definitions.snapshots import Snapshot
-from penstock.store.purpose_state import STATE, Excepted, StateCommand, StateLog
+from penstock.store.definitions.documents import Snapshot
+from penstock.store.session_state import STATE, Excepted, StateCommand, StateLog
 from penstock.store.sessions import StoredSubscription
 
 RESERVATION = "reservation"
@@ -107,6 +111,7 @@ class Rules:
         self._overlay: dict[Key, Document | None] = {}
         self._presubscribed: dict[str, tuple[str, str, str]] = {}
         self._stamps: dict[tuple[str, str], bytes] = {}
+        self._named: tuple[Snapshot | None, frozenset[str]] = (None, frozenset())
 
     @property
     def epoch(self) -> int:
@@ -326,6 +331,14 @@ class Rules:
     def _find_user(self, user: str) -> Document | None:
         known = self.snapshot
         return known.documents.get(Key(kinds.User.kind, user)) if known is not None else None
+
+    def named_clients(self) -> frozenset[str]:
+        """Return the client identifiers that definitions give something to."""
+        known = self.snapshot
+        if known is not None and self._named[0] is not known:
+            found = (it for document in known.documents.values() for it in named_clients(document))
+            self._named = (known, frozenset(found))
+        return self._named[1]
 
     def rights(self, session: Session) -> CommandRights:
         """Return what a session may command."""

@@ -56,7 +56,7 @@ from penstock.policy.purposes.commands import (
 )
 from penstock.policy.purposes.settings import PurposeSettings
 from penstock.store.audit.errors import TamperedError
-from penstock.store.definitions.snapshots import Snapshot
+from penstock.store.definitions.documents import Snapshot
 from penstock.telemetry import get_logger
 
 _SETTINGS = Key(SETTINGS, "default")

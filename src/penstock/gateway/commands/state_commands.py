@@ -33,9 +33,9 @@ from penstock.model.document import Document, Key
 from penstock.mqtt import Publish, ReasonCode
 from penstock.policy.purposes.commands import Clear, Persist, Reload, Reset
 from penstock.policy.purposes.engine import SubscriptionChanges
-from penstock.store import purpose_state
-from penstock.store.definitions.snapshots import Snapshot
-from penstock.store.purpose_state import STATE, Did, StateLog
+from penstock.store import session_state
+from penstock.store.definitions.documents import Snapshot
+from penstock.store.session_state import STATE, Did, StateLog
 
 Wanted = dict[Key, Document | None]
 
@@ -182,7 +182,7 @@ class StateCommands:
             done = "cleared all reservations, presubscriptions and purposes of subscriptions"
             if operation == "reset":
                 done += ", settings in force"
-            then = partial(purpose_state.clear, excepted=excepted)
+            then = partial(session_state.clear, excepted=excepted)
             await self._store(sender, want, then, ("clear", operation, done))
             return True
         if rules.snapshot is not None:
@@ -195,7 +195,7 @@ class StateCommands:
     async def _persist(self, sender: CommandSender) -> bool:
         tried = self._rules.unsaved()
         words: tuple[Did, str, str] = ("persist", "persist", "persisted the purpose state")
-        await self._store(sender, lambda _: dict(tried), purpose_state.persist, words)
+        await self._store(sender, lambda _: dict(tried), session_state.persist, words)
         return True
 
     async def _reload(self, sender: CommandSender) -> bool:
@@ -210,7 +210,7 @@ class StateCommands:
             return {key: then.get(key) for key in held}
 
         words: tuple[Did, str, str] = ("reload", "reload", "reloaded the persisted purpose state")
-        await self._store(sender, want, purpose_state.reload, words)
+        await self._store(sender, want, session_state.reload, words)
         return True
 
     def _find_persisted(self, now: Snapshot) -> Snapshot:

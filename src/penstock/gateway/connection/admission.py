@@ -23,8 +23,7 @@ from penstock.gateway.authorization.request_context import as_properties, narrow
 from penstock.gateway.commands.purpose_commands import PurposeCommands
 from penstock.gateway.connection.authentication import RefusedError
 from penstock.gateway.connection.client_connection import ClientConnection
-from penstock.gateway.connection.context import ConnectionContext
-from penstock.gateway.connection.disconnect import Cause
+from penstock.gateway.connection.context import Cause, ConnectionContext
 from penstock.gateway.publish_result import PendingResult, PublishOutcome, PublishResult
 from penstock.gateway.session import Session
 from penstock.gateway.translation import EPOCH, PUBLISHER, strip

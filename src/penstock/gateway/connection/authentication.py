@@ -2,6 +2,8 @@
 
     certificate? ──yes──▶ its common name
         │no
+    token as password? ──yes──▶ `TokenVerifier` ──▶ the user that it names
+        │no
     user name? ──yes──▶ password file (argon2) or the broker ──▶ the user name
         │no
     anonymous allowed? ──yes──▶ `anonymous`
@@ -16,10 +18,14 @@ Rules that hold here:
   decides `LoginQueue`.
 - A password that was right is not hashed again for the same user while the file stays the
   same: what is kept is a keyed digest under a key that this process alone knows.
+- A token counts as a token where tokens are accepted and it looks like one; the user name beside
+  it is left out, or the one that the token names.
 - A client identifier belongs to a user if it is the user's name, begins with the name and
   a colon, or matches one of the patterns of that user. Names never contain a colon, so no
   two users share an identifier unless patterns say so. Who names nobody may use what is
   nobody's; where the broker or certificates know users, only `anonymous:` and what follows.
+- Where users may choose any identifier (`client_ids: any`), one that is another user's by the
+  file of passwords, or that definitions give something to, still belongs to its owner alone.
 """
 
 from __future__ import annotations
@@ -37,13 +43,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
 from penstock.errors import PenstockError, UnavailableError, quote
 from penstock.gateway.connection.login_queue import BusyError, LoginQueue
+from penstock.gateway.connection.token_verifier import TokenVerifier
 from penstock.gateway.session import Session
 from penstock.mqtt import Connect, ReasonCode
 from penstock.policy.access.principals import ANONYMOUS
@@ -54,6 +61,7 @@ FILE_LIMIT = 64 * 1024 * 1024
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _RELAYED_PER_CHECK = 16
 _LOW_PRIORITY = 5
+_DOTS = 2
 
 
 class RefusedError(PenstockError):
@@ -73,6 +81,18 @@ class User:
     patterns: tuple[str, ...] = ()
 
 
+def wrong_password() -> RefusedError:
+    """Return the refusal of whoever is not who they say, whatever they said."""
+    return RefusedError(
+        "wrong user name or password", ReasonCode.BAD_USER_NAME_OR_PASSWORD, "password"
+    )
+
+
+def _looks_like_token(password: bytes | None) -> bool:
+    """Say whether a password has the form of a signed token: three parts, the first JSON."""
+    return password is not None and password.startswith(b"eyJ") and password.count(b".") == _DOTS
+
+
 def check_name(name: str) -> str:
     """Return the name if a principal can have it."""
     if (
@@ -88,6 +108,16 @@ def check_name(name: str) -> str:
             "name",
         )
     return name
+
+
+class Identity(NamedTuple):
+    """Who a client is, and for how long that holds."""
+
+    name: str
+    credential: str | None = None
+    """What the user has just logged in by: the hash in the file; None: another way in."""
+    valid_until: float = float("inf")
+    """In seconds since 1970."""
 
 
 class PasswordFile:
@@ -217,14 +247,18 @@ class Authenticator:
         relay: bool,
         anonymous: bool,
         checks: int,
+        tokens: TokenVerifier | None = None,
         certificates: bool = False,
+        any_client_id: bool = False,
         waiting: int = 1000,
         waiting_per_address: int = 500,
     ) -> None:
         self.relay = relay
-        self._named_elsewhere = relay or certificates
+        self._named_elsewhere = relay or certificates or tokens is not None
         self._passwords = passwords
+        self.tokens = tokens
         self._anonymous = anonymous
+        self.any_client_id = any_client_id
         self._threads = (
             ThreadPoolExecutor(checks, "penstock-passwords", _lower_priority) if passwords else None
         )
@@ -234,8 +268,8 @@ class Authenticator:
 
     async def identify(
         self, connect: Connect, certificate: dict[str, Any] | None, address: str
-    ) -> str:
-        """Return the principal of a client, or raise `RefusedError`."""
+    ) -> Identity:
+        """Return who a client is, or raise `RefusedError`."""
         if connect.properties.authentication_method is not None:
             raise RefusedError(
                 "authentication methods are not supported",
@@ -243,22 +277,29 @@ class Authenticator:
                 "method",
             )
         if certificate:
-            return check_name(common_name(certificate))
+            return Identity(check_name(common_name(certificate)))
+        if self.tokens is not None and _looks_like_token(connect.password):
+            return await self._identify_by_token(self.tokens, connect)
         if connect.username is None:
             if not self._anonymous:
                 raise RefusedError("no user name", ReasonCode.NOT_AUTHORIZED, "anonymous")
-            return ANONYMOUS
+            return Identity(ANONYMOUS)
         name = check_name(connect.username)
         if self.relay:
-            return name
+            return Identity(name)
         if not await self.check_password(name, connect.password or b"", address):
-            raise RefusedError(
-                "wrong user name or password", ReasonCode.BAD_USER_NAME_OR_PASSWORD, "password"
-            )
-        return name
+            raise wrong_password()
+        user = self._passwords.user(name) if self._passwords is not None else None
+        return Identity(name, user.hash if user is not None else "")
 
-    def owns(self, principal: str, client_id: str) -> bool:
-        """Say whether a principal may use a client identifier."""
+    async def _identify_by_token(self, tokens: TokenVerifier, connect: Connect) -> Identity:
+        proof = await tokens.verify(connect.password or b"")
+        if proof is None or connect.username not in {None, "", proof.user}:
+            raise wrong_password()
+        return Identity(check_name(proof.user), valid_until=proof.valid_until)
+
+    def owns(self, principal: str, client_id: str, *, named: bool = False) -> bool:
+        """Say whether a principal may use a client identifier, which definitions may have named."""
         if self.is_own(principal, client_id):
             return True
         if principal == ANONYMOUS:
@@ -266,7 +307,10 @@ class Authenticator:
             claimed = self._passwords is not None and self._passwords.claims(client_id)
             return not self._named_elsewhere and not claimed
         patterns = self._passwords.patterns(principal) if self._passwords else ()
-        return any(_matches(pattern, client_id) for pattern in patterns)
+        if any(_matches(pattern, client_id) for pattern in patterns):
+            return True
+        claimed = self._passwords is not None and self._passwords.claims(client_id)
+        return self.any_client_id and not named and not claimed
 
     # --- who is here already ---
 
@@ -276,13 +320,6 @@ class Authenticator:
             return None
         self._passwords.load()
         return self._passwords.mark
-
-    def credential(self, principal: str, certificate: dict[str, Any] | None) -> str | None:
-        """Return what a user has just logged in by: the hash in the file; None where it is none."""
-        if certificate or self.relay or self._passwords is None or principal == ANONYMOUS:
-            return None
-        user = self._passwords.user(principal)
-        return user.hash if user is not None else ""
 
     def vouches(self, session: Session) -> bool:
         """Say whether a client could log in now as it did, under its client identifier."""

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Container
 from typing import Final, cast
 
-from penstock.gateway.connection.disconnect import FAREWELL_SECONDS
+from penstock.gateway.connection.context import FAREWELL_SECONDS
 from penstock.gateway.connection.intake import Intake
 from penstock.mqtt import (
     V5,

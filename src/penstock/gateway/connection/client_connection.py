@@ -31,10 +31,10 @@ from penstock.gateway.broker import is_ordinary
 from penstock.gateway.connection.arrivals import Arrival
 from penstock.gateway.connection.backlog import Backlog
 from penstock.gateway.connection.broker_connection import BrokerConnection
-from penstock.gateway.connection.context import ConnectionContext
-from penstock.gateway.connection.disconnect import (
+from penstock.gateway.connection.context import (
     FAREWELL_SECONDS,
     Cause,
+    ConnectionContext,
     encode_refusal,
     make_disconnect,
 )
@@ -347,6 +347,9 @@ class ClientConnection(ClientReplies):
         if self.open:
             self._idle = 0 if self.heard else self._idle + 1
             self.heard = False
+            if time.time() > self.session.valid_until:
+                self.end(Cause.REVOKED)
+                return
         elif not self.version:
             # Until its CONNECT is whole, a client buys no time by sending byte after byte.
             self._idle += 1
@@ -390,9 +393,10 @@ class ClientConnection(ClientReplies):
         if cause is not Cause.LOST:
             self._take_leave(cause, error, farewell)
         self.connection.close()
+        counters = self.context.counters
+        counters.ended(cause, error, established=self.open)
         if self.open:
-            self.context.counters.ended(cause)
-            self.context.counters.connections -= 1
+            counters.connections -= 1
         self._leave_lane_for_good(cause)
         if self.pinned is not None and self.is_unsettled():
             # A will must not overtake what was published before it.

@@ -30,8 +30,7 @@ from penstock.gateway.broker import is_ordinary
 from penstock.gateway.connection.admission import Admission
 from penstock.gateway.connection.arrivals import Arrival
 from penstock.gateway.connection.client_connection import ClientConnection, Registry
-from penstock.gateway.connection.context import ConnectionContext
-from penstock.gateway.connection.disconnect import Cause
+from penstock.gateway.connection.context import Cause, ConnectionContext
 from penstock.gateway.connection.handshake import Handshake
 from penstock.gateway.connection.subscription_requests import SubscriptionRequests
 from penstock.gateway.connection.upstream import Upstream

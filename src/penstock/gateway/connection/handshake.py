@@ -29,12 +29,10 @@ from penstock.gateway.broker import BrokerAddress
 from penstock.gateway.connection.admission import Admission
 from penstock.gateway.connection.authentication import Authenticator, RefusedError, too_busy
 from penstock.gateway.connection.client_connection import ClientConnection
-from penstock.gateway.connection.client_registry import ClientRegistry
-from penstock.gateway.connection.context import ConnectionContext
-from penstock.gateway.connection.disconnect import Cause
+from penstock.gateway.connection.client_registry import ClientRegistry, Revocation
+from penstock.gateway.connection.context import Cause, ConnectionContext
 from penstock.gateway.connection.intake import OPENING
 from penstock.gateway.connection.login_queue import BusyError, Turn
-from penstock.gateway.connection.revocation import Revocation
 from penstock.gateway.connection.session_resumption import SessionResumption
 from penstock.gateway.connection.subscription_lifecycle import SubscriptionLifecycle
 from penstock.gateway.connection.subscription_state import SubscriptionState
@@ -118,13 +116,14 @@ class Handshake:
         relay = self._authenticator.relay
         tls = client.transport.get_extra_info("ssl_object")
         certificate = tls.getpeercert() if tls is not None else None
-        principal = await self._authenticator.identify(connect, certificate, client.peer)
-        credential = self._authenticator.credential(principal, certificate)
+        identity = await self._authenticator.identify(connect, certificate, client.peer)
+        principal = identity.name
         async with self._turn(client, principal, certificate) as turn:
             client_id, assigned = self._client_id(connect, principal)
             offer = self._offer(connect)
             session = Session(client_id, principal, offer.session_expiry, address=client.peer)
-            session.credential = credential
+            session.credential = identity.credential
+            session.valid_until = identity.valid_until
             self._revocation.check(session)
             seen = await self._resumption.look_up(connect, session)
             will = self._admission.admit_will(connect, session)
@@ -223,7 +222,10 @@ class Handshake:
                 ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
                 "client_id",
             )
-        if not self._authenticator.owns(principal, connect.client_id):
+        named = self._authenticator.any_client_id and (
+            connect.client_id in self._context.rules.named_clients()
+        )
+        if not self._authenticator.owns(principal, connect.client_id, named=named):
             raise RefusedError(
                 "this client identifier is not yours; use your user name, or it and a colon first",
                 ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,

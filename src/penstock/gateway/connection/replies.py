@@ -20,8 +20,7 @@ from collections import deque
 from typing import Protocol
 
 from penstock.errors import UsageError
-from penstock.gateway.connection.context import ConnectionContext
-from penstock.gateway.connection.disconnect import Cause
+from penstock.gateway.connection.context import Cause, ConnectionContext
 from penstock.gateway.publish_result import Journal
 from penstock.mqtt import (
     NO_PROPERTIES,

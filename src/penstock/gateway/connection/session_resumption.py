@@ -27,7 +27,7 @@ from penstock.gateway.connection.intake import Intake
 from penstock.gateway.connection.subscription_lifecycle import SubscriptionLifecycle
 from penstock.gateway.session import Session
 from penstock.mqtt import Connack, Connect, ReasonCode
-from penstock.store.session_tables import SessionQuotaError
+from penstock.store.session_state import SessionQuotaError
 from penstock.store.sessions import Begin, Forget, Return, SessionChange, Sessions, TakenError
 
 _UNKNOWN_NUMBERS = 1 << 27

@@ -30,7 +30,7 @@ from penstock.mqtt import Properties, RequestedSubscription, Subscribe, Unsubscr
 from penstock.mqtt.codes import FAILURE
 from penstock.policy.access.principals import ANONYMOUS
 from penstock.policy.purposes.subscriptions import Subscription
-from penstock.store.session_tables import PAUSED
+from penstock.store.session_state import PAUSED
 from penstock.store.sessions import Keep, SessionChange, StoredSubscription
 from penstock.telemetry import get_logger
 

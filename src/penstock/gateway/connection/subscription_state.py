@@ -26,8 +26,7 @@ from penstock.gateway.connection.subscription_lifecycle import (
     SubscriptionLifecycle,
     broker_filter,
 )
-from penstock.store.purpose_state import Did, StateCommand
-from penstock.store.session_tables import PAUSED
+from penstock.store.session_state import PAUSED, Did, StateCommand
 from penstock.store.sessions import StoredSubscription
 
 

@@ -37,7 +37,7 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
-from penstock.gateway.connection.disconnect import FAREWELL_SECONDS
+from penstock.gateway.connection.context import FAREWELL_SECONDS
 from penstock.gateway.connection.downstream import Downstream
 
 _ANYBODY: Final = "*"

@@ -25,8 +25,7 @@ from penstock.clock import boot_clock
 from penstock.errors import UsageError
 from penstock.gateway.authorization.rules import Rules, concerned_filters, differing
 from penstock.gateway.background import Background
-from penstock.gateway.connection.client_registry import ClientRegistry
-from penstock.gateway.connection.revocation import Revocation
+from penstock.gateway.connection.client_registry import ClientRegistry, Revocation
 from penstock.gateway.connection.subscription_lifecycle import SubscriptionLifecycle
 from penstock.gateway.connection.subscription_state import SubscriptionState
 from penstock.gateway.recording.topic_mapping import TopicMappings
@@ -35,8 +34,8 @@ from penstock.model.kinds import Stream, User
 from penstock.policy.consent.opt_outs import OptOutIndex
 from penstock.policy.purposes.engine import SubscriptionChanges
 from penstock.store.definitions.checked import CheckedDefinitions
+from penstock.store.definitions.documents import Snapshot, Update
 from penstock.store.definitions.history import Change
-from penstock.store.definitions.snapshots import Snapshot, Update
 from penstock.store.follower import Follower, StaleError
 from penstock.store.opt_out_feed import OptOutFeed
 from penstock.telemetry import get_logger

@@ -31,8 +31,7 @@ from penstock.gateway.authorization.rules import Rules
 from penstock.gateway.background import Background
 from penstock.gateway.clock import Clock
 from penstock.gateway.detection.engine_host import EngineHost
-from penstock.gateway.detection.leader_election import LeaderElection
-from penstock.gateway.detection.situation_requests import SituationRequests
+from penstock.gateway.detection.leadership import LeaderElection, SituationRequests
 from penstock.gateway.limits import Limits
 from penstock.gateway.publish_result import NO_LEADER, PublishResult
 from penstock.gateway.publishing.actions import Actions

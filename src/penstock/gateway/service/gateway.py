@@ -26,11 +26,10 @@ from penstock.gateway.commands.purpose_commands import PurposeCommands
 from penstock.gateway.connection.admission import Admission
 from penstock.gateway.connection.arrivals import Arrival, Arrivals
 from penstock.gateway.connection.authentication import Authenticator
-from penstock.gateway.connection.client_registry import ClientRegistry
+from penstock.gateway.connection.client_registry import ClientRegistry, Revocation
 from penstock.gateway.connection.context import ConnectionContext
 from penstock.gateway.connection.downstream import Downstream, Handlers
 from penstock.gateway.connection.handshake import Handshake
-from penstock.gateway.connection.revocation import Revocation
 from penstock.gateway.connection.session_resumption import SessionResumption
 from penstock.gateway.connection.subscription_lifecycle import SubscriptionLifecycle
 from penstock.gateway.connection.subscription_requests import SubscriptionRequests

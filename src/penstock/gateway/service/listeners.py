@@ -12,6 +12,8 @@ Rules that hold here:
 - TLS is 1.2 or newer, and is not renegotiated. Where a listener names certificates for
   clients, every client has to show one that they vouch for.
 - Several processes may listen on one address (`workers`); the system spreads clients.
+- Changed TLS files are used from the next handshake on; connections that exist stay. Where they
+  cannot be used, as while one of two has been replaced, the earlier ones stay in use.
 - A listener that cannot be opened stops the start, with the reason. While the process has no
   descriptors left, connections wait in the system's queue.
 """
@@ -25,21 +27,25 @@ import ssl
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from penstock.config.secrets import SecretFile
-from penstock.config.sections.gateway import ListenerSettings
+from penstock.config.sections.listeners import ListenerSettings
 from penstock.errors import UnavailableError, quote
 from penstock.gateway.connection.arrivals import Arrival, ArrivalCounters, Arrivals
-from penstock.gateway.connection.disconnect import FAREWELL_SECONDS
+from penstock.gateway.connection.context import FAREWELL_SECONDS
 from penstock.gateway.connection.downstream import Downstream
 from penstock.gateway.connection.websocket import OriginRule, WebSocketServer
 from penstock.gateway.limits import TICK_SECONDS, Limits
+from penstock.telemetry import get_logger
 
 BACKLOG: Final = 1024
 _ACCEPTED_AT_ONCE: Final = 16
 _PAUSE_SECONDS: Final = 1.0
+_LOOK_SECONDS: Final = 2.0
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+_log = get_logger("listener")
 
 MakeClient = Callable[[Arrival], asyncio.Protocol]
 
@@ -55,7 +61,7 @@ class Listener:
         arrivals: Arrivals,
         counters: ArrivalCounters,
         *,
-        tls: ssl.SSLContext | None,
+        tls: TlsContext | None,
         handshake_seconds: float,
     ) -> None:
         self.name = name
@@ -69,12 +75,26 @@ class Listener:
         self._loop = asyncio.get_running_loop()
         self._opening: set[asyncio.Task[None]] = set()
         self._closed = False
+        self._looking: asyncio.TimerHandle | None = None
         for it in sockets:
             self._loop.add_reader(it, self._accept, it)
+        if tls is not None:
+            self._look_at_files(tls)
+
+    def reload(self) -> None:
+        """Read the TLS files again, whether they look changed or not."""
+        if self._tls is not None:
+            self._tls.refresh(forced=True)
+
+    def _look_at_files(self, tls: TlsContext) -> None:
+        tls.refresh()
+        self._looking = self._loop.call_later(_LOOK_SECONDS, self._look_at_files, tls)
 
     def close(self) -> None:
         """Stop accepting; connections stay, but not those that still negotiate TLS."""
         self._closed = True
+        if self._looking is not None:
+            self._looking.cancel()
         for it in self._sockets:
             self._loop.remove_reader(it)
             it.close()
@@ -125,7 +145,7 @@ class Listener:
             opening.transport, _ = await self._loop.connect_accepted_socket(
                 lambda: self._make(arrival),
                 accepted,
-                ssl=self._tls,
+                ssl=self._tls.current if self._tls else None,
                 ssl_handshake_timeout=self._handshake_seconds if self._tls else None,
                 ssl_shutdown_timeout=FAREWELL_SECONDS if self._tls else None,
             )
@@ -178,7 +198,7 @@ async def open_listener(
             return WebSocketServer(make_client(arrival), settings.path, origins)
 
         make = make_websocket
-    tls = make_context(settings) if settings.encrypted else None
+    tls = TlsContext(settings) if settings.encrypted else None
     sockets = await open_sockets(name, settings.host, settings.port, shared=shared)
     return Listener(
         name,
@@ -240,6 +260,48 @@ class TlsFiles(Protocol):
     @property
     def client_ca(self) -> Path | None:
         """The certificates that those of clients are checked against."""
+
+
+Mark = tuple[tuple[int, int, int] | None, ...]
+
+
+def mark_files(files: TlsFiles) -> Mark:
+    """Return what tells states of the TLS files of a listener apart."""
+
+    def look(path: Path | None) -> tuple[int, int, int] | None:
+        try:
+            found = path.stat() if path is not None else None
+        except OSError:
+            return None
+        return found and (found.st_mtime_ns, found.st_ino, found.st_size)
+
+    key = files.key.path if files.key is not None else None
+    return tuple(map(look, (files.certificate, key, files.client_ca)))
+
+
+class TlsContext:
+    """The TLS context of a listener, made anew when its files have changed."""
+
+    def __init__(
+        self, files: TlsFiles, make: Callable[[Any], ssl.SSLContext] | None = None
+    ) -> None:
+        self._files = files
+        self._make = make or make_context
+        self._mark = mark_files(files)
+        self.current = self._make(files)
+
+    def refresh(self, *, forced: bool = False) -> None:
+        """Use the files as they are now, if they can be used."""
+        mark = mark_files(self._files)
+        if mark == self._mark and not forced:
+            return
+        self._mark = mark
+        try:
+            self.current = self._make(self._files)
+        except UnavailableError as error:
+            _log.error("changed TLS files cannot be used: the earlier ones stay", error=error)
+        else:
+            _log.info("TLS files were read again")
 
 
 def make_context(settings: TlsFiles) -> ssl.SSLContext:

@@ -32,12 +32,13 @@ from penstock.config import Config
 from penstock.config.sections.gateway import LimitSettings
 from penstock.definitions.authorizer import configured_settings
 from penstock.errors import UnavailableError
+from penstock.gateway.authorization.compiled_definitions import AnswerTopics
 from penstock.gateway.authorization.denials import Denials
-from penstock.gateway.authorization.granted_rights import AnswerTopics, names_client
 from penstock.gateway.authorization.rules import Rules
 from penstock.gateway.background import Background
 from penstock.gateway.broker import BrokerAddress
 from penstock.gateway.connection.authentication import Authenticator, PasswordFile
+from penstock.gateway.connection.token_verifier import TokenVerifier
 from penstock.gateway.detection.leader_lease import make_holder, make_place
 from penstock.gateway.limits import TICK_SECONDS, Limits
 from penstock.gateway.recording.log_writer import EventLogs
@@ -58,7 +59,7 @@ from penstock.store.detection.journal import DetectionStore
 from penstock.store.detection.situations import Situations
 from penstock.store.follower import Follower
 from penstock.store.opt_out_feed import OptOutFeed
-from penstock.store.session_tables import SessionQuotas
+from penstock.store.session_state import SessionQuotas
 from penstock.store.sessions import Sessions
 from penstock.store.wills import WillStore
 from penstock.telemetry import Endpoint, Health, get_logger
@@ -83,6 +84,11 @@ class Running:
         """Return the port of a listener."""
         return next(listener.port for listener in self.listeners if listener.name == name)
 
+    def reload(self) -> None:
+        """Read the TLS files of all listeners again."""
+        for listener in self.listeners:
+            listener.reload()
+
 
 @asynccontextmanager
 async def run(config: Config, *, shared: bool = False, worker: int = 0) -> AsyncIterator[Running]:
@@ -106,6 +112,7 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
         place, holder = make_place(), make_holder()
         broker, limits = BrokerAddress.of(config.broker), Limits.of(settings)
         notation = Notation(**dict(word.split("=", 1) for word in settings.notation))
+        authenticator = make_authenticator(config)
         gateway = Gateway(
             rules=Rules(
                 configured_settings(settings.filtering),
@@ -117,7 +124,7 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
             limits=limits,
             notation=notation,
             broker=broker,
-            authenticator=make_authenticator(config),
+            authenticator=authenticator,
             definitions=definitions,
             sessions=make_sessions(database, settings.limits, pseudonyms),
             follower=follower,
@@ -146,6 +153,10 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
             lanes=0 if settings.authentication.relay else settings.lanes,
         )
         stack.push_async_callback(gateway.stop)
+        tokens = authenticator.tokens
+        if tokens is not None:
+            await tokens.load()
+            gateway.background.start(tokens.watch())
         await gateway.start()
         if settings.authentication.anonymous:
             _warn_of_client_names(gateway.rules)
@@ -169,15 +180,21 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
 
 
 async def run_until_told(config: Config, *, worker: int = 0) -> None:
-    """Run a gateway, or one of several workers, until SIGTERM or SIGINT."""
+    """Run a gateway, or one of several workers, until SIGTERM or SIGINT.
+
+    SIGHUP reads the TLS files again, as a change of the files does. Passwords are read whenever
+    their file has changed.
+    """
     _raise_descriptor_limit(config)
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)
+    loop.add_signal_handler(signal.SIGHUP, lambda: None)  # until there is something to read again
     async with run(config, shared=config.gateway.workers > 1, worker=worker) as running:
         # What is here now stays; the collector need not look at it, nor often at the rest:
         # messages are freed by their counts.
+        loop.add_signal_handler(signal.SIGHUP, running.reload)
         gc.collect()
         gc.freeze()
         gc.set_threshold(*_COLLECT)
@@ -207,8 +224,7 @@ def _raise_descriptor_limit(config: Config) -> None:
 
 def _warn_of_client_names(rules: Rules) -> None:
     """Tell a fleet that connects without user names what its identifiers do not give it."""
-    documents = rules.snapshot.documents.values() if rules.snapshot else ()
-    named = sum(names_client(document) for document in documents)
+    named = len(rules.named_clients())
     if named:
         _log.warning(
             "definitions name client identifiers, and anonymous clients are accepted: to those "
@@ -243,6 +259,8 @@ def make_authenticator(config: Config) -> Authenticator:
         relay=settings.relay,
         anonymous=settings.anonymous,
         checks=settings.checks,
+        tokens=TokenVerifier(settings.tokens) if settings.tokens.enabled else None,
+        any_client_id=settings.client_ids == "any",
         certificates=any(it.client_ca for it in config.gateway.listeners.values()),
         waiting=config.gateway.limits.unauthenticated,
         waiting_per_address=config.gateway.limits.unauthenticated_per_address,
@@ -328,9 +346,16 @@ def run_workers(commands: Sequence[Sequence[str]]) -> None:
         del frame
         told.append(number)
 
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        del frame
+        for worker in workers:
+            if worker.poll() is None:
+                worker.send_signal(number)
+
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, take_note)
     workers = [subprocess.Popen(command) for command in commands]
+    signal.signal(signal.SIGHUP, pass_on)
     try:
         while not told and all(worker.poll() is None for worker in workers):
             time.sleep(_LOOK_SECONDS)

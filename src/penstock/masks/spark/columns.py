@@ -21,12 +21,11 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 from penstock.lang.spark import column
 from penstock.masks.conditions import ROOT
 from penstock.masks.fields import Field, FieldType, Schema
-from penstock.masks.generalization import Generalization
+from penstock.masks.generalization import BLUR_SYMBOL, Blurring, Generalization, Suppression
 from penstock.masks.mask import Mask, Stage, Target, fit
 from penstock.masks.spark.column_builder import ColumnBuilder, spark_type, write_text
 from penstock.masks.spark.numbers import add_noise, bucketize
 from penstock.masks.substitution import BITS, ConditionalSubstitution, Substitution
-from penstock.masks.suppression import BLUR_SYMBOL, Blurring, Suppression
 from penstock.masks.tokenization import TOKEN, Tokenization, make_token
 
 _DAY: Final = 86_400_000_000

@@ -13,9 +13,9 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark prog
 from penstock.errors import InvalidError, Problem, quote
 from penstock.masks.chain import NO_IDENTITY, Chain, missing_reason, type_reason
 from penstock.masks.fields import DATES, Field, FieldType, count_microseconds
+from penstock.masks.generalization import Suppression
 from penstock.masks.spark.column_builder import ColumnBuilder, spark_type
 from penstock.masks.spark.columns import build_columns
-from penstock.masks.suppression import Suppression
 
 _EPOCH = date(1970, 1, 1).toordinal()
 _FIRST_DAY = date.min.toordinal() - _EPOCH

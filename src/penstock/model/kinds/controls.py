@@ -29,6 +29,9 @@ from penstock.model.kinds.fields import Milliseconds, PurposePath, Subject
 
 LIST_LIMIT: Final = 1_000
 DAY: Final = 86_400_000
+BUILT_IN: Final = "built-in"
+"""How a service of Penstock's own is told: it is the worker itself."""
+ERASURE: Final = "penstock:erasure"
 LONGEST_HONOR: Final = 366 * DAY
 MOST_RETRIES: Final = 100
 URI_LIMIT: Final = 2_000
@@ -54,16 +57,18 @@ _PLACES: Final[Mapping[str, tuple[re.Pattern[str], str]]] = MappingProxyType(
             "arn:aws:sns:eu-west-1:123456789012:privacy",
         ),
         "kafka": (re.compile(r"kafka:[A-Za-z0-9.-][A-Za-z0-9._-]{0,248}"), "kafka:privacy.crm"),
+        BUILT_IN: (re.compile(ERASURE), ERASURE),
         "mqtt": (re.compile(r"mqtt:[^$+#\x00-\x1f\x7f][^+#\x00-\x1f\x7f]*"), "mqtt:privacy/crm"),
     }
 )
 # Letters, digits and a few signs: nothing that means something in a header or to a mail server.
-_EMAIL: Final = re.compile(
-    r"[A-Za-z0-9_%+-]+(?:\.[A-Za-z0-9_%+-]+)*@(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.)*"
-    r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?",
-    re.ASCII,
+EMAIL_PATTERN: Final = (
+    r"^[A-Za-z0-9_%+-]+(?:\.[A-Za-z0-9_%+-]+)*@(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.)*"
+    r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?$"
 )
-_MOBILE: Final = re.compile(r"\+[1-9][0-9]{6,14}", re.ASCII)
+MOBILE_PATTERN: Final = r"^\+[1-9][0-9]{6,14}$"
+_EMAIL: Final = re.compile(EMAIL_PATTERN, re.ASCII)
+_MOBILE: Final = re.compile(MOBILE_PATTERN, re.ASCII)
 EMAIL_LIMIT: Final = 254
 TEXT_LIMIT: Final = 2_000
 PLACEHOLDERS: Final = frozenset({"action", "control", "date", "publisher", "request"})
@@ -247,7 +252,10 @@ class ControlSubscriber(Definition):
     concerns: ClassVar[Concern] = Concern.CONTROLS
 
     subjects: tuple[Subject, ...] = Field(
-        min_length=1, max_length=LIST_LIMIT, strict=False, description="Who may act as it."
+        default=(),
+        max_length=LIST_LIMIT,
+        strict=False,
+        description="Who may act as it; nobody where it is built in.",
     )
     control: Annotated[PlainName, Reference("control")] = Field(description="What it acts on.")
     categories: tuple[PlainName, ...] = Field(
@@ -256,15 +264,15 @@ class ControlSubscriber(Definition):
         strict=False,
         description="Only these categories of the control; left out: all.",
     )
-    delivery: Literal["http", "http-sync", "sqs", "sns", "kafka", "mqtt"] = Field(
+    delivery: Literal["http", "http-sync", "sqs", "sns", "kafka", "mqtt", "built-in"] = Field(
         default="http",
         description="How it is told. http: a signed call, which it acknowledges and completes "
         "later. http-sync: a call whose answer 200 means that it is done. sqs, sns, kafka, mqtt: "
-        "a signed message, acknowledged and completed later.",
+        "a signed message, acknowledged and completed later. built-in: it is Penstock itself.",
     )
     uri: Annotated[str, Field(max_length=URI_LIMIT)] = Field(
         description="Where it is told: https://…, the ARN of a queue or SNS topic, kafka:TOPIC, "
-        "mqtt:TOPIC."
+        "mqtt:TOPIC; penstock:erasure for what Penstock itself keeps."
     )
     time_to_honor: Span | None = Field(
         default=None, description="How long it may take; left out: as long as the control says."
@@ -288,6 +296,12 @@ class ControlSubscriber(Definition):
 
     @model_validator(mode="after")
     def _check_place(self) -> Self:
+        if bool(self.subjects) == (self.delivery == BUILT_IN):
+            # Whoever acts for a service can say that it is done.
+            raise ValueError(
+                "a service has subjects who act as it, and a built-in one has none → "
+                "name them, or leave them out with delivery: built-in"
+            )
         place = _PLACES.get(self.delivery)
         if place is None:
             _check_uri(self.uri)

@@ -41,7 +41,7 @@ from penstock.masks.anonymity.rules import (
 )
 from penstock.masks.anonymity.stream import open_stream
 from penstock.masks.fields import Schema
-from penstock.masks.suppression import SYMBOL
+from penstock.masks.generalization import SYMBOL
 from penstock.pipeline.anonymizers.stateful import (
     DeadLetter,
     StepOutcome,

@@ -28,6 +28,7 @@ from typing import Any, Final
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet  # type: ignore[import-untyped]
 
+from penstock.cep.context import StateError
 from penstock.cep.program import Program, RequestEvents
 from penstock.cep.spark import (
     PartitionedProgram,
@@ -38,7 +39,6 @@ from penstock.cep.spark import (
     partition_program,
     read_steps,
 )
-from penstock.cep.state_codec import StateError
 from penstock.cep.steps import Transition
 from penstock.definitions import DefinitionSet
 from penstock.definitions.events.program import compile_program

@@ -16,10 +16,10 @@ from typing import Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
+from penstock.definitions.avro import avro_names
 from penstock.errors import UsageError, quote
 from penstock.eventlog import Topic
 from penstock.model.kinds import Stream
-from penstock.pipeline.records.avro import avro_names
 from penstock.pipeline.sources.blocks import ENDINGS, Survey, read_block, survey
 from penstock.pipeline.sources.values import NO_TEXT
 

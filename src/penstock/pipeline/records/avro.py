@@ -1,9 +1,6 @@
-"""Avro: fields as schemas, schemas that a registry knows by number, values as typed columns.
+"""Avro: schemas that a registry knows by number, values as typed columns.
 
 Rules that hold here:
-- Avro's names have letters, digits and _ only. Other characters become _, and a number keeps
-  two names apart that would then be one; what a field is called otherwise stands in `doc`.
-- A field that may be null is the union of null and its type, in this order.
 - A value is one binary datum, and nothing after it. Its schema is that of the stream; or the
   one that the value names by a number, with the zero byte and the four bytes of the number
   before the datum, where a schema registry is named.
@@ -17,10 +14,9 @@ from __future__ import annotations
 
 import io
 import json
-import re
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from http import HTTPStatus
 from typing import Any, Final, TypeAlias
@@ -29,9 +25,11 @@ import fastavro
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, types
 
+from penstock.definitions.avro import avro_names, avro_schema
 from penstock.eventlog.connection import BrokerError
+from penstock.eventlog.files import ERASED
 from penstock.masks.chain import type_reason
-from penstock.masks.fields import CHECKS, FieldType, Schema
+from penstock.masks.fields import CHECKS, Schema
 from penstock.masks.spark import spark_type
 from penstock.pipeline.records.columns import MILLISECONDS, OFFSET, PROBLEM, VALUE, arrow_schema
 from penstock.pipeline.session import freeze_loaded
@@ -42,43 +40,10 @@ NO_ANSWER: Final = "the schema registry did not answer"
 HEADER: Final = 5
 NO_HEADER: Final = "the record does not name its Avro schema"
 NO_SCHEMA: Final = "the Avro schema that the record names is not known"
+WAS_ERASED: Final = "the record was erased"
 NO_DATUM: Final = "the record is no Avro datum of its schema"
 NOT_ONE: Final = "the record is not one Avro datum and nothing else"
 NO_RECORD: Final = "the Avro datum is no record"
-
-TYPES: Final[Mapping[FieldType, Any]] = {
-    FieldType.STRING: "string",
-    FieldType.INT: "int",
-    FieldType.LONG: "long",
-    FieldType.FLOAT: "float",
-    FieldType.DOUBLE: "double",
-    FieldType.BOOLEAN: "boolean",
-    FieldType.DATE: {"type": "int", "logicalType": "date"},
-    FieldType.TIMESTAMP: {"type": "long", "logicalType": "timestamp-micros"},
-}
-
-
-def avro_names(names: Iterable[str]) -> dict[str, str]:
-    """Return a name for each field that Avro takes."""
-    made: dict[str, str] = {}
-    for name in names:
-        plain = re.sub(r"[^A-Za-z0-9_]", "_", name)
-        plain = f"_{plain}" if plain[:1].isdigit() else plain
-        chosen, number = plain, 2
-        while chosen in made.values():
-            chosen, number = f"{plain}_{number}", number + 1
-        made[name] = chosen
-    return made
-
-
-def avro_schema(schema: Schema, title: str = "Record") -> dict[str, Any]:
-    """Return the schema of records with these fields."""
-    fields = []
-    for (name, field), called in zip(schema.items(), avro_names(schema).values(), strict=True):
-        kind = TYPES[field.type]
-        made = {"name": called, "type": ["null", kind] if field.optional else kind}
-        fields.append(made if called == name else {**made, "doc": name})
-    return {"type": "record", "name": title, "namespace": "penstock", "fields": fields}
 
 
 class RegistrySchemas:
@@ -132,8 +97,8 @@ class AvroDecoder:
     def decode(self, value: bytes | None) -> dict[str, Any] | str:
         """Return the fields of a value, or what is wrong with it."""
         start, written = 0, self._declared
-        if value is None:
-            return NO_DATUM
+        if value is None or value.startswith(ERASED):
+            return NO_DATUM if value is None else WAS_ERASED
         if self._find is not None:
             if len(value) < HEADER or value[0] != 0:
                 return NO_HEADER

@@ -24,12 +24,13 @@ from pyspark.sql import Column, DataFrame, SparkSession, types
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
 from penstock.definitions.views import schema_of
+from penstock.eventlog.files import ERASED
 from penstock.json_text import DEPTH, NUMBER, SIZE, UNREAD
 from penstock.masks.chain import type_reason
 from penstock.masks.fields import DECIMALS, MAX_DOUBLE, MAX_FLOAT, FieldType, Schema
 from penstock.masks.spark import spark_type
 from penstock.model.kinds import Stream
-from penstock.pipeline.records.avro import AvroDecoder, FindSchema, decode_frame
+from penstock.pipeline.records.avro import WAS_ERASED, AvroDecoder, FindSchema, decode_frame
 from penstock.pipeline.records.columns import MILLISECONDS, OFFSET, PERSON, PROBLEM, TIME, VALUE
 from penstock.pipeline.records.times import place_in_time, refuse_time, tell_time
 
@@ -154,6 +155,7 @@ def _parse_json(schema: Schema, *, known: bool, enveloped: bool) -> _Found:
         *told,
         F.when(_named(_LONG), F.lit(TOO_LONG)),
         F.when(_named(_TEXT).isNull(), F.lit(NO_TEXT)),
+        F.when(F.startswith(_named(_TEXT), F.lit(ERASED.decode())), F.lit(WAS_ERASED)),
         F.when(F.startswith(_named(_TEXT), F.lit(UNREAD.decode())), F.lit(NOT_READ)),
         F.when(~_is_one_object(_named(_TEXT)), F.lit(NOT_ONE)),
     ]

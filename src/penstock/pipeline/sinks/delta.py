@@ -44,18 +44,21 @@ class DeltaSink(ParquetSink):
         from deltalake.transaction import create_table_with_add_actions  # noqa: PLC0415
 
         folder = str(files[0].parent)
+        there = DeltaTable.is_deltatable(folder)
+        if there:
+            # Before the files are looked at: once they are in the table, erasure may rename them.
+            known = DeltaTable(folder).transaction_version(APPLICATION)
+            if known is not None and known >= commit.sequence:
+                return
         schema = Schema.from_arrow(_schema_of(files[0]))
         actions = [_describe(path) for path in files]
         mark = CommitProperties(app_transactions=[Transaction(APPLICATION, commit.sequence)])
-        if not DeltaTable.is_deltatable(folder):
+        if not there:
             create_table_with_add_actions(
                 folder, schema, actions, mode="error", commit_properties=mark
             )
             return
         table = DeltaTable(folder)
-        known = table.transaction_version(APPLICATION)
-        if known is not None and known >= commit.sequence:
-            return
         if table.schema() != schema:
             raise UsageError(
                 f"the fields of the Delta table in {quote(folder)} differ from the view's",

@@ -52,7 +52,8 @@ class TopicSink(FileSink):
         key = b"%d" % commit.sequence
         arrived = 0
         if again and held:
-            arrived = sum(record.key == key for record in self._topic.read(commit.begin))
+            there = self._topic.read(commit.begin, erased=True)
+            arrived = sum(record.key == key for record in there)
         values = itertools.islice(_read(held), arrived, None)
         while chunk := list(itertools.islice(values, BATCH)):
             self._topic.append(chunk, [key] * len(chunk))

@@ -27,9 +27,9 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.csv  # type: ignore[import-untyped]
 import pyarrow.parquet  # type: ignore[import-untyped]
 
+from penstock.definitions.avro import avro_names
 from penstock.eventlog.files import MAX_VALUE
 from penstock.model.kinds.streams import StreamField
-from penstock.pipeline.records.avro import avro_names
 from penstock.pipeline.sources.values import (
     Values,
     columns_to_json,

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.config.sections.brokers import KafkaSettings
-from penstock.config.sections.processes import PipelineSettings
+from penstock.config.sections.installation import PipelineSettings
 from penstock.eventlog import EventLog
 from penstock.model.kinds import Stream
 from penstock.pipeline.sources.event_log import Position, TopicSource

@@ -21,6 +21,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
 
+from penstock.definitions import DefinitionSet
+from penstock.errors import PenstockError
+
 SIGNATURE: Final = "Penstock-Signature"
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 OLDEST_SECONDS: Final = 300
@@ -43,9 +46,15 @@ class Dispatched:
 
     outcome: Outcome
     trouble: str = ""
+    again: float | None = None
+    """After how many seconds a service of our own goes on, where it has to wait."""
 
 
 SENT: Final = Dispatched(Outcome.SENT)
+
+
+class LeaseLostError(PenstockError):
+    """Another worker has the request now."""
 
 
 def failed(*words: str) -> Dispatched:
@@ -107,6 +116,15 @@ class Letter:
     def headers(self) -> dict[str, str]:
         """What goes beside the body: headers, attributes, or user properties."""
         return {IDEMPOTENCY_KEY: self.key, SIGNATURE: self.signature}
+
+
+class BuiltIn(Protocol):
+    """A service of Penstock's own, which is not told by a channel."""
+
+    def run(
+        self, notification: Notification, definitions: DefinitionSet, keep: Callable[[], None]
+    ) -> Dispatched:
+        """Do what is asked for; `keep` renews the lease and raises where it is lost."""
 
 
 class Channel(Protocol):

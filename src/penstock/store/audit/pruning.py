@@ -42,7 +42,7 @@ from typing import Final, Self
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
-from penstock.config.sections.store import AuditSettings
+from penstock.config.sections.installation import AuditSettings
 from penstock.errors import PenstockError
 from penstock.store.audit.entry import Entry, Outcome
 from penstock.store.audit.errors import TamperedError

@@ -19,10 +19,9 @@ from penstock.definitions.checks import Locate, locate_by_key
 from penstock.errors import Problem, UsageError, quote
 from penstock.model.document import Document, Key
 from penstock.store.audit.entry import Entry, Outcome
-from penstock.store.definitions.edits import Delete, Edit, Put, edits_between
+from penstock.store.definitions.documents import Delete, Edit, Put, Snapshot, edits_between
 from penstock.store.definitions.history import Change, Definitions
-from penstock.store.definitions.snapshots import Snapshot
-from penstock.store.purpose_state import STATE
+from penstock.store.session_state import STATE
 
 if TYPE_CHECKING:  # who only reads definitions needs no keys, and no library that signs
     from penstock.store.audit.log import AuditLog

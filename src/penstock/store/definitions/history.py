@@ -23,10 +23,13 @@ from penstock.clock import boot_clock, utc_now
 from penstock.errors import InvalidError, Problem
 from penstock.model.document import Document, Key
 from penstock.store.database import Database
-from penstock.store.definitions.edits import Edit, EditLimits, check_origin, encode_edits
-from penstock.store.definitions.snapshots import (
+from penstock.store.definitions.documents import (
+    Edit,
+    EditLimits,
     Snapshot,
+    check_origin,
     describe_age,
+    encode_edits,
     load_at,
     load_current,
     read_document,

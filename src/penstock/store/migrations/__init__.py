@@ -1,38 +1,67 @@
 """Migrations: bring a database to the version of the code, and refuse one that is newer.
 
 Rules that hold here:
-- Versions are the four digits that the files in `versions` begin with, in one
-  line without branches; the highest is the version of the code.
+- `STEPS` is the one list of versions, in one line without branches; the last is the version of
+  the code. A step is a function of a module of this package, by the tables that it makes.
+- A step that was released is never changed; a mistake is mended by a further step.
 - The upgrade runs in one transaction under a lock, so several processes may open a new
   database at once, and a crash leaves either the old version or the new one.
-- Alembic is loaded only when there is something to do: opening a current database
-  costs one query.
+- Alembic, whose operations the steps are made of, is loaded only when there is something to do:
+  opening a current database costs one query.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Final
 
 import sqlalchemy as sa
 from sqlalchemy import Connection
 
 from penstock.errors import UnavailableError, quote
 
-MIGRATIONS = Path(__file__).parent
-VERSION_TABLE = "penstock_version"
-_version = sa.table(VERSION_TABLE, sa.column("version_num", sa.String))
+VERSION_TABLE: Final = "penstock_version"
+STEPS: Final[Mapping[str, str]] = {
+    "0001": "definitions.make_revisions",
+    "0002": "audit.make_log",
+    "0003": "gateways.make_sessions",
+    "0004": "gateways.add_session_holders",
+    "0005": "definitions.make_kafka_users",
+    "0006": "definitions.make_vault",
+    "0007": "gateways.make_situations",
+    "0008": "gateways.add_detector_addresses",
+    "0009": "privacy.make_consent",
+    "0010": "gateways.make_wills",
+    "0011": "gateways.add_situation_holds",
+    "0012": "audit.make_pruning",
+    "0013": "gateways.make_persisted_subscriptions",
+    "0014": "gateways.add_session_quotas",
+    "0015": "privacy.make_requests",
+    "0016": "definitions.make_access_tokens",
+    "0017": "privacy.make_notices",
+    "0018": "privacy.make_profiles",
+    "0019": "privacy.add_publishers_of_contacts",
+    "0020": "privacy.make_erasures",
+}
+_versions: Final = sa.Table(
+    VERSION_TABLE,
+    sa.MetaData(),
+    sa.Column("version_num", sa.String(32), nullable=False),
+    sa.PrimaryKeyConstraint("version_num", name=f"{VERSION_TABLE}_pkc"),
+)
 
 
 def code_version() -> str:
     """Return the version of the tables that this code works with."""
-    return max(path.name[:4] for path in (MIGRATIONS / "versions").glob("[0-9]*.py"))
+    return max(STEPS)
 
 
 def database_version(connection: Connection) -> str | None:
     """Return the version the database has; None if it holds no tables of ours yet."""
     if not sa.inspect(connection).has_table(VERSION_TABLE):
         return None
-    return connection.scalar(sa.select(_version.c.version_num))
+    return connection.scalar(sa.select(_versions.c.version_num))
 
 
 def is_current(connection: Connection, shown_url: str) -> bool:
@@ -49,12 +78,17 @@ def is_current(connection: Connection, shown_url: str) -> bool:
     )
 
 
-def upgrade(connection: Connection) -> None:
-    """Run the missing migrations on this connection, inside its open transaction."""
-    from alembic import command  # noqa: PLC0415 (slow to load and seldom needed)
-    from alembic.config import Config  # noqa: PLC0415
+def upgrade(connection: Connection, to: str | None = None) -> None:
+    """Run the missing steps, up to a version, inside the open transaction of this connection."""
+    from alembic.migration import MigrationContext  # noqa: PLC0415 (slow, and seldom needed)
+    from alembic.operations import Operations  # noqa: PLC0415
 
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-    config.attributes.update(connection=connection, version_table=VERSION_TABLE)
-    command.upgrade(config, "head")
+    found = database_version(connection)
+    _versions.create(connection, checkfirst=True)
+    with Operations.context(MigrationContext.configure(connection)):
+        for version, step in STEPS.items():
+            if (found is None or version > found) and (to is None or version <= to):
+                module, _, name = step.partition(".")
+                getattr(import_module(f"{__name__}.{module}"), name)()
+                connection.execute(_versions.delete())
+                connection.execute(_versions.insert().values(version_num=version))

@@ -184,6 +184,15 @@ class RequestBook:
             )
             return [_work(row) for row in connection.execute(wanted.set_label_style(_LABELS))]
 
+    def renew(self, request: str, subscriber: str, holder: str, seconds: float) -> bool:
+        """Keep a leased row for longer; say whether it is still the holder's."""
+        rows = progress_table.c
+        own = sa.and_(rows.request == request, rows.subscriber == subscriber, rows.holder == holder)
+        until = self._clock() + timedelta(seconds=seconds)
+        with self._database.write(AREA) as connection:
+            changed = progress_table.update().where(own).values(leased_until=until)
+            return connection.execute(changed).rowcount == 1
+
     def note(
         self,
         request: str,

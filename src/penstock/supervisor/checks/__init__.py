@@ -6,34 +6,33 @@ file is made, no table is upgraded, no port stays open.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-
-from penstock.config import Config
-from penstock.supervisor.checks.finding import Finding, Verdict
-from penstock.supervisor.checks.installation import (
-    check_clock,
-    check_folders,
-    check_programs,
-    check_secrets,
-    check_store,
-)
-from penstock.supervisor.checks.network import check_access, check_ports
-from penstock.supervisor.part import Part
-
-CHECKS: tuple[Callable[[Config, list[Part]], Iterator[Finding]], ...] = (
-    check_programs,
-    check_folders,
-    check_secrets,
-    check_store,
-    check_ports,
-    check_access,
-    check_clock,
-)
+from dataclasses import dataclass
+from enum import StrEnum, auto
 
 
-def run_checks(config: Config, parts: list[Part]) -> list[Finding]:
-    """Run all checks; return the findings in the order in which to fix them."""
-    return [finding for check in CHECKS for finding in check(config, parts)]
+class Verdict(StrEnum):
+    """How it stands with one thing."""
+
+    OK = auto()
+    WARNING = auto()
+    """Nothing that runs now needs it, or it may cause trouble later."""
+    MISSING = auto()
+    """It is needed and not there."""
+    WRONG = auto()
+    """It is there and cannot be used as it is."""
 
 
-__all__ = ["Finding", "Verdict", "run_checks"]
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report."""
+
+    topic: str
+    name: str
+    verdict: Verdict
+    detail: str
+    fix: str | None = None
+
+    @property
+    def stops(self) -> bool:
+        """Whether the configured parts cannot run because of it."""
+        return self.verdict in {Verdict.MISSING, Verdict.WRONG}

@@ -1,8 +1,9 @@
-"""What an installation needs and keeps: programs, a right clock, its folders, secrets and store.
+"""What an installation needs and keeps: programs, a right clock, folders, files, secrets, store.
 
 Policies, audit entries and deadlines depend on the clock.
 
 Rules that hold here:
+- `CHECKS` lists all checks, those of `network` too.
 - No secret is shown.
 - The database is read without making or upgrading anything.
 """
@@ -14,26 +15,29 @@ import os
 import platform
 import re
 import shutil
+import ssl
 import stat
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
+from typing import Any, Final
 
 import sqlalchemy as sa
 
 from penstock import __version__
 from penstock.components import COMPONENTS, find
 from penstock.config import Config, KeyFile
+from penstock.config.root import find_problem
 from penstock.errors import PenstockError, UnavailableError
-from penstock.store.database import Database
-from penstock.store.engines import Address, create_engine
+from penstock.store.database import Address, Database, create_engine
 from penstock.store.migrations import code_version, database_version, is_current
-from penstock.supervisor.checks.finding import Finding, Verdict
+from penstock.supervisor.checks import Finding, Verdict
+from penstock.supervisor.checks.network import check_access, check_ports
 from penstock.supervisor.part import Part
-from penstock.yaml_text import dotted
+from penstock.yaml_text import Steps, dotted
 
 PYTHON_MINIMUM = (3, 11)
 ALWAYS = "gateway"
@@ -237,6 +241,44 @@ def check_secrets(config: Config, parts: list[Part]) -> Iterator[Finding]:
             yield Finding("secrets", name, Verdict.OK, str(secret))
 
 
+def check_files(config: Config, parts: list[Part]) -> Iterator[Finding]:
+    """Look at every file that the settings name: certificates, and who vouches for them."""
+    del parts
+    for path, file in config.input_files():
+        name = dotted(path)
+        problem = find_problem(file) or _find_tls_problem(config, path, file)
+        if problem is None:
+            yield Finding("files", name, Verdict.OK, str(file))
+        else:
+            fix = "put a file in PEM form there, or name another in penstock.yaml"
+            yield Finding("files", name, Verdict.WRONG, f"{file}: {problem}", fix)
+
+
+def _find_tls_problem(config: Config, path: Steps, file: Path) -> str | None:
+    """Say why a file is no certificate, or not that of its key."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        if path[-1] == "certificate":
+            beside: Any = config
+            for step in path[:-1]:
+                beside = beside[step] if isinstance(beside, dict) else getattr(beside, str(step))
+            if beside.key is None or find_problem(beside.key.path) is not None:
+                return None  # that of the key is told among the secrets
+            context.load_cert_chain(file, beside.key.path, password=_refuse_password)
+        else:
+            context.load_verify_locations(file)
+    except ssl.SSLError as error:
+        return f"it cannot be used for TLS: {error.reason or error}"
+    except PenstockError as error:
+        return error.message
+    return None
+
+
+def _refuse_password() -> str:
+    """Answer where a key asks for a password: without this, OpenSSL asks at the terminal."""
+    raise UnavailableError("its key is encrypted with a password", fix="store the key without one")
+
+
 def check_store(config: Config, parts: list[Part]) -> Iterator[Finding]:
     """Look at the database without making or upgrading anything."""
     del parts
@@ -276,3 +318,21 @@ def _compare_clocks(apart: float) -> Finding:
     return Finding(
         "store", "clock", Verdict.WARNING, detail, "synchronise the clocks of both machines (NTP)"
     )
+
+
+CHECKS: Final[tuple[Callable[[Config, list[Part]], Iterator[Finding]], ...]] = (
+    check_programs,
+    check_folders,
+    check_secrets,
+    check_files,
+    check_store,
+    check_ports,
+    check_access,
+    check_clock,
+)
+"""All checks, in the order in which to fix what they find."""
+
+
+def run_checks(config: Config, parts: list[Part]) -> list[Finding]:
+    """Run all checks; return their findings."""
+    return [finding for check in CHECKS for finding in check(config, parts)]

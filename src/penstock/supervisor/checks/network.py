@@ -13,9 +13,9 @@ import psutil
 
 from penstock.components.mosquitto import find_listener, make_private_folder
 from penstock.config import Config
-from penstock.config.sections.server import is_loopback
+from penstock.config.settings import is_loopback
 from penstock.errors import UnavailableError
-from penstock.supervisor.checks.finding import Finding, Verdict
+from penstock.supervisor.checks import Finding, Verdict
 from penstock.supervisor.part import Part
 from penstock.supervisor.status import RunFolder
 

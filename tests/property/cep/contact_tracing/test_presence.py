@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.cep.contact_tracing.presence import Presence
-from penstock.cep.state_codec import StateError
+from penstock.cep.context import StateError
 from penstock.lang.scalars import DAY
 from tests.support.scale import scaled
 

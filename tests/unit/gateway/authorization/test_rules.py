@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from penstock.gateway.authorization.granted_rights import names_client
+from penstock.gateway.authorization.compiled_definitions import named_clients
 from penstock.gateway.authorization.rules import COMPARED, Rules, concerned_filters, differing
 from penstock.gateway.session import Session
 from penstock.gateway.translation import stamp
 from penstock.model.document import Document, Key
 from penstock.policy.purposes.commands import Clear, Presubscribe, Reserve
 from penstock.policy.purposes.settings import PurposeSettings
-from penstock.store.definitions.snapshots import Snapshot
+from penstock.store.definitions.documents import Snapshot
 from penstock.store.sessions import StoredSubscription
 
 RESERVED = Key("reservation", "a/#")
@@ -213,7 +213,7 @@ def test_what_differs_is_new_changed_or_gone() -> None:
 def test_definitions_that_give_to_a_client_identifier_are_told(
     document: Document, *, named: bool
 ) -> None:
-    assert names_client(document) is named
+    assert list(named_clients(document)) == (["c"] if named else [])
 
 
 def test_users_are_kept_out_by_definitions() -> None:

@@ -30,9 +30,9 @@ from penstock.policy.purposes.commands import (
     SetSetting,
 )
 from penstock.policy.purposes.settings import PurposeSettings
-from penstock.store import purpose_state
-from penstock.store.definitions.snapshots import Snapshot
-from penstock.store.purpose_state import StateLog
+from penstock.store import session_state
+from penstock.store.definitions.documents import Snapshot
+from penstock.store.session_state import StateLog
 from tests.support.gateway.command_store import CARE, KEY, STORED, Sender, Store, give
 
 OTHER = Reserve("b", PurposeSet.of(["ads"], ()))
@@ -57,7 +57,7 @@ def test_clear_and_reset_leave_settings_alone() -> None:
     operation, then, whole = store.operations[-1]
     assert (operation, whole) == ("reset", True)
     assert isinstance(then, partial)
-    assert then.func is purpose_state.clear
+    assert then.func is session_state.clear
 
 
 def test_reset_stores_the_settings_that_are_set_here() -> None:

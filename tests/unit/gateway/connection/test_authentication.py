@@ -30,7 +30,7 @@ def identify(
     who: Authenticator, connect: Connect, certificate: Any = None, address: str = "10.0.0.1"
 ) -> str:
     async def run() -> str:
-        return await who.identify(connect, certificate, address)
+        return (await who.identify(connect, certificate, address)).name
 
     return asyncio.run(run())
 
@@ -135,6 +135,22 @@ def test_client_identifiers(tmp_path: Path) -> None:
     for client_id in owned | {"bobby", "sensor", "gauge1", "alice"}:
         assert who.owns("bob", client_id) == (client_id in owned), client_id
     assert who.owns("anonymous", "whatever")
+    who.close()
+
+
+def test_any_client_identifier_that_is_nobody_elses(tmp_path: Path) -> None:
+    path = write_passwords(tmp_path / "p", {"bob": "b", "meters": "m"}, {"bob": "sensor-*"})
+    file = PasswordFile(path)
+    file.load()
+    who = Authenticator(passwords=file, relay=False, anonymous=True, checks=1, any_client_id=True)
+    for client_id in ("meters", "meters:1", "meter-17", "x", "bobby"):
+        assert who.owns("meters", client_id), client_id
+    for client_id in ("bob", "bob:1", "sensor-1"):
+        assert not who.owns("meters", client_id), client_id
+    assert not who.owns("meters", "pump-7", named=True)
+    assert who.owns("meters", "meters:pump", named=True)
+    assert who.owns("bob", "sensor-1", named=True)
+    assert who.owns("anonymous", "x")
     who.close()
 
 

@@ -11,7 +11,7 @@ from penstock.gateway.background import SessionWriter
 from penstock.gateway.connection.authentication import RefusedError
 from penstock.gateway.connection.client_connection import ClientConnection
 from penstock.gateway.connection.client_registry import ClientRegistry
-from penstock.gateway.connection.disconnect import Cause
+from penstock.gateway.connection.context import Cause
 from penstock.gateway.counters import Counters
 from penstock.gateway.session import Session
 from penstock.policy.purposes.settings import PurposeSettings

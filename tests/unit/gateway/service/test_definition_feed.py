@@ -18,8 +18,8 @@ from penstock.model.document import Document, Key
 from penstock.policy.purposes.settings import PurposeSettings
 from penstock.store.database import Database
 from penstock.store.definitions.checked import CheckedDefinitions
+from penstock.store.definitions.documents import Snapshot, Update
 from penstock.store.definitions.history import Definitions
-from penstock.store.definitions.snapshots import Snapshot, Update
 from penstock.store.follower import StaleError, Status
 from tests.support.gateway.replication import until
 from tests.support.store.installation import FileStore

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import pytest
 
+from penstock.cep.context import decode_snapshot
 from penstock.cep.engine import Engine
 from penstock.cep.event_binding import Packet
-from penstock.cep.state_codec import expand
 from penstock.model import kinds
 from penstock.model.document import Document
 from penstock.policy.access.objects import Message
@@ -115,7 +115,7 @@ def look(carrier: InProcess) -> tuple[dict[str, Any], list[Any]]:
     """Return all that detection knows, but for how many messages it has seen."""
     board = carrier.board
     decided_by = [board.current(*it) for it in product(("covid", "pulmonary"), PATIENTS)]
-    return without(expand(carrier.engine.save()), "seq"), decided_by
+    return without(decode_snapshot(carrier.engine.save()), "seq"), decided_by
 
 
 def find_changes(documents: list[Document], situation: str | None) -> set[tuple[str, str]]:

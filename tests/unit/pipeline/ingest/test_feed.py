@@ -9,12 +9,12 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet  # type: ignore[import-untyped]
 import pytest
 
+from penstock.definitions.avro import avro_schema
 from penstock.definitions.views import schema_of
 from penstock.errors import UsageError
 from penstock.eventlog import Topic
 from penstock.model.kinds import Stream
 from penstock.pipeline.ingest.feed import feed
-from penstock.pipeline.records.avro import avro_schema
 
 STREAM = Stream.model_validate(
     {

@@ -8,6 +8,7 @@ import fastavro
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.definitions.avro import avro_names, avro_schema
 from penstock.masks.fields import Field, Schema
 from penstock.pipeline.records.avro import (
     NO_DATUM,
@@ -15,8 +16,6 @@ from penstock.pipeline.records.avro import (
     NO_SCHEMA,
     NOT_ONE,
     AvroDecoder,
-    avro_names,
-    avro_schema,
 )
 from tests.support.scale import scaled
 

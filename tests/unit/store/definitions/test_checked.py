@@ -6,9 +6,9 @@ from penstock.errors import InvalidError
 from penstock.model.document import Document, Key
 from penstock.store.database import Database
 from penstock.store.definitions.checked import CheckedDefinitions, Wanted
+from penstock.store.definitions.documents import Snapshot
 from penstock.store.definitions.history import Change, Definitions
-from penstock.store.definitions.snapshots import Snapshot
-from penstock.store.purpose_state import STATE, StateLog
+from penstock.store.session_state import STATE, StateLog
 
 ONE, TWO = Key("reservation", "a"), Key("reservation", "b")
 

@@ -12,9 +12,15 @@ from sqlalchemy import Connection, event
 from penstock.errors import InvalidError, UnavailableError, UsageError
 from penstock.model.document import Document, Key
 from penstock.store.database import Database
-from penstock.store.definitions.edits import Delete, Edit, EditLimits, Put, edits_between
+from penstock.store.definitions.documents import (
+    Delete,
+    Edit,
+    EditLimits,
+    Put,
+    Snapshot,
+    edits_between,
+)
 from penstock.store.definitions.history import Change, Definitions
-from penstock.store.definitions.snapshots import Snapshot
 from penstock.store.schema import CHANNEL, epochs, revisions
 
 START = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)

@@ -18,7 +18,7 @@ from paho.mqtt.client import MQTTMessage
 
 from penstock.cli.session import ANSWER_SECONDS, connect
 from penstock.client import PurposeClient, RefusedError
-from penstock.client.errors import NoAnswerError
+from penstock.client.commands import NoAnswerError
 from penstock.errors import DeniedError
 
 

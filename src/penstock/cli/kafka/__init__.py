@@ -1,1 +1,0 @@
-"""Verbs on the users and roles of a Kafka cluster."""

@@ -1,0 +1,293 @@
+"""`penstock connect` and `consume`: rows become records of streams; readers read views at Kafka.
+
+Rules that hold here:
+- Each row of a file is ingested once, also after a crash in the middle. A row that is no record
+  is reported with its place and left out.
+- A view is read as one of its readers: with their password, and as far as Kafka lets them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from penstock.cli.output import console, json_option, print_json, show, table
+from penstock.cli.session import configuration, open_definitions
+from penstock.errors import DeniedError, UsageError, quote
+
+if TYPE_CHECKING:
+    from penstock.config import Config
+    from penstock.eventlog.kafka import KafkaLog
+    from penstock.model.kinds import Stream
+    from penstock.pipeline.ingest.connector import ChunkWriter, Fed
+
+BAD_ROWS_TOLD = 1000
+BAD_ROWS_SHOWN = 20
+
+
+@click.group("connect")
+def connect() -> None:
+    """Ingest what others write into streams."""
+
+
+@connect.command("csv")
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--stream", "name", required=True, help="The stream that the rows are records of.")
+@json_option
+def feed_csv(folder: Path, name: str, as_json: bool) -> None:
+    """Ingest the CSV files of FOLDER into a stream, each row once.
+
+    Files have a first line of names. What was ingested already is skipped, also after a crash
+    in the middle; files that grew are read on. Rows that are no records are reported with their
+    place and the reason, and left out.
+    """
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from penstock.model.kinds import Stream
+    from penstock.pipeline.ingest.connector import Connector
+
+    config = configuration()
+    with open_definitions() as store:
+        streams = store.current()[1].of(Stream)
+    if name not in streams:
+        fix = f"streams are {', '.join(streams) or 'none yet'}"
+        raise UsageError(f"there is no stream {quote(name)}", fix=fix)
+    files = sorted(path for path in folder.iterdir() if path.suffix == ".csv" and path.is_file())
+    connector = Connector(streams[name], _writers(config, streams[name]))
+    done = []
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TimeRemainingColumn(),
+        console=console(errors=True),
+        disable=as_json or not console(errors=True).is_terminal,
+        transient=True,
+    ) as progress:
+        task = progress.add_task(name, total=sum(path.stat().st_size for path in files))
+        for path in files:
+            progress.update(task, description=path.name)
+            done.append(connector.feed(path, lambda step: progress.advance(task, step)))
+    data = {
+        "fed": sum(it.rows for it in done),
+        "bad": sum(len(it.bad) for it in done),
+        "files": [
+            {
+                "file": it.file,
+                "fed": it.rows,
+                "bad": len(it.bad),
+                "fed_in_all": it.mark.fed,
+                "bad_in_all": it.mark.bad,
+            }
+            for it in done
+        ],
+        "problems": [
+            {"file": row.file, "line": row.line, "reason": row.reason}
+            for row in [row for it in done for row in it.bad][:BAD_ROWS_TOLD]
+        ],
+    }
+    show(as_json, data, lambda target: _render_fed(target, done))
+
+
+def _writers(config: Config, stream: Stream) -> Callable[[str], ChunkWriter]:
+    """Return what opens the writer of a file."""
+    if stream.source is None:
+        from penstock.eventlog import EventLog
+        from penstock.eventlog.files import MarkedTopic
+
+        topic = EventLog(config.pipeline.event_log).topic(stream.topic)
+
+        def open_file(name: str) -> ChunkWriter:
+            digest = hashlib.sha256(name.encode()).hexdigest()[:24]
+            return MarkedTopic(topic, config.pipeline.folder / ".fed" / stream.name / digest)
+
+        return open_file
+    from penstock.eventlog.kafka import KafkaLog
+    from penstock.eventlog.transactions import TransactionalTopic
+
+    log = KafkaLog(config.kafka)
+    log.make_topic(stream.topic)
+    return lambda name: TransactionalTopic(log, stream.topic, f"feed {stream.topic} {name}")
+
+
+def _render_fed(target: Console, done: list[Fed]) -> None:
+    shown = table("file", "fed", "bad", "fed in all", "bad in all")
+    for it in done:
+        figures = (it.rows, len(it.bad), it.mark.fed, it.mark.bad)
+        shown.add_row(Text(it.file), *(f"{figure:,}" for figure in figures))
+    target.print(shown if done else "there are no files that end in .csv")
+    rows = [row for it in done for row in it.bad]
+    for row in rows[:BAD_ROWS_SHOWN]:
+        target.print(Text.assemble((f"{row.file}:{row.line}: ", "bold"), row.reason))
+    if len(rows) > BAD_ROWS_SHOWN:
+        target.print(
+            f"… and {len(rows) - BAD_ROWS_SHOWN:,} more: see them with --json", style="dim"
+        )
+
+
+VARIABLE = "PENSTOCK_READER_PASSWORD"
+WAIT_SECONDS = 0.5
+MOST_AT_ONCE = 100
+LONGEST_CELL = 60
+
+
+@click.command("consume")
+@click.argument("name", metavar="VIEW")
+@click.option("--user", required=True, help="Who reads.")
+@click.option(
+    "--password-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help=f"The file of the password; else ${VARIABLE}, else the file that `penstock user add "
+    "--generate` wrote, else it is asked for.",
+)
+@click.option("--rows", type=click.IntRange(1, 1_000_000), default=20, show_default=True,
+              help="So many of the newest records of each partition.")  # fmt: skip
+@click.option("--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+@json_option
+def consume(
+    *, name: str, user: str, password_file: Path | None, rows: int, follow: bool, as_json: bool
+) -> None:
+    """Print the records of VIEW that Kafka lets a user read.
+
+    Kafka itself decides: a user without a role of the view is refused. With --json, one line
+    per record.
+    """
+    from penstock.eventlog.kafka import KafkaLog
+    from penstock.model.kinds import View
+
+    config = configuration()
+    with open_definitions() as store:
+        views = store.current()[1].of(View)
+    if name not in views:
+        fix = f"views are {', '.join(views) or 'none yet'}"
+        raise UsageError(f"there is no view {quote(name)}", fix=fix)
+    log = KafkaLog(config.kafka, user, _password(config, user, password_file))
+    shown = 0
+    for some in _batches(log, views[name].topic, rows, follow=follow):
+        shown += len(some)
+        if as_json:
+            for record in some:
+                print_json(record)
+        else:
+            _print(some)
+    if not shown and not as_json:
+        console().print("nothing is there yet")
+
+
+def _password(config: Config, user: str, file: Path | None) -> str:
+    from penstock.config.secrets import SecretFile
+
+    if file is not None:
+        return SecretFile(file).read_text()
+    if VARIABLE in os.environ:
+        return os.environ[VARIABLE]
+    made = config.kafka.passwords / user.replace("/", "%")
+    if made.exists():
+        return SecretFile(made).read_text()
+    return str(click.prompt(f"Password of {user}", hide_input=True, err=True))
+
+
+def _batches(
+    log: KafkaLog, topic: str, rows: int, *, follow: bool
+) -> Iterator[list[dict[str, Any]]]:
+    """Yield records as they come, some at a time."""
+    from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+    partitions = _enter(log, topic)
+    reader = log.consumer()
+    try:
+        places = []
+        for number in partitions:
+            place = TopicPartition(topic, number)
+            first, end = reader.get_watermark_offsets(place, timeout=log.settings.timeout)
+            places.append(TopicPartition(topic, number, max(first, end - rows)))
+        reader.assign(places)
+        waiting = set(partitions)
+        while waiting or follow:
+            some = []
+            for message in reader.consume(MOST_AT_ONCE, WAIT_SECONDS):
+                error = message.error()
+                if error is None:
+                    some.append(_read(message.value()))
+                elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - its public name
+                    waiting.discard(message.partition())
+                elif error.code() in _DENIALS:
+                    raise _denied(log, topic)
+                elif not error.retriable():
+                    raise log.explain(f"reading {quote(topic)} ended", KafkaException(error))
+            if some:
+                yield some
+    except KafkaException as error:
+        raise log.explain(f"{quote(topic)} cannot be read", error) from error
+    finally:
+        reader.close()
+
+
+# What Kafka answers to those who may not; librdkafka names them only as members.
+_DENIALS = {29, 30}  # TOPIC_AUTHORIZATION_FAILED, GROUP_AUTHORIZATION_FAILED
+
+
+def _enter(log: KafkaLog, topic: str) -> list[int]:
+    """Log in, and return the partitions of a topic, or say why the user gets none."""
+    from confluent_kafka import KafkaException
+
+    deadline = time.monotonic() + log.settings.timeout
+    while True:
+        try:
+            found = log.admin.list_topics(topic, timeout=2.0).topics[topic]
+        except KafkaException as error:
+            if log.refused():
+                raise DeniedError(
+                    f"Kafka does not let {quote(log.user)} in: wrong user or password",
+                    fix="check the password, or ask the data officer for one: penstock user",
+                ) from None
+            if time.monotonic() > deadline:
+                raise log.explain("it does not answer", error) from error
+        else:
+            if found.error is not None and found.error.code() in _DENIALS:
+                raise _denied(log, topic)
+            if found.error is not None:
+                what = f"there is no topic {quote(topic)}"
+                raise log.explain(what, KafkaException(found.error))
+            return sorted(found.partitions)
+
+
+def _denied(log: KafkaLog, topic: str) -> DeniedError:
+    return DeniedError(
+        f"Kafka does not let {quote(log.user)} read {quote(topic)}",
+        fix="ask the data officer for a role of the view: penstock explain, penstock user",
+    )
+
+
+def _read(value: bytes | None) -> dict[str, Any]:
+    try:
+        found = json.loads(value or b"")
+    except (ValueError, RecursionError):
+        return {"(no record)": f"{len(value or b'')} bytes"}
+    return found if isinstance(found, dict) else {"(no record)": str(type(found).__name__)}
+
+
+def _print(records: list[dict[str, Any]]) -> None:
+    """Print records as tables, a new one where the fields change."""
+    for names, some in groupby(records, key=tuple):
+        shown = table(*names)
+        for record in some:
+            shown.add_row(*(_cell(value) for value in record.values()))
+        console().print(shown)
+
+
+def _cell(value: Any) -> Text:
+    text = "" if value is None else value if isinstance(value, str) else json.dumps(value)
+    plain = "".join(it if it.isprintable() else "�" for it in text)
+    short = plain if len(plain) <= LONGEST_CELL else plain[: LONGEST_CELL - 1] + "…"
+    return Text(short)

@@ -1,0 +1,198 @@
+"""JSON Web Tokens as a way in: who signed them, whom they name, how long they hold.
+
+    CONNECT: password = token ──▶ key by its `kid` ──▶ signature, issuer, audience, time ──▶ user
+                                    │unknown
+                                    ▼
+                     the JWK Set is fetched anew, at most once in a while
+
+Rules that hold here:
+- Only public keys of the JWK Set count, each with the algorithms of its own kind that the settings
+  allow: a token cannot choose `none`, nor be signed with a public key as if it were a secret.
+- A token has an end (`exp`); who came by it is closed then.
+- Keys in a file count as long as the file is there. Keys by URL are fetched beside the loop;
+  where the URL does not answer, those that were fetched last go on to count.
+- What is wrong with a token is told to nobody but the log, and there by its kind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import urllib.request
+from typing import Any, Final, NamedTuple
+
+import jwt
+
+from penstock.clock import boot_clock
+from penstock.config.sections.gateway import TokenSettings
+from penstock.errors import UnavailableError, quote
+from penstock.telemetry import get_logger
+
+TOKEN_LIMIT: Final = 16_384
+_KEYS_LIMIT: Final = 1 << 20
+_FETCH_SECONDS: Final = 10.0
+_FETCH_PAUSE: Final = 10.0
+"""Tokens of unknown keys can be made by anybody: they fetch the keys no more often than this."""
+_ALGORITHMS: Final = {
+    "EC": frozenset({"ES256", "ES384", "ES512"}),
+    "OKP": frozenset({"EdDSA"}),
+    "RSA": frozenset({"PS256", "PS384", "PS512", "RS256", "RS384", "RS512"}),
+}
+"""The algorithms that a key of a kind can be for."""
+_log = get_logger("gateway")
+
+
+class TokenProof(NamedTuple):
+    """Whom a token names, and until when, in seconds since 1970."""
+
+    user: str
+    valid_until: float
+
+
+class TokenVerifier:
+    """Checks tokens with the keys that are known now."""
+
+    def __init__(self, settings: TokenSettings) -> None:
+        self._settings = settings
+        self._keys: dict[str | None, jwt.PyJWK] = {}
+        self._mark: object = None
+        self._fetched = float("-inf")
+        self._fetching = asyncio.Lock()
+
+    async def load(self) -> None:
+        """Get the keys, or say why there are none."""
+        if self._settings.url is None:
+            self._read_file()
+        else:
+            await self._fetch()
+
+    async def watch(self) -> None:
+        """Fetch the keys again and again, where they are fetched at all."""
+        while self._settings.url is not None:
+            await asyncio.sleep(self._settings.refresh)
+            await self._try_fetch()
+
+    async def verify(self, token: bytes) -> TokenProof | None:
+        """Return whom a token names; None where it is no token that counts here."""
+        if len(token) > TOKEN_LIMIT:
+            return None
+        try:
+            text = token.decode("ascii")
+            kid = jwt.get_unverified_header(text).get("kid")
+        except (UnicodeDecodeError, jwt.InvalidTokenError):
+            return None
+        key = await self._find_key(kid)
+        return None if key is None else self._check(text, key)
+
+    def _check(self, text: str, key: jwt.PyJWK) -> TokenProof | None:
+        settings = self._settings
+        fitting = _ALGORITHMS[str(key.key_type)]
+        allowed = [it for it in settings.algorithms if it in fitting]
+        try:
+            claims = jwt.decode(
+                text,
+                key.key,
+                algorithms=allowed,
+                issuer=settings.issuer,
+                audience=settings.audience,
+                leeway=settings.leeway,
+                options={"require": ["exp", "iss", "aud", settings.claim]},
+            )
+        except (jwt.InvalidTokenError, ValueError, TypeError) as error:
+            _log.info("a token was refused", kind=type(error).__name__)
+            return None
+        user, end = claims[settings.claim], claims["exp"]
+        if not isinstance(user, str):
+            return None
+        return TokenProof(user, float(end) + settings.leeway)
+
+    async def _find_key(self, kid: str | None) -> jwt.PyJWK | None:
+        if self._settings.url is None:
+            self._read_file()
+        elif kid not in self._keys and boot_clock() > self._fetched + _FETCH_PAUSE:
+            await self._try_fetch()
+        if kid is None and len(self._keys) == 1:
+            return next(iter(self._keys.values()))
+        return self._keys.get(kid)
+
+    def _read_file(self) -> None:
+        """Read the file if it has changed; nobody is vouched for by one that cannot be used."""
+        path = self._settings.keys
+        assert path is not None  # noqa: S101 - the settings name a file or a URL
+        try:
+            found = path.stat()
+            mark = (found.st_mtime_ns, found.st_size, found.st_ino)
+            if mark == self._mark:
+                return
+            self._mark, self._keys = mark, {}
+            self._keys = _read_keys(path.read_bytes()[: _KEYS_LIMIT + 1], str(path))
+        except OSError as error:
+            self._mark, self._keys = None, {}
+            raise UnavailableError(
+                f"the keys of tokens in {quote(path)} cannot be read: {error.strerror}",
+                fix="put a JWK Set there, or name another file in penstock.yaml",
+            ) from None
+
+    async def _try_fetch(self) -> None:
+        try:
+            await self._fetch()
+        except UnavailableError as error:
+            _log.warning("the keys of tokens could not be fetched", error=error)
+
+    async def _fetch(self) -> None:
+        async with self._fetching:
+            if boot_clock() <= self._fetched + _FETCH_PAUSE:
+                return  # another did so while this one waited
+            self._fetched = boot_clock()
+            loop = asyncio.get_running_loop()
+            self._keys = await loop.run_in_executor(None, _download, str(self._settings.url))
+
+
+def _download(url: str) -> dict[str | None, jwt.PyJWK]:
+    request = urllib.request.Request(url, headers={"Accept": "application/json"})  # noqa: S310
+    # Neither a proxy of the environment nor a redirect is to choose who vouches for users.
+    opener = urllib.request.build_opener(
+        urllib.request.ProxyHandler({}),
+        urllib.request.HTTPSHandler(context=ssl.create_default_context()),
+        _NoRedirects(),
+    )
+    try:
+        with opener.open(request, timeout=_FETCH_SECONDS) as answer:
+            data = answer.read(_KEYS_LIMIT + 1)
+    except OSError as error:
+        why = getattr(error, "reason", None) or error
+        raise UnavailableError(
+            f"the keys of tokens cannot be fetched from {quote(url)}: {why}",
+            fix="check gateway.authentication.tokens.url, and that this machine may reach it",
+        ) from None
+    return _read_keys(data, url)
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def _read_keys(data: bytes, place: str) -> dict[str | None, jwt.PyJWK]:
+    """Return the public keys of a JWK Set by their identifiers; others in it are passed over."""
+    fix = "publish a JWK Set with public keys of kind EC, OKP or RSA"
+    if len(data) > _KEYS_LIMIT:
+        raise UnavailableError(f"the JWK Set of {quote(place)} is over 1 MiB", fix=fix)
+    try:
+        listed = json.loads(data)["keys"]
+        found: dict[str | None, jwt.PyJWK] = {}
+        for it in listed:
+            if it.get("kty") not in _ALGORITHMS or it.get("use", "sig") != "sig":
+                continue
+            if "d" in it:
+                raise UnavailableError(
+                    f"the JWK Set of {quote(place)} holds a private key",
+                    fix="publish public keys alone, and replace the key that was shown",
+                )
+            found[it.get("kid")] = jwt.PyJWK(it)
+    except (ValueError, KeyError, TypeError, AttributeError, jwt.PyJWTError):
+        raise UnavailableError(f"{quote(place)} is no JWK Set", fix=fix) from None
+    if not found:
+        raise UnavailableError(f"the JWK Set of {quote(place)} has no key for signatures", fix=fix)
+    return found

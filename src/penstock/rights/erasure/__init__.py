@@ -1,0 +1,1 @@
+"""Erasure as a service of Penstock's own: what it keeps about a person goes, with evidence."""

@@ -1,0 +1,370 @@
+"""Erasure as a built-in service: told of a deletion, it erases, proves it, and is done.
+
+    vault ─▶ event log ─▶ Kafka ─▶ retained ─▶ store ─▶ views ─▶ scan ─▶ evidence, audited ─▶ DONE
+
+Rules that hold here:
+- Each step is noted when it is done and is idempotent: killed between any two, the next worker
+  goes on at the first that is not noted. The progress row is leased and kept as that of any other
+  service (`keep`), and `COMPLETED` comes after the evidence is durable.
+- Vault entries go first: which are the person's, only the records tell. Views come behind the
+  event log, so that what they read again is clean. A view that runs may have a batch under way
+  that it read before: erasure looks at views when that is over (`rights.settle`).
+- Only what was recorded before a step is erased by it. What comes later is new data; the evidence
+  says up to where the log was looked at.
+- What cannot be erased is listed in the evidence, with the reason, and never passed over.
+- Evidence names streams, views and counts; it never says who the person is.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import Connection
+
+from penstock.components.mosquitto import find_listener
+from penstock.config import Config
+from penstock.definitions import DefinitionSet
+from penstock.definitions.anonymizers import STATEFUL_ANONYMIZERS
+from penstock.errors import UnavailableError
+from penstock.eventlog import EventLog
+from penstock.eventlog.erasure import Keep, erase
+from penstock.model.kinds import Stream, View
+from penstock.rights.dispatch.message import (
+    Dispatched,
+    LeaseLostError,
+    Notification,
+    Outcome,
+    failed,
+)
+from penstock.rights.erasure.published import erase_files
+from penstock.rights.erasure.records import (
+    StreamRecords,
+    ViewTrace,
+    find_tokens,
+    trace_views,
+)
+from penstock.rights.erasure.retained import clear_retained
+from penstock.rights.erasure.scan import scan
+from penstock.store.audit.entry import Entry
+from penstock.store.audit.entry import Outcome as AuditOutcome
+from penstock.store.audit.log import AuditLog
+from penstock.store.audit.pseudonyms import Pseudonyms
+from penstock.store.audit.signatures import Head
+from penstock.store.database import Database
+from penstock.store.opt_outs import SubjectMarks
+from penstock.store.rights.erasures import ErasureBook
+from penstock.store.vault import StoreVault
+from penstock.telemetry import get_logger
+
+VERSION: Final = 1
+_log = get_logger("rights")
+
+Result = dict[str, Any]
+"""What a step did: lists of `erased` and `remains`."""
+
+_ELSEWHERE: Final = (
+    ("copies", "what services and consumers took out of Penstock: each answers for itself"),
+    ("backups", "copies of files and databases that others made"),
+    ("disk", "what the file system keeps of removed files until it uses the space again"),
+    ("sessions", "messages that wait at the broker for clients that are away, until they come"),
+    ("audit-log", "entries under a pseudonym, which is kept to prove what was done"),
+    ("choices", "opt-ins and opt-outs under a mark, which tells nobody's name"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """One request, and what is known about it."""
+
+    request: str
+    person: str
+    definitions: DefinitionSet
+    traces: list[ViewTrace]
+    keep: Keep
+
+
+_HELD: Final = (
+    "records that it holds back: until they are published; an opt-out of the view's purposes takes "
+    "them out at once"
+)
+
+
+class _Step(NamedTuple):
+    name: str
+    run: Callable[[], Result]
+
+
+class ErasureService:
+    """Erases what Penstock keeps about a person."""
+
+    def __init__(
+        self,
+        config: Config,
+        log: AuditLog,
+        database: Database,
+        people: Pseudonyms,
+        marks: SubjectMarks,
+    ) -> None:
+        self._config = config
+        self.book = ErasureBook(database)
+        self._vault = StoreVault(database)
+        self._log = log
+        self._people = people
+        self._marks = marks
+        self._events = EventLog(config.pipeline.event_log)
+
+    def run(self, notification: Notification, definitions: DefinitionSet, keep: Keep) -> Dispatched:
+        """Erase, and say so; or say why not yet."""
+        request, person = notification.request, notification.subject
+        try:
+            if any(it.subscriber == notification.subscriber for it in self.book.evidence(request)):
+                return Dispatched(Outcome.DONE)
+            traces = trace_views(definitions, self._secret(), person)
+            case = _Case(request, person, definitions, traces, keep)
+            waiting = self._work(case)
+            if waiting is not None:
+                return Dispatched(Outcome.SENT, "views-running", again=waiting)
+            self._conclude(case, notification.subscriber)
+        except LeaseLostError:
+            return failed("lease-lost")
+        except UnavailableError as error:
+            # Its message may quote a path, but never a person.
+            _log.warning("an erasure cannot go on now", error=error)
+            return failed("erasure", "unavailable")
+        except OSError as error:
+            _log.warning("an erasure cannot go on now", code=type(error).__name__)
+            return failed("erasure", type(error).__name__)
+        return Dispatched(Outcome.DONE)
+
+    def _work(self, case: _Case) -> float | None:
+        """Do what is not done yet; return the seconds to wait, where views have to end a batch."""
+        done = self.book.steps(case.request)
+        for step in self._steps(case):
+            if step.name in done:
+                continue
+            case.keep()
+            if step.name.startswith("view:") and self._running(case):
+                erased = [it.at for name, it in done.items() if name.startswith("log:")]
+                settle = timedelta(seconds=self._config.rights.settle)
+                wait = max(erased, default=self.book.clock() - settle) + settle - self.book.clock()
+                if wait > timedelta():
+                    return wait.total_seconds()
+            done[step.name] = self.book.note(case.request, step.name, step.run())
+        return None
+
+    def _steps(self, case: _Case) -> Iterator[_Step]:
+        streams = [it for _, it in sorted(case.definitions.of(Stream).items())]
+        yield _Step("vault", lambda: self._erase_vault(case))
+        for stream in streams:
+            if stream.subject is not None and stream.source is None:
+                yield _Step(f"log:{stream.name}", lambda it=stream: self._erase_log(case, it))  # type: ignore[misc]
+        yield _Step("elsewhere", lambda: self._list_others(case, streams))
+        yield _Step("retained", lambda: self._clear_retained(case, streams))
+        yield _Step("store", lambda: self._erase_store(case))
+        for trace in case.traces:
+            yield _Step(f"view:{trace.view.name}", lambda it=trace: self._erase_view(case, it))  # type: ignore[misc]
+        yield _Step("scan", lambda: self._scan(case))
+
+    # --- steps ---
+
+    def _erase_vault(self, case: _Case) -> Result:
+        tokens = {token for trace in case.traces for token in trace.tokens}
+        secret = self._secret()
+        for stream in case.definitions.of(Stream).values():
+            views = [
+                trace.view for trace in case.traces
+                if trace.stream == stream and _has_vault(trace.view)
+            ]  # fmt: skip
+            if not views or stream.source is not None or secret is None:
+                continue
+            records = StreamRecords(stream, case.person)
+            for number, record in enumerate(self._events.topic(stream.topic).read()):
+                if number % 10_000 == 0:
+                    case.keep()
+                if records.is_about(record):
+                    fields = records.read(record.value) or {}
+                    for view in views:
+                        tokens |= set(find_tokens(view, stream, case.definitions, secret, fields))
+        count = self._vault.delete(sorted(tokens))
+        return _result([{"place": "vault", "entries": count}])
+
+    def _erase_log(self, case: _Case, stream: Stream) -> Result:
+        records = StreamRecords(stream, case.person)
+        made = erase(
+            self._events.topic(stream.topic), records.is_about, case.person,
+            needle=records.needle, keep=case.keep,
+        )  # fmt: skip
+        return _result(
+            [{"place": f"event log of {stream.name}", "records": made.records,
+              "files": made.files, "through": made.through}]
+        )  # fmt: skip
+
+    def _list_others(self, case: _Case, streams: list[Stream]) -> Result:
+        """List what lies with others, or says of nobody whose it is."""
+        remains = []
+        declared = {it.topic for it in streams} | {it.view.topic for it in case.traces}
+        for stream in streams:
+            if stream.subject is None:
+                remains.append(
+                    _remain(stream.name, "the stream does not say whom records are about")
+                )
+            elif stream.source is not None and stream.source.files is not None:
+                remains.append(_remain(stream.name, "files of a folder that others write"))
+            elif stream.source is not None:
+                remains.append(
+                    _remain(stream.name, "a topic of Kafka: its records go when its retention ends")
+                )
+        remains += [
+            _remain(name, "a topic of the event log that no definition describes")
+            for name in self._events.topics()
+            if name not in declared
+        ]
+        return _result([], remains)
+
+    def _clear_retained(self, case: _Case, streams: list[Stream]) -> Result:
+        count = clear_retained(self._config.broker, streams, case.person, case.keep)
+        if count and self._config.broker.mode == "embedded":
+            # Mosquitto writes its memory to the disk now, and not only half an hour later.
+            found = find_listener(self._config.broker.socket)
+            if found is not None:
+                with suppress(OSError):
+                    os.kill(found.pid, signal.SIGUSR1)
+        return _result([{"place": "retained messages", "messages": count}])
+
+    def _erase_store(self, case: _Case) -> Result:
+        contacts = self.book.forget_contacts(self._marks.of(case.person))
+        past, standing = self.book.forget_situations(case.person)
+        remains = [
+            _remain("event detection", "events that patterns still wait with: until their windows "
+                    "have passed and the next snapshot is kept")
+        ]  # fmt: skip
+        if standing:
+            remains.append(_remain("situations", "a situation that holds now: until it ends"))
+        return _result(
+            [{"place": "contacts", "addresses": contacts}, {"place": "situations", "steps": past}],
+            remains,
+        )
+
+    def _erase_view(self, case: _Case, trace: ViewTrace) -> Result:
+        view, stream = trace.view, trace.stream
+        name, remains = f"view {view.name}", list[Mapping[str, Any]]()
+        if _is_stateful(view):
+            remains.append(_remain(name, _HELD))
+        if trace.keyless and (self._config.pipeline.folder / view.name).is_dir():
+            raise UnavailableError(
+                f"the key of masks is missing, which tells people in the view {view.name}",
+                fix="let pipeline.key name the key that the views were run with",
+            )
+        if trace.value is None:
+            remains.append(_remain(name, "its records do not tell whose they are"))
+            return _result([], remains)
+        case.keep()
+        self._vault.delete(sorted(trace.tokens))
+        if view.format != "topic":
+            made = erase_files(self._config.pipeline.folder / view.name, trace, case.keep)
+            return _result([{"place": name, "rows": made.rows, "files": made.files}], remains)
+        if stream.source is not None and stream.source.kafka is not None:
+            remains.append(
+                _remain(name, "a topic of Kafka: its records go when its retention ends")
+            )
+            return _result([], remains)
+        published = StreamRecords(_plain(stream), case.person)
+
+        def is_about(record: Any) -> bool:
+            return trace.is_about(published.read(record.value) or {})
+
+        erased = erase(
+            self._events.topic(view.topic), is_about, trace.value,
+            needle=trace.value.encode(), keep=case.keep,
+        )  # fmt: skip
+        return _result(
+            [{"place": name, "records": erased.records, "files": erased.files,
+              "through": erased.through}], remains,
+        )  # fmt: skip
+
+    def _scan(self, case: _Case) -> Result:
+        config = self._config
+        folders = (config.data, config.pipeline.event_log, config.pipeline.folder)
+        report = scan([it for it in folders if it.is_dir()], case.person, case.keep)
+        remains = [
+            _remain(place, "the name stands there, in what is not the person's record, or as a "
+                    "word like others", count)
+            for place, count in sorted(report.places.items())
+        ]  # fmt: skip
+        return {**_result([], remains), "scan": report.as_data()}
+
+    # --- the end ---
+
+    def _conclude(self, case: _Case, subscriber: str) -> None:
+        done = self.book.steps(case.request)
+        results = [done[step.name].result for step in self._steps(case) if step.name in done]
+        erased = [it for result in results for it in result["erased"]]
+        remains = [it for result in results for it in result["remains"]]
+        remains += [_remain(place, reason) for place, reason in _ELSEWHERE]
+        content = {
+            "version": VERSION, "request": case.request, "erased": erased, "remains": remains,
+            "scan": next((it["scan"] for it in results if "scan" in it), None),
+        }  # fmt: skip
+        count = sum(it.get(what, 0) for it in erased for what in ("records", "rows", "messages"))
+        person = self._people.person(case.person)
+
+        def record(connection: Connection, digest: str) -> Head:
+            entry = Entry.make(
+                "rights.erased", AuditOutcome.DONE, subject=person,
+                request=case.request, digest=digest, count=count,
+            )  # fmt: skip
+            return self._log.append_within(connection, [entry])
+
+        self.book.conclude(case.request, subscriber, content, record)
+
+    # --- inside ---
+
+    def _secret(self) -> bytes | None:
+        """Return the key of masks; None where no view has needed one."""
+        key = self._config.pipeline.key
+        return key.read() if key.path.exists() else None
+
+    def _running(self, case: _Case) -> bool:
+        """Say whether some view is written now."""
+        for trace in case.traces:
+            lock = self._config.pipeline.folder / trace.view.name / ".lock"
+            if not lock.exists():
+                continue
+            with lock.open("rb") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return True
+        return False
+
+
+def _result(
+    erased: list[Mapping[str, Any]] | list[dict[str, Any]],
+    remains: list[Mapping[str, Any]] | list[dict[str, Any]] | None = None,
+) -> Result:
+    return {"erased": list(erased), "remains": list(remains or [])}
+
+
+def _remain(place: str, reason: str, count: int | None = None) -> dict[str, Any]:
+    made: dict[str, Any] = {"place": place, "reason": reason}
+    return made if count is None else {**made, "count": count}
+
+
+def _has_vault(view: View) -> bool:
+    return any("vault" in item for item in view.anonymizers)
+
+
+def _is_stateful(view: View) -> bool:
+    return any(item.get("anonymizer") in STATEFUL_ANONYMIZERS for item in view.anonymizers)
+
+
+def _plain(stream: Stream) -> Stream:
+    """Return the stream as its views write records: JSON, without an envelope."""
+    return stream.model_copy(update={"format": "json"})

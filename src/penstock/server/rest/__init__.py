@@ -1,1 +1,0 @@
-"""REST: the operations as resources, described by OpenAPI at /openapi.json."""
