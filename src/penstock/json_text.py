@@ -26,6 +26,9 @@ NUMBER: Final = 1000
 UNREAD: Final = b"!unread "
 """Begins the record of a message that is no object to this reader."""
 
+ERASED: Final = b"~erased~"
+"""The value of a record that was erased, with spaces behind it; no JSON, and no sound Avro."""
+
 # All that numbers are written with becomes 0, all else a space: what is long is found at once.
 _DIGITS: Final = bytes(48 if chr(it) in "0123456789+-.eE" else 32 for it in range(256))
 _LONG: Final = b"0" * (NUMBER + 1)

@@ -59,6 +59,9 @@ VERBS: dict[str, Verb] = {
     "explain": Verb(
         "access.explain:command", "Say who can see a topic, for which purposes, and why."
     ),
+    "clients": Verb(
+        "access.clients:command", "Show who is connected to the gateways; end a connection."
+    ),
     "tail": Verb(
         "streams.tail:command", "Subscribe through the gateway for a purpose, and print what comes."
     ),

@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     from penstock.client import PurposeClient
     from penstock.config import Config
     from penstock.definitions import DefinitionSet
+    from penstock.definitions.set import Trust
     from penstock.store.audit.log import AuditLog
     from penstock.store.audit.pseudonyms import Pseudonyms
+    from penstock.store.audit.signatures import PublicKeys
     from penstock.store.consent_administration import ConsentAdministration
     from penstock.store.database import Database
     from penstock.store.definitions.checked import CheckedDefinitions
@@ -82,13 +84,25 @@ def open_history() -> Iterator[Definitions]:
         yield Definitions(database)
 
 
+def believe_appointments(config: Config) -> Trust:
+    """Return what tells whether an appointment is signed with a key of this installation."""
+    from penstock.store.definitions.appointments import trust_keys
+
+    def load() -> PublicKeys:
+        from penstock.store.audit.signatures import load_public_keys
+
+        return load_public_keys(config.audit.signing_key)
+
+    return trust_keys(load)
+
+
 @contextmanager
 def open_definitions() -> Iterator[CheckedDefinitions]:
     """Open the definitions of this installation, to read what they mean."""
     from penstock.store.definitions.checked import CheckedDefinitions
 
     with open_history() as history:
-        yield CheckedDefinitions(history)
+        yield CheckedDefinitions(history, trusts=believe_appointments(configuration()))
 
 
 class AuditedStore(NamedTuple):
@@ -117,10 +131,10 @@ def open_audited() -> Iterator[AuditedStore]:
     # Keys that are made at the first use are reported in words, not as JSON.
     configure(level=config.log.level, style="console")
     with open_database(config) as database:
-        checked = CheckedDefinitions(Definitions(database))
-        snapshot, definitions = checked.current()
         log = AuditLog.open(database, config.audit.signing_key)
         with closing(log):
+            checked = CheckedDefinitions(Definitions(database), signer=log.signer)
+            snapshot, definitions = checked.current()
             people = Pseudonyms.open(config.audit.pseudonym_key)
             yield AuditedStore(config, database, checked, snapshot.epoch, definitions, log, people)
 
@@ -141,7 +155,8 @@ def change_definitions() -> Iterator[CheckedDefinitions]:
         log = AuditLog.open(database, settings.audit.signing_key)
         pseudonyms = Pseudonyms.open(settings.audit.pseudonym_key)
         try:
-            yield CheckedDefinitions(Definitions(database), recorder(log, pseudonyms))
+            record = recorder(log, pseudonyms)
+            yield CheckedDefinitions(Definitions(database), record, signer=log.signer)
         finally:
             log.close()
 

@@ -10,15 +10,19 @@ Rules that hold here:
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from penstock.definitions.checks.vocabularies import read_attributes
+from penstock.definitions.roles import RoleDefinitions
 from penstock.definitions.set import DefinitionSet
 from penstock.lang import BOOL, STRING, Expression, RecordType, Scope, compile_expression
 from penstock.model import kinds
 from penstock.model.definition import Definition
 from penstock.model.document import Key
+from penstock.model.kinds.roles import Privileges
+from penstock.model.role_terms import ROLE_PREFIX, Constant, Path, parse_subject
 from penstock.policy.access.emergencies import (
     SCENARIO_CASE,
     SITUATION_CASE,
@@ -28,8 +32,14 @@ from penstock.policy.access.emergencies import (
 )
 from penstock.policy.access.engine import AccessEngine
 from penstock.policy.access.plans import Enforcement
-from penstock.policy.access.principals import Membership, RoleGraph
-from penstock.policy.access.rules import BrokerTopics, MonitorGrant, Policy, Preference
+from penstock.policy.access.principals import ANYONE, Action, Directory, Membership
+from penstock.policy.access.rules import (
+    BrokerTopics,
+    MonitorGrant,
+    Policy,
+    Preference,
+    RoleArguments,
+)
 from penstock.policy.purposes.rights import Grant
 
 RULE_KINDS: Final = kinds.kinds_of(kinds.Concern.RULES)
@@ -43,14 +53,20 @@ class AccessDefinitions:
 
     def __init__(self, definitions: DefinitionSet | None = None) -> None:
         self.access = AccessEngine()
+        self._roles = RoleDefinitions(self.access.roles)
+        self._names: dict[Key, tuple[str, ...]] = {}
         if definitions is not None:
             self.take(definitions, definitions.definitions)
 
     def take(self, definitions: DefinitionSet, changed: Iterable[Key]) -> bool:
         """Follow a changed set; tell whether anything that decides on access changed."""
+        changed = set(changed)
+        roles = self._roles.take(definitions, changed)
+        if roles:
+            self.access.forget_principals()
         keys = {key for key in changed if key.kind in ACCESS_KINDS}
         if not keys:
-            return False
+            return roles
         touched = {key.kind for key in keys}
         if "vocabulary" in touched:
             keys |= {key for key in definitions.definitions if key.kind in ACCESS_KINDS}
@@ -72,13 +88,22 @@ class AccessDefinitions:
         return True
 
     def _take_rules(self, definitions: DefinitionSet, keys: list[Key]) -> None:
-        gone = [name_rule(key) for key in keys if key not in definitions.definitions]
+        if not keys:
+            return
+        # One definition may be several rules: those of before go first.
+        gone = [name for key in keys for name in self._names.pop(key, ())]
         if gone:
             self.access.remove(*gone)
-        held = [definitions.definitions[key] for key in keys if key in definitions.definitions]
-        if held:
-            scenarios = scenarios_by_plan(definitions)
-            self.access.put(*(compile_rule(it, definitions, scenarios) for it in held))
+        scenarios = scenarios_by_plan(definitions)
+        made: list[Policy | Preference] = []
+        for key in keys:
+            held = definitions.definitions.get(key)
+            if held is not None:
+                rules = compile_rules(held, definitions, scenarios)
+                self._names[key] = tuple(it.name for it in rules)
+                made += rules
+        if made:
+            self.access.put(*made)
 
 
 def name_rule(key: Key) -> str:
@@ -86,29 +111,73 @@ def name_rule(key: Key) -> str:
     return f"{key.kind} {key.name}"
 
 
-def compile_rule(
+def compile_rules(
     definition: Definition,
     definitions: DefinitionSet,
     scenarios: Mapping[str, tuple[ScenarioFilter, ...]],
-) -> Policy | Preference:
-    """Compile a policy, an emergency policy or a preference."""
+) -> list[Policy | Preference]:
+    """Compile a policy, an emergency policy, a preference or an authorisation rule."""
     scope = definitions.scope
     name = name_rule(definition.key)
-    if isinstance(definition, kinds.Preference):
-        condition = compile_expression(definition.when, scope, BOOL)
-        return Preference(name, definition.user, definition.filter, condition)
-    if not isinstance(definition, kinds.Policy | kinds.EmergencyPolicy):
-        raise TypeError(f"{name} does not decide on access")
-    emergency = None
-    if isinstance(definition, kinds.EmergencyPolicy):
-        emergency = compile_emergency(definition, definitions, scenarios)
-    return Policy(
-        name,
-        definition.subject,
-        definition.filter,
-        definition.allow,
-        compile_expression(definition.when, scope, BOOL),
-        emergency,
+    match definition:
+        case kinds.Preference():
+            condition = compile_expression(definition.when, scope, BOOL)
+            readers = frozenset(definition.readers)
+            return [Preference(name, definition.user, definition.filter, condition, readers)]
+        case kinds.AuthorisationRule():
+            subject, arguments = compile_subject(definition.subject, scope)
+            condition = compile_expression(definition.when, scope, BOOL)
+            given: list[tuple[str, Action, str]] = [
+                *(("subscribe", "read", it) for it in dict.fromkeys(definition.subscribe)),
+                *(("publish", "write", it) for it in dict.fromkeys(definition.publish)),
+            ]
+            return [
+                Policy(
+                    f"{name}: {word} {filter_}",
+                    subject,
+                    filter_,
+                    action,
+                    condition,
+                    arguments=arguments,
+                )
+                for word, action, filter_ in given
+            ]
+        case kinds.Policy() | kinds.EmergencyPolicy():
+            subject, arguments = compile_subject(definition.subject, scope)
+            emergency = None
+            if isinstance(definition, kinds.EmergencyPolicy):
+                emergency = compile_emergency(definition, definitions, scenarios)
+            condition = compile_expression(definition.when, scope, BOOL)
+            return [
+                Policy(
+                    name,
+                    subject,
+                    definition.filter,
+                    definition.allow,
+                    condition,
+                    emergency,
+                    arguments,
+                )
+            ]
+        case _:
+            raise TypeError(f"{name} does not decide on access")
+
+
+def compile_subject(text: str, scope: Scope) -> tuple[str, RoleArguments | None]:
+    """Return the subject that a rule is found by, and what a message must say beside it."""
+    term = parse_subject(text)
+    if term is None or not term.paths:
+        return text, None
+    arguments = tuple(enumerate(term.arguments or ()))
+    return f"{ROLE_PREFIX}{term.name}", RoleArguments(
+        text,
+        term.name,
+        {at: it.value for at, it in arguments if isinstance(it, Constant)},
+        {
+            at: compile_expression(it.text, scope, STRING)
+            for at, it in arguments
+            if isinstance(it, Path)
+        },
     )
 
 
@@ -172,56 +241,88 @@ def compile_settings(definitions: DefinitionSet) -> Enforcement:
     )
 
 
-def find_right(
-    definitions: DefinitionSet, user: str, gives: Callable[[kinds.Right], bool]
-) -> str | None:
-    """Return the name of a right that gives a user something; None where nothing does."""
-    names = find_subjects(definitions, user)
+def list_privileges(
+    definitions: DefinitionSet,
+) -> Iterator[tuple[str, tuple[str, ...], Privileges]]:
+    """Yield what gives privileges: the name in explanations, who has them, and the definition."""
     for name, right in sorted(definitions.of(kinds.Right).items()):
-        if gives(right) and not names.isdisjoint(right.subjects):
-            return name
+        yield f"right {name}", right.subjects, right
+    for name, rule in sorted(definitions.of(kinds.AuthorisationRule).items()):
+        yield f"authorisation-rule {name}", (rule.subject,), rule
+
+
+def find_right(
+    definitions: DefinitionSet, user: str, gives: Callable[[Privileges], bool]
+) -> str | None:
+    """Return the name of what gives a user something; None where nothing does."""
+    names = find_subjects(definitions, user)
+    for _, subjects, privileges in list_privileges(definitions):
+        if gives(privileges) and not names.isdisjoint(subjects):
+            return privileges.name
     return None
 
 
 def find_subjects(definitions: DefinitionSet, user: str) -> frozenset[str]:
-    """Return what definitions may call a user by: its name, and its groups.
+    """Return what definitions may call a user by now: its name, its groups and its roles.
 
     Who is blocked is nobody.
     """
     known = definitions.get(kinds.User, user)
     if known is not None and known.blocked:
         return frozenset()
-    membership = Membership(definitions.of(kinds.Group).values())
-    groups = (f"group:{name}" for name in membership.groups_of(user, None))
-    return frozenset([f"user:{user}", *groups])
+    directory = make_directory(definitions, user)
+    return frozenset(directory.resolve(user, None).subjects) - {ANYONE}
+
+
+def make_directory(definitions: DefinitionSet, user: str | None = None) -> Directory:
+    """Return who everybody is now, roles included; for one user where only they are asked about."""
+    directory = Directory(definitions.scope.root("s"))
+    directory.membership = Membership(definitions.of(kinds.Group).values())
+    if not definitions.of(kinds.Role):
+        return directory
+    for name, attributes in definitions.of(kinds.Attributes).items():
+        directory.set(name, read_attributes(attributes, definitions.scope))
+    keys = list(definitions.definitions)
+    if user is not None:
+        # Their own appointments alone: each costs a look at its signature.
+        groups = directory.membership.groups_of(user, None)
+        holders = {f"user:{user}", *(f"group:{name}" for name in groups)}
+        keys = [
+            key
+            for key, it in definitions.definitions.items()
+            if not isinstance(it, kinds.Appointment) or it.holder in holders
+        ]
+    directory.roles.advance(int(time.time() * 1000))
+    RoleDefinitions(directory.roles).take(definitions, keys)
+    return directory
 
 
 def list_claims(definitions: DefinitionSet) -> Iterator[Grant]:
-    """Yield who may claim which purposes: by rights, and by the roles of users."""
-    for name, right in sorted(definitions.of(kinds.Right).items()):
-        for subject in right.subjects:
-            for purpose in right.claim:
-                yield Grant(subject, purpose, f"right {name}")
-    roles = definitions.of(kinds.Role)
-    if not any(role.claim for role in roles.values()):
-        return
-    graph = RoleGraph(roles)
-    for name, user in sorted(definitions.of(kinds.User).items()):
-        for role in sorted(graph.closure(user.roles)):
-            for purpose in roles[role].claim:
-                yield Grant(f"user:{name}", purpose, f"role {role}")
+    """Yield who may claim which purposes: by rights, and by roles."""
+    for rule, subjects, privileges in list_privileges(definitions):
+        for subject in subjects:
+            for purpose in privileges.claim:
+                yield Grant(subject, purpose, rule)
+    for name, role in sorted(definitions.of(kinds.Role).items()):
+        for purpose in role.claim:
+            yield Grant(f"{ROLE_PREFIX}{name}", purpose, f"role {name}")
 
 
 def make_broker_topics(definitions: DefinitionSet, *, open_mode: bool) -> BrokerTopics:
     """Return who may read and write the broker's own topics, by rights."""
-    rights = [(f"right {name}", it) for name, it in definitions.of(kinds.Right).items()]
+    given = list(list_privileges(definitions))
     return BrokerTopics(
         (
             MonitorGrant(subject, filter_, rule)
-            for rule, right in rights
-            for subject in right.subjects
-            for filter_ in right.monitor
+            for rule, subjects, privileges in given
+            for subject in subjects
+            for filter_ in privileges.monitor
         ),
-        ((it, rule) for rule, right in rights if right.administer for it in right.subjects),
+        (
+            (subject, rule)
+            for rule, subjects, privileges in given
+            if privileges.administer
+            for subject in subjects
+        ),
         open_mode=open_mode,
     )

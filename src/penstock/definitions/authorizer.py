@@ -12,6 +12,7 @@ Rules that hold here:
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -62,8 +63,22 @@ def settings_in_force(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class RoleContext:
+    """Under which circumstances roles are activated where nobody is connected."""
+
+    now: int | None = None
+    """Milliseconds since 1970; None: the present."""
+    place: str | None = None
+    chosen: frozenset[str] | None = None
+    """The roles that a session would name; None: all that activate."""
+
+
 def authorizer_of(
-    gateway: GatewaySettings, definitions: DefinitionSet, opt_outs: OptOutIndex = NOBODY
+    gateway: GatewaySettings,
+    definitions: DefinitionSet,
+    opt_outs: OptOutIndex = NOBODY,
+    roles: RoleContext | None = None,
 ) -> Authorizer:
     """Make what decides as a gateway with these settings and these opt-outs does."""
     return make_authorizer(
@@ -72,6 +87,7 @@ def authorizer_of(
         open_mode=gateway.open_mode,
         defined_users=gateway.authentication.defined_users,
         opt_outs=opt_outs,
+        roles=roles or RoleContext(place=gateway.place),
     )
 
 
@@ -82,8 +98,9 @@ def make_authorizer(
     open_mode: bool = False,
     defined_users: bool = False,
     opt_outs: OptOutIndex = NOBODY,
+    roles: RoleContext | None = None,
 ) -> Authorizer:
-    """Make what decides under a set of definitions."""
+    """Make what decides under a set of definitions; roles are those of now, or as given."""
     declared_settings = definitions.get(kinds.PurposeSettings, "default")
     body = declared_settings.model_dump() if declared_settings is not None else None
     purposes = PurposeEngine(settings_in_force(configured or PurposeSettings(), body))
@@ -93,6 +110,10 @@ def make_authorizer(
     declared = DeclaredPurposes()
     declared.take(definitions.definitions, definitions.definitions)
     access = AccessDefinitions(definitions).access
+    context = roles or RoleContext()
+    now = int(time.time() * 1000) if context.now is None else context.now
+    access.roles.place, access.roles.supposed = context.place, context.chosen
+    access.roles.advance(now)
     claims = PurposeClaims(list_claims(definitions), open_mode=open_mode)
     broker_topics = make_broker_topics(definitions, open_mode=open_mode)
     users = definitions.of(kinds.User)

@@ -33,7 +33,7 @@ from penstock.masks.tokenization import Tokenization
 from penstock.model import kinds
 from penstock.model.definition import Definition
 from penstock.model.document import Key
-from penstock.model.kinds.principals import Permission
+from penstock.model.kinds.roles import Permission
 
 PLACE: Final = "accept_risk"
 MEANINGS: Final[Mapping[str, str]] = {

@@ -14,7 +14,7 @@ Rules that hold here:
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
@@ -26,7 +26,7 @@ from penstock.errors import InvalidError, Problem
 from penstock.lang.types import Scope
 from penstock.model.definition import Definition
 from penstock.model.document import Document, Key
-from penstock.model.kinds import View, Vocabulary
+from penstock.model.kinds import Appointment, View, Vocabulary
 
 Kind = TypeVar("Kind", bound=Definition)
 
@@ -55,14 +55,29 @@ def load_check(place: str) -> Any:
     return getattr(importlib.import_module(f"penstock.definitions.{module}"), function)
 
 
+_SUBJECTS: Final = KindCheck("checks.roles:check_subjects", frozenset({"role", "vocabulary"}))
+
 CHECKS: Final[Mapping[str, KindCheck]] = {
+    "activation-rule": KindCheck(
+        "checks.roles:check_activation_rules",
+        frozenset({"role", "activation-rule", "domain", "vocabulary"}),
+    ),
+    "appointment": KindCheck("checks.roles:check_appointments", frozenset({"activation-rule"})),
+    "authorisation-rule": KindCheck(
+        "checks.roles:check_domain_rules", frozenset({"role", "domain", "vocabulary"})
+    ),
+    "control-publisher": _SUBJECTS,
+    "policy": _SUBJECTS,
+    "preference": _SUBJECTS,
+    "right": _SUBJECTS,
     "action": KindCheck("events.program:check_actions", frozenset({"event", "vocabulary"})),
     "attributes": KindCheck("checks.access:check_attributes", frozenset({"vocabulary"})),
     "control-subscriber": KindCheck(
-        "checks.access:check_control_subscribers", frozenset({"control"})
+        "checks.access:check_control_subscribers", frozenset({"control", "role", "vocabulary"})
     ),
     "emergency-policy": KindCheck(
-        "checks.access:check_emergency_policies", frozenset({"plan", "scenario", "vocabulary"})
+        "checks.access:check_emergency_policies",
+        frozenset({"plan", "scenario", "vocabulary", "role"}),
     ),
     "event": KindCheck(
         "events.program:check_events", frozenset({"event", "vocabulary", "plan", "action"})
@@ -122,25 +137,46 @@ def _place(locate: Locate, key: Key, way: str) -> str:
     return locate(key, tuple(int(step) if step.isdigit() else step for step in steps))
 
 
+Trust = Callable[[Appointment], bool]
+
+
+def trust_nothing(appointment: Appointment) -> bool:
+    """Believe no appointment: no key is known."""
+    del appointment
+    return False
+
+
 class DefinitionSet:
     """All definitions of one moment, checked."""
 
     def __init__(
-        self, definitions: Mapping[Key, Definition], references: ReferenceIndex, scope: Scope
+        self,
+        definitions: Mapping[Key, Definition],
+        references: ReferenceIndex,
+        scope: Scope,
+        trusts: Trust,
     ) -> None:
         self.definitions = MappingProxyType(definitions)
         self.scope = scope
+        self.trusts = trusts
+        """Tells whether an appointment is signed with a key that is believed."""
         self._references = references
 
     @classmethod
-    def empty(cls) -> DefinitionSet:
+    def empty(cls, trusts: Trust = trust_nothing) -> DefinitionSet:
         """Return the set without definitions."""
-        return cls({}, ReferenceIndex(), scope_of([]))
+        return cls({}, ReferenceIndex(), scope_of([]), trusts)
 
     @classmethod
-    def build(cls, documents: Iterable[Document], locate: Locate = locate_by_key) -> DefinitionSet:
+    def build(
+        cls,
+        documents: Iterable[Document],
+        locate: Locate = locate_by_key,
+        *,
+        trusts: Trust = trust_nothing,
+    ) -> DefinitionSet:
         """Check documents as a whole; raise `InvalidError` with all their problems."""
-        return cls.empty().change(documents, locate=locate)
+        return cls.empty(trusts).change(documents, locate=locate)
 
     def change(
         self,
@@ -184,7 +220,7 @@ class DefinitionSet:
             found += check_misshapen(misshapen.values(), definitions, locate)
         if found:
             raise InvalidError("definitions", found)
-        return DefinitionSet(definitions, references, scope)
+        return DefinitionSet(definitions, references, scope, self.trusts)
 
     def of(self, kind: type[Kind]) -> dict[str, Kind]:
         """Return the definitions of one kind, by name, in name order."""

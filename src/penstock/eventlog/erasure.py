@@ -17,16 +17,19 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
-from penstock.eventlog.files import ERASED, Record, Topic, find_end, parse_line, sync_folder
+from penstock.eventlog.files import Record, Topic, find_end, parse_line, sync_folder
+from penstock.json_text import ERASED
 
 _PARTIAL: Final = ".erasing"
 _LOCK: Final = ".erasing.lock"
+_PAUSE: Final = 0.05
 _STEP: Final = 10_000
 """Lines between two calls of `keep`."""
 
@@ -57,7 +60,7 @@ def erase(
     if not topic.segments():
         return LogErasure(0, 0, 0)
     rewriter = _Rewriter(topic, select, person.encode(), needle, keep)
-    with _alone(topic.folder):
+    with alone(topic.folder, keep):
         # A copy that somebody was killed over.
         (topic.folder / _PARTIAL).unlink(missing_ok=True)
         with topic.locked():
@@ -68,9 +71,17 @@ def erase(
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def alone(folder: Path, keep: Keep) -> Iterator[None]:
+    """Wait until nobody else erases from a folder."""
     with (folder / _LOCK).open("wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                keep()
+                time.sleep(_PAUSE)
+            else:
+                break
         yield
 
 

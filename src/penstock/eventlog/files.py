@@ -38,6 +38,7 @@ from pathlib import Path
 from typing import IO, Final, NamedTuple
 
 from penstock.errors import PenstockError, UsageError, quote
+from penstock.json_text import ERASED
 
 MAX_VALUE: Final = 1 << 20
 MAX_KEY: Final = 1 << 12
@@ -45,8 +46,6 @@ MAX_KEY: Final = 1 << 12
 MAX_LINE: Final = (MAX_VALUE + MAX_KEY) // 3 * 4 + 128
 MARK: Final = b"="
 CONTROL: Final = re.compile(rb"[\x00-\x1f]")
-ERASED: Final = b"~erased~"
-"""The value of a record that was erased, with spaces behind it; no JSON, and no sound Avro."""
 
 
 class Record(NamedTuple):

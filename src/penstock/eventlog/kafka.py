@@ -26,6 +26,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.cimpl import NewTopic
 
 from penstock.config.sections.brokers import KafkaSettings
@@ -63,6 +64,13 @@ class TopicDescription(NamedTuple):
 
     identity: str
     partitions: tuple[int, ...]
+
+
+class TopicRetention(NamedTuple):
+    """How long a topic keeps records: milliseconds, None for good; and whether it is compacted."""
+
+    milliseconds: int | None
+    compacted: bool
 
 
 class KafkaLog:
@@ -227,6 +235,39 @@ class KafkaTopic:
                 ) from error
             else:
                 return
+
+    def retention(self) -> TopicRetention:
+        """Return how long the brokers keep records."""
+        resource = ConfigResource(ConfigResource.Type.TOPIC, self.name)
+        asked = self._log.admin.describe_configs([resource], request_timeout=self._timeout)
+        try:
+            found = asked[resource].result(self._timeout + 5)
+        except (KafkaException, TimeoutError) as error:
+            what = f"it did not say how long {quote(self.name)} is kept"
+            raise self._log.explain(what, error) from error
+        milliseconds = int(found["retention.ms"].value)
+        policies = found["cleanup.policy"].value.split(",")
+        kept = milliseconds if "delete" in policies and milliseconds >= 0 else None
+        return TopicRetention(kept, "compact" in policies)
+
+    def bury(self, key: bytes) -> int:
+        """Write a record without a value for a key into each partition; return how many.
+
+        Into each, because producers choose partitions by rules of their own.
+        """
+        producer, wrong = self._log.producer, list[KafkaError]()
+        partitions = self.describe().partitions
+
+        def note(error: KafkaError | None, _: Any) -> None:
+            if error is not None:
+                wrong.append(error)
+
+        for number in partitions:
+            producer.produce(self.name, None, key, partition=number, on_delivery=note)
+        if producer.flush(self._timeout + 5) or wrong:
+            what = f"it did not take tombstones for {quote(self.name)}"
+            raise self._log.explain(what, KafkaException(wrong[0]) if wrong else TimeoutError())
+        return len(partitions)
 
     def describe(self) -> TopicDescription:
         """Return id and partitions of the topic; raise where there is none."""

@@ -31,6 +31,7 @@ class Session:
     __slots__ = (
         "address",
         "by_number",
+        "chosen_roles",
         "cleared",
         "client_id",
         "counted",
@@ -60,6 +61,8 @@ class Session:
         """Who has authenticated, None where nobody has."""
         self.credential: str | None = None
         """What the file of passwords said of the user at the log-in; None: another way in."""
+        self.chosen_roles: tuple[str, ...] | None = None
+        """The roles that the client named when it connected; None: all that activate."""
         self.valid_until = float("inf")
         """When the log-in ends by itself, as that by a token, in seconds since 1970."""
         self.expiry = expiry

@@ -41,6 +41,10 @@ ACTIONS: Final = ":actions"
 MESSAGE_AIP: Final = "penstock-aip"
 MESSAGE_PIP: Final = "penstock-pip"
 
+ROLE: Final = "penstock-role"
+"""Names a role that a client wants to use; several properties name several."""
+CHOICE_LIMIT: Final = 64
+
 NEVER_EXPIRES: Final = 0xFFFF_FFFF
 HEADROOM: Final = 2048
 """What the gateway's own properties may add to a packet on its way to and from the broker, beside
@@ -69,6 +73,12 @@ class Offer:
             ("penstock-topic-bytes", str(self.topic_bytes)),
             ("penstock-topic-levels", str(self.topic_levels)),
         )
+
+
+def read_choice(connect: Connect) -> tuple[str, ...] | None:
+    """Return the roles that a CONNECT names; None where it names none. What is too much is none."""
+    named = tuple(value for name, value in connect.properties.user if name == ROLE)
+    return tuple(dict.fromkeys(named))[: CHOICE_LIMIT + 1] or None
 
 
 def strip(pairs: UserProperties) -> UserProperties:

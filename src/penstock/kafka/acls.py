@@ -3,6 +3,8 @@
 Rules that hold here:
 - Who has a role may do what its permissions say, what those of the roles it includes say,
   and may read the views that name one of these roles.
+- Users have the roles of their definition, and those that activation rules lead to now. Kafka has
+  no sessions of ours: all conditions count each time, and no place is known.
 - Reading needs a consumer group, writing in transactions a transaction: each user has all
   that begin with the user's own name and a colon, and no others.
 - There are no deny ACLs: what is not allowed is denied, and an ACL is revoked by deleting it,
@@ -16,15 +18,18 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from penstock.definitions import DefinitionSet
+from penstock.definitions.access import make_directory
 from penstock.eventlog.connection import SEPARATOR
 from penstock.model.document import Document, Key
-from penstock.model.kinds import Concern, Role, Stream, User, View, kinds_of
-from penstock.model.kinds.principals import Permission
-from penstock.policy.access.principals import RoleGraph
+from penstock.model.kinds import ActivationRule, Concern, Role, Stream, User, View, kinds_of
+from penstock.model.kinds.roles import Permission
+from penstock.policy.access.principals import Directory, RoleGraph
 from penstock.store.kafka_users import KafkaUser
 
 ANY_HOST = "*"
 _KINDS = kinds_of(Concern.KAFKA)
+_WHO = kinds_of(Concern.ROLES) - {"user"} | {"group", "attributes", "vocabulary"}
+"""Kinds by which somebody comes by a role, beside their own definition."""
 
 
 class Acl(NamedTuple):
@@ -74,6 +79,9 @@ class WantedAccess:
                 case Stream():
                     self.streams[key.name] = found
         self.graph = RoleGraph(self.roles)
+        self._directory: Directory | None = None
+        if any(key.kind == ActivationRule.kind for key in definitions.definitions):
+            self._directory = make_directory(definitions)
         self._by_view: dict[str, set[TopicAccess]] = {}
         for view in self.views.values():
             for role in view.roles:
@@ -108,16 +116,28 @@ class WantedAccess:
         held = self.graph.closure(roles)
         return frozenset(access for role in held for access in self.own_access(role))
 
+    def roles_of(self, user: User) -> tuple[str, ...]:
+        """Return the roles that a user has: assigned, or activated now."""
+        if self._directory is None:
+            return user.roles
+        return tuple(self._directory.resolve(user.name, None).roles.names())
+
+    @property
+    def due(self) -> int | None:
+        """When time alone may change who has which roles, in milliseconds since 1970."""
+        return None if self._directory is None else self._directory.roles.due_for_all
+
     def acls(self, user: str) -> frozenset[Acl]:
         """Return the ACLs that a user should have; none for one who is unknown or blocked."""
         held = self.users.get(user)
         if held is None or held.blocked:
             return frozenset()
-        topics = self._topic_acls.get(held.roles)
+        roles = self.roles_of(held)
+        topics = self._topic_acls.get(roles)
         if topics is None:
-            access = self.access_of_roles(held.roles)
+            access = self.access_of_roles(roles)
             topics = frozenset(Acl("topic", item.pattern, item.name, item.allow) for item in access)
-            self._topic_acls[held.roles] = topics
+            self._topic_acls[roles] = topics
         own = f"{user}{SEPARATOR}"
         found = set(topics)
         operations = {acl.operation for acl in topics}
@@ -133,7 +153,7 @@ class WantedAccess:
         if not asked:
             return
         for name, user in self.users.items():
-            if not asked.isdisjoint(self.graph.closure(user.roles)):
+            if not asked.isdisjoint(self.graph.closure(self.roles_of(user))):
                 yield name
 
     def touched(self, before: Mapping[Key, Document], after: Mapping[Key, Document]) -> set[str]:
@@ -145,6 +165,9 @@ class WantedAccess:
         users: set[str] = set()
         roles: set[str] = set()
         streams: set[str] = set()
+        if _change_who(before, after):
+            # Whom it gives and takes a role from, only both sets together would tell.
+            return set(self.users)
         for key in before.keys() | after.keys():
             if key.kind not in _KINDS:
                 continue
@@ -172,6 +195,17 @@ class WantedAccess:
         for role in self.roles.values():
             if any(getattr(item, word) in names for item in role.permissions):
                 yield role.name
+
+
+def _change_who(before: Mapping[Key, Document], after: Mapping[Key, Document]) -> bool:
+    """Tell whether a change may give or take activated roles from users it does not name."""
+    if not any(key.kind == ActivationRule.kind for key in (*before, *after)):
+        return False
+    return any(
+        before.get(key) is not after.get(key) and before.get(key) != after.get(key)
+        for key in before.keys() | after.keys()
+        if key.kind in _WHO
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,14 +246,14 @@ def user_status(
 ) -> UserStatus:
     """Return what a user is and may."""
     user = access.users[name]
-    roles = user.roles
+    roles = access.roles_of(user)
     allowed = access.access_of_roles(roles)
     login = "none"
     if row is not None and row.credential is not None:
         login = "pending" if row.is_pending else "ready"
     return UserStatus(
         name=name,
-        roles=roles,
+        roles=user.roles,
         all_roles=tuple(sorted(access.graph.closure(roles))),
         permissions=() if user.blocked else tuple(map(str, sorted(allowed, key=str))),
         blocked=user.blocked,

@@ -23,7 +23,7 @@ from penstock.kafka.audit import AccessAudit
 from penstock.kafka.credentials import CredentialVault, derive
 from penstock.kafka.reconciler import Reconciler, ReconcileResult, open_reconciler
 from penstock.model.document import Document, Key
-from penstock.model.kinds.principals import TARGETS, Permission
+from penstock.model.kinds.roles import TARGETS, Permission
 from penstock.store.database import Database
 from penstock.store.definitions.checked import CheckedDefinitions, Wanted
 from penstock.store.definitions.documents import Snapshot

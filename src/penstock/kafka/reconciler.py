@@ -109,6 +109,8 @@ class Reconciler:
         self._audit = audit
         self._ordered = False
         self._memory = ClusterMemory(definitions.definitions, users, self._own, memory)
+        self._due: int | None = None
+        """When time alone may change who has which roles, in milliseconds since 1970."""
 
     def compare(self) -> Drift:
         """Return how the whole cluster differs from the definitions; change nothing."""
@@ -135,7 +137,7 @@ class Reconciler:
         full = True
         while not stop.wait(pause or LOOK_SECONDS):
             try:
-                full = self._memory.is_set_back() or full
+                full = self._memory.is_set_back() or self._is_due() or full
                 if not full and not pause and not self.is_behind():
                     continue
                 done = self.repair() if full else self.follow_up()
@@ -156,6 +158,10 @@ class Reconciler:
         if (progress.epoch, progress.mark) != (snapshot.epoch, snapshot.mark):
             return True
         return bool(self._users.pending())
+
+    def _is_due(self) -> bool:
+        """Say whether time alone may have changed who has which roles."""
+        return self._due is not None and time.time() * 1000 >= self._due
 
     def progress(self) -> Progress:
         """Return the epoch that the cluster has, and what stands in the way of the next."""
@@ -216,7 +222,7 @@ class Reconciler:
                 done.add(
                     self._repair_drift(cluster, found, wanted, touched, kept, snapshot, holding)
                 )
-                self._complete(holding, identity, snapshot)
+                self._complete(holding, identity, snapshot, wanted)
                 # Whoever came while we were at work found us busy, and relies on us.
                 if self._definitions.definitions.snapshot().mark == snapshot.mark:
                     return done
@@ -241,11 +247,14 @@ class Reconciler:
                 self._audit.note_pruning(foreign, snapshot.epoch)
                 self._ordered = True
             done.removed += sum(cluster.delete_acls(foreign))
-        self._complete(holding, identity, snapshot)
+        self._complete(holding, identity, snapshot, wanted)
         return done
 
-    def _complete(self, holding: Holding, identity: str, snapshot: Snapshot) -> None:
+    def _complete(
+        self, holding: Holding, identity: str, snapshot: Snapshot, wanted: WantedAccess
+    ) -> None:
         holding.complete(identity, snapshot.epoch, snapshot.mark)
+        self._due = wanted.due
         self._memory.remember(snapshot)
 
     def _compare_all(

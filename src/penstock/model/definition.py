@@ -53,6 +53,8 @@ class Concern(enum.Flag):
     """Which records are anonymized, and how."""
     KAFKA = enum.auto()
     """Who may do what at the event log."""
+    ROLES = enum.auto()
+    """Who has which roles."""
     STATE = enum.auto()
     """What commands on the purpose state did, for those who have to follow them."""
     CONTROLS = enum.auto()
@@ -66,6 +68,7 @@ class Reference:
     `acyclic`: following these references must never lead back to the start.
     `when_declared`: names are free until the set holds a definition of that kind.
     `prefix`: only a text that begins so is a reference, and the name is what follows.
+    `until`: the name ends before this, where it occurs.
     `fix`: what to do where it leads nowhere, if that is not plain.
     """
 
@@ -73,6 +76,7 @@ class Reference:
     acyclic: bool = False
     when_declared: bool = False
     prefix: str = ""
+    until: str = ""
     fix: str = ""
 
 

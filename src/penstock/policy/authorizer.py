@@ -19,8 +19,9 @@ Rules that hold here:
   none of them decides alone.
 - Consent is a part behind the purposes: what the data subject opted out of. No policy and no
   emergency grants against it, as none grants against a purpose.
-- A new kind of rule is a new part in `_compose`, nowhere else: roles belong behind the
-  purposes, interaction rules behind the policies. A part is a class with
+- Roles are no part: they are who asks (`access.principals`), and so count in every part.
+- A new kind of rule is a new part in `_compose`, nowhere else: interaction rules belong behind
+  the policies. A part is a class with
   `decide` and `explain` beside those below, and members of `Part`.
 - No I/O, no clock: environment and situations come with the request.
 - A part that denies names what its denial depends on; a grant depends on what all parts
@@ -266,7 +267,6 @@ def _compose(
             by_broker,
             limitation,
             by_consent,
-            # Roles: here.
             by_access,
             # Interaction rules: here.
         ),

@@ -131,6 +131,10 @@ class PrivacyBroker:
         self.require_publisher(user, found[0].publisher)
         return found[0]
 
+    def note_handed_over(self, user: str, request: str, subject: str) -> None:
+        """Record that the package of a person was handed over to a front end."""
+        self._log.append([self._entry("handed_over", user, subject, request=request)])
+
     def redrive(self, user: str, request: str | None = None) -> int:
         """Let services be told again that failed a request, or any, and dead notices be sent.
 

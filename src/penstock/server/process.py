@@ -75,8 +75,9 @@ async def run(config: Config) -> AsyncIterator[RunningServer]:
         book = RequestBook(database, consent, Sealer(config.consent.key.read()))
         follower = stack.enter_context(Follower(database, lease=config.store.lease))
         await asyncio.to_thread(follower.wait_for, 0, FIRST_SECONDS)
+        definitions = CheckedDefinitions(Definitions(database), signer=log.signer)
         operations = PrivacyOperations(
-            Brokerage(follower, CheckedDefinitions(Definitions(database)), book, log, people),
+            Brokerage(follower, definitions, book, log, people),
             TokenBook(database),
             CallLimits(
                 RateLimit(settings.limits.rate, settings.limits.burst),

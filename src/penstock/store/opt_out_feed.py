@@ -48,7 +48,8 @@ class OptOutFeed:
         self._points = EnforcementPoints(database)
         self._key = key
         self._lease = lease
-        self._holder = secrets.token_hex(16)
+        self.holder = secrets.token_hex(16)
+        """The name of this gateway among the enforcement points."""
         self._index = NOBODY
         self._mark: str | None = None
         self._marks: SubjectMarks | None = None
@@ -66,9 +67,9 @@ class OptOutFeed:
     def look(self, connection: Connection) -> None:
         """Take over all opt-outs of now, and confirm it; raise where that cannot be done."""
         with connection.begin():
-            registered = self._points.is_registered(connection, self._holder)
+            registered = self._points.is_registered(connection, self.holder)
         if not registered:
-            self._points.register(self._holder, self._lease)
+            self._points.register(self.holder, self._lease)
             self._confirmed = -1
         with connection.begin():
             index, changed, mark = self._read(connection)
@@ -78,7 +79,7 @@ class OptOutFeed:
                     take(index, changed)
                 self._index, self._mark = index, mark
         if self._confirmed != index.epoch:
-            if not self._points.confirm(self._holder, index.epoch):
+            if not self._points.confirm(self.holder, index.epoch):
                 raise UnavailableError(
                     "this gateway was taken off the list of those that opt-outs have to reach",
                     fix="it registers again by itself; look whether the store is slow",
@@ -87,7 +88,7 @@ class OptOutFeed:
 
     def close(self) -> None:
         """Let nobody wait for this point any more; it must not deliver anything now."""
-        self._points.withdraw(self._holder)
+        self._points.withdraw(self.holder)
 
     def _read(
         self, connection: Connection

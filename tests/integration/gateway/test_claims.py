@@ -271,7 +271,7 @@ def test_check_and_explain_say_what_the_gateway_does(asking: GatewayThread) -> N
     assert told["claims"] == [
         {"rule": "right terminal", "subject": "client:bob:t", "purpose": "research"},
         {"rule": "right nurses", "subject": "group:nurses", "purpose": "care"},
-        {"rule": "role scientist", "subject": "user:rosa", "purpose": "research"},
+        {"rule": "role scientist", "subject": "role:scientist", "purpose": "research"},
     ]
     shown = run_command(folder, "explain", "ward/1").stdout
     assert "who may claim" in shown

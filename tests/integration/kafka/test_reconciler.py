@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NoReturn
 
@@ -25,7 +26,7 @@ from penstock.kafka import (
 )
 from penstock.kafka.admin_connection import AdminConnection
 from penstock.kafka.credentials import LoginRefusedError, derive
-from penstock.model.document import Document
+from penstock.model.document import Document, Key
 from penstock.store.kafka_users import KafkaUsers
 from tests.support.kafka.officers import Officer, open_officer, stream, view
 
@@ -225,6 +226,34 @@ def test_what_many_lose_goes_at_once_and_from_nobody_else(
         assert not any(cluster.acls_of(names).values())
         assert cluster.acls_of(["stranger"])["stranger"] == {same}
         list(cluster.delete_acls([("User:stranger", same)]))
+
+
+def test_activated_roles_are_acls_until_their_appointment_is_over(officer: Officer) -> None:
+    officer.does.add_user("cara", "pw")
+    rule = {"role": "carer", "requires": [{"appointment": "hired(_)", "membership": True}]}
+    hired = {"credential": 'hired("x")', "holder": "user:cara"}
+    officer.apply(Document("activation-rule", "carers", rule))
+    officer.apply(Document("appointment", "cara", hired))
+    officer.does.reconciler.follow_up()
+    assert acls_of(officer, "cara") == CARE
+    officer.definitions.delete([Key("appointment", "cara")], actor="officer")
+    officer.does.reconciler.follow_up()
+    assert acls_of(officer, "cara") == set()
+    end = datetime.now(UTC) + timedelta(seconds=4)
+    officer.apply(Document("appointment", "cara", {**hired, "valid_until": end.isoformat()}))
+    stop = threading.Event()
+    watcher = threading.Thread(target=officer.open().reconciler.watch, args=(stop,))
+    watcher.start()
+    try:
+        for wanted in (CARE, set()):
+            deadline = time.monotonic() + PATIENCE
+            while acls_of(officer, "cara") != wanted:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        assert datetime.now(UTC) >= end
+    finally:
+        stop.set()
+        watcher.join()
 
 
 def test_changes_by_other_ways_reach_the_cluster_through_the_watch(officer: Officer) -> None:

@@ -244,3 +244,69 @@ def test_views_that_run_are_looked_at_when_their_batch_is_over(
         assert place.events.topic("vitals").next_offset == 4
         assert len(list(place.events.topic("vitals").read())) == 2
     assert place.erase("ann").outcome is Outcome.DONE
+
+
+@pytest.mark.needs("postgresql")
+def test_people_who_are_erased_at_once_do_not_come_back(database: Database, tmp_path: Path) -> None:
+    place = Installation(tmp_path, database, Document("stream", "vitals", STREAM), DOCUMENTS[2])
+    people = [f"p{number}" for number in range(6)]
+    written = [json.dumps({"pid": who, "pulse": it}) for it in range(4000) for who in people]
+    path = _publish(place, "open", "".join(f"{it}\n" for it in (*written, '{"pid":"bob"}')))
+    for who in people:
+        place.submit(who, who)
+    make_worker(place).run_once()
+    assert path.read_text() == '{"pid":"bob"}\n'
+    for who in people:
+        counts = {it["place"]: it for it in place.evidence(who, who).content["erased"]}
+        assert counts["view open"]["rows"] == 4000
+
+
+@pytest.mark.needs("postgresql")
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("0.json", '{"pid":"ann"}\n{"pid'),
+        ("0.json", "7\n"),
+        ("0.parquet", "nonsense"),
+        ("0.avro", "nonsense"),
+        ("log", "ann\n"),
+    ],
+)
+def test_a_damaged_file_fails_one_request_and_stops_no_worker(
+    database: Database, tmp_path: Path, name: str, content: str
+) -> None:
+    place = Installation(tmp_path, database, Document("stream", "vitals", STREAM), DOCUMENTS[2])
+    place.record("vitals", {"pid": "ann"})
+    if name == "log":
+        (segment,) = place.events.topic("vitals").segments()
+        segment.write_bytes(content.encode() + segment.read_bytes())
+    else:
+        _publish(place, "open", content, name)
+    request = place.submit("ann")
+    make_worker(place).run_once()
+    shown = place.book.show(request)
+    assert shown is not None
+    assert [it.trouble for it in shown[1]] == ["erasure-unavailable"]
+    assert place.service.book.evidence(request) == []
+
+
+@pytest.mark.needs("postgresql")
+def test_what_nobody_can_look_through_remains_and_is_listed(
+    database: Database, tmp_path: Path
+) -> None:
+    fields = [{"name": "pid", "type": "double"}]
+    shares = Document("stream", "shares", {"fields": fields, "subject": "pid"})
+    place = Installation(tmp_path, database, Document("stream", "vitals", STREAM), shares)
+    _publish(place, "dropped", '{"pid":"token-of-ann"}\n')
+    assert place.erase("ann").outcome is Outcome.DONE
+    left = {it["place"]: it["reason"] for it in place.evidence("ann").content["remains"]}
+    assert left["view dropped"] == "files of a view that no definition describes"
+    assert left["shares"] == "the stream does not say whom records are about"
+
+
+def _publish(place: Installation, view: str, content: str, name: str = "0.json") -> Path:
+    data = place.config.pipeline.folder / view / "data"
+    data.mkdir(parents=True)
+    path = data / name
+    path.write_text(content)
+    return path

@@ -33,7 +33,7 @@ class Officer:
         self.log = AuditLog.open(self.database, SecretFile(folder / "audit.key"))
         self.people = Pseudonyms.open(SecretFile(folder / "pseudonyms.key"))
         self.definitions = CheckedDefinitions(
-            Definitions(self.database), recorder(self.log, self.people)
+            Definitions(self.database), recorder(self.log, self.people), signer=self.log.signer
         )
         self.does: Administration = self.open()
 

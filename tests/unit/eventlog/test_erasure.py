@@ -11,7 +11,8 @@ import pytest
 
 from penstock.eventlog import Record, Topic
 from penstock.eventlog.erasure import LogErasure, erase, make_placeholder
-from penstock.eventlog.files import ERASED, MarkedTopic, format_line, parse_line
+from penstock.eventlog.files import MarkedTopic, format_line, parse_line
+from penstock.json_text import ERASED
 
 
 def of(person: str) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.definitions import DefinitionSet
+from penstock.definitions.set import Trust
 from penstock.errors import UsageError
 from penstock.kafka.acls import Acl, WantedAccess, user_status
 from penstock.kafka.administration import parse_permission
@@ -55,6 +56,38 @@ def test_who_is_blocked_may_nothing_whatever_their_roles() -> None:
     assert access.acls("anna") == frozenset()
     status = user_status(access, "anna", None, behind=False)
     assert (status.blocked, status.permissions, status.roles) == (True, (), ("head",))
+
+
+HIRED = [
+    Document(
+        "activation-rule",
+        "nurses",
+        {"role": "nurse", "requires": [{"appointment": "hired(_)", "membership": True}]},
+    ),
+    Document("appointment", "g", {"credential": 'hired("x")', "holder": "user:guest"}),
+]
+
+
+def test_activated_roles_count_where_the_appointment_is_believed() -> None:
+    believe: dict[bool, Trust] = {True: lambda _: True, False: lambda _: False}
+    for trusted, trusts in believe.items():
+        documents = [*DOCUMENTS, *HIRED]
+        access = WantedAccess(DefinitionSet.build(documents, trusts=trusts))
+        found = {it.name for it in access.acls("guest")}
+        assert found == ({"patients-nurse", "ward-", "guest:"} if trusted else set())
+        assert access.acls("anna") == WantedAccess(DefinitionSet.build(DOCUMENTS)).acls("anna")
+        status = user_status(access, "guest", None, behind=False)
+        assert (status.roles, status.all_roles) == ((), ("nurse",) if trusted else ())
+
+
+def test_a_change_of_who_activates_roles_touches_all_users() -> None:
+    before = {it.key: it for it in [*DOCUMENTS, HIRED[0]]}
+    after = {it.key: it for it in [*DOCUMENTS, *HIRED]}
+    access = WantedAccess(DefinitionSet.build(after.values()))
+    assert access.touched(before, after) == {"anna", "robot", "guest"}
+    assert access.touched(after, dict(after)) == set()
+    plain = {it.key: it for it in DOCUMENTS}
+    assert WantedAccess(DefinitionSet.build(plain.values())).touched(plain, dict(plain)) == set()
 
 
 def test_topics_of_streams_and_views() -> None:

@@ -83,7 +83,7 @@ def test_the_index_follows_the_book(
     for choice, people, purpose, looks in steps:
         with database.write("consent") as connection:
             book.note_within(connection, [])
-        book.points.withdraw(feed._holder)  # nobody is to wait here: a look registers again
+        book.points.withdraw(feed.holder)  # nobody is to wait here: a look registers again
         book.choose(choice, people, purpose)
         (held[purpose].update if choice is Choice.OPT_OUT else held[purpose].difference_update)(
             people
@@ -97,7 +97,7 @@ def test_the_index_follows_the_book(
     assert refusing(index, None) == held["a"] | held["a/b"] | held["c"]
     assert sum(map(len, index.by_purpose.values())) == sum(map(len, held.values()))
     with database.read() as connection:
-        assert EnforcementPoints.is_registered(connection, feed._holder)
+        assert EnforcementPoints.is_registered(connection, feed.holder)
 
 
 def test_many_are_read_in_pages_and_changes_name_who_chose(
@@ -135,7 +135,7 @@ def test_another_history_is_read_anew(database: Database, key: SecretFile) -> No
     clear(database)
     look(feed, database)
     assert refusing(told[-1], "a") == set()
-    ConsentBook(database, SubjectMarks(SECRET)).points.withdraw(feed._holder)
+    ConsentBook(database, SubjectMarks(SECRET)).points.withdraw(feed.holder)
     ConsentBook(database, SubjectMarks(SECRET)).choose(Choice.OPT_OUT, ["q"], "a")
     look(feed, database)
     assert refusing(told[-1], "a") == {"q"}
@@ -175,4 +175,4 @@ def test_a_look_fails_where_it_is_not_taken_over_or_not_confirmed(
     look(feed, database)
     feed.close()
     with database.read() as connection:
-        assert not EnforcementPoints.is_registered(connection, feed._holder)
+        assert not EnforcementPoints.is_registered(connection, feed.holder)

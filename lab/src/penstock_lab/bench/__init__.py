@@ -24,5 +24,6 @@ BENCHMARKS = (
     "kafka",
     "views",
     "emergencies",
+    "roles",
     "rights",
 )

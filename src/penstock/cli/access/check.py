@@ -30,6 +30,7 @@ from penstock.errors import UsageError, quote
 from penstock.json_text import read_object
 
 if TYPE_CHECKING:
+    from penstock.definitions.authorizer import RoleContext
     from penstock.policy.access.emergencies import RecordedSituations
     from penstock.policy.decision import Explanation
     from penstock.policy.purposes.rights import DeclaredPurposes
@@ -65,6 +66,13 @@ def parse_values(given: tuple[str, ...], option: str) -> dict[str, Any]:
 )
 @click.option("--environment", "-e", multiple=True, metavar="NAME=JSON", help="An attribute of e.")
 @click.option("--publisher", metavar="USER", help="The user who published what is read.")
+@click.option(
+    "--role",
+    "roles",
+    multiple=True,
+    metavar="NAME",
+    help="A role that the session chooses; without, all that activate.",
+)
 @situation_option
 @data_subject_options
 @click.option("--payload", default="{}", metavar="JSON", help="The payload of the message.")
@@ -81,6 +89,7 @@ def command(
     about: tuple[str, ...],
     environment: tuple[str, ...],
     publisher: str | None,
+    roles: tuple[str, ...],
     situation: tuple[str, ...],
     data_subject: str | None,
     asker: str | None,
@@ -122,7 +131,8 @@ def command(
             snapshot = checked.definitions.snapshot_at(epoch)
             meaning = checked.meaning(snapshot)
         known = know_situations(situation, meaning, database)
-    authorizer = authorizer_of(configuration().gateway, meaning, choices.opt_outs)
+    chosen = _choose(request.environment, roles)
+    authorizer = authorizer_of(configuration().gateway, meaning, choices.opt_outs, chosen)
     consent = tell_consent(choices, authorizer.consent.subjects, topic)
     _check_declared(purpose, authorizer.declared)
     witness = RecordedSituations(known.situations)
@@ -168,6 +178,21 @@ def _environment() -> dict[str, Any]:
     place = configuration().gateway.place
     known: dict[str, Any] = {"time": datetime.now(UTC)}
     return known if place is None else {**known, "place": place}
+
+
+def _choose(environment: Mapping[str, Any], roles: tuple[str, ...]) -> RoleContext:
+    """Return the circumstances of a session: the time and place asked about, roles chosen."""
+    from penstock.definitions.authorizer import RoleContext
+    from penstock.lang.scalars import read_timestamp
+
+    moment, place = environment.get("time"), environment.get("place")
+    if isinstance(moment, str):
+        moment = read_timestamp(moment)
+    return RoleContext(
+        int(moment.timestamp() * 1000) if isinstance(moment, datetime) else None,
+        place if isinstance(place, str) else None,
+        frozenset(roles) if roles else None,
+    )
 
 
 def _check_declared(purpose: str | None, declared: DeclaredPurposes) -> None:

@@ -26,6 +26,7 @@ from rich.text import Text
 from penstock.cli.output import Function
 from penstock.cli.session import (
     asking_consent,
+    believe_appointments,
     configuration,
     open_consent,
     open_database,
@@ -91,7 +92,8 @@ def open_questions() -> Iterator[tuple[CheckedDefinitions, Database]]:
     settings = configuration()
     refuse_missing_store(settings)
     with open_database(settings) as database:
-        yield CheckedDefinitions(Definitions(database)), database
+        trusts = believe_appointments(settings)
+        yield CheckedDefinitions(Definitions(database), trusts=trusts), database
 
 
 def situation_option(function: Function) -> Function:

@@ -69,7 +69,7 @@ def command(
         {
             "policy": rule.name.partition(" ")[2],
             "action": action,
-            "subject": rule.subject,
+            "subject": rule.meant,
             "when": rule.condition.text,
             "emergency": str(rule.emergency) if rule.emergency else None,
             "applies": [it.as_dict() for it in _find_applying(rule.emergency, known, topic, place)],
@@ -81,6 +81,7 @@ def command(
             "preference": it.name.partition(" ")[2],
             "publisher": it.subject,
             "when": it.condition.text,
+            "readers": sorted(it.readers),
         }
         for it in access.preferences(topic)
     ]

@@ -48,7 +48,8 @@ def open_officer(*, service: str | None = None) -> Iterator[Administration]:
             stack.enter_context(keep_pruned(log, settings.audit))
         who = people.service(service) if service else people.person(actor())
         try:
-            definitions = CheckedDefinitions(Definitions(database), recorder(log, people))
+            record = recorder(log, people)
+            definitions = CheckedDefinitions(Definitions(database), record, signer=log.signer)
             yield open_administration(
                 settings.kafka,
                 database,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,6 +17,7 @@ from penstock.errors import InvalidError, UsageError
 
 if TYPE_CHECKING:
     from penstock.definitions import Difference
+    from penstock.model.document import Document, Key
     from penstock.store.definitions.history import Change
 
 COLOURS = {"create": "green", "update": "yellow", "delete": "red"}
@@ -151,8 +154,21 @@ def diff(
                 locate=reading.locate,
                 problems=reading.problems,
             )
-            found = differences(snapshot.documents, after)
+            found = differences(snapshot.documents, _keep_signatures(snapshot.documents, after))
     show(as_json, difference_data(found), lambda console: render_differences(console, found))
+
+
+def _keep_signatures(
+    before: Mapping[Key, Document], after: Mapping[Key, Document]
+) -> dict[Key, Document]:
+    """Let appointments that are written without a signature have the one they have: apply signs."""
+    kept = dict(after)
+    for key, document in after.items():
+        held = before.get(key)
+        if key.kind == "appointment" and held is not None and "signature" not in document.body:
+            signature = {it: held.body[it] for it in ("signature",) if it in held.body}
+            kept[key] = replace(document, body={**document.body, **signature})
+    return kept
 
 
 def change_data(change: Change) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The evidence of an erasure, as people read it."""
+"""The evidence of an erasure or an export, as people read it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ def as_data(proof: Evidence) -> dict[str, Any]:
 
 
 def print_evidence(target: Console, proof: Evidence) -> None:
-    """Show what was erased, what the scan found, and what remains where."""
+    """Show what was erased or exported, what the scan found, and what remains where."""
     target.print(f"\nevidence of {proof.subscriber}, {proof.at:%Y-%m-%d %H:%M} UTC")
-    shown = table("erased from", "what")
-    for it in proof.content["erased"]:
+    exported = "exported" in proof.content
+    shown = table("exported" if exported else "erased from", "what")
+    for it in proof.content["exported" if exported else "erased"]:
         figures = ", ".join(f"{count} {name}" for name, count in it.items() if name != "place")
         shown.add_row(it["place"], figures)
     target.print(shown)
@@ -34,10 +35,11 @@ def print_evidence(target: Console, proof: Evidence) -> None:
             f"scan of {scan['files']} files ({scan['bytes']} bytes): "
             f"the name was found {scan['found']} times"
         )
-    left = table("remains", "why")
+    left = table("missing" if exported else "remains", "why")
     for it in proof.content["remains"]:
         count = f" ({it['count']} times)" if "count" in it else ""
-        left.add_row(it["place"], it["reason"] + count)
+        until = f", gone by {it['until']}" if "until" in it else ""
+        left.add_row(it["place"], it["reason"] + count + until)
     target.print(left)
     if proof.audited is None:
         state = "the audit log no longer has that entry"

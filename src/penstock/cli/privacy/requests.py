@@ -12,6 +12,7 @@ from __future__ import annotations
 import signal
 import threading
 import uuid
+from functools import partial
 from pathlib import Path
 
 import click
@@ -247,6 +248,26 @@ def redrive(request: str | None, user: str, password_file: Path | None, as_json:
 
 
 @command.command()
+@click.argument("request")
+@click.argument("subject")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@asking
+def export(request: str, subject: str, file: Path, user: str, password_file: Path | None) -> None:
+    """Bring the package of REQUEST, an export about SUBJECT, to FILE; it is handed over once.
+
+    For the front end that handed the request in. FILE is readable by its owner only.
+    """
+    from penstock.rights.export import hand_over
+
+    config = configuration()
+    with open_office(user, password_file) as office:
+        office.broker.find_own(user, request, subject)
+        record = partial(office.broker.note_handed_over, user, request, subject)
+        hand_over(config, request, file, record)
+    print(f"the package is in {file}")
+
+
+@command.command()
 @click.argument("subscriber")
 @asking
 def key(subscriber: str, user: str, password_file: Path | None) -> None:
@@ -266,9 +287,10 @@ def work(once: bool) -> None:
     Any number of workers may run, on any number of hosts. The part `rights` of `penstock up` is
     this. It answers /metrics, /healthz and /readyz at `rights.monitor_port`.
     """
-    from penstock.model.kinds.controls import ERASURE
+    from penstock.model.kinds.controls import ERASURE, EXPORT
     from penstock.rights.dispatch.channels import Channels, open_caller
     from penstock.rights.erasure.service import ErasureService
+    from penstock.rights.export import ExportService
     from penstock.rights.notices import NoticeSender
     from penstock.rights.service import run_worker
     from penstock.rights.worker import RightsWorker, lease_seconds
@@ -286,7 +308,10 @@ def work(once: bool) -> None:
             channels,
             sender,
             lease=lease_seconds(config.rights.timeout),
-            built_in={ERASURE: ErasureService(config, *office[3:])},
+            built_in={
+                ERASURE: ErasureService(config, *office[3:]),
+                EXPORT: ExportService(config, *office[3:], office.broker.book.profiles),
+            },
         )
         try:
             run_worker(config, office.broker.book, worker, stop, once=once)

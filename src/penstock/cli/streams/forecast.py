@@ -240,9 +240,11 @@ def _publish(
 
 @contextmanager
 def _open_spark() -> Iterator[Session]:
+    from penstock.pipeline.records.sealing import use_person_keys
     from penstock.pipeline.session import open_session
 
     spark = open_session(configuration().pipeline)
+    use_person_keys(configuration())
     try:
         yield spark
     finally:

@@ -39,6 +39,7 @@ def detect(stream: str, once: bool, as_json: bool) -> None:
     from penstock.definitions.anonymizers.differential_privacy import coarsen
     from penstock.model.kinds import View
     from penstock.pipeline.detection.runner import open_detection, run_detection
+    from penstock.pipeline.records.sealing import use_person_keys
     from penstock.pipeline.service.control import find_private_streams
     from penstock.pipeline.session import open_session
     from penstock.telemetry import configure, install_hooks
@@ -57,6 +58,7 @@ def detect(stream: str, once: bool, as_json: bool) -> None:
 
         definitions()  # what is wrong with the store is told before Spark starts
         spark = open_session(config.pipeline)
+        use_person_keys(config)
         begin = partial(open_detection, config, spark, stream=stream)
         try:
             if once:

@@ -168,6 +168,7 @@ for _action, _about in {
 @click.option("--once", is_flag=True, help="Catch up with the ends of the streams, and exit.")
 def run(once: bool) -> None:
     """Run the views that should run, until Ctrl-C or SIGTERM."""
+    from penstock.pipeline.records.sealing import use_person_keys
     from penstock.pipeline.service.manager import Manager
     from penstock.pipeline.service.process import run_until_told
     from penstock.pipeline.session import open_session
@@ -186,6 +187,7 @@ def run(once: bool) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     spark = open_session(config.pipeline)
+    use_person_keys(config)
     try:
         with open_database(config) as database:
             store = CheckedDefinitions(Definitions(database))

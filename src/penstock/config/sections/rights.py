@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
@@ -18,6 +19,7 @@ from penstock.config.secrets import Secret
 from penstock.config.sections.listeners import ListenerName, ServerListenerSettings, find_twins
 from penstock.config.settings import (
     Conflict,
+    DataPath,
     Duration,
     Host,
     InputFile,
@@ -188,6 +190,10 @@ class RightsSettings(Settings):
     poll: Annotated[Duration, Field(ge=0.01, le=60)] = setting(
         "500ms", "How often a worker looks for what is due."
     )
+    exports: DataPath = setting(
+        "exports",
+        "The folder of packages that people asked for, until they are handed over.",
+    )
     settle: Annotated[Duration, Field(ge=0, le=86_400)] = setting(
         "10m",
         "How long a batch of a view may take: erasure looks at what running views have published "
@@ -208,6 +214,10 @@ class RightsSettings(Settings):
     mqtt: RightsMqttSettings = Field(default_factory=RightsMqttSettings)
     email: EmailSettings = Field(default_factory=EmailSettings)
     sms: SmsSettings = Field(default_factory=SmsSettings)
+
+    def package(self, request: str) -> Path:
+        """Return where the package of a request is kept until it is handed over."""
+        return self.exports / f"{request}.zip"
 
 
 class ServerLimitSettings(Settings):

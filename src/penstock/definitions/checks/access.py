@@ -14,17 +14,18 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
+from penstock.definitions.checks.roles import check_subjects
 from penstock.definitions.checks.vocabularies import WrongValueError, read_value, scope_of
 from penstock.errors import InvalidError, Problem, quote
 from penstock.lang import BOOL, STRING, RecordType, Type, compile_expression, parse_type
 from penstock.model import kinds
 from penstock.model.definition import Definition
 from penstock.model.document import Key
-from penstock.model.kinds.controls import ERASURE
+from penstock.model.kinds.controls import ERASURE, EXPORT
 from penstock.policy.access.emergencies import SCENARIO_CASE, SITUATION_CASE, filter_scope
 from penstock.policy.access.principals import BUILT_IN, RoleGraph
 
-_OPERATIONS: Final[Mapping[str, str]] = {ERASURE: "delete"}
+_OPERATIONS: Final[Mapping[str, str]] = {ERASURE: "delete", EXPORT: "export"}
 """What a built-in service does → the operation of a control that it can be declared for."""
 
 Found = Iterator[tuple[Key, Problem]]
@@ -66,6 +67,7 @@ def check_emergency_policies(
                 ),
             )
         yield from _check_filters(policy, plan, definitions)
+        yield from check_subjects([policy], definitions)
 
 
 def _check_filters(
@@ -189,6 +191,17 @@ def check_roles(touched: Iterable[kinds.Role], definitions: Mapping[Key, Definit
                     f"excludes[{index}]", "a role cannot exclude itself", "remove it from the list"
                 )
                 yield role.key, problem
+        for index, name in enumerate(role.includes):
+            included = definitions.get(Key("role", name))
+            needed = included.parameters if isinstance(included, kinds.Role) else ()
+            strange = [it for it in needed if it not in role.parameters]
+            if strange:
+                problem = Problem(
+                    f"includes[{index}]",
+                    f"{quote(name)} has the parameter {quote(strange[0])}, and this role has not",
+                    "give it this parameter, or include another role",
+                )
+                yield role.key, problem
         for one, other in graph.conflicts([role.name]):
             problem = Problem(
                 "includes",
@@ -200,9 +213,18 @@ def check_roles(touched: Iterable[kinds.Role], definitions: Mapping[Key, Definit
 
 
 def check_users(touched: Iterable[kinds.User], definitions: Mapping[Key, Definition]) -> Found:
-    """Yield users who would have roles that exclude each other."""
+    """Yield users who would have roles with parameters, or such that exclude each other."""
     graph = _role_graph(definitions)
     for user in touched:
+        for index, name in enumerate(user.roles):
+            role = graph.roles.get(name)
+            if role is not None and role.parameters:
+                problem = Problem(
+                    f"roles[{index}]",
+                    f"{quote(name)} has parameters, and nothing says which values are meant",
+                    "write an activation-rule for it, and an appointment for the user",
+                )
+                yield user.key, problem
         for one, other in graph.conflicts(user.roles):
             way = ", ".join(sorted({*graph.ways(user.roles, one), *graph.ways(user.roles, other)}))
             problem = Problem(
@@ -224,6 +246,8 @@ def check_control_subscribers(
     subscribers: Iterable[kinds.ControlSubscriber], definitions: Mapping[Key, Definition]
 ) -> Found:
     """Yield categories that the control does not have, times and operations that do not fit."""
+    subscribers = list(subscribers)
+    yield from check_subjects(subscribers, definitions)
     for subscriber in subscribers:
         control = definitions.get(Key(kinds.Control.kind, subscriber.control))
         if not isinstance(control, kinds.Control):

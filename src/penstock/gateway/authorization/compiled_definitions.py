@@ -9,7 +9,7 @@ Rules that hold here:
   one epoch and situations of another.
 - Definitions that cannot be compiled close the gateway (`trouble`) until others come: what
   it cannot check, it denies.
-- What was worked out for a session holds until rights or groups change.
+- What was worked out for a session holds until rights, groups or roles change.
 - In open mode everybody may give every command.
 - An answer is read by those who may ask the question themselves, as their rights are when it
   is delivered, and who subscribed to such topics by name: `#` does not mean them.
@@ -21,17 +21,27 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from penstock.cep.program import Program
 from penstock.definitions import DefinitionSet
 from penstock.definitions.access import AccessDefinitions, list_claims, make_broker_topics
 from penstock.definitions.events.program import compile_program
+from penstock.definitions.set import Trust, trust_nothing
 from penstock.errors import PenstockError
 from penstock.gateway.session import Session
 from penstock.model.document import Document, Key
-from penstock.model.kinds import Attributes, Concern, Group, Right, Scenario, kinds_of
+from penstock.model.kinds import (
+    Attributes,
+    AuthorisationRule,
+    Concern,
+    Group,
+    Right,
+    Scenario,
+    kinds_of,
+)
+from penstock.model.role_terms import ROLE_PREFIX
 from penstock.model.topics import matches, parse_subscribed
 from penstock.policy.access.engine import AccessEngine
 from penstock.policy.access.principals import Membership, list_subjects
@@ -49,7 +59,8 @@ _APART: Final = kinds_of(Concern.PURPOSES)
 """Kinds of which there may be millions; neither policies nor events refer to them."""
 _EVENT_KINDS: Final = kinds_of(Concern.EVENTS)
 _PEOPLE_KINDS: Final = frozenset({"group", "attributes"})
-_CLAIM_KINDS: Final = kinds_of(Concern.CLAIMS)
+_CLAIM_KINDS: Final = frozenset({"right", "role", "authorisation-rule"})
+"""Kinds that say who may claim and monitor what; who is meant, the engine of roles knows."""
 _COMMAND_KINDS: Final = kinds_of(Concern.COMMANDS)
 _KNOWN_LIMIT: Final = 65_536
 
@@ -67,15 +78,16 @@ class Recompiled(NamedTuple):
 class CompiledDefinitions:
     """What definitions mean for access and detection."""
 
-    def __init__(self, *, open_mode: bool = False) -> None:
+    def __init__(self, *, open_mode: bool = False, trusts: Trust = trust_nothing) -> None:
         self._open = open_mode
+        self._trusts = trusts
         self.trouble: str | None = None
         """Why nothing can be decided, if so."""
         self.program = Program()
         self._begin()
 
     def _begin(self) -> None:
-        self._definitions = DefinitionSet.empty()
+        self._definitions = DefinitionSet.empty(self._trusts)
         self._compiled = AccessDefinitions()
         self.claims = PurposeClaims(open_mode=self._open)
         self.broker_topics = BrokerTopics(open_mode=self._open)
@@ -90,7 +102,9 @@ class CompiledDefinitions:
         anew = self.trouble is not None
         if anew:
             # What is held may be incomplete.
+            before = self.access.roles
             self._begin()
+            self.access.roles.adopt(before)
             changed = documents
         keys = [key for key in changed if key.kind not in _APART]
         if not keys and not anew:
@@ -143,10 +157,13 @@ def named_clients(document: Document) -> Iterator[str]:
 class GrantedRights:
     """The rights that definitions grant."""
 
-    __slots__ = ("_documents", "_known", "_membership", "_open")
+    __slots__ = ("_documents", "_known", "_membership", "_open", "_roles_of")
 
-    def __init__(self, *, open_mode: bool) -> None:
+    def __init__(
+        self, *, open_mode: bool, roles_of: Callable[[Session], Iterable[str]] = lambda _: ()
+    ) -> None:
         self._open = open_mode
+        self._roles_of = roles_of
         self._documents: dict[Key, Document] = {}
         self._known: dict[tuple[str, str], CommandRights] = {}
         self._membership: Membership | None = None
@@ -158,8 +175,15 @@ class GrantedRights:
                 self._documents.pop(key, None)
                 if key in documents:
                     self._documents[key] = documents[key]
-        self._known.clear()
+        self.forget()
         self._membership = None
+
+    def forget(self, session: Session | None = None) -> None:
+        """Forget what was worked out, of a session or of all: they may have other roles."""
+        if session is None:
+            self._known.clear()
+        else:
+            self._known.pop((session.principal, session.client_id), None)
 
     def of(self, session: Session) -> CommandRights:
         """Return what a session may command."""
@@ -205,20 +229,27 @@ class GrantedRights:
         """Return every text by which definitions can mean a session."""
         user, client = session.user, session.client_id
         groups = self._find_membership().groups_of(user, client)
-        return set(list_subjects(user, client, groups))
+        return {*list_subjects(user, client, groups), *self._roles_of(session)}
 
     def _work_out(self, session: Session) -> CommandRights:
         names = self._names(session)
         given = [
             document.body
-            for key, document in self._documents.items()
-            if key.kind == Right.kind and not names.isdisjoint(document.body["subjects"])
+            for document in self._documents.values()
+            if not names.isdisjoint(_subjects_of(document))
         ]
         return CommandRights(
             reserve=tuple(it for body in given for it in body.get("reserve", ())),
             presubscribe=tuple(it for body in given for it in body.get("presubscribe", ())),
             administer=any(body.get("administer", False) for body in given),
         )
+
+
+def _subjects_of(document: Document) -> Collection[str]:
+    """Return who has what a right or an authorisation rule gives."""
+    if document.kind == AuthorisationRule.kind:
+        return (f"{ROLE_PREFIX}{document.body['role']}",)
+    return document.body["subjects"] if document.kind == Right.kind else ()
 
 
 _QOS = 0x03

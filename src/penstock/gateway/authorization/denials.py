@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
@@ -43,6 +43,9 @@ _GRANTS: Final = 10
 _DENIALS_KEPT: Final = 64
 _GRANTS_KEPT: Final = 1_024
 _SINGLE_KEPT: Final = 10_000
+_RECENT_CLIENTS: Final = 1_000
+_RECENT_KINDS: Final = 8
+"""What is kept of so many clients for people who ask; the audit log has it all."""
 _EMERGENCY: Final = "emergency"
 _GIVEN: Final = "command.given"
 _MESSAGE_PURPOSES: Final = "purposes of the message"
@@ -88,6 +91,7 @@ class Denials:
         self._clock = clock
         # Of those that the log does not take, the newest wait; the writer counts refusals.
         self._unwritten: deque[Entry] = deque(maxlen=_SINGLE_KEPT)
+        self._recent: OrderedDict[str, deque[_Denial]] = OrderedDict()
         self.denials: EventBudget[_Denial] = EventBudget(
             per_principal, per_hour, _DENIALS_KEPT, _Denial.fold
         )
@@ -181,10 +185,24 @@ class Denials:
         for budget in (self.grants, self.denials):
             budget.spend(now, take, ending=ending)
 
+    def recent(self, client: str) -> list[dict[str, str]]:
+        """Return what a client was denied lately, each kind of denial once, the newest last."""
+        return [
+            {"what": it.kind, "reason": it.why, "rule": it.rule}
+            for it in self._recent.get(client, ())
+        ]
+
     def _count(self, kind: str, session: Session, why: str, rule: str = "") -> None:
         user = session.user or ""
         denial = _Denial(kind, user, session.client_id, why, rule)
         self.denials.add(user, session.address, denial, self._clock())
+        recent = self._recent.get(session.client_id)
+        if recent is None:
+            if len(self._recent) >= _RECENT_CLIENTS:
+                self._recent.popitem(last=False)
+            recent = self._recent[session.client_id] = deque(maxlen=_RECENT_KINDS)
+        if denial not in recent:
+            recent.append(denial)
 
 
 def _entry(

@@ -106,7 +106,9 @@ class PublicationCheck:
             return self._after_reload(session, packet)
         if watched and not detection.is_alive():
             follower = detection.follower
-            return follower.submit(request) if follower.asks else NO_LEADER
+            if not follower.asks:
+                return NO_LEADER
+            return self._refuse_by_role(request) or follower.submit(request)
         result = self._decide(request, watched=watched)
         if detection.leader.pending and result.accepted:
             return self._when_replicated(result)
@@ -184,6 +186,33 @@ class PublicationCheck:
             except UnavailableError:
                 return NO_LEADER
         return PublishResult(journal=detection.journal, ticket=ticket)
+
+    def _refuse_by_role(self, request: PublishRequest) -> PublishResult | None:
+        """Refuse what the roles of a session do not grant: the leader does not know its choice."""
+        authorizer = self._rules.authorizer
+        if not authorizer.access.roles.in_use:
+            return None
+        message = Message(
+            request.topic,
+            request.payload,
+            user=request.user,
+            client=request.client,
+            rest=request.rest,
+        )
+        decision = authorizer.authorize(
+            AccessRequest(
+                "write",
+                request.topic,
+                request.user,
+                request.client,
+                message=message,
+                environment=make_environment(self._clock.now(), request.place),
+                situations=self.detection.board,
+            )
+        )
+        if decision or decision.depends & Depends.SITUATION:
+            return None
+        return PublishResult(PublishOutcome.DENIED, decision.rule)
 
     def _leave_out(self, prepared: PreparedStep, message: Message) -> None:
         """Leave out events for purposes that whom the message is about has opted out of."""

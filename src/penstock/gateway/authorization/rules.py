@@ -17,11 +17,13 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from penstock.cep.program import Program
 from penstock.definitions.authorizer import settings_in_force
+from penstock.definitions.set import Trust, trust_nothing
 from penstock.gateway.authorization.compiled_definitions import (
     AnswerTopics,
     CompiledDefinitions,
@@ -29,7 +31,7 @@ from penstock.gateway.authorization.compiled_definitions import (
     named_clients,
 )
 from penstock.gateway.session import Session
-from penstock.gateway.translation import CLIENT, FOR, stamp
+from penstock.gateway.translation import CHOICE_LIMIT, CLIENT, FOR, stamp
 from penstock.model import kinds
 from penstock.model.document import Document, Key
 from penstock.model.purposes import PurposeSet
@@ -58,7 +60,9 @@ COMPARED: Final = 64
 
 _PURPOSE_KINDS: Final = kinds.kinds_of(kinds.Concern.PURPOSES) - {PURPOSE}
 _CLAIM_KINDS: Final = kinds.kinds_of(kinds.Concern.CLAIMS)
-_MONITOR_KINDS: Final = frozenset({kinds.Right.kind, kinds.Group.kind})
+_MONITOR_KINDS: Final = frozenset(
+    {kinds.Right.kind, kinds.AuthorisationRule.kind, kinds.Group.kind}
+)
 _DECIDING: Final = kinds.kinds_of(kinds.Concern.PURPOSES) - {PRESUBSCRIPTION} | _CLAIM_KINDS
 _AT_ONCE: Final = 1_000
 """Where more than these, and more than half of all reservations change, all are taken anew."""
@@ -74,6 +78,8 @@ class RuleChanges(NamedTuple):
     """What is to be detected from now on, where that has changed."""
     commands: tuple[StateCommand, ...] = ()
     """What commands did to the purpose state, to be carried out on subscriptions."""
+    roles: frozenset[tuple[str, str]] = frozenset()
+    """The sessions, by user and client, that have other roles now."""
 
 
 class Rules:
@@ -87,6 +93,8 @@ class Rules:
         defined_users: bool = False,
         clear_excepts: Iterable[str] = (),
         answers: AnswerTopics | None = None,
+        trusts: Trust = trust_nothing,
+        place: str | None = None,
     ) -> None:
         self._defined_users = defined_users
         self.engine = PurposeEngine(settings)
@@ -105,9 +113,12 @@ class Rules:
         """Whether decisions may be cached, as far as the settings say."""
         self.consent = Prohibitions()
         """What people opted out of."""
-        self._compiled = CompiledDefinitions(open_mode=open_mode)
+        self.clock: Callable[[], int] = lambda: int(time.time() * 1000)
+        """Tells the time by which roles are activated, in milliseconds since 1970."""
+        self._compiled = CompiledDefinitions(open_mode=open_mode, trusts=trusts)
+        self._compiled.access.roles.place = place
         self.authorizer = self._make_authorizer()
-        self._rights = GrantedRights(open_mode=open_mode)
+        self._rights = GrantedRights(open_mode=open_mode, roles_of=self._roles_of)
         self._overlay: dict[Key, Document | None] = {}
         self._presubscribed: dict[str, tuple[str, str, str]] = {}
         self._stamps: dict[tuple[str, str], bytes] = {}
@@ -149,11 +160,15 @@ class Rules:
             if key not in self._overlay:
                 changes = changes.join(self._apply(key, documents.get(key)))
         self.consent.take_definitions(documents, keys)
+        # What is over by now must not begin with what comes.
+        if self.authorizer.access.roles.advance(self.clock()):
+            self.authorizer.access.forget_principals()
         recompiled = self._compiled.take(documents, keys)
         if recompiled.access:
             # It may be another engine than before: one that was incomplete is made anew.
             self.authorizer = self._make_authorizer()
         self.snapshot = snapshot
+        roles = self.authorizer.access.refresh_roles()
         commands: tuple[StateCommand, ...] = ()
         if STATE in keys:
             document = documents.get(STATE)
@@ -164,7 +179,57 @@ class Rules:
             changes = changes.join(self._take_back(self._overruled(commands)))
         self._invalidate()
         program = self._compiled.program if recompiled.program else None
-        return RuleChanges(changes, program, commands)
+        return RuleChanges(changes, program, commands, frozenset(roles))
+
+    # --- roles ---
+
+    def open_roles(self, session: Session) -> None:
+        """Begin to activate roles for a session, those that it chose or all."""
+        if session.user is not None:
+            access = self.authorizer.access
+            access.open_session(session.user, session.client_id, session.chosen_roles)
+            self._rights.forget(session)
+
+    def close_roles(self, session: Session) -> None:
+        """Forget what was active in a session."""
+        if session.user is not None:
+            self.authorizer.access.close_session(session.user, session.client_id)
+            self._rights.forget(session)
+
+    def has_chosen(self, session: Session) -> bool:
+        """Say whether all roles are active that a session chose."""
+        if session.chosen_roles is None:
+            return True
+        if len(session.chosen_roles) > CHOICE_LIMIT:
+            return False
+        access = self.authorizer.access
+        active = access.principal(session.user, session.client_id).roles
+        return set(session.chosen_roles) <= set(active.names())
+
+    def advance_roles(self) -> frozenset[tuple[str, str]]:
+        """Let time pass for roles; return the sessions, by user and client, that have others."""
+        access = self.authorizer.access
+        if not access.roles.in_use:
+            return frozenset()
+        passed = access.roles.advance(self.clock())
+        changed = frozenset(access.refresh_roles())
+        if not passed and not changed:
+            return frozenset()
+        access.forget_principals()
+        self._rights.forget()
+        self._invalidate()
+        return changed
+
+    @property
+    def roles_due(self) -> int | None:
+        """When `advance_roles` is to be called next, in milliseconds since 1970."""
+        return self.authorizer.access.roles.due
+
+    def _roles_of(self, session: Session) -> Iterable[str]:
+        access = self.authorizer.access
+        if not access.roles.in_use:
+            return ()
+        return access.principal(session.user, session.client_id).subjects
 
     def take_opt_outs(self, opt_outs: OptOutIndex, changed: Collection[int] | None) -> None:
         """Take over opt-outs; cached decisions are invalid only where they may be wrong now."""

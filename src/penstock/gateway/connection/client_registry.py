@@ -133,6 +133,7 @@ class ClientRegistry:
                 "client_id",
             )
         self._by_id[session.client_id] = client
+        self._rules.open_roles(session)
         if other is not None:
             other.end(Cause.TAKEOVER)
             # Should the new one never open, the session ends in the time of the old one.
@@ -161,6 +162,7 @@ class ClientRegistry:
             return
         del self._by_id[session.client_id]
         self._rules.engine.end_session(session.client_id)
+        self._rules.close_roles(session)
         self._leave_session(session)
 
     def ask_to_reconnect(self, client_id: str) -> None:

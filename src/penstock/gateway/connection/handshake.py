@@ -41,6 +41,7 @@ from penstock.gateway.session import Session
 from penstock.gateway.translation import (
     Offer,
     client_connack,
+    read_choice,
     refusal,
     session_expiry,
     upstream_connect,
@@ -124,12 +125,13 @@ class Handshake:
             session = Session(client_id, principal, offer.session_expiry, address=client.peer)
             session.credential = identity.credential
             session.valid_until = identity.valid_until
+            session.chosen_roles = read_choice(connect)
             self._revocation.check(session)
             seen = await self._resumption.look_up(connect, session)
             will = self._admission.admit_will(connect, session)
             client.identify(session)
             if not relay:
-                self._registry.take_over(client)
+                self._take_over(client)
                 if connect.client_id:
                     await self._context.lanes.take_over(client_id, session.holder)
                 if will is None and seen is None and self._needs_no_session(client):
@@ -147,7 +149,7 @@ class Handshake:
             return
         if relay:
             # Only now the password is known to be right: a wrong one must end nobody else.
-            self._registry.take_over(client)
+            self._take_over(client)
         await self._resumption.take_up(connect, session, upstream.intake, answer, seen)
         # In the same step: what commands did since the session was read.
         self._state.catch_up(client)
@@ -159,6 +161,19 @@ class Handshake:
         _begin(client, upstream, answer, told, offer)
         self._lifecycle.align(client)
         self._lifecycle.end_dormant(client)
+
+    def _take_over(self, client: ClientConnection) -> None:
+        """Let a client have its identifier, with the roles that it chose and no others."""
+        self._registry.take_over(client)
+        session = client.session
+        if session.chosen_roles is None:
+            return
+        if not self._context.rules.has_chosen(session):
+            # Whether there is such a role is nobody's business who cannot have it.
+            raise RefusedError(
+                "a role that you named is not active for you", ReasonCode.NOT_AUTHORIZED, "role"
+            )
+        self._admission.admit_will(client.connect, session)
 
     def _needs_no_session(self, client: ClientConnection) -> bool:
         """Say whether the broker need not know a client before it does more than publish."""

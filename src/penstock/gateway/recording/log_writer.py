@@ -9,6 +9,8 @@ Rules that hold here:
 - A stream says where it is kept: in the embedded files, or at Kafka (`source: kafka`).
   Several gateways on one host may write to the same files, under a lock (`eventlog.files`).
   Gateways on several hosts share a stream through Kafka.
+- Records of a stream with `erasure: shred` are sealed, each under the key of its person, before
+  they leave the process; their keys at Kafka are marks.
 - A topic that is missing at Kafka is created, once more if somebody has deleted it.
 """
 
@@ -25,8 +27,11 @@ from typing import Any, NamedTuple, Protocol
 from penstock.config import Config
 from penstock.errors import PenstockError
 from penstock.eventlog import EventLog
-from penstock.gateway.recording.topic_mapping import Target, TopicMapping
+from penstock.gateway.recording.topic_mapping import MAX_VALUE, Target, TopicMapping
 from penstock.mqtt.properties import UserProperties
+from penstock.store.consent import ConsentBook
+from penstock.store.database import Database
+from penstock.store.person_keys import PersonKeys
 
 
 class Appendable(Protocol):
@@ -158,7 +163,15 @@ class EventLogs:
             return self._files.topic(target.topic)
         if target.topic not in self._kafka_topics:
             self._kafka_topics[target.topic] = _KafkaTopic(self._kafka, target.topic)
-        return self._kafka_topics[target.topic]
+        topic = self._kafka_topics[target.topic]
+        return _SealedTopic(self._person_keys, topic, target.topic) if target.shredded else topic
+
+    @cached_property
+    def _person_keys(self) -> PersonKeys:
+        database = Database.open(self._config.store.connection_url())
+        # The key is the one that the database knows, or nothing is written.
+        ConsentBook.open(database, self._config.consent.key)
+        return PersonKeys(database, self._config.consent.key.read())
 
     @cached_property
     def _kafka(self) -> _KafkaLog:
@@ -166,6 +179,27 @@ class EventLogs:
         from penstock.eventlog.kafka import KafkaLog  # noqa: PLC0415
 
         return KafkaLog(self._config.kafka)
+
+
+class _SealedTopic:
+    """A topic whose records are sealed, each for its person."""
+
+    def __init__(self, keys: PersonKeys, topic: Appendable, name: str) -> None:
+        self._keys = keys
+        self._topic = topic
+        self._name = name
+
+    def append(
+        self,
+        values: Sequence[bytes],
+        keys: Sequence[bytes] | None = None,
+        *,
+        milliseconds: int | None = None,
+    ) -> Any:
+        """Append records, sealed."""
+        people = keys if keys is not None else [b""] * len(values)
+        named, sealed = self._keys.seal(self._name, people, values, MAX_VALUE)
+        return self._topic.append(sealed, named, milliseconds=milliseconds)
 
 
 class _KafkaTopic:

@@ -45,6 +45,8 @@ class Target(NamedTuple):
 
     topic: str
     at_kafka: bool
+    shredded: bool = False
+    """Whether each record is sealed under the key of its person."""
 
 
 class TopicMapping:
@@ -66,7 +68,11 @@ class TopicMapping:
     def __init__(self, stream: Stream, rank: int, pattern: str) -> None:
         types = {field.name: field.type for field in stream.fields}
         source = stream.source
-        self.target = Target(stream.topic, source is not None and source.kafka is not None)
+        self.target = Target(
+            stream.topic,
+            source is not None and source.kafka is not None,
+            stream.erasure == "shred",
+        )
         self.rank = rank
         self._levels = tuple(
             (place, name, types[name] in _NUMBERS) for place, name in named_levels(pattern).items()

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 
 from sqlalchemy import Connection
@@ -25,6 +25,7 @@ from penstock.clock import boot_clock
 from penstock.errors import UsageError
 from penstock.gateway.authorization.rules import Rules, concerned_filters, differing
 from penstock.gateway.background import Background
+from penstock.gateway.clock import EngineTimer
 from penstock.gateway.connection.client_registry import ClientRegistry, Revocation
 from penstock.gateway.connection.subscription_lifecycle import SubscriptionLifecycle
 from penstock.gateway.connection.subscription_state import SubscriptionState
@@ -81,6 +82,7 @@ class DefinitionFeed:
         self._tried: frozenset[Key] = frozenset()
         self._was_fresh = False
         self._behind = 0
+        self._role_timer = EngineTimer(self.advance_roles)
         self._built_on: set[str] = set()
         """Marks of what changes made here were built on, since the follower's last update."""
 
@@ -99,6 +101,7 @@ class DefinitionFeed:
 
     async def stop(self) -> None:
         """Follow no longer."""
+        self._role_timer.cancel()
         if self._unfollow is not None:
             await self._background.run_in_thread(self._unfollow)
 
@@ -241,8 +244,24 @@ class DefinitionFeed:
         if User.kind in kinds:
             self._revocation.take({key.name for key in keys if key.kind == User.kind})
         self.pass_on(changes.subscriptions, keys)
+        self._follow_roles(changes.roles)
         if changes.commands:
             self._state.follow(changes.commands)
+
+    def advance_roles(self) -> None:
+        """Let time pass for roles: what is over, or out of its hours, is revoked."""
+        self._follow_roles(self._rules.advance_roles())
+
+    def _follow_roles(self, changed: Collection[tuple[str, str]]) -> None:
+        """Let subscriptions follow the roles of these sessions, and look again when it is due."""
+        for _, client_id in changed:
+            client = self._clients.get(client_id)
+            if client is not None and client.open:
+                self._lifecycle.rest(client)
+                self._lifecycle.wake(client, None)
+        due = self._rules.roles_due
+        if due is not None:
+            self._role_timer.schedule(due, self._rules.clock())
 
     def _look_at_lease(self) -> None:
         status = self._follower.status()

@@ -94,6 +94,7 @@ class Emergencies:
         self._background = Background(_THREADS, "penstock-detection")
         in_thread = self._background.run_in_thread
         clock = Clock()
+        rules.clock = clock.now
         self.detection = EngineHost(
             store,
             clock,

@@ -41,9 +41,11 @@ from penstock.gateway.publishing.peers import Peers
 from penstock.gateway.publishing.publisher import Publisher
 from penstock.gateway.publishing.wills import Wills
 from penstock.gateway.recording.recorder import Recorder
+from penstock.gateway.service.client_answers import ClientAnswering
 from penstock.gateway.service.definition_feed import DefinitionFeed
 from penstock.gateway.service.emergencies import Emergencies, Sharing
 from penstock.policy.purposes.notation import Notation
+from penstock.store.client_requests import ClientRequests
 from penstock.store.definitions.checked import CheckedDefinitions
 from penstock.store.detection.journal import DetectionStore
 from penstock.store.detection.situations import Situations
@@ -81,6 +83,7 @@ class Gateway:
         stands_at: str | None = None,
         opt_outs: OptOutFeed | None = None,
         lanes: int = 0,
+        client_requests: ClientRequests | None = None,
     ) -> None:
         self.rules = rules
         self.sessions = sessions
@@ -188,6 +191,16 @@ class Gateway:
         self._handlers = Handlers(admission, handshake, requests)
         self._authenticator = authenticator
         self._ticks = 0
+        self._answering: ClientAnswering | None = None
+        if client_requests is not None and opt_outs is not None:
+            self._answering = ClientAnswering(
+                client_requests,
+                self.clients,
+                denials,
+                holder=opt_outs.holder,
+                place=detection_store.place,
+                run_in_thread=self.background.run_in_thread,
+            )
 
     def make_client(self, arrival: Arrival) -> Downstream:
         """Make what a listener hands a new connection to."""
@@ -204,6 +217,8 @@ class Gateway:
         self.background.start(self._keep_time())
         self.background.start(self.definition_feed.watch_lease())
         self.background.start(self.revocation.watch())
+        if self._answering is not None:
+            self.background.start(self._answering.watch())
 
     async def drain(self, seconds: float) -> None:
         """End all connections in order, and wait for what they still have to do."""
@@ -242,6 +257,7 @@ class Gateway:
         self.clients.tick()
         self.lanes.tick(TICK_SECONDS)
         self.recorder.tick()
+        self.definition_feed.advance_roles()
         self._publish_counts()
         if not self._ticks % _SWEEP_TICKS:
             self.background.start(self._sweep_sessions())

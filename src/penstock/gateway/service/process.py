@@ -52,6 +52,7 @@ from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pruning import keep_pruned
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.audit.writer import AuditWriter
+from penstock.store.client_requests import ClientRequests
 from penstock.store.database import Database
 from penstock.store.definitions.checked import CheckedDefinitions, recorder
 from penstock.store.definitions.history import Definitions
@@ -108,7 +109,8 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
         follower = stack.enter_context(
             Follower(database, lease=config.store.lease, companion=opt_outs)
         )
-        definitions = CheckedDefinitions(Definitions(database), recorder(log, pseudonyms))
+        record = recorder(log, pseudonyms)
+        definitions = CheckedDefinitions(Definitions(database), record, signer=log.signer)
         place, holder = make_place(), make_holder()
         broker, limits = BrokerAddress.of(config.broker), Limits.of(settings)
         notation = Notation(**dict(word.split("=", 1) for word in settings.notation))
@@ -120,6 +122,8 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
                 clear_excepts=settings.filtering.clear_excepts,
                 answers=AnswerTopics(notation, published=settings.filtering.publish_answers),
                 defined_users=settings.authentication.defined_users,
+                trusts=definitions.trusts,
+                place=settings.place,
             ),
             limits=limits,
             notation=notation,
@@ -149,6 +153,7 @@ async def run(config: Config, *, shared: bool = False, worker: int = 0) -> Async
             wills=WillStore(database, holder, place),
             stands_at=settings.place,
             opt_outs=opt_outs,
+            client_requests=ClientRequests(database),
             # Where the broker knows clients, it has to hear each by itself.
             lanes=0 if settings.authentication.relay else settings.lanes,
         )

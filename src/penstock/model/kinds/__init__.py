@@ -5,13 +5,20 @@ from penstock.model.kinds.controls import Control, ControlPublisher, ControlSubs
 from penstock.model.kinds.events import Action, Event
 from penstock.model.kinds.plans import Plan, Scenario
 from penstock.model.kinds.policies import EmergencyPolicy, Enforcement, Policy, Preference
-from penstock.model.kinds.principals import Attributes, Group, Right, Role, User
+from penstock.model.kinds.principals import Attributes, Group, Right, User
 from penstock.model.kinds.purposes import (
     Presubscription,
     Purpose,
     PurposeSettings,
     PurposeState,
     Reservation,
+)
+from penstock.model.kinds.roles import (
+    ActivationRule,
+    Appointment,
+    AuthorisationRule,
+    Domain,
+    Role,
 )
 from penstock.model.kinds.streams import Stream
 from penstock.model.kinds.views import Hierarchy, View
@@ -20,11 +27,15 @@ from penstock.model.kinds.vocabularies import ObjectShape, Vocabulary
 __all__ = [
     "KINDS",
     "Action",
+    "ActivationRule",
+    "Appointment",
     "Attributes",
+    "AuthorisationRule",
     "Concern",
     "Control",
     "ControlPublisher",
     "ControlSubscriber",
+    "Domain",
     "EmergencyPolicy",
     "Enforcement",
     "Event",

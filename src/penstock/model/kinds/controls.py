@@ -32,6 +32,7 @@ DAY: Final = 86_400_000
 BUILT_IN: Final = "built-in"
 """How a service of Penstock's own is told: it is the worker itself."""
 ERASURE: Final = "penstock:erasure"
+EXPORT: Final = "penstock:export"
 LONGEST_HONOR: Final = 366 * DAY
 MOST_RETRIES: Final = 100
 URI_LIMIT: Final = 2_000
@@ -57,7 +58,7 @@ _PLACES: Final[Mapping[str, tuple[re.Pattern[str], str]]] = MappingProxyType(
             "arn:aws:sns:eu-west-1:123456789012:privacy",
         ),
         "kafka": (re.compile(r"kafka:[A-Za-z0-9.-][A-Za-z0-9._-]{0,248}"), "kafka:privacy.crm"),
-        BUILT_IN: (re.compile(ERASURE), ERASURE),
+        BUILT_IN: (re.compile(f"{ERASURE}|{EXPORT}"), ERASURE),
         "mqtt": (re.compile(r"mqtt:[^$+#\x00-\x1f\x7f][^+#\x00-\x1f\x7f]*"), "mqtt:privacy/crm"),
     }
 )
@@ -272,7 +273,7 @@ class ControlSubscriber(Definition):
     )
     uri: Annotated[str, Field(max_length=URI_LIMIT)] = Field(
         description="Where it is told: https://…, the ARN of a queue or SNS topic, kafka:TOPIC, "
-        "mqtt:TOPIC; penstock:erasure for what Penstock itself keeps."
+        "mqtt:TOPIC; penstock:erasure or penstock:export for what Penstock itself keeps."
     )
     time_to_honor: Span | None = Field(
         default=None, description="How long it may take; left out: as long as the control says."

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from penstock.errors import PenstockError, quote
 from penstock.model.definition import NAME_LIMIT, Reference
 from penstock.model.purposes import check_purpose
+from penstock.model.role_terms import ROLE_PREFIX, parse_subject, parse_term
 from penstock.model.time_zones import is_zone
 from penstock.model.topics import SHARE_PREFIX, check_filter
 
@@ -66,10 +67,41 @@ def as_value_error(check: Callable[[str], str]) -> Callable[[str], str]:
     return run
 
 
-def _check_subject(text: str) -> str:
+def _check_known(text: str) -> str:
     noun, colon, name = text.partition(":")
     if text != "anyone" and (noun not in {"user", "client", "group"} or not colon or not name):
         raise ValueError("write user:NAME, client:ID, group:NAME or anyone")
+    return text
+
+
+def _check_granted(text: str) -> str:
+    if text.startswith(ROLE_PREFIX):
+        term = parse_term(text.removeprefix(ROLE_PREFIX))
+        if term.variables:
+            raise ValueError(
+                f"{quote(term.variables[0])} is a variable, which only rules of roles have → "
+                "write _ for anything, quoted text, or an attribute such as o.patientId"
+            )
+        return text
+    noun, colon, name = text.partition(":")
+    if text != "anyone" and (noun not in {"user", "client", "group"} or not colon or not name):
+        raise ValueError("write user:NAME, client:ID, group:NAME, role:NAME or anyone")
+    return text
+
+
+def _check_subject(text: str) -> str:
+    _check_granted(text)
+    term = parse_subject(text)
+    if term is not None and term.paths:
+        raise ValueError(
+            f"{quote(term.paths[0])} is an attribute of a message, and none is looked at here → "
+            "write _ for anything, or quoted text"
+        )
+    return text
+
+
+def _check_term(text: str) -> str:
+    parse_term(text)
     return text
 
 
@@ -112,13 +144,46 @@ PurposePath = Annotated[
 ]
 """A purpose; free words until the first purpose is declared, from then on declared ones only."""
 
-Subject = Annotated[
+SUBJECT_LIMIT: Final = 4096
+
+KnownSubject = Annotated[
     str,
     Field(max_length=NAME_LIMIT),
-    AfterValidator(_check_subject),
+    AfterValidator(_check_known),
     Reference("group", prefix="group:"),
 ]
 """Who: user:NAME, client:ID, group:NAME or anyone."""
+
+Subject = Annotated[
+    str,
+    Field(max_length=SUBJECT_LIMIT),
+    AfterValidator(_check_subject),
+    Reference("group", prefix="group:"),
+    Reference("role", prefix=ROLE_PREFIX, until="("),
+]
+"""Who: user:NAME, client:ID, group:NAME, role:NAME, role:NAME("VALUE", _) or anyone."""
+
+GrantSubject = Annotated[
+    str,
+    Field(max_length=SUBJECT_LIMIT),
+    AfterValidator(_check_granted),
+    Reference("group", prefix="group:"),
+    Reference("role", prefix=ROLE_PREFIX, until="("),
+]
+"""Who, also by what a message is about: role:NAME(_, o.patientId)."""
+
+RoleText = Annotated[
+    str,
+    Field(min_length=1, max_length=SUBJECT_LIMIT),
+    AfterValidator(_check_term),
+    Reference("role", until="("),
+]
+"""A role with arguments: NAME(doctor, patient)."""
+
+CredentialText = Annotated[
+    str, Field(min_length=1, max_length=SUBJECT_LIMIT), AfterValidator(_check_term)
+]
+"""What an appointment says: NAME("VALUE", …)."""
 
 Member = Annotated[str, Field(max_length=NAME_LIMIT), AfterValidator(_check_member)]
 """Who belongs to a group: user:NAME or client:ID."""

@@ -24,7 +24,7 @@ from penstock.model.definition import (
     Steps,
     register,
 )
-from penstock.model.kinds.fields import Subject, TopicFilter
+from penstock.model.kinds.fields import GrantSubject, Subject, TopicFilter
 
 EXPRESSION_LIMIT = 8192
 LIST_LIMIT = 1_000
@@ -45,8 +45,10 @@ def _check_whose(about: str | None, *, any_object: bool) -> None:
 class Grant(Definition):
     """What ordinary and emergency policies share: who may do what with which topics, when."""
 
-    subject: Subject = Field(
-        default="anyone", description="user:NAME, client:ID, group:NAME or anyone."
+    subject: GrantSubject = Field(
+        default="anyone",
+        description="user:NAME, client:ID, group:NAME, role:NAME or anyone. Arguments of a role "
+        "are `_` for anything, quoted text, or attributes: `role:treating-doctor(_, o.patient)`.",
     )
     filter: TopicFilter = Field(description="The topics that this policy grants.")
     allow: Literal["read", "write"] = Field(description="What it grants.")
@@ -162,9 +164,23 @@ class Preference(Definition):
     )
     filter: TopicFilter = Field(description="The topics of the messages that are limited.")
     when: Condition = Field(
+        default="true",
         description="What must hold for a reader, over s, o, e and t; "
-        "an error or a missing attribute counts as not satisfied."
+        "an error or a missing attribute counts as not satisfied.",
     )
+    readers: tuple[Subject, ...] = Field(
+        default=(),
+        max_length=LIST_LIMIT,
+        strict=False,
+        description="Who may read where `when` holds, such as `role:treating-doctor`. Empty: "
+        "anyone.",
+    )
+
+    @model_validator(mode="after")
+    def _check_limit(self) -> Self:
+        if "when" not in self.model_fields_set and not self.readers:
+            raise ValueError("it limits nobody → give when or readers")
+        return self
 
 
 class ExclusivePlan(Part):

@@ -279,6 +279,13 @@ class Stream(Definition):
         description="The MQTT topics whose messages the gateway writes to the stream. Levels "
         "with a name become fields: `home/+ward/pulse`.",
     )
+    erasure: Literal["none", "shred", "tombstone"] = Field(
+        default="none",
+        description="How records of a person are erased at Kafka. shred: the gateway seals each "
+        "under a key of its person, and the key is destroyed. tombstone: the topic is compacted "
+        "and its keys are the subject, so that a record without a value takes the others' place. "
+        "none: they go when the retention of the topic ends.",
+    )
     adds: AddedFields | None = Field(
         default=None,
         description="What the gateway adds to each record of a message that feeds the stream; "
@@ -397,6 +404,24 @@ class Stream(Definition):
                     f"adds: {quote(name)} names a person, or nobody → "
                     "set category: identifier and optional: true"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _check_erasure(self) -> Self:
+        if self.erasure == "none":
+            return self
+        if self.source is None or self.source.kafka is None:
+            raise ValueError(
+                "erasure: it is for topics at Kafka, elsewhere Penstock rewrites files → "
+                "leave it out, or add source: kafka"
+            )
+        if self.subject is None:
+            raise ValueError("erasure: nobody can tell whose records these are → add subject")
+        if self.erasure == "shred" and (not self.patterns or self.format == "avro"):
+            raise ValueError(
+                "erasure: only what the gateway writes, and can read, is sealed under the key of a "
+                "person → add from and leave format: avro out, or write tombstone"
+            )
         return self
 
     def named(self, category: str) -> tuple[str, ...]:

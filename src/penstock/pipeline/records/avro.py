@@ -27,7 +27,7 @@ from pyspark.sql import DataFrame, types
 
 from penstock.definitions.avro import avro_names, avro_schema
 from penstock.eventlog.connection import BrokerError
-from penstock.eventlog.files import ERASED
+from penstock.json_text import ERASED
 from penstock.masks.chain import type_reason
 from penstock.masks.fields import CHECKS, Schema
 from penstock.masks.spark import spark_type

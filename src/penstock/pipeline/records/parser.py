@@ -24,14 +24,14 @@ from pyspark.sql import Column, DataFrame, SparkSession, types
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark program uses
 
 from penstock.definitions.views import schema_of
-from penstock.eventlog.files import ERASED
-from penstock.json_text import DEPTH, NUMBER, SIZE, UNREAD
+from penstock.json_text import DEPTH, ERASED, NUMBER, SIZE, UNREAD
 from penstock.masks.chain import type_reason
 from penstock.masks.fields import DECIMALS, MAX_DOUBLE, MAX_FLOAT, FieldType, Schema
 from penstock.masks.spark import spark_type
 from penstock.model.kinds import Stream
 from penstock.pipeline.records.avro import WAS_ERASED, AvroDecoder, FindSchema, decode_frame
 from penstock.pipeline.records.columns import MILLISECONDS, OFFSET, PERSON, PROBLEM, TIME, VALUE
+from penstock.pipeline.records.sealing import open_sealed
 from penstock.pipeline.records.times import place_in_time, refuse_time, tell_time
 
 _PARSED: Final = "penstock:parsed"
@@ -84,6 +84,7 @@ def parse_records(
     registry do; without, all have the schema of the stream.
     """
     known = PROBLEM in frame.columns
+    frame = open_sealed(frame, stream)
     if stream.format == "avro":
         frame = decode_frame(frame, AvroDecoder(schema_of(stream), find_schema))
     for columns in _compile(frame.sparkSession, stream, known=known):

@@ -42,6 +42,7 @@ from penstock.policy.access.rules import (
 from penstock.policy.decision import Decision, Depends, Explanation
 from penstock.policy.filters.store import TopicCache
 from penstock.policy.filters.tree import FilterTree
+from penstock.policy.roles.engine import RoleEngine
 
 TOPIC_LIMIT: Final = 65_536
 PRINCIPAL_LIMIT: Final = 65_536
@@ -152,6 +153,7 @@ class AccessEngine:
             rules=self.considered(action, message.topic),
             preferences=pick(rules.preferences, [publisher]) if publisher is not None else [],
             settings=self.settings,
+            roles=self.roles,
         )
 
     def publishes_for(self, user: str | None, client: str | None) -> str | None:
@@ -235,6 +237,41 @@ class AccessEngine:
         self._directory.membership = Membership(groups)
         self.invalidate()
 
+    @property
+    def roles(self) -> RoleEngine:
+        """Who has which roles."""
+        return self._directory.roles
+
+    def forget_principals(self) -> None:
+        """Forget who everybody is: their roles may have changed."""
+        self.generation += 1
+        self._principals.clear()
+        self._cache.clear()
+
+    def open_session(self, user: str, client: str, chosen: Iterable[str] | None) -> None:
+        """Begin a session with roles: those chosen, None: all that activate."""
+        self.roles.open(user, client, chosen)
+        self._principals.pop((user, client), None)
+
+    def close_session(self, user: str, client: str) -> None:
+        """End a session."""
+        self.roles.close(user, client)
+        self._principals.pop((user, client), None)
+
+    def refresh_roles(self) -> set[tuple[str, str]]:
+        """Activate roles again in the sessions that changes concern; return whose are others."""
+        roles = self.roles
+        if not roles.in_use:
+            return set()
+        changed: set[tuple[str, str]] = set()
+        for user, client in roles.stale():
+            before = roles.held(user, client)
+            self._principals.pop((user, client), None)
+            now = self.principal(user, client).roles
+            if before is not None and before.instances() != now.instances():
+                changed.add((user, client))
+        return changed
+
     def describe(self, subject: str, known: KnownAttributes | None) -> None:
         """Say what is known of a user, a client, a group or anyone."""
         self._directory.set(subject, known)
@@ -288,7 +325,7 @@ class AccessEngine:
             principal.plans.clear()
         preferences = pick(rules.preferences, [publisher]) if publisher is not None else []
         plan = Plan(
-            principal.attributes,
+            principal,
             pick(rules.rules, principal.subjects),
             preferences,
             self.settings,

@@ -9,9 +9,11 @@ Rules that hold here:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from penstock.lang import Expression
+from penstock.model.role_terms import parse_subject
 from penstock.policy.access.emergencies import (
     Emergency,
     ScenarioFilter,
@@ -23,6 +25,7 @@ from penstock.policy.access.plans import DEFAULT, Enforcement
 from penstock.policy.access.principals import Action, Principal
 from penstock.policy.access.rules import Policy, Preference
 from penstock.policy.decision import Applied, Considered, Explanation, Part, list_considered
+from penstock.policy.roles.engine import RoleEngine
 
 
 def explain_access(
@@ -36,10 +39,18 @@ def explain_access(
     rules: Sequence[Policy],
     preferences: Sequence[Preference],
     settings: Enforcement,
+    roles: RoleEngine,
 ) -> Explanation:
     """Decide with an explanation; `rules` are those of the topic, for whomever."""
     roots = {"s": principal.attributes, "o": about, "e": e, "t": message.t}
-    return _Explanation(action, principal, roots, situations, settings).tell(rules, preferences)
+    told = _Explanation(action, principal, roots, situations, settings).tell(rules, preferences)
+    named = [parse_subject(it.subject) for it in rules if settings.required]
+    named += [parse_subject(it) for preference in preferences for it in preference.readers]
+    asked = {it.name for it in named if it is not None}
+    if not asked:
+        return told
+    considered, more = list_considered([*roles.explain(principal.roles, asked), *told.considered])
+    return replace(told, considered=considered, more=told.more or more)
 
 
 class _Explanation:
@@ -79,7 +90,7 @@ class _Explanation:
             # Last, as a long list is cut: those for others have decided nothing.
             for rule in rules:
                 if rule.subject not in subjects:
-                    self._note(rule.name, f"is for {rule.subject}")
+                    self._note(rule.name, f"is for {rule.meant}")
         else:
             ordinary = DEFAULT
         return self._conclude(ordinary, preference, any_rules=bool(rules))
@@ -129,12 +140,14 @@ class _Explanation:
         held = False
         for preference in preferences:
             holds, says = self._evaluate(preference.condition)
+            if not preference.admits(self.principal):
+                holds, says = False, "is for other readers"
             held = held or holds
             self._note(preference.name, "holds" if holds else says)
         return None if held or not preferences else preferences[0].name
 
     def _look_at_ordinary(self, rule: Policy) -> bool:
-        holds, says = self._evaluate(rule.condition)
+        holds, says = self._evaluate_rule(rule)
         if holds and self.aside is not None:
             says = f"would grant {self.action}, but is set aside by {self.aside}"
         self._note(rule.name, says)
@@ -145,7 +158,7 @@ class _Explanation:
         if applied is None:
             self._note(rule.name, says)
             return
-        holds, says = self._evaluate(rule.condition)
+        holds, says = self._evaluate_rule(rule)
         self._note(rule.name, f"applies in {applied}: {says}")
         if holds and self.granted is None:
             self.granted = (rule.name, applied)
@@ -213,6 +226,14 @@ class _Explanation:
                 why = f"cannot be decided: {outcome.reason}" if outcome.missing else "is false"
                 return f"{what} {why}"
         return ""
+
+    def _evaluate_rule(self, rule: Policy) -> tuple[bool, str]:
+        wanted = rule.arguments
+        if wanted is not None:
+            relation = self.principal.roles.relations[wanted.role]
+            if not wanted.admits(relation, self.roots):
+                return False, f"is for other instances of the role {wanted.role}"
+        return self._evaluate(rule.condition)
 
     def _evaluate(self, condition: Expression) -> tuple[bool, str]:
         outcome = condition.evaluate(**self.roots)

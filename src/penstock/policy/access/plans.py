@@ -29,6 +29,7 @@ from penstock.policy.access.emergencies import (
     SituationsUnknownError,
 )
 from penstock.policy.access.objects import Message, ObjectLayout
+from penstock.policy.access.principals import Principal
 from penstock.policy.access.rules import (
     Policy,
     Preference,
@@ -220,7 +221,7 @@ class Plan:
 
     def __init__(
         self,
-        attributes: Mapping[str, Any],
+        principal: Principal,
         rules: Sequence[Policy],
         preferences: Sequence[Preference],
         settings: Enforcement,
@@ -230,21 +231,24 @@ class Plan:
     ) -> None:
         if not settings.required:
             rules = ()
-        self.attributes = attributes
+        self.attributes = principal.attributes
         self._settings = settings
         self._ordinary = tuple(
-            (rule.name, rule.condition.function) for rule in rules if rule.emergency is None
+            (rule.name, rule.function_for(principal)) for rule in rules if rule.emergency is None
         )
         emergency: list[tuple[str, Callable[..., Any] | None, Emergency]] = [
-            (rule.name, rule.condition.function, rule.emergency)
+            (rule.name, rule.function_for(principal), rule.emergency)
             for rule in rules
             if rule.emergency is not None
         ]
         exclusive = settings.exclusive if settings.required else ()
         emergency += [("", None, it) for it in exclusive]  # a plan: it grants nothing itself
         self._emergency = tuple(emergency)
-        self._preferences = tuple((it.name, it.condition.function) for it in preferences)
-        expressions = [rule.condition for rule in rules]
+        self._preferences = tuple(
+            (it.name, it.condition.function if it.admits(principal) else _never)
+            for it in preferences
+        )
+        expressions = [it for rule in rules for it in rule.expressions]
         expressions += [it.condition for it in preferences]
         expressions += [it.about for _, _, it in emergency if it.about is not None]
         self.depends = Depends.NOTHING
@@ -345,6 +349,10 @@ class Plan:
             elif scenarios := emergency.involving(self.attributes, subject):
                 cases.append(EmergencyCase(emergency, subject, rule, scenarios))
         return cases, aside
+
+
+def _never(*_: Any) -> bool:
+    return False
 
 
 def _refuse_by_preference(rule: str, depends: Depends) -> Decision:

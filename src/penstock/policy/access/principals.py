@@ -4,7 +4,8 @@ Rules that hold here:
 - Who has a role has all roles that it includes, at any depth.
 - Exclusion goes both ways, whichever of two roles names the other, and holds for all roles
   that one has, also for those by inclusion. A role never excludes what it is made of.
-- `uid`, `cid` and `groups` follow from who asks; no document can set them.
+- `uid`, `cid`, `groups` and `activeRoles` follow from who asks; no document can set them. Roles are
+  activated by all other attributes, and are no attribute themselves while they are.
 - A client identifier counts beside a user only, whose identifier it was found to be. Anybody can
   choose one: alone it gives no right, group, policy or attribute, and is no `cid`. What limits
   counts all the same: messages are published for the person whose sensor an identifier is,
@@ -24,6 +25,8 @@ from typing import Any, Final, Literal
 
 from penstock.lang import RecordType, prepare
 from penstock.model.kinds import Group, Role
+from penstock.policy.roles.derivation import ActiveRoles
+from penstock.policy.roles.engine import NO_ROLES, RoleEngine
 
 
 class RoleGraph:
@@ -83,7 +86,12 @@ ACTIONS: tuple[Action, ...] = ("read", "write")
 ANYONE: Final = "anyone"
 ANONYMOUS: Final = "anonymous"
 """The name of those who have not authenticated; no definition means them by it."""
-BUILT_IN: Final = {"uid": "string", "cid": "string", "groups": "list(string)"}
+BUILT_IN: Final = {
+    "uid": "string",
+    "cid": "string",
+    "groups": "list(string)",
+    "activeRoles": "list(string)",
+}
 """Attributes of `s` that follow from who asks, where a vocabulary declares them."""
 
 
@@ -101,6 +109,7 @@ class Principal:
         "given",
         "groups",
         "plans",
+        "roles",
         "subjects",
         "user",
     )
@@ -115,6 +124,8 @@ class Principal:
         conflicts: Mapping[str, str] | None = None,
         given: Mapping[str, Any] | None = None,
         generation: int = 0,
+        roles: ActiveRoles = NO_ROLES,
+        role_subjects: Iterable[str] = (),
     ) -> None:
         self.user = user
         self.client = client
@@ -123,7 +134,8 @@ class Principal:
         self.conflicts = conflicts or {}
         self.given = given
         self.generation = generation
-        self.subjects = list_subjects(user, client, groups)
+        self.roles = roles
+        self.subjects = (*list_subjects(user, client, groups), *role_subjects)
         self.plans: dict[Any, Any] = {}  # what the decision engine remembers of this principal
 
 
@@ -198,6 +210,7 @@ class Directory:
 
     def __init__(self, record: RecordType | None = None) -> None:
         self.membership = Membership()
+        self.roles = RoleEngine()
         self._record = record or RecordType(())
         self._known: dict[str, KnownAttributes] = {}
 
@@ -245,14 +258,23 @@ class Directory:
             values.update(known.values)
         values.update({"uid": user, "cid": client, "groups": sorted(groups)})
         values.update(given or {})
+        attributes = prepare(values, self._record)
+        roles, role_subjects = NO_ROLES, tuple[str, ...]()
+        if user is not None and self.roles.in_use:
+            roles = self.roles.activate(user, client, groups, attributes or {}, apart=bool(given))
+            role_subjects = tuple(self.roles.subjects(roles))
+            if self._record.field("activeRoles") is not None and "activeRoles" not in (given or {}):
+                attributes = {**(attributes or {}), "activeRoles": roles.names()}
         return Principal(
             user,
             client,
             groups=groups,
-            attributes=prepare(values, self._record),
+            attributes=attributes,
             conflicts={name: why for name, why in conflicts.items() if name not in values},
             given=given,
             generation=generation,
+            roles=roles,
+            role_subjects=role_subjects,
         )
 
     def _own(self, user: str | None, client: str | None) -> list[KnownAttributes]:

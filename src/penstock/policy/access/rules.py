@@ -17,18 +17,18 @@ Rules that hold here:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import reduce
 from itertools import islice
 from operator import attrgetter, or_
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from penstock.errors import quote
 from penstock.lang import Expression
 from penstock.lang.tree import Matches, Quantifier, find_references, walk
 from penstock.model.topics import covers
 from penstock.policy.access.emergencies import Emergency
-from penstock.policy.access.principals import Action
+from penstock.policy.access.principals import Action, Principal
 from penstock.policy.decision import (
     VOLATILE,
     Considered,
@@ -38,6 +38,7 @@ from penstock.policy.decision import (
     list_considered,
 )
 from penstock.policy.filters.tree import FilterTree
+from penstock.policy.roles.derivation import Relation
 
 _OF_ROOT: Final = {
     "s": Depends.NOTHING,
@@ -56,10 +57,64 @@ BRIEF: Final = 12
 _COSTLY: Final = (Matches, Quantifier)
 
 
-class Policy:
-    """A policy or, with `emergency`, an emergency policy."""
+class RoleArguments:
+    """What the arguments of a role must be: constants, or attributes of who asks and the message.
 
-    __slots__ = ("action", "condition", "emergency", "filter", "name", "subject")
+    A value that is missing is none that a role has.
+    """
+
+    __slots__ = ("_constants", "_places", "expressions", "role", "text")
+
+    def __init__(
+        self,
+        text: str,
+        role: str,
+        constants: Mapping[int, str],
+        attributes: Mapping[int, Expression],
+    ) -> None:
+        self.text = text
+        self.role = role
+        self.expressions = tuple(attributes.values())
+        self._places = tuple(sorted({*constants, *attributes}))
+        self._constants = tuple(constants.get(at) for at in self._places)
+
+    def function(self, relation: Relation, condition: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what tells of s, o, e and t whether somebody with these instances is meant."""
+        places, constants = self._places, self._constants
+        functions = iter([it.function for it in self.expressions])
+        values = tuple(None if it is not None else next(functions) for it in constants)
+
+        def holds(*roots: Any) -> bool:
+            wanted = []
+            for constant, value_of in zip(constants, values, strict=True):
+                value = constant if value_of is None else value_of(*roots)
+                if type(value) is not str:
+                    return False
+                wanted.append(value)
+            return bool(relation.find(places, tuple(wanted))) and condition(*roots) is True
+
+        return holds
+
+    def admits(self, relation: Relation, roots: Mapping[str, Any]) -> bool:
+        """Tell the same of one message, plainly."""
+        functions = iter(self.expressions)
+        wanted = [
+            it if it is not None else next(functions).evaluate(**roots).value
+            for it in self._constants
+        ]
+        return all(type(it) is str for it in wanted) and any(
+            all(values[at] == it for at, it in zip(self._places, wanted, strict=True))
+            for values in relation.facts
+        )
+
+
+class Policy:
+    """A policy or, with `emergency`, an emergency policy.
+
+    With `arguments` it is for those alone whose role has them.
+    """
+
+    __slots__ = ("action", "arguments", "condition", "emergency", "filter", "name", "subject")
 
     def __init__(
         self,
@@ -69,25 +124,59 @@ class Policy:
         action: Action,
         condition: Expression,
         emergency: Emergency | None = None,
+        arguments: RoleArguments | None = None,
     ) -> None:
         self.name = name
         self.subject = subject
         self.filter = filter_
         self.action = action
+        self.arguments = arguments
         self.condition = condition
         self.emergency = emergency
 
+    @property
+    def meant(self) -> str:
+        """Whom it is for, as it was written."""
+        return self.subject if self.arguments is None else self.arguments.text
+
+    @property
+    def expressions(self) -> tuple[Expression, ...]:
+        """All that it evaluates."""
+        return (self.condition, *(self.arguments.expressions if self.arguments else ()))
+
+    def function_for(self, principal: Principal) -> Callable[..., Any]:
+        """Return what tells of s, o, e and t whether it grants to somebody."""
+        if self.arguments is None:
+            return self.condition.function
+        relation = principal.roles.relations[self.arguments.role]
+        return self.arguments.function(relation, self.condition.function)
+
 
 class Preference:
-    """A preference: `subject` is the user whose messages it is about."""
+    """A preference: `subject` is the user whose messages it is about.
 
-    __slots__ = ("condition", "filter", "name", "subject")
+    With `readers` it holds for those alone whom they mean.
+    """
 
-    def __init__(self, name: str, subject: str, filter_: str, condition: Expression) -> None:
+    __slots__ = ("condition", "filter", "name", "readers", "subject")
+
+    def __init__(
+        self,
+        name: str,
+        subject: str,
+        filter_: str,
+        condition: Expression,
+        readers: frozenset[str] = frozenset(),
+    ) -> None:
+        self.readers = readers
         self.name = name
         self.subject = subject
         self.filter = filter_
         self.condition = condition
+
+    def admits(self, principal: Principal) -> bool:
+        """Tell whether it can hold for somebody at all."""
+        return not self.readers or not self.readers.isdisjoint(principal.subjects)
 
 
 def depends_on(expression: Expression) -> Depends:

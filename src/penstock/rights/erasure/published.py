@@ -8,6 +8,7 @@ Rules that hold here:
 - Files of a Delta table get new names, for its log says how long each is. One transaction puts
   them in the place of the old ones, which are then removed: there is no way back to them.
 - A row is the person's where the field of the trace has exactly that value.
+- One at a time erases from a view: two that copied one file would undo each other.
 - Copies under way stand outside `data`, where nobody looks for rows.
 """
 
@@ -20,6 +21,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
@@ -29,8 +31,8 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.parquet  # type: ignore[import-untyped]
 
-from penstock.errors import UnavailableError
-from penstock.eventlog.erasure import Keep
+from penstock.errors import PenstockError, UnavailableError, quote
+from penstock.eventlog.erasure import Keep, alone
 from penstock.eventlog.files import sync_folder
 from penstock.rights.erasure.records import ViewTrace
 
@@ -52,17 +54,36 @@ class FileErasure:
 def erase_files(folder: Path, trace: ViewTrace, keep: Keep) -> FileErasure:
     """Rewrite the files of a view without the rows of a person."""
     data = folder / "data"
-    for left in folder.glob(f"{_PARTIAL}*"):
-        left.unlink()  # somebody was killed over it
-    if not data.is_dir():
+    if not folder.is_dir():
         return FileErasure(0, 0)
-    if (data / _DELTA).is_dir():
-        return _erase_delta(folder, data, trace, keep)
-    counts = []
-    for path in sorted(it for it in data.iterdir() if it.is_file()):
-        keep()
-        counts.append(_replace(folder, path, trace))
+    with alone(folder, keep):
+        for left in folder.glob(f"{_PARTIAL}*"):
+            left.unlink()  # somebody was killed over it
+        if not data.is_dir():
+            return FileErasure(0, 0)
+        if (data / _DELTA).is_dir():
+            with _readable(data):
+                return _erase_delta(folder, data, trace, keep)
+        counts = []
+        for path in sorted(it for it in data.iterdir() if it.is_file()):
+            keep()
+            with _readable(path):
+                counts.append(_replace(folder, path, trace))
     return FileErasure(sum(counts), sum(map(bool, counts)))
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Tell of a file that cannot be read, by its name alone."""
+    try:
+        yield
+    except (OSError, PenstockError):
+        raise
+    except Exception:  # noqa: BLE001 - files that others have touched make decoders fail in many ways
+        raise UnavailableError(
+            f"what the view has written to {quote(path)} cannot be read",
+            fix="move it away, or put what the view has written in its place",
+        ) from None
 
 
 def read_rows(folder: Path, trace: ViewTrace) -> Iterator[Mapping[str, Any]]:

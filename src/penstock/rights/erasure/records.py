@@ -46,7 +46,13 @@ class StreamRecords:
     @property
     def needle(self) -> bytes | None:
         """Bytes that such a record holds in one of its spellings; None where that is not known."""
-        return None if self.stream.format == "avro" else self._person.encode()
+        told = self._kind is FieldType.STRING and not _is_json(self._person)
+        return self._person.encode() if told and self.stream.format != "avro" else None
+
+    @property
+    def is_telling(self) -> bool:
+        """Whether the stream says whom its records are about, in a type that names can have."""
+        return self._kind in TEXTS and self._kind is not FieldType.TIMESTAMP
 
     def is_about(self, record: Record) -> bool:
         """Say whether a record is about the person."""
@@ -92,6 +98,15 @@ class StreamRecords:
         except Exception:  # noqa: BLE001 - bytes from outside make decoders fail in many ways
             return None
         return {name: found.get(called) for name, called in names.items()}
+
+
+def _is_json(text: str) -> bool:
+    """Say whether a text may stand in a record without quotes, and be written in other ways."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)

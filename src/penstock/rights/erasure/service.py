@@ -23,7 +23,7 @@ import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection
@@ -32,7 +32,7 @@ from penstock.components.mosquitto import find_listener
 from penstock.config import Config
 from penstock.definitions import DefinitionSet
 from penstock.definitions.anonymizers import STATEFUL_ANONYMIZERS
-from penstock.errors import UnavailableError
+from penstock.errors import PenstockError, UnavailableError
 from penstock.eventlog import EventLog
 from penstock.eventlog.erasure import Keep, erase
 from penstock.model.kinds import Stream, View
@@ -59,6 +59,7 @@ from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.audit.signatures import Head
 from penstock.store.database import Database
 from penstock.store.opt_outs import SubjectMarks
+from penstock.store.person_keys import PersonKeys
 from penstock.store.rights.erasures import ErasureBook
 from penstock.store.vault import StoreVault
 from penstock.telemetry import get_logger
@@ -90,6 +91,8 @@ class _Case:
     keep: Keep
 
 
+_LOGS: Final = ("log:", "keys", "kafka:")
+"""How the steps begin that take away what views read."""
 _HELD: Final = (
     "records that it holds back: until they are published; an opt-out of the view's purposes takes "
     "them out at once"
@@ -114,6 +117,7 @@ class ErasureService:
     ) -> None:
         self._config = config
         self.book = ErasureBook(database)
+        self._database = database
         self._vault = StoreVault(database)
         self._log = log
         self._people = people
@@ -134,8 +138,9 @@ class ErasureService:
             self._conclude(case, notification.subscriber)
         except LeaseLostError:
             return failed("lease-lost")
-        except UnavailableError as error:
-            # Its message may quote a path, but never a person.
+        except PenstockError as error:
+            # Such as a broker out of reach, or a file that somebody has damaged: one request
+            # waits for it, not the worker. Its message may quote a path, but never a person.
             _log.warning("an erasure cannot go on now", error=error)
             return failed("erasure", "unavailable")
         except OSError as error:
@@ -151,7 +156,7 @@ class ErasureService:
                 continue
             case.keep()
             if step.name.startswith("view:") and self._running(case):
-                erased = [it.at for name, it in done.items() if name.startswith("log:")]
+                erased = [it.at for name, it in done.items() if name.startswith(_LOGS)]
                 settle = timedelta(seconds=self._config.rights.settle)
                 wait = max(erased, default=self.book.clock() - settle) + settle - self.book.clock()
                 if wait > timedelta():
@@ -165,6 +170,10 @@ class ErasureService:
         for stream in streams:
             if stream.subject is not None and stream.source is None:
                 yield _Step(f"log:{stream.name}", lambda it=stream: self._erase_log(case, it))  # type: ignore[misc]
+        yield _Step("keys", lambda: self._destroy_key(case))
+        for stream in streams:
+            if stream.subject is not None and _is_at_kafka(stream):
+                yield _Step(f"kafka:{stream.name}", lambda it=stream: self._erase_kafka(case, it))  # type: ignore[misc]
         yield _Step("elsewhere", lambda: self._list_others(case, streams))
         yield _Step("retained", lambda: self._clear_retained(case, streams))
         yield _Step("store", lambda: self._erase_store(case))
@@ -176,13 +185,19 @@ class ErasureService:
 
     def _erase_vault(self, case: _Case) -> Result:
         tokens = {token for trace in case.traces for token in trace.tokens}
-        secret = self._secret()
+        secret, remains = self._secret(), list[dict[str, Any]]()
         for stream in case.definitions.of(Stream).values():
             views = [
                 trace.view for trace in case.traces
                 if trace.stream == stream and _has_vault(trace.view)
             ]  # fmt: skip
-            if not views or stream.source is not None or secret is None:
+            if not views or secret is None:
+                continue
+            if stream.source is not None:
+                reason = (
+                    "entries of identifiers other than the subject, which records elsewhere tell"
+                )
+                remains.append(_remain(f"vault, of {stream.name}", reason))
                 continue
             records = StreamRecords(stream, case.person)
             for number, record in enumerate(self._events.topic(stream.topic).read()):
@@ -193,7 +208,7 @@ class ErasureService:
                     for view in views:
                         tokens |= set(find_tokens(view, stream, case.definitions, secret, fields))
         count = self._vault.delete(sorted(tokens))
-        return _result([{"place": "vault", "entries": count}])
+        return _result([{"place": "vault", "entries": count}], remains)
 
     def _erase_log(self, case: _Case, stream: Stream) -> Result:
         records = StreamRecords(stream, case.person)
@@ -206,25 +221,61 @@ class ErasureService:
               "files": made.files, "through": made.through}]
         )  # fmt: skip
 
+    def _destroy_key(self, case: _Case) -> Result:
+        """Destroy the key that records at Kafka are sealed under."""
+        key = self._config.consent.key
+        if not key.path.exists():
+            return _result([])
+        gone = PersonKeys(self._database, key.read()).destroy(case.person)
+        return _result([{"place": "key of the person", "keys": gone}])
+
+    def _erase_kafka(self, case: _Case, stream: Stream) -> Result:
+        # Only who uses Kafka needs its client.
+        from penstock.eventlog.kafka import KafkaLog  # noqa: PLC0415
+
+        log, place = KafkaLog(self._config.kafka), f"topic {stream.topic} at Kafka"
+        if stream.topic not in log.topics():
+            return _result([{"place": place, "records": 0}])
+        topic = log.topic(stream.topic)
+        kept, compacted = topic.retention()
+        until = None if kept is None else self.book.clock() + timedelta(milliseconds=kept)
+        match stream.erasure:
+            case "shred":
+                reason = "records that were written before the stream declared erasure: shred"
+                return _result([], [_remain(place, reason, until=until)])
+            case "tombstone" if compacted:
+                case.keep()
+                count = topic.bury(case.person.encode())
+                reason = "records under the tombstones, until the brokers compact the topic"
+                return _result([{"place": place, "tombstones": count}], [_remain(place, reason)])
+            case "tombstone":
+                reason = "the topic is not compacted, so that tombstones would erase nothing"
+                return _result([], [_remain(place, reason, until=until)])
+        reason = "records that the brokers keep until the retention of the topic ends"
+        return _result([], [_remain(place, reason, until=until)])
+
     def _list_others(self, case: _Case, streams: list[Stream]) -> Result:
         """List what lies with others, or says of nobody whose it is."""
         remains = []
         declared = {it.topic for it in streams} | {it.view.topic for it in case.traces}
+        views = {it.view.name for it in case.traces}
         for stream in streams:
-            if stream.subject is None:
+            if not StreamRecords(stream, case.person).is_telling:
                 remains.append(
                     _remain(stream.name, "the stream does not say whom records are about")
                 )
             elif stream.source is not None and stream.source.files is not None:
                 remains.append(_remain(stream.name, "files of a folder that others write"))
-            elif stream.source is not None:
-                remains.append(
-                    _remain(stream.name, "a topic of Kafka: its records go when its retention ends")
-                )
         remains += [
             _remain(name, "a topic of the event log that no definition describes")
             for name in self._events.topics()
             if name not in declared
+        ]
+        folder = self._config.pipeline.folder
+        remains += [
+            _remain(f"view {it.name}", "files of a view that no definition describes")
+            for it in (sorted(folder.iterdir()) if folder.is_dir() else ())
+            if it.is_dir() and not it.name.startswith(".") and it.name not in views
         ]
         return _result([], remains)
 
@@ -239,7 +290,12 @@ class ErasureService:
         return _result([{"place": "retained messages", "messages": count}])
 
     def _erase_store(self, case: _Case) -> Result:
-        contacts = self.book.forget_contacts(self._marks.of(case.person))
+        mark = self._marks.of(case.person)
+        contacts = self.book.forget_contacts(mark)
+        packages = [self._config.rights.package(it) for it in self.book.requests_of(mark)]
+        packages = [it for it in packages if it.exists()]
+        for path in packages:
+            path.unlink()
         past, standing = self.book.forget_situations(case.person)
         remains = [
             _remain("event detection", "events that patterns still wait with: until their windows "
@@ -248,7 +304,11 @@ class ErasureService:
         if standing:
             remains.append(_remain("situations", "a situation that holds now: until it ends"))
         return _result(
-            [{"place": "contacts", "addresses": contacts}, {"place": "situations", "steps": past}],
+            [
+                {"place": "contacts", "addresses": contacts},
+                {"place": "situations", "steps": past},
+                {"place": "exports", "packages": len(packages)},
+            ],
             remains,
         )
 
@@ -270,10 +330,8 @@ class ErasureService:
         if view.format != "topic":
             made = erase_files(self._config.pipeline.folder / view.name, trace, case.keep)
             return _result([{"place": name, "rows": made.rows, "files": made.files}], remains)
-        if stream.source is not None and stream.source.kafka is not None:
-            remains.append(
-                _remain(name, "a topic of Kafka: its records go when its retention ends")
-            )
+        if _is_at_kafka(stream):
+            remains.append(self._remain_at_kafka(view.topic))
             return _result([], remains)
         published = StreamRecords(_plain(stream), case.person)
 
@@ -288,6 +346,16 @@ class ErasureService:
             [{"place": name, "records": erased.records, "files": erased.files,
               "through": erased.through}], remains,
         )  # fmt: skip
+
+    def _remain_at_kafka(self, name: str) -> dict[str, Any]:
+        from penstock.eventlog.kafka import KafkaLog  # noqa: PLC0415 - see above
+
+        log, until = KafkaLog(self._config.kafka), None
+        if name in log.topics():
+            kept = log.topic(name).retention().milliseconds
+            until = None if kept is None else self.book.clock() + timedelta(milliseconds=kept)
+        reason = "records that the brokers keep until the retention of the topic ends"
+        return _remain(f"topic {name} at Kafka", reason, until=until)
 
     def _scan(self, case: _Case) -> Result:
         config = self._config
@@ -352,9 +420,20 @@ def _result(
     return {"erased": list(erased), "remains": list(remains or [])}
 
 
-def _remain(place: str, reason: str, count: int | None = None) -> dict[str, Any]:
+def _remain(
+    place: str, reason: str, count: int | None = None, *, until: datetime | None = None
+) -> dict[str, Any]:
     made: dict[str, Any] = {"place": place, "reason": reason}
-    return made if count is None else {**made, "count": count}
+    if count is not None:
+        made["count"] = count
+    if until is not None:
+        # The first day on which all is gone.
+        made["until"] = (until + timedelta(days=1)).date().isoformat()
+    return made
+
+
+def _is_at_kafka(stream: Stream) -> bool:
+    return stream.source is not None and stream.source.kafka is not None
 
 
 def _has_vault(view: View) -> bool:

@@ -222,6 +222,17 @@ def public_path(private: Path) -> Path:
     return private.with_suffix(".pub")
 
 
+def load_public_keys(secret: Secret) -> PublicKeys:
+    """Return the keys that belong to a private key, without making one; none where it is none."""
+    if isinstance(secret, SecretFile):
+        beside = public_path(secret.path)
+        if beside.exists():
+            return PublicKeys.load(beside)
+        if not secret.path.exists():
+            return PublicKeys()
+    return PublicKeys([_parse_private(secret).public_key()])
+
+
 def _generate_pem() -> bytes:
     return Ed25519PrivateKey.generate().private_bytes(
         forms.Encoding.PEM, forms.PrivateFormat.PKCS8, forms.NoEncryption()

@@ -5,6 +5,7 @@ Rules that hold here:
   commands of MQTT clients. What is stored is always a valid set.
 - The check happens inside the write transaction, on the very set that is changed; so
   does the entry in the audit log, where there is one: no change without its entry.
+- Appointments are signed here, where there is a key to sign with.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from sqlalchemy import Connection
 
 from penstock.definitions import DefinitionSet
 from penstock.definitions.checks import Locate, locate_by_key
+from penstock.definitions.set import Trust, trust_nothing
 from penstock.errors import Problem, UsageError, quote
 from penstock.model.document import Document, Key
 from penstock.store.audit.entry import Entry, Outcome
+from penstock.store.definitions.appointments import sign_documents, trust_keys
 from penstock.store.definitions.documents import Delete, Edit, Put, Snapshot, edits_between
 from penstock.store.definitions.history import Change, Definitions
 from penstock.store.session_state import STATE
@@ -26,6 +29,7 @@ from penstock.store.session_state import STATE
 if TYPE_CHECKING:  # who only reads definitions needs no keys, and no library that signs
     from penstock.store.audit.log import AuditLog
     from penstock.store.audit.pseudonyms import Pseudonyms
+    from penstock.store.audit.signatures import Signer
 
 Wanted = Mapping[Key, Document | None]
 """Documents by their keys; None where there is to be none."""
@@ -37,9 +41,19 @@ Record = Callable[[Connection, Change, str, str | None], None]
 class CheckedDefinitions:
     """The definitions of a store, each change checked. Threads may share it."""
 
-    def __init__(self, definitions: Definitions, record: Record | None = None) -> None:
+    def __init__(
+        self,
+        definitions: Definitions,
+        record: Record | None = None,
+        *,
+        signer: Signer | None = None,
+        trusts: Trust = trust_nothing,
+    ) -> None:
         self.definitions = definitions
         self._record = record
+        self._signer = signer
+        self.trusts = trusts if signer is None else trust_keys(lambda: signer.public_keys)
+        """Tells whether an appointment is believed."""
         self._held: tuple[Snapshot, DefinitionSet] | None = None
 
     def current(self) -> tuple[Snapshot, DefinitionSet]:
@@ -51,7 +65,7 @@ class CheckedDefinitions:
         """Return what the documents of a snapshot mean, reusing what is known already."""
         held = self._held
         if held is None:
-            made = DefinitionSet.build(snapshot.documents.values())
+            made = DefinitionSet.build(snapshot.documents.values(), trusts=self.trusts)
         elif held[0].mark == snapshot.mark:
             return held[1]
         else:
@@ -76,6 +90,7 @@ class CheckedDefinitions:
     ) -> Change:
         """Put documents; of the kinds in `prune`, delete those that are not among them."""
         pruned = set(prune)
+        documents = self._sign(documents)
         kept = {document.key for document in documents}
 
         def edit(now: Snapshot) -> Sequence[Edit]:
@@ -120,7 +135,7 @@ class CheckedDefinitions:
 
         def edit(now: Snapshot) -> Sequence[Edit]:
             wanted = want(now)
-            put = [document for document in wanted.values() if document is not None]
+            put = self._sign([document for document in wanted.values() if document is not None])
             gone = [key for key in wanted if wanted[key] is None and key in now.documents]
             self.meaning(now).change(put, gone)
             return [*map(Put, put), *map(Delete, gone)]
@@ -153,6 +168,9 @@ class CheckedDefinitions:
             return edits
 
         return self._change(edit, actor, reason, None)
+
+    def _sign(self, documents: Sequence[Document]) -> Sequence[Document]:
+        return documents if self._signer is None else sign_documents(documents, self._signer)
 
     def _change(
         self,

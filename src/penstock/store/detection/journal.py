@@ -139,7 +139,7 @@ class DetectionStore:
         self.address = ""
         """Where other gateways reach this one; written with the lease."""
         self._database = database
-        self._place = place[:PLACE_LENGTH]
+        self.place = place[:PLACE_LENGTH]
         self._life = timedelta(seconds=seconds)
         self._clock = clock
 
@@ -157,7 +157,7 @@ class DetectionStore:
         It is also taken from the holder `instead_of`, of whom the caller knows that it is gone.
         """
         now = self._clock()
-        mine = Detector(self.holder, self._place, now, now + self._life, "", self.address)
+        mine = Detector(self.holder, self.place, now, now + self._life, "", self.address)
         with self._database.write(AREA) as connection:
             held = read_detector(connection)
             if held is None:

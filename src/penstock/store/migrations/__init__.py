@@ -43,6 +43,8 @@ STEPS: Final[Mapping[str, str]] = {
     "0018": "privacy.make_profiles",
     "0019": "privacy.add_publishers_of_contacts",
     "0020": "privacy.make_erasures",
+    "0021": "privacy.make_person_keys",
+    "0022": "gateways.make_client_requests",
 }
 _versions: Final = sa.Table(
     VERSION_TABLE,

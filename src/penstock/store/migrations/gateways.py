@@ -175,3 +175,25 @@ def add_session_quotas() -> None:
     sessions = sa.table("sessions", sa.column("expires", sa.BigInteger()))
     ends = int((time.time() + _WEEK) * 1_000_000)
     op.execute(sessions.update().where(sessions.c.expires.is_(None)).values(expires=ends))
+
+
+def make_client_requests() -> None:
+    """Make the tables of what people ask gateways about their clients."""
+    number = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+    op.create_table(
+        "client_requests",
+        sa.Column("number", number, autoincrement=True, nullable=False),
+        sa.Column("at", sa.BigInteger(), nullable=False),
+        sa.Column("verb", sa.String(8), nullable=False),
+        sa.Column("client", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("number", name="pk_client_requests"),
+        # Numbers never come again: a gateway goes by the last that it has answered.
+        sqlite_autoincrement=True,
+    )
+    op.create_table(
+        "client_answers",
+        sa.Column("request", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("gateway", sa.String(32), nullable=False),
+        sa.Column("body", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("request", "gateway", name="pk_client_answers"),
+    )

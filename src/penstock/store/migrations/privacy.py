@@ -260,3 +260,22 @@ def make_erasures() -> None:
         ),
         sa.PrimaryKeyConstraint("request", "subscriber", name="pk_rights_evidence"),
     )
+
+
+def make_person_keys() -> None:
+    """Make the tables of keys under which records of people are sealed."""
+    op.create_table(
+        "person_keys",
+        sa.Column("id", sa.String(32), nullable=False),
+        sa.Column("subject", sa.String(32), nullable=False),
+        sa.Column("wrapped", sa.LargeBinary(), nullable=False),
+        sa.Column("at", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_person_keys"),
+        sa.UniqueConstraint("subject", name="uq_person_keys_subject"),
+    )
+    op.create_table(
+        "person_key_destructions",
+        sa.Column("id", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("number", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_person_key_destructions"),
+    )

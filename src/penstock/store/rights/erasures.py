@@ -171,6 +171,23 @@ class ErasureBook:
                 contacts_table.delete().where(contacts_table.c.subject == mark)
             ).rowcount
 
+    def requests_of(self, mark: str) -> list[str]:
+        """Return all requests of a person."""
+        wanted = sa.select(requests_table.c.id).where(requests_table.c.subject == mark)
+        with self._database.read() as connection:
+            return list(connection.scalars(wanted))
+
+    def situations(self, person: str) -> list[dict[str, Any]]:
+        """Return the steps of a person between situations, oldest first."""
+        rows = transitions_table.c
+        wanted = (
+            sa.select(rows.at, rows.scenario, rows.source, rows.target, rows.event, rows.cause)
+            .where(rows.subject == as_stored(person))
+            .order_by(rows.number)
+        )
+        with self._database.read() as connection:
+            return [dict(row._mapping) for row in connection.execute(wanted)]  # noqa: SLF001
+
     def forget_situations(self, person: str) -> tuple[int, int]:
         """Delete past situations of a person; return how many steps, and how many hold still.
 

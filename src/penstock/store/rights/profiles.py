@@ -101,6 +101,17 @@ class Profiles:
         found: dict[str, str] = json.loads(self._sealer.open(sealed, place))
         return found
 
+    def contacts(self, person: str) -> dict[str, dict[str, str]]:
+        """Return where every front end tells a person."""
+        mark = self._marks.of(person)
+        wanted = sa.select(contacts_table).where(contacts_table.c.subject == mark)
+        with self._database.read() as connection:
+            rows = connection.execute(wanted.order_by(contacts_table.c.publisher)).all()
+        return {
+            row.publisher: json.loads(self._sealer.open(row.sealed, f"{mark} {row.publisher}"))
+            for row in rows
+        }
+
     def _contact_key(self, publisher: str, person: str) -> sa.ColumnElement[bool]:
         columns = contacts_table.c
         return sa.and_(columns.subject == self._marks.of(person), columns.publisher == publisher)

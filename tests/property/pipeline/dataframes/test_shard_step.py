@@ -26,6 +26,7 @@ from penstock.pipeline.anonymizers.noisy_figures import NoisyFigures
 from penstock.pipeline.anonymizers.stateful import read_table
 from penstock.pipeline.dataframes.shard_step import REPORT, ShardState, ShardStep, input_schema
 from penstock.pipeline.dataframes.shards import REASON, pack_rows, write_signal
+from penstock.pipeline.dataframes.view import count_shards
 from penstock.pipeline.records.columns import OFFSET, PERSON, WINDOW
 from penstock.pipeline.records.opt_outs import REFUSED
 from tests.property.pipeline.anonymizers.test_differential_privacy import NoNoise
@@ -57,6 +58,8 @@ K: dict[str, Any] = {
     "k": LEAST,
     "delta": 20,
 }
+
+MIXED: dict[str, Any] = {**K, "sensitive": [{"key": "ward", "values": ["east", "west"]}]}
 
 
 class Record(NamedTuple):
@@ -192,6 +195,44 @@ def test_groups_have_k_persons_in_any_number_of_shards(
     left = [row[OFFSET] for row in published(found)] + list(refused(found))
     assert sorted(left) == list(range(len(people)))
     assert not any(state.held for state in cluster.states.values())
+
+
+@pytest.mark.parametrize("shards", [1, 2, 5])
+@few
+@given(given_batches=batches, seed=st.integers(0, 99))
+def test_groups_are_diverse_in_any_number_of_shards(
+    shards: int, given_batches: list[list[Record]], seed: int
+) -> None:
+    cluster = Cluster(define(None, {**MIXED, "anonymizer": "l_diversity", "l": 2}), shards, seed)
+    found = [row for batch in given_batches for row in cluster.feed(batch)]
+    found += cluster.feed([], flush=True)
+    given_records = [record for batch in given_batches for record in batch]
+    groups = defaultdict(list)
+    for row in published(found):
+        groups[row["age"]].append(given_records[row[OFFSET]])
+    for group in groups.values():
+        assert len({record.person for record in group}) >= LEAST
+        assert {record.ward for record in group} == {"east", "west"}
+    assert len(published(found)) + len(refused(found)) == len(given_records)
+
+
+@few
+@given(rows=st.lists(records, max_size=40), t=st.sampled_from([0.1, 0.3]))
+def test_groups_are_close_to_all_records_since_they_are_not_divided(
+    rows: list[Record], t: float
+) -> None:
+    close = define(None, {**MIXED, "anonymizer": "t_closeness", "t": t})
+    session: Any = None  # not asked
+    assert count_shards(session, close, 4) == 1
+    cluster = Cluster(close, 1)
+    found = [*cluster.feed(rows), *cluster.feed([], flush=True)]
+    groups = defaultdict(list)
+    for row in published(found):
+        groups[row["age"]].append(rows[row[OFFSET]].ward == "east")
+    for group in groups.values():
+        share = sum(record.ward == "east" for record in rows) / len(rows)
+        assert abs(sum(group) / len(group) - share) <= t + 1e-9
+    assert len(published(found)) + len(refused(found)) == len(rows)
 
 
 MODES: dict[str, Callable[[list[Any]], Any]] = {

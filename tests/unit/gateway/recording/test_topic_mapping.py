@@ -90,7 +90,7 @@ def test_changes_of_streams_forget_what_was_known() -> None:
     take(mappings, make_stream("s", "a"))
     assert mappings.of("b") == ()
     take(mappings, make_stream("s", "b", source="kafka"))
-    assert [mapping.target for mapping in mappings.of("b")] == [("s", True)]
+    assert [mapping.target for mapping in mappings.of("b")] == [("s", True, False)]
     assert mappings.of("a") == ()
 
 

@@ -20,9 +20,16 @@ def test_rules_and_settings_are_a_part_of_access() -> None:
     ("concern", "kinds"),
     [
         (Concern.PURPOSES, {"purpose", "reservation", "presubscription", "purpose-settings"}),
-        (Concern.COMMANDS, {"group", "right"}),
-        (Concern.CLAIMS, {"group", "right", "role", "user"}),
-        (Concern.RULES, {"policy", "emergency-policy", "preference"}),
+        (Concern.COMMANDS, {"group", "right", "authorisation-rule"}),
+        (
+            Concern.CLAIMS,
+            {
+                *("group", "right", "role", "user"),
+                *("activation-rule", "authorisation-rule", "appointment", "domain"),
+            },
+        ),
+        (Concern.ROLES, {"role", "user", "activation-rule", "appointment", "domain"}),
+        (Concern.RULES, {"policy", "emergency-policy", "preference", "authorisation-rule"}),
         (Concern.SETTINGS, {"enforcement", "plan", "scenario"}),
         (
             Concern.EVENTS,

@@ -200,3 +200,23 @@ def test_what_cannot_be_added_is_refused(
 ) -> None:
     with pytest.raises(ValidationError, match=said):
         _fed(*patterns, fields=ADDED, **more)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"source": None}, "topics at Kafka"),
+        ({"source": {"files": {"folder": "/a", "format": "csv"}}, "from": []}, "topics at Kafka"),
+        ({"subject": None}, "whose records"),
+        ({"from": []}, "only what the gateway writes"),
+        ({"format": "avro"}, "only what the gateway writes"),
+    ],
+)
+def test_only_what_the_gateway_seals_can_be_shredded(changed: dict[str, Any], words: str) -> None:
+    body = {
+        "name": "s", "fields": [{"name": "pid", "type": "string"}], "subject": "pid",
+        "source": "kafka", "from": ["home/+/vitals"], "erasure": "shred",
+    }  # fmt: skip
+    assert Stream.model_validate(body).erasure == "shred"
+    with pytest.raises(ValidationError, match=words):
+        Stream.model_validate(body | changed)

@@ -114,3 +114,20 @@ def test_identifiers_of_a_record_have_entries_in_the_vault() -> None:
     # The ward is no identifier: others have the same entry.
     tokens = list(find_tokens(found.view, found.stream, definitions, SECRET, record))
     assert len(tokens) == 1
+
+
+@pytest.mark.parametrize(
+    ("declared", "person", "value"),
+    [
+        (stream(), "10.0", b'{"pid":1e1}'),
+        (stream(), '{"a":1}', b'{"pid":{"a": 1}}'),
+        (number("boolean"), "true", b'{"pid":true}'),
+    ],
+)
+def test_a_value_that_may_be_written_in_other_ways_is_not_sought_by_its_bytes(
+    declared: Stream, person: str, value: bytes
+) -> None:
+    records = StreamRecords(declared, person)
+    assert records.is_about(Record(0, 0, b"", value))
+    assert records.needle is None
+    assert StreamRecords(stream(), "ann").needle == b"ann"

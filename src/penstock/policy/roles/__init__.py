@@ -1,0 +1,1 @@
+"""Roles with parameters: how they are activated, watched and revoked. Pure."""

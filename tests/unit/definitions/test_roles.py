@@ -1,0 +1,184 @@
+"""Roles in the authorizer: who is meant, why, and what a change of the definitions changes."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from penstock.definitions import DefinitionSet, read_text
+from penstock.definitions.access import AccessDefinitions, find_right, find_subjects
+from penstock.definitions.authorizer import RoleContext, make_authorizer
+from penstock.model.document import Document, Key
+from penstock.policy.access.objects import Message
+from penstock.policy.authorizer import make_request
+from tests.support.scale import scaled
+
+HOUSE = """
+kind: vocabulary
+name: v
+subject: {uid: string, activeRoles: list(string), ward: string}
+object: {patientId: string}
+---
+{kind: object, name: o, topics: home/+patientId/+}
+---
+{kind: enforcement, name: default, policies: required}
+---
+{kind: role, name: staff}
+---
+{kind: role, name: doctor, parameters: [doctor], includes: [staff]}
+---
+{kind: role, name: treating, parameters: [doctor, patient]}
+---
+{kind: role, name: nurse, parameters: [ward], claim: [care]}
+---
+{kind: domain, name: house, manager: "user:dora", members: ["group:wards"]}
+---
+{kind: group, name: wards, members: ["user:nell"]}
+---
+{kind: attributes, name: "user:nell", values: {ward: w1}}
+---
+kind: activation-rule
+name: doctors
+role: doctor(d)
+bind: {d: s.uid}
+requires: [{appointment: qualified(d), membership: true}]
+---
+kind: activation-rule
+name: treating
+role: treating(d, p)
+requires:
+- {role: doctor(d), membership: true}
+- {appointment: "treats(d, p)", membership: true}
+- {when: "e.time.hour() < 22", membership: true}
+---
+kind: activation-rule
+name: nurses
+domain: house
+role: nurse(w)
+bind: {w: s.ward}
+---
+{kind: authorisation-rule, name: read, role: "treating(_, o.patientId)", subscribe: [home/+/rx]}
+---
+{kind: policy, name: w1, subject: 'role:nurse("w1")', filter: home/+/bed, allow: read}
+---
+{kind: policy, name: all, subject: anyone, filter: home/+/pulse, allow: read}
+---
+kind: preference
+name: mine
+user: p1
+filter: home/p1/pulse
+readers: ['role:treating(_, "p1")', "role:staff"]
+---
+{kind: right, name: chief, subjects: ["role:staff"], administer: true}
+---
+{kind: authorisation-rule, name: glass, role: nurse(_), administer: true}
+---
+{kind: appointment, name: q, credential: 'qualified("ann")', holder: "user:ann"}
+---
+{kind: appointment, name: t, credential: 'treats("ann", "p1")', holder: "user:ann"}
+"""
+DOCUMENTS = {it.key: it for it in read_text(HOUSE, "house").documents}
+DAY = 12 * 3_600_000
+
+
+def build(documents: dict[Key, Document] = DOCUMENTS, *, trusted: bool = True) -> DefinitionSet:
+    return DefinitionSet.build(documents.values(), trusts=lambda _: trusted)
+
+
+def ask(definitions: DefinitionSet, user: str, topic: str, **more: Any) -> bool:
+    roles = RoleContext(more.pop("now", DAY), chosen=more.pop("chosen", None))
+    authorizer = make_authorizer(definitions, roles=roles)
+    request = make_request(topic, user=user, **more)
+    decision = authorizer.authorize(request)
+    assert authorizer.explain(request).allowed == decision.allowed
+    return decision.allowed
+
+
+def test_parameters_unify_with_what_a_message_is_about() -> None:
+    house = build()
+    assert ask(house, "ann", "home/p1/rx")
+    assert not ask(house, "ann", "home/p2/rx")
+    assert not ask(house, "eve", "home/p1/rx")
+    assert not ask(house, "ann", "home/p1/rx", now=22 * 3_600_000)
+    assert not ask(house, "ann", "home/p1/rx", chosen=frozenset({"doctor"}))
+    assert ask(house, "ann", "home/p1/rx", chosen=frozenset({"treating"}))
+    assert not ask(build(trusted=False), "ann", "home/p1/rx")
+
+
+def test_domains_bindings_and_values_as_subjects() -> None:
+    house = build()
+    assert ask(house, "nell", "home/p9/bed")
+    assert not ask(house, "eve", "home/p9/bed")
+    moved = Document("attributes", "user:nell", {"values": {"ward": "w2"}})
+    assert not ask(house.change([moved]), "nell", "home/p9/bed")
+
+
+def test_preferences_name_roles() -> None:
+    house = build()
+    told = {
+        user: ask(house, user, "home/p1/pulse", publisher="p1") for user in ("ann", "eve", "nell")
+    }
+    assert told == {"ann": True, "eve": False, "nell": False}
+    assert ask(house, "eve", "home/p2/pulse", publisher="p2")
+
+
+def test_the_explanation_names_the_role_and_the_way_to_it() -> None:
+    authorizer = make_authorizer(build(), roles=RoleContext(DAY))
+    told = authorizer.explain(make_request("home/p1/rx", user="ann"))
+    assert told.rule == "authorisation-rule read: subscribe home/+/rx"
+    effects = {it.rule: it.effect for it in told.considered}
+    assert effects["role treating"] == "active by activation-rule treating, 1 instance(s)"
+    told = authorizer.explain(make_request("home/p1/rx", user="eve"))
+    effects = {it.rule: it.effect for it in told.considered}
+    assert effects["role treating"] == ("not active: activation-rule treating needs role doctor")
+    assert "ann" not in str(told)
+
+
+def test_rights_are_privileges_of_roles() -> None:
+    house = build()
+    assert find_right(house, "ann", lambda it: it.administer) == "chief"
+    assert find_right(house, "nell", lambda it: it.administer) == "glass"
+    assert find_right(house, "eve", lambda it: it.administer) is None
+    assert {"role:staff", 'role:treating(_, "p1")'} <= find_subjects(house, "ann")
+    blocked = house.change([Document("user", "ann", {"blocked": True})])
+    assert find_subjects(blocked, "ann") == frozenset()
+
+
+@pytest.mark.parametrize("seed", range(scaled(8)))
+def test_a_changed_set_gives_the_roles_that_compiling_it_afresh_would(seed: int) -> None:
+    chance = random.Random(seed)
+    held: dict[Key, Document] = {}
+    definitions = DefinitionSet.empty(lambda _: True)
+    compiled = AccessDefinitions()
+    optional = [
+        key
+        for key in DOCUMENTS
+        if key.kind in {"appointment", "policy", "preference", "activation-rule", "attributes"}
+        or key.name in {"read", "glass", "chief"}
+    ]
+    for _ in range(12):
+        wanted = dict(DOCUMENTS)
+        for key in optional:
+            if chance.random() < 0.4:
+                del wanted[key]
+        put = [it for key, it in wanted.items() if held.get(key) != it]
+        gone = [key for key in held if key not in wanted]
+        definitions = definitions.change(put, gone)
+        compiled.take(definitions, [*(it.key for it in put), *gone])
+        held = wanted
+        fresh = AccessDefinitions(definitions)
+        for access in (compiled.access, fresh.access):
+            access.roles.advance(DAY)
+        for user in ("ann", "nell", "eve"):
+            one, other = (it.access.principal(user, None) for it in (compiled, fresh))
+            assert one.roles.instances() == other.roles.instances()
+            assert set(one.subjects) == set(other.subjects)
+            for topic in ("home/p1/rx", "home/p1/bed", "home/p1/pulse"):
+                message = Message(topic, {}, user="p1")
+                said = [
+                    it.access.decide("read", who, message, {}, make_request(topic).situations)
+                    for it, who in ((compiled, one), (fresh, other))
+                ]
+                assert said[0] == said[1]
