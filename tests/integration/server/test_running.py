@@ -183,11 +183,11 @@ def test_the_supervisor_runs_it_and_tokens_are_made_and_revoked_by_command(
         path = "/v1/publishers/portal"
         assert server.call("GET", path, user=None, headers=proof).status == 200
         shown = run_command(server.folder, "tokens", "list", *asked).stdout
-        assert token.split("_")[1] in shown
-        assert token.split("_")[2] not in shown
+        assert token.split("_", 2)[1] in shown
+        assert token.split("_", 2)[2] not in shown
         others = run_command(server.folder, "tokens", "list", "app", *asked)
         assert others.returncode == 1
-        ended = run_command(server.folder, "tokens", "revoke", token.split("_")[1], *asked)
+        ended = run_command(server.folder, "tokens", "revoke", token.split("_", 2)[1], *asked)
         assert ended.returncode == 0
         assert server.call("GET", path, user=None, headers=proof).status == 401
     finally:
