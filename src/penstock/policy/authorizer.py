@@ -3,7 +3,9 @@
     request ─▶ users ─▶ broker topics ─▶ subscription ─▶ declared purposes ─▶ claims ─┐
                              │ a write                                   reservations ◀─┘
                              ▼                                                 ▼
-    decision ◀── policies, preferences, emergencies ◀── consent ◀── purposes of the message
+    content filter ◀── policies, preferences, emergencies ◀── consent ◀── purposes of the message
+        │
+        └──▶ decision
 
 Gateway, command line, demonstrations and, later, console and views ask it and nothing else.
 
@@ -24,6 +26,8 @@ Rules that hold here:
   the policies. A part is a class with
   `decide` and `explain` beside those below, and members of `Part`.
 - No I/O, no clock: environment and situations come with the request.
+- The content filter of a subscription comes last: it looks at what the reader may see, and tells
+  nobody anything.
 - A part that denies names what its denial depends on; a grant depends on what all parts
   depended on.
 """
@@ -45,6 +49,7 @@ from penstock.policy.access.principals import ANONYMOUS, Action
 from penstock.policy.access.rules import ADMINISTER, MARK, MONITOR, BrokerTopics
 from penstock.policy.consent.prohibitions import Prohibitions
 from penstock.policy.decision import Considered, Decision, Depends, Explanation, Part
+from penstock.policy.events.content import ContentFilter, ContentFilters
 from penstock.policy.purposes.engine import PurposeEngine
 from penstock.policy.purposes.explanations import explain_message, explain_topic, name_subscription
 from penstock.policy.purposes.rights import (
@@ -53,7 +58,7 @@ from penstock.policy.purposes.rights import (
     DeclaredPurposes,
     PurposeClaims,
 )
-from penstock.policy.purposes.subscriptions import Subscription
+from penstock.policy.purposes.subscriptions import Content, Subscription
 
 KeepsOut = Callable[[str | None], bool]
 """Says of a user whether they may not connect."""
@@ -61,6 +66,8 @@ BLOCKED: Final = "blocked user"
 """The rule that denies everything to who may not connect."""
 CONSENT: Final = "consent"
 """The rule that allows where somebody opted out, and not the data subject."""
+UNMATCHED: Final = "content filter"
+"""The rule that denies what a subscription did not ask for."""
 UNSTAMPED: Final = "unstamped"
 """The rule that denies a message of which nobody knows who published it."""
 
@@ -150,6 +157,7 @@ class Authorizer:
         "broker_topics",
         "claims",
         "consent",
+        "contents",
         "declared",
         "purposes",
     )
@@ -163,8 +171,10 @@ class Authorizer:
         broker_topics: BrokerTopics,
         keeps_out: KeepsOut,
         consent: Prohibitions | None = None,
+        contents: ContentFilters | None = None,
     ) -> None:
         self.consent = consent or Prohibitions()
+        self.contents = contents if contents is not None else ContentFilters()
         self.purposes = purposes
         self.declared = declared
         self.access = access
@@ -178,6 +188,7 @@ class Authorizer:
             self._limitation,
             _ConsentPart(self.consent),
             access,
+            _ContentPart(self.contents),
         )
         # Looked up once: the lookups would cost as much as a part does.
         self._checks = {
@@ -193,6 +204,11 @@ class Authorizer:
                 continue
             if not decision.allowed:
                 return decision
+            if decision is _MATCHED:
+                # It grants nothing: whatever granted stands.
+                decided = decided or _UNOPPOSED
+                decided = replace(decided, depends=decided.depends | decision.depends)
+                continue
             if decided is not None and decided.depends:
                 decision = replace(decision, depends=decision.depends | decided.depends)
             decided = decision
@@ -205,7 +221,9 @@ class Authorizer:
             return Explanation(
                 allowed=True, rule=DEFAULT, reason="policies are not required for writing"
             )
-        deciding = next((it for it in told if not it.allowed), told[-1])
+        # A content filter that matches grants nothing: whatever granted decides.
+        granting = [it for it in told if it.part is not Part.CONTENT]
+        deciding = next((it for it in told if not it.allowed), (granting or told)[-1])
         return replace(
             deciding,
             considered=tuple(item for it in told for item in it.considered),
@@ -239,7 +257,7 @@ class Authorizer:
 
         Policies are not looked at: a refusal stays cheap, and none of them is named for it.
         """
-        parts = (it for it in self._parts["read"] if not isinstance(it, _AccessPart))
+        parts = (it for it in self._parts["read"] if not isinstance(it, _APART))
         told = (it for part in parts for it in part.explain(request))
         return next((it.rule for it in told if not it.allowed), "")
 
@@ -258,6 +276,7 @@ def _compose(
     limitation: _PurposePart,
     by_consent: _ConsentPart,
     access: AccessEngine,
+    by_content: _ContentPart,
 ) -> Mapping[Action, tuple[_AuthorizerPart, ...]]:
     """Put the parts in their order; the place for each further kind of rule."""
     by_access = _AccessPart(access)
@@ -269,6 +288,7 @@ def _compose(
             by_consent,
             by_access,
             # Interaction rules: here.
+            by_content,
         ),
         "write": (by_user, by_broker, by_access),
     }
@@ -287,6 +307,8 @@ _COMPATIBLE: Final = Decision(allowed=True, rule="", part=Part.RESERVATIONS)
 _NARROWED: Final = Decision(allowed=False, rule="", part=Part.MESSAGE_PURPOSES)
 _CONSENTED: Final = Decision(allowed=True, rule="", part=Part.CONSENT)
 _CONSENTED_ONCE: Final = replace(_CONSENTED, depends=Depends.MESSAGE)
+_MATCHED: Final = Decision(allowed=True, rule="", depends=Depends.MESSAGE, part=Part.CONTENT)
+_UNMATCHED: Final = replace(_MATCHED, allowed=False, rule=UNMATCHED)
 _UNSTAMPED: Final = Decision(allowed=False, rule=UNSTAMPED, part=Part.PREFERENCES)
 
 
@@ -448,6 +470,36 @@ class _ConsentPart:
             )
 
 
+class _ContentPart:
+    """What events a subscription is for."""
+
+    __slots__ = ("_contents",)
+
+    def __init__(self, contents: ContentFilters) -> None:
+        self._contents = contents
+
+    def decide(self, request: AccessRequest) -> Decision | None:
+        held = request.subscription
+        if held is None or held.content is None:
+            return None
+        return _MATCHED if self._matches(held.content, request) else _UNMATCHED
+
+    def explain(self, request: AccessRequest) -> Iterator[Explanation]:
+        held = request.subscription
+        if held is not None and held.content is not None:
+            matches = self._matches(held.content, request)
+            reason = "the event matches it" if matches else "the event does not match it"
+            yield Explanation(allowed=matches, rule=UNMATCHED, reason=reason, part=Part.CONTENT)
+
+    def _matches(self, content: Content, request: AccessRequest) -> bool:
+        message = request.message
+        return (
+            message is not None
+            and isinstance(content, ContentFilter)
+            and self._contents.admits(content, message)
+        )
+
+
 class _AccessPart:
     """Policies, preferences and emergencies."""
 
@@ -493,3 +545,7 @@ def _environment(request: AccessRequest) -> Mapping[str, Any]:
     if request.action == "read":
         return {**request.environment, "purpose": request.purpose}
     return request.environment
+
+
+_APART: Final = (_AccessPart, _ContentPart)
+"""Parts that say nothing on rights and purposes."""

@@ -33,6 +33,7 @@ class Part(StrEnum):
     POLICIES = "policies"
     PREFERENCES = "preferences"
     EMERGENCIES = "emergencies"
+    CONTENT = "content filter"
 
 
 class Depends(IntFlag):

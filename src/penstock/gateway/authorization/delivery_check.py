@@ -54,7 +54,7 @@ from penstock.policy.purposes.subscriptions import Subscription
 _SAMPLE: Final = 64
 _RECENT: Final = 8
 _LONGEST: Final = 65_536
-_BY_POLICY: Final = frozenset({Part.POLICIES, Part.PREFERENCES, Part.EMERGENCIES})
+_NAMED: Final = frozenset({Part.POLICIES, Part.PREFERENCES, Part.EMERGENCIES, Part.CONTENT})
 _UNENFORCEABLE: Final = "definitions"
 _DORMANT: Final = "dormant subscription"
 
@@ -77,7 +77,9 @@ NOT_ASKED: Final = Refusal("right", "administer")
 """An answer to a question that a client may not ask, or did not subscribe to."""
 OWN: Final = Refusal("own", "no local")
 """A client's own message, where it subscribed with No Local (MQTT5 3.8.3.1)."""
-UNASKED: Final = frozenset({NOT_ASKED, OWN})
+OTHER_EVENT: Final = Refusal("content", "content filter")
+"""A message that matches none of the content filters."""
+UNASKED: Final = frozenset({NOT_ASKED, OWN, OTHER_EVENT})
 """What is refused to nobody: the client did not ask for it."""
 _Seen = tuple[Message | None, Mapping[str, Any], Situations]
 _UNSEEN: Final[_Seen] = (None, {}, NO_SITUATIONS)
@@ -137,8 +139,7 @@ class DeliveryCheck:
             return DeliveryDecision(None, OWN, lasting=True)
         authorizer = rules.authorizer
         user, client = session.user, session.client_id
-        decides = authorizer.access.decides["read"]
-        seen = self._see(packet, stamp) if decides else self._see_subject(packet, stamp)
+        seen = self._see(packet, stamp, named)
         message, environment, situations = seen
         passed = waits = False
         lasting = rules.remembers
@@ -166,8 +167,8 @@ class DeliveryCheck:
                     own.append(subscription.identifier)
                 if decision.applied is not None:
                     self._denials.emergency(session, decision)
-            elif decision.part in _BY_POLICY:
-                refused = decision
+            elif decision.part in _NAMED:
+                refused = _weigh(refused, decision)
                 waits = waits or self._awaits_leader(decision)
         if waits:
             return _AWAITING_LEADER
@@ -200,8 +201,17 @@ class DeliveryCheck:
         DECISION.observe(time.perf_counter() - started)
         return decision
 
-    def _see(self, packet: Publish, stamp: Stamp) -> _Seen:
-        """Return the message as conditions see it, the environment and the situations of now."""
+    def _see(self, packet: Publish, stamp: Stamp, named: list[Subscription]) -> _Seen:
+        """Return what is looked at: the message, the environment and the situations of now.
+
+        Where neither policies nor preferences decide, it is the message alone, and only where it
+        matters whom it is about, or what is in it.
+        """
+        if not self._rules.authorizer.access.decides["read"]:
+            looked_into = any(it.content is not None for it in named)
+            if not looked_into and not self._rules.consent.concern(packet.topic):
+                return _UNSEEN
+            return self._make_message(packet, stamp), {}, NO_SITUATIONS
         now = self._clock.now()
         self._detection.catch_up(now)
         if now != self._seen_at:
@@ -210,12 +220,6 @@ class DeliveryCheck:
         if stamp.stamped or not self._rules.authorizer.access.has_preferences:
             message = self._make_message(packet, stamp)
         return message, self._environment, self._detection.board
-
-    def _see_subject(self, packet: Publish, stamp: Stamp) -> _Seen:
-        """Return the message where it matters whom it is about, and nothing else."""
-        if not self._rules.consent.concern(packet.topic):
-            return _UNSEEN
-        return self._make_message(packet, stamp), {}, NO_SITUATIONS
 
     def _make_message(self, packet: Publish, stamp: Stamp) -> Message:
         """Return the message as conditions see it: a recent one, where this is a copy of it."""
@@ -251,6 +255,8 @@ class DeliveryCheck:
 
         Known are subscriptions that sleep, too.
         """
+        if refused is not None and refused.part is Part.CONTENT:
+            return OTHER_EVENT
         if refused is not None:
             return Refusal("policy", refused.rule)
         properties = packet.properties
@@ -279,6 +285,11 @@ class DeliveryCheck:
         return self._detection.follower.awaiting_leader and bool(
             decision.depends & Depends.SITUATION
         )
+
+
+def _weigh(before: Decision | None, decision: Decision) -> Decision:
+    """Return which of two denials is told: that of a policy before that of a content filter."""
+    return decision if before is None or before.part is Part.CONTENT else before
 
 
 def _find_named(

@@ -24,7 +24,7 @@ from penstock.gateway.connection.client_connection import ClientConnection
 from penstock.gateway.connection.client_registry import ClientRegistry
 from penstock.gateway.connection.subscription_lifecycle import (
     SubscriptionLifecycle,
-    broker_filter,
+    stored_filter,
 )
 from penstock.store.purpose_state import Did, StateCommand
 from penstock.store.session_tables import PAUSED
@@ -106,7 +106,12 @@ class SubscriptionState:
             self._lifecycle.end(client, now)
             if then is not None:
                 # Its number stays: what is queued under it is judged by what it is for now.
-                again = replace(now, purpose=then.purpose, options=now.options & ~PAUSED)
+                again = replace(
+                    now,
+                    purpose=then.purpose,
+                    content=then.content,
+                    options=now.options & ~PAUSED,
+                )
                 same = _there(client, again) == _there(client, now)
                 begins.append(again if at_broker and same else _paused(again))
         begins += [_paused(it) for text, it in session.persisted.items() if text not in held]
@@ -114,7 +119,7 @@ class SubscriptionState:
 
 
 def _there(client: ClientConnection, held: StoredSubscription) -> str:
-    return broker_filter(held.filter, held.purpose, client.session.principal)
+    return stored_filter(held, client.session.principal)
 
 
 def _paused(held: StoredSubscription) -> StoredSubscription:
