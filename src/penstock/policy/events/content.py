@@ -126,8 +126,9 @@ class Look:
 class ContentFilters:
     """The content filters of all subscriptions of a gateway."""
 
-    def __init__(self, types: EventTypes | None = None) -> None:
+    def __init__(self, types: EventTypes | None = None, *, direct: int = DIRECT) -> None:
         self.types = types or EventTypes()
+        self._direct = direct
         self._index = ContentIndex()
         self._held: dict[str, weakref.WeakValueDictionary[Any, CompiledContent]] = {}
         self._serials = itertools.count(1)
@@ -178,9 +179,8 @@ class ContentFilters:
         if look is None or look.generation != self.types.generation:
             look = message.look = Look(self.types.read(message), self.types.generation)
         look.asked += 1
-        if look.candidates is None and look.asked > DIRECT:
-            self._tidy()
-            look.candidates, look.upto = self._index.candidates(look.record), self._last
+        if look.candidates is None and look.asked > self._direct:
+            look.candidates, look.upto = self.candidates(look.record), self._last
         if (
             look.candidates is not None
             and compiled.serial <= look.upto
@@ -191,6 +191,11 @@ class ContentFilters:
             return compiled.function(look.record) is True
         except Exception:  # noqa: BLE001 - whatever goes wrong, the answer is no
             return False
+
+    def candidates(self, record: Mapping[str, Any]) -> set[int]:
+        """Return the serials of the filters that a record may match: one search for all."""
+        self._tidy()
+        return self._index.candidates(record)
 
     def _compile(self, text: str, record: RecordType) -> Expression:
         if len(text) > TEXT_LIMIT:
