@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from penstock.components import KafkaCluster
 from penstock.errors import UsageError
 from penstock.eventlog import EventLog, Topic
+from penstock.eventlog.connection import producer_settings
 from penstock.eventlog.files import MarkedTopic
 from penstock.eventlog.kafka import KafkaLog
 from penstock.model.kinds import Stream
@@ -187,7 +189,7 @@ def test_a_killed_connector_goes_on_where_it_was(kafka: KafkaCluster, tmp_path: 
 def test_readers_get_tables_and_others_a_reason(kafka: KafkaCluster, tmp_path: Path) -> None:
     install(tmp_path, kafka)
     log = KafkaLog(settings_of(kafka))
-    log.make_topic("fed-all")
+    log.make_topic("fed-all", 2)
     log.topic("fed-all").append([json.dumps({"pid": 1, "name": "Anna\x1b[2J"}).encode()])
     for user, role in (("rita", ["--role", "reader"]), ("nobody", [])):
         made = run_command(tmp_path, "user", "add", user, "--generate", *role)
@@ -208,3 +210,14 @@ def test_readers_get_tables_and_others_a_reason(kafka: KafkaCluster, tmp_path: P
     assert "wrong user or password" in wrong.stderr
     missing = run_command(tmp_path, "consume", "none", "--user", "rita")
     assert missing.returncode == 2
+    # A mark ends each transaction, and takes an offset as a record does.
+    writer = Producer(producer_settings(log.settings, log.user, log.password, transaction="few"))
+    writer.init_transactions(30)
+    for pid in range(2, 10):
+        writer.begin_transaction()
+        writer.produce("fed-all", json.dumps({"pid": pid}).encode(), partition=pid % 2)
+        writer.commit_transaction(30)
+    for rows, pids in ((4, [6, 7, 8, 9]), (20, [1, *range(2, 10)])):
+        words = ("consume", "all", "--user", "rita", "--json", "--rows", str(rows))
+        lines = run_command(tmp_path, *words).stdout.splitlines()
+        assert [json.loads(line)["pid"] for line in lines] == pids
