@@ -120,6 +120,7 @@ def _writers(config: Config, stream: Stream) -> Callable[[str], ChunkWriter]:
     from penstock.eventlog.transactions import TransactionalTopic
 
     log = KafkaLog(config.kafka)
+    log.greet()
     log.make_topic(stream.topic)
     return lambda name: TransactionalTopic(log, stream.topic, f"feed {stream.topic} {name}")
 
@@ -254,7 +255,7 @@ def _newest(
                 raise log.explain(f"{quote(topic)} cannot be read", silence)
             for message in _poll(log, topic, reader):
                 deadline = time.monotonic() + log.settings.timeout
-                number, offset = message.partition(), message.offset()
+                number, offset = message.partition() or 0, message.offset() or 0
                 if message.error() is not None:
                     unread.discard(number)
                     continue
@@ -295,7 +296,9 @@ def _enter(log: KafkaLog, topic: str) -> list[int]:
     """Log in, and return the partitions of a topic, or say why the user gets none."""
     from confluent_kafka import KafkaException
 
-    deadline = time.monotonic() + log.settings.timeout
+    from penstock.eventlog.connection import GREETING_SECONDS
+
+    deadline = time.monotonic() + min(GREETING_SECONDS, log.settings.timeout) - 2.0
     while True:
         try:
             found = log.admin.list_topics(topic, timeout=2.0).topics[topic]
