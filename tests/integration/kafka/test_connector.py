@@ -204,6 +204,13 @@ def test_readers_get_tables_and_others_a_reason(kafka: KafkaCluster, tmp_path: P
     denied = run_command(tmp_path, "consume", "all", "--user", "nobody")
     assert denied.returncode == 1
     assert "does not let 'nobody' read 'fed-all'" in denied.stderr
+    assert "penstock explain --kafka-topic fed-all" in denied.stderr.replace("\n", "")
+    for user, code in (("rita", 0), ("nobody", 1), ("stranger", 1)):
+        checked = run_command(tmp_path, "check", "--view", "all", "--subject", user)
+        assert checked.returncode == code, checked.stderr
+    explained = run_command(tmp_path, "explain", "--kafka-topic", "fed-all", "--json")
+    told = json.loads(explained.stdout)["roles"]
+    assert told == [{"role": "reader", "may": "read fed-all", "users": ["rita"]}]
     environment = {"PENSTOCK_READER_PASSWORD": "wrong"}
     wrong = run_command(tmp_path, "consume", "all", "--user", "rita", env=environment)
     assert wrong.returncode == 1

@@ -322,7 +322,8 @@ def _enter(log: KafkaLog, topic: str) -> list[int]:
 def _denied(log: KafkaLog, topic: str) -> DeniedError:
     return DeniedError(
         f"Kafka does not let {quote(log.user)} read {quote(topic)}",
-        fix="ask the data officer for a role of the view: penstock explain, penstock user",
+        fix=f"`penstock explain --kafka-topic {topic}` says which roles may; ask the data officer "
+        "for one of them",
     )
 
 
