@@ -19,7 +19,7 @@ else:
     __getattr__ = lazy_exports(
         __name__,
         {
-            "part": ("HttpProbe", "Part", "Probe", "TcpProbe"),
+            "parts": ("HttpProbe", "Part", "Probe", "TcpProbe"),
             "status": ("PartStatus", "RunFolder", "SupervisorStatus"),
             "supervisor": ("Supervisor",),
         },

@@ -12,7 +12,8 @@ from penstock.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from penstock.telemetry.endpoint import Endpoint
     from penstock.telemetry.health import Health, HealthReport
-    from penstock.telemetry.loggers import get_logger, install_hooks
+    from penstock.telemetry.hooks import install_hooks
+    from penstock.telemetry.loggers import get_logger
     from penstock.telemetry.logs import configure
     from penstock.telemetry.metrics import counter, gauge, histogram
     from penstock.telemetry.redaction import Shape, allow, safe_text
