@@ -22,8 +22,7 @@ from penstock.store.migrations import VERSION_TABLE, code_version
 from penstock.supervisor.checks import Finding, Verdict, installation, network
 from penstock.supervisor.checks.installation import run_checks
 from penstock.supervisor.checks.network import check_access
-from penstock.supervisor.part import Part
-from penstock.supervisor.parts import PARTS
+from penstock.supervisor.parts import PARTS, Part
 from tests.support.gateway.certificates import Authority
 
 Settings = Callable[..., Config]

@@ -36,7 +36,7 @@ from penstock.store.database import Address, Database, create_engine
 from penstock.store.migrations import code_version, database_version, is_current
 from penstock.supervisor.checks import Finding, Verdict
 from penstock.supervisor.checks.network import check_access, check_ports, check_servers
-from penstock.supervisor.part import Part
+from penstock.supervisor.parts import Part
 from penstock.yaml_text import Steps, dotted
 
 PYTHON_MINIMUM = (3, 11)

@@ -17,7 +17,7 @@ from penstock.config import Config
 from penstock.config.settings import is_loopback
 from penstock.errors import PenstockError, UnavailableError
 from penstock.supervisor.checks import Finding, Verdict
-from penstock.supervisor.part import Part
+from penstock.supervisor.parts import Part
 from penstock.supervisor.status import RunFolder
 
 
