@@ -38,8 +38,7 @@ from penstock.model.purposes import PurposeSet
 from penstock.model.topics import parse_subscribed
 from penstock.mqtt import encode_user_properties
 from penstock.policy.authorizer import Authorizer
-from penstock.policy.consent.opt_outs import OptOutIndex
-from penstock.policy.consent.prohibitions import Prohibitions
+from penstock.policy.consent.prohibitions import OptOutIndex, Prohibitions
 from penstock.policy.purposes.engine import PurposeEngine, SubscriptionChanges
 from penstock.policy.purposes.rights import CommandRights, DeclaredPurposes
 from penstock.policy.purposes.settings import Notation, PurposeSettings
