@@ -200,16 +200,12 @@ def _make_walk(annotation: Any, markers: tuple[Marker, ...]) -> Walk | None:
         return _walk_choices(choices) if choices else None
     if annotation is str:
         return _walk_text(markers) if markers else None
-    if isinstance(origin, type):
-        if issubclass(origin, Mapping):
-            inner = _make_walk(arguments[1], ())
-            return _walk_mapping(inner) if inner is not None else None
-        if issubclass(origin, list | tuple):
-            inner = _make_walk(arguments[0], ())
-            return _walk_list(inner) if inner is not None else None
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return _walk_model
-    return None
+    if isinstance(origin, type) and issubclass(origin, Mapping | list | tuple):
+        is_mapping = issubclass(origin, Mapping)
+        inner = _make_walk(arguments[1 if is_mapping else 0], ())
+        return inner and (_walk_mapping(inner) if is_mapping else _walk_list(inner))
+    is_model = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+    return _walk_model if is_model else None
 
 
 def _walk_model(value: Any, path: Steps) -> Iterator[Found]:

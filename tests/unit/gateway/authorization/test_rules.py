@@ -89,6 +89,7 @@ def test_what_is_stored_holds_again_unless_something_else_is_tried_out() -> None
 class CountedText(str):
     """A text that counts how often it is compared."""
 
+    __slots__ = ()
     compared = 0
 
     def __eq__(self, other: object) -> bool:
