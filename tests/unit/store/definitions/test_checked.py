@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from penstock.definitions import set as definition_set
+from penstock.definitions.checks.structure import validate_document
 from penstock.definitions.set import DefinitionSet
 from penstock.errors import InvalidError
 from penstock.model.definition import Definition
@@ -44,7 +45,7 @@ def test_what_was_checked_for_a_change_is_not_read_again(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[Key] = []
-    validate = definition_set.validate_document
+    validate = validate_document
 
     def count(document: Document, *rest: Any) -> Definition | None:
         read.append(document.key)
