@@ -81,10 +81,9 @@ def command(
     from penstock.eventlog import EventLog
     from penstock.model.kinds import View
     from penstock.pipeline.risk.figures import Promise
-    from penstock.pipeline.risk.linkage import PublishedView, measure_linkage
+    from penstock.pipeline.risk.linkage import PublishedView, measure_journalist, measure_linkage
     from penstock.pipeline.risk.measurement import measure_view, read_newest
     from penstock.pipeline.risk.plots import check_target, draw
-    from penstock.pipeline.risk.population import measure_journalist
     from penstock.pipeline.service.control import Control
 
     if plot is not None:

@@ -23,9 +23,9 @@ from penstock.pipeline.anonymizers.k_anonymity import count_persons
 from penstock.pipeline.anonymizers.stateful import DeadLetter
 from penstock.pipeline.records.columns import OFFSET, PERSON, SUBJECT, TIME
 from penstock.pipeline.risk.figures import Knowledge, Question
+from penstock.pipeline.risk.linkage import measure_journalist
 from penstock.pipeline.risk.measurement import Moment, measure_view
 from penstock.pipeline.risk.plots import draw
-from penstock.pipeline.risk.population import measure_journalist
 from penstock.pipeline.sinks.commits import Commit, Totals, ViewFolder, ViewWriter
 from penstock.pipeline.sinks.published import read_persons, write_persons
 from tests.support.commands import run_command
