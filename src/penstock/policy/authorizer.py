@@ -36,16 +36,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
-from penstock.errors import UsageError, quote
-from penstock.model.purposes import PurposeSet, check_purpose
-from penstock.model.topics import check_topic
-from penstock.policy.access.emergencies import NO_SITUATIONS, Situations
+from penstock.errors import quote
 from penstock.policy.access.engine import AccessEngine
-from penstock.policy.access.objects import Message
 from penstock.policy.access.plans import DEFAULT
-from penstock.policy.access.principals import ANONYMOUS, Action
+from penstock.policy.access.principals import Action
 from penstock.policy.access.rules import ADMINISTER, MARK, MONITOR, BrokerTopics
 from penstock.policy.consent.prohibitions import Prohibitions
 from penstock.policy.decision import Considered, Decision, Depends, Explanation, Part
@@ -58,7 +54,8 @@ from penstock.policy.purposes.rights import (
     DeclaredPurposes,
     PurposeClaims,
 )
-from penstock.policy.purposes.subscriptions import Content, Subscription
+from penstock.policy.purposes.subscriptions import Content
+from penstock.policy.request import AccessRequest
 
 KeepsOut = Callable[[str | None], bool]
 """Says of a user whether they may not connect."""
@@ -70,79 +67,6 @@ UNMATCHED: Final = "content filter"
 """The rule that denies what a subscription did not ask for."""
 UNSTAMPED: Final = "unstamped"
 """The rule that denies a message of which nobody knows who published it."""
-
-
-class AccessRequest(NamedTuple):
-    """Whether someone may read or write a message, for a purpose, now."""
-
-    action: Action
-    topic: str
-    user: str | None = None
-    client: str | None = None
-    purpose: str | None = None
-    """The access purpose; writing has none."""
-    message_purposes: PurposeSet | None = None
-    """The purposes that the message carries for itself."""
-    subscription: Subscription | None = None
-    """The subscription that the message would pass through, where one is held."""
-    message: Message | None = None
-    """What is read or written. None says that nobody knows who published it."""
-    environment: Mapping[str, Any] = {}
-    """What conditions know as `e`, the time included; the purpose is added here."""
-    situations: Situations = NO_SITUATIONS
-    attributes: Mapping[str, Any] | None = None
-    """Attributes of a hypothetical principal: they go before those that are known."""
-
-
-def make_request(
-    topic: str,
-    *,
-    action: Action = "read",
-    purpose: str | None = None,
-    user: str | None = None,
-    client: str | None = None,
-    attributes: Mapping[str, Any] | None = None,
-    about: Mapping[str, Any] | None = None,
-    environment: Mapping[str, Any] | None = None,
-    payload: Mapping[str, Any] | None = None,
-    publisher: str | None = None,
-    data_subject: str | None = None,
-    message_purposes: PurposeSet | None = None,
-    situations: Situations = NO_SITUATIONS,
-) -> AccessRequest:
-    """Make the request of a question by hand: of a message as it is described, checked.
-
-    `about` are attributes of a hypothetical object, `publisher` is who published what is read,
-    `data_subject` whom it is about where the topic does not tell.
-    """
-    check_topic(topic)
-    user, publisher = (None if it == ANONYMOUS else it for it in (user, publisher))
-    if purpose is not None:
-        check_purpose(purpose)
-    writes = action == "write"
-    if writes and purpose is not None:
-        raise UsageError(
-            "a purpose belongs to reading; writing has none", fix="leave out the purpose"
-        )
-    return AccessRequest(
-        action,
-        topic,
-        user,
-        client,
-        purpose,
-        message_purposes=message_purposes,
-        message=Message(
-            topic,
-            payload or {},
-            user=user if writes else publisher,
-            client=client if writes else None,
-            about=about,
-            data_subject=data_subject,
-        ),
-        environment=environment or {},
-        situations=situations,
-        attributes=attributes or {},
-    )
 
 
 class Authorizer:
@@ -516,7 +440,7 @@ class _AccessPart:
             return _UNSTAMPED
         principal = access.principal(request.user, request.client, request.attributes)
         return access.decide(
-            request.action, principal, request.message, _environment(request), request.situations
+            request.action, principal, request.message, request.e, request.situations
         )
 
     def explain(self, request: AccessRequest) -> Iterator[Explanation]:
@@ -529,7 +453,7 @@ class _AccessPart:
             return
         principal = access.principal(request.user, request.client, request.attributes)
         told = access.explain(
-            request.action, principal, request.message, _environment(request), request.situations
+            request.action, principal, request.message, request.e, request.situations
         )
         if request.user is None and request.client is not None:
             told = replace(told, considered=(_unproven(request.client), *told.considered))
@@ -539,12 +463,6 @@ class _AccessPart:
 def _unproven(client: str) -> Considered:
     why = "without a user it counts for nothing: anybody can choose a client identifier"
     return Considered(f"client {client}", why)
-
-
-def _environment(request: AccessRequest) -> Mapping[str, Any]:
-    if request.action == "read":
-        return {**request.environment, "purpose": request.purpose}
-    return request.environment
 
 
 _APART: Final = (_AccessPart, _ContentPart)

@@ -46,10 +46,10 @@ from penstock.gateway.session import NO_LOCAL, Session
 from penstock.mqtt import Publish, PublishProperties, encode_subscription_identifiers
 from penstock.policy.access.emergencies import NO_SITUATIONS, Situations
 from penstock.policy.access.objects import Message
-from penstock.policy.authorizer import AccessRequest
 from penstock.policy.consent.prohibitions import DENYING
 from penstock.policy.decision import Decision, Depends, Part
 from penstock.policy.purposes.subscriptions import Subscription
+from penstock.policy.request import AccessRequest
 
 _SAMPLE: Final = 64
 _RECENT: Final = 8

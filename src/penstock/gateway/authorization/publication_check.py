@@ -46,8 +46,8 @@ from penstock.mqtt import Publish
 from penstock.policy.access.objects import Message
 from penstock.policy.access.principals import ANONYMOUS
 from penstock.policy.access.rules import MARK
-from penstock.policy.authorizer import AccessRequest
 from penstock.policy.decision import Decision, Depends
+from penstock.policy.request import AccessRequest
 from penstock.telemetry import get_logger
 
 _NOBODY: Final[Mapping[str, Any]] = {}
