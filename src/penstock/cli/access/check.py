@@ -108,7 +108,7 @@ def command(
     """
     from penstock.definitions.authorizer import authorizer_of
     from penstock.policy.access.emergencies import RecordedSituations
-    from penstock.policy.authorizer import make_request
+    from penstock.policy.request import make_request
 
     request = make_request(
         topic,
