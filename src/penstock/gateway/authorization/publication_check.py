@@ -95,7 +95,10 @@ class PublicationCheck:
         rest = {"qos": 1, "retain": False, "size": len(payload)}
         return self._reshape(PublishRequest(None, "", topic, payload, rest, self._place, None))
 
-    def _reshape(self, request: PublishRequest) -> Reshaped | PublishResult | None:
+    def _reshape(
+        self,
+        request: PublishRequest,
+    ) -> Reshaped | PublishResult | None:
         """Return what transformations make of a message, or why it is denied; None: nothing."""
         authorizer = self._rules.authorizer
         interaction, access = authorizer.interaction, authorizer.access
@@ -136,7 +139,11 @@ class PublicationCheck:
         result = self._publish(session, packet)
         return self._when_current(session, packet) if _awaits_leader(result) else result
 
-    def _publish(self, session: Session, packet: Publish) -> PublishResult | PendingResult:
+    def _publish(  # noqa: PLR0911 (one per outcome)
+        self,
+        session: Session,
+        packet: Publish,
+    ) -> PublishResult | PendingResult:
         topic = packet.topic
         detection = self.detection
         watched = detection.watched_topics.matches(topic)
