@@ -33,8 +33,7 @@ from penstock.policy.access.principals import Principal
 from penstock.policy.access.rules import Policy
 from penstock.policy.authorizer import Authorizer
 from penstock.policy.consent.data_subjects import DataSubjects
-from penstock.policy.consent.opt_outs import NOBODY, OptOutIndex
-from penstock.policy.consent.prohibitions import Prohibitions
+from penstock.policy.consent.prohibitions import NOBODY, OptOutIndex, Prohibitions
 from penstock.policy.purposes.engine import PurposeEngine
 from penstock.policy.purposes.rights import DeclaredPurposes, PurposeClaims
 from penstock.policy.purposes.settings import PurposeSettings

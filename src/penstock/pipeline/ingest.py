@@ -29,12 +29,11 @@ from typing import IO, Any, Final, Protocol
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from penstock.definitions.avro import avro_names
 from penstock.definitions.views import schema_of
 from penstock.errors import UsageError, quote
 from penstock.eventlog import Topic
 from penstock.masks.chain import type_reason
-from penstock.masks.fields import CHECKS, FieldType, Schema, read_text
+from penstock.masks.fields import CHECKS, FieldType, Schema, avro_names, read_text
 from penstock.model.kinds import Stream
 from penstock.pipeline.sources.blocks import ENDINGS, Survey, read_block, survey
 from penstock.pipeline.sources.values import NO_TEXT

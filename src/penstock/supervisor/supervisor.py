@@ -24,9 +24,8 @@ from collections.abc import Callable, Mapping, Sequence
 from penstock import __version__
 from penstock.config import FILE_VARIABLE, Config
 from penstock.errors import UnavailableError, quote
-from penstock.supervisor.part import Part, PartState, in_order
 from penstock.supervisor.part_runner import PART_UP, PartRunner
-from penstock.supervisor.parts import configured_parts
+from penstock.supervisor.parts import Part, PartState, configured_parts, in_order
 from penstock.supervisor.status import RunFolder, SupervisorStatus, overall
 from penstock.telemetry import Endpoint, Health, get_logger
 

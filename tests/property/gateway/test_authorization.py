@@ -28,7 +28,7 @@ from penstock.model.purposes import PurposeSet
 from penstock.model.topics import matches
 from penstock.policy.access.emergencies import SituationBoard
 from penstock.policy.authorizer import AccessRequest, Authorizer, make_request
-from penstock.policy.consent.opt_outs import NOBODY
+from penstock.policy.consent.prohibitions import NOBODY
 from penstock.policy.decision import Explanation, Part
 from penstock.policy.purposes.settings import PurposeSettings
 from tests.support.gateway.authorization import Checks, Pairs, delivered

@@ -9,10 +9,10 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet  # type: ignore[import-untyped]
 import pytest
 
-from penstock.definitions.avro import avro_schema
 from penstock.definitions.views import schema_of
 from penstock.errors import UsageError
 from penstock.eventlog import Topic
+from penstock.masks.fields import avro_schema
 from penstock.model.kinds import Stream
 from penstock.pipeline.ingest import feed
 

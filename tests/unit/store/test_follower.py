@@ -15,8 +15,7 @@ from penstock.model.document import Document, Key
 from penstock.store.database import Database
 from penstock.store.definitions.documents import Delete, Edit, Put, Update
 from penstock.store.definitions.history import Definitions
-from penstock.store.feed import Bell, open_feed
-from penstock.store.follower import Follower, StaleError
+from penstock.store.follower import Bell, Follower, StaleError, open_feed
 from penstock.store.schema import epochs
 
 SOON = 20.0

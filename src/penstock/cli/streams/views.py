@@ -168,7 +168,7 @@ for _action, _about in {
 @click.option("--once", is_flag=True, help="Catch up with the ends of the streams, and exit.")
 def run(once: bool) -> None:
     """Run the views that should run, until Ctrl-C or SIGTERM."""
-    from penstock.pipeline.records.sealing import use_person_keys
+    from penstock.pipeline.records.parser import use_person_keys
     from penstock.pipeline.service.manager import Manager
     from penstock.pipeline.service.process import run_until_told
     from penstock.pipeline.session import open_session

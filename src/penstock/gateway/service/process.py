@@ -52,12 +52,12 @@ from penstock.store.audit.log import AuditLog
 from penstock.store.audit.pruning import keep_pruned
 from penstock.store.audit.pseudonyms import Pseudonyms
 from penstock.store.audit.writer import AuditWriter
-from penstock.store.client_requests import ClientRequests
 from penstock.store.database import Database
 from penstock.store.definitions.checked import CheckedDefinitions, recorder
 from penstock.store.definitions.history import Definitions
 from penstock.store.detection.journal import DetectionStore
 from penstock.store.detection.situations import Situations
+from penstock.store.enforcement_points import ClientRequests
 from penstock.store.follower import Follower
 from penstock.store.opt_out_feed import OptOutFeed
 from penstock.store.session_tables import SessionQuotas

@@ -95,7 +95,7 @@ class KAnonymityStep:
             beta=parameters.beta,
             mu=parameters.mu,
             sensitive=self._mixed,
-            rules=_make_rules(parameters, self._mixed),
+            rules=make_rules(parameters, self._mixed),
             seed=seed,
             max_wait=parameters.max_wait,
             outliers=parameters.outliers,
@@ -252,7 +252,8 @@ def make_domain(field: Ranged, hierarchies: Mapping[str, Hierarchy]) -> Domain:
     return NumberDomain(field.key, field.min, field.max, bucket=field.bucket_size)
 
 
-def _make_rules(parameters: KAnonymization, domains: list[Domain]) -> list[GroupRule]:
+def make_rules(parameters: KAnonymization, domains: list[Domain]) -> list[GroupRule]:
+    """Return what groups must fulfil besides k, one rule for each sensitive field."""
     rules: list[GroupRule] = []
     for column, domain in enumerate(domains):
         if isinstance(parameters, TCloseness):
