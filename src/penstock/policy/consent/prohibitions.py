@@ -39,6 +39,8 @@ from penstock.policy.consent.data_subjects import DataSubjects, SubjectKey
 
 FOLD: Final = 1_024
 """How many changes an index holds beside its sorted numbers."""
+MERGE: Final = 64
+"""From what share of its numbers on an index is sorted anew."""
 _REFUSING_LIMIT: Final = 4_096
 
 NumberOf = Callable[[str], int]
