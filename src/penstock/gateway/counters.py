@@ -27,6 +27,7 @@ DENIALS = (
     "purpose",
     "consent",
     "content",
+    "interaction",
     "unknown_subscription",
     "stale",
     "right",

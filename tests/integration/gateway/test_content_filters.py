@@ -321,3 +321,30 @@ def test_who_may_not_read_learns_no_type_by_a_filter(site: Site) -> None:
     site.change(
         delete=(Key("policy", "others"), Key("enforcement", "default")),
     )
+
+
+@pytest.mark.parametrize("version", [V3, V5])
+def test_a_filter_sees_what_masks_leave_and_nothing_else(site: Site, version: int) -> None:
+    coarse = {
+        "filter": WIDE,
+        "stream": "vitals",
+        "anonymizers": [{"anonymizer": "bucketizing", "keys": ["pulse"], "bucket_size": 100}],
+    }
+    site.change(Document("transformation", "coarse", coarse))
+    sender, plain = site.connect("s"), site.connect("p")
+    plain.subscribe(WIDE)
+
+    def tell(*told: int) -> None:
+        for pulse in told:
+            sender.publish("home/p1/vitals", vitals(pulse, patient="p1", ward="3"), qos=1)
+
+    tell(130)
+    (shown,) = pulses(plain, 1)
+    assert shown != 130
+    curious, fair = (site.connect(it, version=version) for it in ("c", "f"))
+    assert subscribe(curious, "r.pulse == 130").reasons[0] < FAILURE
+    assert subscribe(fair, 'r.ward == "3"').reasons[0] < FAILURE
+    tell(130, 131)
+    assert pulses(fair, 2) == [shown, shown]
+    assert pulses(curious) == []
+    site.change(delete=(Key("transformation", "coarse"),))

@@ -98,6 +98,7 @@ class Rules:
         answers: AnswerTopics | None = None,
         trusts: Trust = trust_nothing,
         place: str | None = None,
+        read_key: Callable[[], bytes] | None = None,
     ) -> None:
         self._defined_users = defined_users
         self.engine = PurposeEngine(settings)
@@ -120,7 +121,7 @@ class Rules:
         """Tells the time by which roles are activated, in milliseconds since 1970."""
         self.contents = ContentFilters()
         """What events subscriptions are for."""
-        self._compiled = CompiledDefinitions(open_mode=open_mode, trusts=trusts)
+        self._compiled = CompiledDefinitions(open_mode=open_mode, trusts=trusts, read_key=read_key)
         self._compiled.access.roles.place = place
         self.authorizer = self._make_authorizer()
         self._rights = GrantedRights(open_mode=open_mode, roles_of=self._roles_of)
@@ -305,7 +306,8 @@ class Rules:
             compiled.broker_topics,
             self.keeps_out,
             self.consent,
-            self.contents,
+            compiled.interaction,
+            contents=self.contents,
         )
 
     def _invalidate(self) -> None:

@@ -259,6 +259,10 @@ class _Request:
         if refusal is not None:
             engine.unsubscribe(client_id, asked.subscribed.text)
             return None, refusal.rule, refusal.reason
+        restriction = context.delivery_check.refuse_subscription(session, asked.subscribed.filter)
+        if restriction is not None:
+            engine.unsubscribe(client_id, asked.subscribed.text)
+            return None, restriction, "not allowed to subscribe here"
         content = None
         if asked.content is not None:
             content = context.rules.hold_content(
