@@ -162,7 +162,8 @@ class Disown:
     principals: tuple[str, ...]
 
 
-SessionChange = Begin | Keep | Leave | Return | Forget | Hold | Disown
+ClientChange = Begin | Keep | Leave | Return | Forget | Hold
+SessionChange = ClientChange | Disown
 
 
 class TakenError(UnavailableError):
@@ -213,7 +214,10 @@ class Sessions:
         with self._database.write(AREA) as connection:
             last_ending = read_log(connection).last_ending
             for change in changes:
-                self._apply(connection, change, last_ending)
+                if isinstance(change, Disown):
+                    _disown(connection, change.principals)
+                else:
+                    self._apply(connection, change, last_ending)
 
     def sweep(self) -> int:
         """Forget the sessions that have expired; return how many."""
@@ -223,13 +227,7 @@ class Sessions:
             )
             return int(gone.rowcount)
 
-    def _apply(self, connection: Connection, change: SessionChange, last_ending: int) -> None:
-        if isinstance(change, Disown):
-            for at in range(0, len(change.principals), _AT_ONCE):
-                some = change.principals[at : at + _AT_ONCE]
-                gone = sessions_table.c.principal.in_(some)
-                connection.execute(sa.delete(sessions_table).where(gone))
-            return
+    def _apply(self, connection: Connection, change: ClientChange, last_ending: int) -> None:
         key = digest(change.client)
         mine = sessions_table.c.client == key
         match change:
@@ -322,6 +320,12 @@ class Sessions:
             connection.execute(
                 sa.delete(table).where(table.c.client == key, table.c.filter == text)
             )
+
+
+def _disown(connection: Connection, principals: Sequence[str]) -> None:
+    for at in range(0, len(principals), _AT_ONCE):
+        gone = sessions_table.c.principal.in_(principals[at : at + _AT_ONCE])
+        connection.execute(sa.delete(sessions_table).where(gone))
 
 
 def _select(connection: Connection, table: sa.Table, key: str) -> tuple[StoredSubscription, ...]:

@@ -136,7 +136,9 @@ def test_what_a_removed_user_left_behind_is_inherited_by_nobody(
         publisher.connect("publisher")
         publisher.publish("private", b"for the ann of then", qos=1)
         lines = passwords.read_text()
-        passwords.write_text("".join(it for it in lines.splitlines(True) if "ann" not in it))
+        passwords.write_text(
+            "".join(it for it in lines.splitlines(keepends=True) if "ann" not in it)
+        )
         wait_until(lambda: gateway.gateway.sessions.owner("ann") is None)
         passwords.write_text(lines)
         with RawClient(gateway.port) as another:

@@ -272,7 +272,7 @@ class Revocation:
 
     def _note_gone(self, users: Iterable[str], is_gone: Callable[[str], bool]) -> None:
         now = boot_clock()
-        self._gone |= {name: (now, is_gone) for name in users}
+        self._gone |= dict.fromkeys(users, (now, is_gone))
 
     def _is_undefined(self, user: str) -> bool:
         return self._rules.keeps_out(user) and not self._rules.defines(user)

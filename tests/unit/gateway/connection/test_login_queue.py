@@ -67,6 +67,8 @@ class VirtualTime(asyncio.SelectorEventLoop):
     """A loop on which nothing takes time but waiting, and waiting takes exactly its time."""
 
     now = 0.0
+    _ready: Any
+    _scheduled: Any
 
     def time(self) -> float:
         return self.now
