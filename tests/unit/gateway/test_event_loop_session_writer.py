@@ -6,7 +6,7 @@ import pytest
 
 from penstock.errors import UnavailableError
 from penstock.gateway.event_loop import SessionWriter
-from penstock.store.sessions import Leave, ClientChange
+from penstock.store.sessions import ClientChange, Leave
 
 
 def leave(name: str) -> Leave:
