@@ -81,6 +81,7 @@ def authorizer_of(
     definitions: DefinitionSet,
     opt_outs: OptOutIndex = NOBODY,
     roles: RoleContext | None = None,
+    read_key: Callable[[], bytes] | None = None,
 ) -> Authorizer:
     """Make what decides as a gateway with these settings and these opt-outs does."""
     return make_authorizer(
@@ -90,6 +91,7 @@ def authorizer_of(
         defined_users=gateway.authentication.defined_users,
         opt_outs=opt_outs,
         roles=roles or RoleContext(place=gateway.place),
+        read_key=read_key,
     )
 
 
@@ -101,6 +103,7 @@ def make_authorizer(
     defined_users: bool = False,
     opt_outs: OptOutIndex = NOBODY,
     roles: RoleContext | None = None,
+    read_key: Callable[[], bytes] | None = None,
 ) -> Authorizer:
     """Make what decides under a set of definitions; roles are those of now, or as given."""
     declared_settings = definitions.get(kinds.PurposeSettings, "default")
@@ -134,7 +137,7 @@ def make_authorizer(
         broker_topics,
         keeps_out,
         Prohibitions(subjects, opt_outs),
-        make_interaction(definitions),
+        make_interaction(definitions, read_key),
     )
 
 
