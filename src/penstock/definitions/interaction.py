@@ -19,9 +19,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import date
 from hashlib import sha256
 from typing import Any, Final
+
+from pydantic_core import to_json
 
 from penstock.definitions.access import (
     compile_emergency,
@@ -48,7 +50,6 @@ from penstock.policy.interaction import InteractionEngine, Lookup, Rule
 
 _LEVEL_LIMIT: Final = 256
 _MARKS: Final = frozenset("/+#\0")
-_ENCODE: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 ReadKey = Callable[[], bytes]
 """Returns the secret of masks."""
@@ -296,13 +297,9 @@ def _read_date(value: Any, kind: FieldType) -> Any:
 
 
 def _encode(row: Mapping[str, Any]) -> bytes:
-    return _ENCODE({name: _plain(it) for name, it in row.items() if it is not None}).encode()
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
-    return value.isoformat() if isinstance(value, date) else value
+    # Several times as fast as the library's encoder; dates become text in ISO 8601.
+    kept = {name: it for name, it in row.items() if it is not None}
+    return to_json(kept, inf_nan_mode="null")
 
 
 def _fill(into: Conversion, row: Mapping[str, Any]) -> str | None:
@@ -312,7 +309,7 @@ def _fill(into: Conversion, row: Mapping[str, Any]) -> str | None:
         return topic
     for name in into.places:
         value = row.get(name)
-        text = value if isinstance(value, str) else _ENCODE(_plain(value)).strip('"')
+        text = value if isinstance(value, str) else to_json(value).decode().strip('"')
         if value is None or not 0 < len(text) <= _LEVEL_LIMIT or not _MARKS.isdisjoint(text):
             return None
         if not text.isprintable() or text[0] in "$!" or "{" in text:

@@ -24,13 +24,14 @@ from penstock.model.document import Document, Key
 from penstock.policy.access.emergencies import NO_SITUATIONS
 from penstock.policy.access.engine import AccessEngine
 from penstock.policy.access.objects import Message
+from penstock_lab.bench import interaction
 from penstock_lab.bench.tables import Table
 
 CASCADE_GOAL_MS = 100.0
 ACTIVATION_GOAL_MS = 1.0
 DEPENDENT = 10_000
 RULES = 1_000
-IN_TABLES = ("activation", "cascade")
+IN_TABLES = ("activation", "cascade", "interaction")
 BASE = Key("appointment", "base")
 _GROUND = [
     Document("vocabulary", "v", {"subject": {"uid": "string"}, "object": {"patientId": "string"}}),
@@ -48,6 +49,7 @@ def run(*, quick: bool = False) -> dict[str, Any]:
             name: _measure_cascade(make(), rounds)
             for name, make in (("wide", _wide), ("chain", _chain), ("sessions", _many))
         },
+        "interaction": interaction.measure(rounds=2 * rounds),
     }
 
 
@@ -73,7 +75,14 @@ def tables(figures: dict[str, Any]) -> list[Table]:
         )
         for name, it in figures["cascade"].items()
     ]
-    return [Table("Roles", ("what", "instances", "ms", "CPU ms", "goal ms"), rows)]
+    changed = [
+        (name, f"{it['us']:.2f}", f"{it['added_us']:.2f}", f"{it['goal_us']:g}")
+        for name, it in figures["interaction"].items()
+    ]
+    return [
+        Table("Roles", ("what", "instances", "ms", "CPU ms", "goal ms"), rows),
+        Table("Deliveries with three masks", ("what", "CPU µs", "added µs", "goal µs"), changed),
+    ]
 
 
 def _appointment(name: str, credential: str, holder: str) -> Document:
