@@ -101,6 +101,7 @@ def make_authorizer(
     defined_users: bool = False,
     opt_outs: OptOutIndex = NOBODY,
     roles: RoleContext | None = None,
+    read_key: Callable[[], bytes] | None = None,
 ) -> Authorizer:
     """Make what decides under a set of definitions; roles are those of now, or as given."""
     declared_settings = definitions.get(kinds.PurposeSettings, "default")
@@ -134,7 +135,7 @@ def make_authorizer(
         broker_topics,
         keeps_out,
         Prohibitions(subjects, opt_outs),
-        make_interaction(definitions),
+        make_interaction(definitions, read_key),
     )
 
 

@@ -135,7 +135,7 @@ class _Workshop:
             target = schema_of(streams[it.into.stream]) if it.into is not None else None
             steps.append(self._make_step(rule, it, schema, target))
             if target is None:
-                schema = steps[-1].output
+                schema = steps[-1].chain.output
         fixed = not any(map(_looks_at_who_asks, steps))
         return SchemaReshaping(
             ", ".join(it.name for it in rules),
@@ -160,14 +160,11 @@ class _Workshop:
                 raise PenstockError("the key of masks is not known here")
             keys = Keys(self._read_key(), f"transformation/{it.name}")
             supplies = Supplies(keys, supplies.hierarchies)
-        chain = Chain(masks, entry, supplies)
-        output = {name: kind for name, kind in chain.output.items() if name not in it.remove}
+        chain = Chain(masks, entry, supplies, it.remove)
         return Step(
             rule,
             tuple((name, compile_expression(text, scope)) for name, text in it.set.items()),
             chain,
-            it.remove,
-            output,
             target,
             it.into,
         )
@@ -180,8 +177,6 @@ class Step:
     rule: Rule
     additions: tuple[tuple[str, Expression], ...]
     chain: Chain
-    removed: tuple[str, ...]
-    output: Schema
     target: Schema | None
     into: Conversion | None
 
@@ -264,8 +259,6 @@ def _change(
     made = step.chain.apply(row, identity)
     if isinstance(made, Rejected):
         return made.reason
-    for name in step.removed:
-        made.pop(name, None)
     if step.target is None:
         return made
     found: dict[str, Any] = {}
