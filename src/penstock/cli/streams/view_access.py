@@ -16,7 +16,7 @@ Rules that hold here:
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -55,23 +55,24 @@ def admit_reader(view: str, user: str | None, password_file: Path | None) -> Non
             told = ", ".join(sorted(roles))
             fix = f"read it with --as USER, a user with one of these roles: {told}"
             if user is None:
-                message = (
-                    f"the view {quote(view)} is for certain roles, and nobody has said who reads"
-                )
+                message = f"the view {quote(view)} is for certain roles, and nobody said who reads"
                 raise _deny(store, view, actor(), "role", message, fix)
             if not roles & _roles_of(store.definitions, user):
                 message = f"{quote(user)} has no role of the view {quote(view)}"
                 raise _deny(store, view, user, "role", message, f"its roles are {told}")
-        _note(store, "view.read", user or actor(), view=view)
+        _note(store, "view.read", user or actor(), {"view": view})
 
 
-def note_use(kind: str, **details: str | int) -> None:
+def note_use(
+    kind: str, *, view: str | None = None, stream: str | None = None, count: int | None = None
+) -> None:
     """Record that whoever runs this command used a stream or a view."""
+    details = {"view": view, "stream": stream, "count": count}
     with open_audited() as store:
-        _note(store, kind, actor(), **details)
+        _note(store, kind, actor(), {name: it for name, it in details.items() if it is not None})
 
 
-def _note(store: AuditedStore, kind: str, user: str, **details: str | int) -> None:
+def _note(store: AuditedStore, kind: str, user: str, details: dict[str, Any]) -> None:
     from penstock.store.audit.entry import Entry, Outcome
 
     entry = Entry.make(

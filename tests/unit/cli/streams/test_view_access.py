@@ -88,7 +88,7 @@ def test_roles_of_a_view_are_enforced_and_every_attempt_is_recorded(folder: Path
     def by(user: str, file: str | None = None) -> tuple[str, ...]:
         return ("ward", "--as", user, "--password-file", f"{file or user}.txt")
 
-    assert "nobody has said who reads" in read("ward")
+    assert "nobody said who reads" in read("ward")
     assert "wrong user name or password" in read(*by("nina", file="carl"))
     for user in ("carl", "berta"):
         assert f"{user!r} has no role of the view 'ward'" in read(*by(user))
