@@ -212,7 +212,6 @@ class Downstream(ClientConnection, asyncio.Protocol):
                 packet_id = data[middle] << 8 | data[middle + 1]
                 if (
                     lane is not None
-                    or packet_id in self.unacked
                     or len(self.unacked) >= self.quota
                     or packet_id in cast("Upstream", upstream).requests
                 ):
