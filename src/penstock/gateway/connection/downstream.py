@@ -1,11 +1,13 @@
 """The client's side of a connection: what clients send, and the way of a publication.
 
-    client ──▶ data_received ──▶ forward ─┬─ known write ──▶ header and stamp ──▶ lane or broker
+    client ──▶ data_received ─┬─ plain ──▶ `_pass_plain`, as bytes ──▶ lane or broker
+                              └▶ forward ─┬─ known write ──▶ header and stamp ──▶ lane or broker
                                           ├─ new topic, command, purpose ──▶ `admission`
                                           ├─ acknowledgement ──▶ broker
                                           └─ anything else ──▶ `_handle` ──▶ handlers
 
 Rules that hold here:
+- What passes as bytes passes as the loop would pass it: in doubt a packet is not plain.
 - Packets of one client are dealt with in their order. What must wait (for the broker, the
   store, a password check) suspends this client alone (`Backlog`).
 - Reading the state of the rules and acting on it is one synchronous step.

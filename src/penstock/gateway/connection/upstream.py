@@ -1,12 +1,14 @@
 """The broker's side of a connection: what the broker sends, and the way of a delivery.
 
-    broker ──▶ data_received ──▶ deliver ─┬─ decided before ──▶ header, properties ──▶ client
+    broker ──▶ data_received ─┬─ plain ──▶ `_pass_plain`, as bytes ──▶ client
+                              └▶ deliver ─┬─ decided before ──▶ header, properties ──▶ client
                                           ├─ new ──▶ `DeliveryCheck.decide` ──▶ cached
                                           ├─ denied ──▶ acknowledged to the broker, never sent
                                           ├─ acknowledgement ──▶ client
                                           └─ SUBACK, UNSUBACK ──▶ who asked
 
 Rules that hold here:
+- What passes as bytes passes as the loop would pass it: in doubt a packet is not plain.
 - A delivery is decided when it is written to the client, under the rules of that moment,
   by the subscriptions that the broker names with the gateway's own identifiers. One that
   names none, or one that the gateway does not know, is denied.
